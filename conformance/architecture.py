@@ -1,0 +1,82 @@
+"""The architecture of a BERT: one small frozen value that fixes every equation of the forward pass."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from conformance.errors import UnsupportedArchitectureError
+
+HEADS = ("pretraining", "classification")
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
+POSITIONS = ("absolute", "sinusoidal")
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Sizes and switches, under Hugging Face's config names (`BertConfig`) where they exist.
+
+    Attributes:
+        vocab_size .. hidden_act: as in `transformers.BertConfig`.
+        num_labels: size of the sequence-classification head.
+        position_embedding_type: `absolute` (learned) or `sinusoidal` (Vaswani et al. 2017, section 3.5).
+        embedding_norm: whether the embeddings pass a LayerNorm (Devlin et al. 2019: yes).
+        shared_layer_norm: whether both residuals of a layer share one LayerNorm (the paper: no).
+        pooler: whether there is a pooler.
+        heads: those present, of `pretraining` (masked-LM and next-sentence) and `classification`.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_position_embeddings: int
+    type_vocab_size: int = 2
+    layer_norm_eps: float = 1e-12
+    hidden_act: str = "gelu"
+    num_labels: int = 2
+    position_embedding_type: str = "absolute"
+    embedding_norm: bool = True
+    shared_layer_norm: bool = False
+    pooler: bool = True
+    heads: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what the equations do not cover; raises `UnsupportedArchitectureError`."""
+        if self.hidden_size % self.num_attention_heads:
+            raise UnsupportedArchitectureError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
+            )
+        for value, known, what in (
+            (self.hidden_act, ACTIVATIONS, "hidden_act"),
+            (self.position_embedding_type, POSITIONS, "position_embedding_type"),
+        ):
+            if value not in known:
+                raise UnsupportedArchitectureError(
+                    f"{what} {value!r} has no equation here; known are {', '.join(known)}"
+                )
+        unknown = set(self.heads) - set(HEADS)
+        if unknown:
+            raise UnsupportedArchitectureError(f"unknown heads {sorted(unknown)}; known are {', '.join(HEADS)}")
+        if self.heads and not self.pooler:
+            raise UnsupportedArchitectureError("the heads need a pooler")
+
+    @property
+    def head_size(self) -> int:
+        """d_k, the width of one attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], **switches: Any) -> "Architecture":
+        """From a Hugging Face `config.json`; keys without a meaning here are ignored, `switches` win."""
+        names = {f.name for f in fields(cls)}
+        known = {k: v for k, v in config.items() if k in names}
+        return cls(**{**known, **switches})
+
+    def as_dict(self) -> dict[str, Any]:
+        """A plain dictionary, heads as a list."""
+        return {**asdict(self), "heads": list(self.heads)}
+
+    def with_(self, **changes: Any) -> "Architecture":
+        """The same architecture but for `changes`."""
+        return replace(self, **changes)

@@ -1,0 +1,93 @@
+"""A batch of token ids, with the mask, the token types and the labels that belong to it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import torch
+
+Ids = npt.NDArray[np.int64]
+
+IGNORED_LABEL = -100  # Hugging Face's and PyTorch's ignore_index: a position that has no label.
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs of one forward pass, int64 NumPy arrays.
+
+    Attributes:
+        input_ids, token_type_ids, attention_mask: (B, S); the last two None where a check omits them.
+        labels: (B, S), the masked-LM labels, -100 where there is none; or None.
+        next_sentence_label: (B,), 0 = is next; or None.
+        class_labels: (B,); or None.
+    """
+
+    input_ids: Ids
+    token_type_ids: Ids | None = None
+    attention_mask: Ids | None = None
+    labels: Ids | None = None
+    next_sentence_label: Ids | None = None
+    class_labels: Ids | None = None
+
+    @property
+    def size(self) -> int:
+        """B, the number of rows."""
+        return int(self.input_ids.shape[0])
+
+    @property
+    def length(self) -> int:
+        """S, the number of tokens a row, padding included."""
+        return int(self.input_ids.shape[1])
+
+    @property
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """(B, S): which tokens are attended to; all of them where no mask is given."""
+        if self.attention_mask is None:
+            return np.ones(self.input_ids.shape, np.bool_)
+        return self.attention_mask != 0
+
+    @property
+    def types(self) -> Ids:
+        """(B, S): the token types; zeros where none are given."""
+        return np.zeros_like(self.input_ids) if self.token_type_ids is None else self.token_type_ids
+
+    def arrays(self) -> dict[str, Ids]:
+        """The arrays that are present, by name."""
+        return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any]) -> "Batch":
+        """From arrays by name."""
+        return cls(**{k: np.asarray(v, np.int64) for k, v in arrays.items()})
+
+    def on(self, device: str) -> "TorchBatch":
+        """The batch as a candidate gets it: torch tensors on `device`."""
+        import torch
+
+        # A copy, so that a candidate that writes into its inputs cannot reach ours.
+        tensors = {k: torch.tensor(v, device=device) for k, v in self.arrays().items()}
+        return TorchBatch(self, **tensors)
+
+
+class TorchBatch:
+    """What a runner is called with: the arrays of a `Batch` as int64 torch tensors on the device under test."""
+
+    input_ids: "torch.Tensor"
+
+    def __init__(self, source: Batch, **tensors: "torch.Tensor") -> None:
+        """Hold `tensors` under their names; those that `source` omits are None."""
+        self._source = source
+        for f in fields(Batch):
+            setattr(self, f.name, tensors.get(f.name))
+
+    def __getattr__(self, name: str) -> Any:
+        """Only reached for names that a batch does not have."""
+        raise AttributeError(f"a batch has no {name!r}; it has {', '.join(f.name for f in fields(Batch))}")
+
+    def numpy(self) -> Batch:
+        """The same batch as int64 NumPy arrays."""
+        return Batch.of({k: v.copy() for k, v in self._source.arrays().items()})

@@ -1,0 +1,41 @@
+"""What can go wrong, and who is to blame.
+
+Every error carries the exit code of its kind (2: how the tool was called, 3: the harness or a fixture), except
+`CandidateError`, which is a verdict on a candidate: it becomes an outcome in the results and the run goes on.
+"""
+
+
+class ConformanceError(Exception):
+    """Base of everything raised on purpose."""
+
+    exit_code = 3
+
+
+class UsageError(ConformanceError):
+    """The caller asked for something that does not exist or does not go together."""
+
+    exit_code = 2
+
+
+class UnknownNameError(UsageError):
+    """A name that nothing is registered under."""
+
+
+class CheckpointError(UsageError):
+    """A checkpoint whose parameters are missing, unexpected, or of the wrong shape."""
+
+
+class UnsupportedArchitectureError(UsageError):
+    """An architecture that the oracle has no equations for."""
+
+
+class FixtureError(ConformanceError):
+    """A stored fixture is missing, altered or cut short."""
+
+
+class DependencyMissingError(ConformanceError):
+    """An optional dependency is not installed: a counted skip, whose text is the way to install it."""
+
+
+class CandidateError(Exception):
+    """The candidate broke the contract: a wrong shape, dtype, name or a value that is not finite."""

@@ -1,0 +1,1 @@
+"""Floating-point formats and the arithmetic models built on them."""

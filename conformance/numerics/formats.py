@@ -1,0 +1,74 @@
+"""IEEE 754 binary formats, as values, and their units in the last place.
+
+A format has `precision` significant bits p (the hidden one included) and a smallest normal exponent `emin`. For a real x
+
+    ulp(x) = 2^(max(floor(log2 |x|), emin) - (p - 1))
+
+so that below 2^emin the spacing stays that of the subnormals and no error scale is ever zero (Muller et al., *Handbook of
+Floating-Point Arithmetic*, 2nd ed., section 2.1 and definition 2.6).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from conformance.errors import UsageError
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Format:
+    """A binary floating-point format."""
+
+    name: str
+    precision: int
+    emin: int
+    emax: int
+
+    @property
+    def unit_roundoff(self) -> float:
+        """u = 2^-p: the largest relative error of rounding to nearest."""
+        return 2.0**-self.precision
+
+    @property
+    def smallest_normal(self) -> float:
+        """2^emin."""
+        return 2.0**self.emin
+
+    def ulp(self, x: Array) -> Array:
+        """The spacing of the format at |x|, elementwise and never zero."""
+        exponent = np.frexp(x)[1] - 1
+        exponent = np.where(x == 0.0, self.emin, np.maximum(exponent, self.emin))
+        return np.asarray(np.ldexp(1.0, exponent - (self.precision - 1)), np.float64)
+
+    def rounding_variance(self, x: Array) -> Array:
+        """Variance of rounding x to nearest: uniform on ±ulp/2, so ulp²/12 (Widrow and Kollár, 2008, section 1)."""
+        return self.ulp(x) ** 2 / 12.0
+
+    def round(self, x: Array) -> Array:
+        """x rounded to nearest, ties to even; past the largest finite value it overflows to infinity."""
+        spacing = self.ulp(x)
+        rounded = np.rint(x / spacing) * spacing
+        limit = 2.0**self.emax * (2.0 - 2.0 ** (1 - self.precision))
+        return np.where(np.abs(rounded) > limit, np.copysign(np.inf, x), rounded)
+
+
+FORMATS = {
+    f.name: f
+    for f in (
+        Format("float64", 53, -1022, 1023),
+        Format("float32", 24, -126, 127),
+        Format("bfloat16", 8, -126, 127),
+        Format("float16", 11, -14, 15),
+    )
+}
+
+
+def format_named(name: str) -> Format:
+    """The format called `name`; `UsageError` when there is none."""
+    try:
+        return FORMATS[name]
+    except KeyError:
+        raise UsageError(f"no floating-point format {name!r}; known are {', '.join(FORMATS)}") from None

@@ -1,0 +1,116 @@
+"""Table look-ups, copies and sums: the steps before any product."""
+
+from functools import cached_property
+
+import numpy as np
+
+from conformance.numerics.arithmetic import FUNCTION_ULP, Arithmetic
+from conformance.numerics.formats import Array
+from conformance.oracle.maps import Roundings
+from conformance.oracle.step import Step, elementwise
+
+
+class _Exact(Step):
+    """A step that moves numbers and computes none: no rounding at all."""
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """None: zero variance; the judge compares bit for bit."""
+        return elementwise(np.zeros_like(self.value))
+
+
+class WordLookup(_Exact):
+    """E[input_ids]: (B, S) -> (B, S, H)."""
+
+    @cached_property
+    def value(self) -> Array:
+        """Rows of the word table."""
+        return self.site.parameters["weight"][self.site.batch.input_ids]
+
+
+class TokenTypeLookup(_Exact):
+    """E[token_type_ids]: (B, S) -> (B, S, H)."""
+
+    @cached_property
+    def value(self) -> Array:
+        """Rows of the token-type table."""
+        return self.site.parameters["weight"][self.site.batch.types]
+
+
+class PositionLookup(_Exact):
+    """E[0..S-1], the same for every row: (B, S, H)."""
+
+    @cached_property
+    def value(self) -> Array:
+        """The first S rows of the position table."""
+        rows = self.site.parameters["weight"][: self.site.batch.length]
+        return np.broadcast_to(rows, (self.site.batch.size, *rows.shape))
+
+
+class Copy(_Exact):
+    """Identity: dropout in eval mode."""
+
+    @property
+    def value(self) -> Array:
+        """The parent."""
+        return self.parents[0]
+
+
+class Sinusoids(Step):
+    """PE[s, 2i] = sin(s / 10000^(2i/H)), PE[s, 2i+1] = cos(s / 10000^(2i/H)); Vaswani et al. 2017, section 3.5."""
+
+    @cached_property
+    def _angles(self) -> Array:
+        width, length = self.site.architecture.hidden_size, self.site.batch.length
+        pair = np.arange(width) // 2
+        return np.arange(length)[:, None] / 10000.0 ** (2 * pair / width)
+
+    @cached_property
+    def value(self) -> Array:
+        """(B, S, H)."""
+        even = np.arange(self._angles.shape[1]) % 2 == 0
+        waves = np.where(even, np.sin(self._angles), np.cos(self._angles))
+        return np.broadcast_to(waves, (self.site.batch.size, *waves.shape))
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """The angle s · exp(c) carries the relative error of an exponent of size up to ln 10000, of exp and of a product.
+
+        δ(sin t) = cos(t) δt with δt/t ≤ u · (ln 10000 · 2 + 2 · FUNCTION_ULP["exp"] + 1), plus one rounding of the result.
+        """
+        u = arithmetic.elementwise.unit_roundoff
+        relative = u * (2 * np.log(10000.0) + 2 * FUNCTION_ULP["exp"] + 1)
+        variance = arithmetic.storage.rounding_variance(self.value)
+        return elementwise(variance, np.broadcast_to(relative * np.abs(self._angles), self.value.shape))
+
+
+class Sum(Step):
+    """The sum of the parents, left to right."""
+
+    @cached_property
+    def value(self) -> Array:
+        """Elementwise sum."""
+        return np.asarray(sum(self.parents[1:], start=self.parents[0]))
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """As `sum_variance`, and the store."""
+        own = sum_variance(self.parents, arithmetic)
+        return elementwise(np.maximum(own, arithmetic.storage.rounding_variance(self.value)))
+
+
+def sum_variance(parents: tuple[Array, ...], arithmetic: Arithmetic) -> Array:
+    """Variance of adding up parents: u²/3 · partial², one term an addition, in whichever order.
+
+    The order is not known, so every addition is taken at the largest of the partial sums that an order can have:
+    for three terms the largest pair or the whole. Sums that leave a call are rounded to storage as well.
+    """
+    total = np.asarray(sum(parents[1:], start=parents[0]))
+    variance = np.zeros_like(total)
+    if len(parents) == 1:
+        return variance
+    u = arithmetic.elementwise.unit_roundoff
+    partials = [total]
+    if len(parents) == 3:
+        pairs = [total - p for p in parents]
+        partials.append(pairs[int(np.argmax([np.abs(p).sum() for p in pairs]))])
+    for partial in partials:
+        variance = variance + u**2 / 3.0 * partial**2 + arithmetic.call_variance(partial)
+    return variance

@@ -1,0 +1,68 @@
+"""Linear maps: the Jacobians along which errors travel through the network.
+
+A map J takes an error e of a step's input to the error J e of its result. The judge needs it in two forms, never as a matrix:
+
+`variance(v)`  the diagonal of J diag(v) Jᵀ: elementwise variance out, for independent errors of elementwise variance v in;
+`adjoint(w)`   Jᵀ w: with it the noise's own projection on a direction w has the variance Σ v · (Jᵀ w)², correlations and all.
+
+First order in the error throughout (Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., section 1.6).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from conformance.numerics.formats import Array
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """A Jacobian by its two actions."""
+
+    variance: Callable[[Array], Array]
+    adjoint: Callable[[Array], Array]
+
+
+def identity() -> LinearMap:
+    """J = 1."""
+    return LinearMap(lambda v: v, lambda w: w)
+
+
+def diagonal(slope: Array) -> LinearMap:
+    """J = diag(slope), for a pointwise function with that derivative."""
+    return LinearMap(lambda v: slope**2 * v, lambda w: slope * w)
+
+
+def shared_by_row(direction: Array) -> LinearMap:
+    """J e = e · direction for one error e a row (last axis of length 1): a mean, a norm or a sum got wrong moves a whole row."""
+    return LinearMap(lambda v: direction**2 * v, lambda w: (direction * w).sum(-1, keepdims=True))
+
+
+def matrix(weight: Array) -> LinearMap:
+    """J e = e Wᵀ over the last axis; weight is (out, in)."""
+    return LinearMap(lambda v: v @ (weight**2).T, lambda w: w @ weight)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Independent rounding errors of elementwise variance `variance`, and the map that takes them to the step's result."""
+
+    variance: Array
+    to_result: LinearMap
+
+
+@dataclass(frozen=True)
+class Roundings:
+    """What rounding a step's own arithmetic does to its result.
+
+    Attributes:
+        sources: independent random errors.
+        bound: largest deterministic error, elementwise (function errors and rounded constants); or 0.
+    """
+
+    sources: tuple[Source, ...]
+    bound: Array | float = 0.0
+
+    def variance(self) -> Array:
+        """Elementwise variance of the result."""
+        first, *rest = (s.to_result.variance(s.variance) for s in self.sources)
+        return sum(rest, start=first)

@@ -1,0 +1,176 @@
+"""Accumulated products: linear layers, attention scores and the attention-weighted sum.
+
+A product accumulated in a format of unit roundoff u, in index order, y = s_K with s_k = s_{k-1} + a_k b_k, makes in each
+addition an error uniform on at most ±u |s_k|, whose variance is u² s_k² / 3; the products are exact in a fused multiply-add and
+otherwise no larger. So
+
+    sigma² = u²/3 · (Σ_k s_k² + y²)
+
+the last term for the store or the bias (Higham 2002, section 3.1, with Higham and Mary 2019 for the random model). Σ s_k² is
+estimated from eight block partial sums, K/8 times Σ S_b². Blocked and pairwise orders make smaller errors.
+"""
+
+from functools import cached_property
+
+import numpy as np
+
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.oracle.maps import LinearMap, Roundings, matrix
+from conformance.oracle.step import Step, elementwise
+
+BLOCKS = 8
+
+
+def partial_squares(left: Array, right: Array) -> Array:
+    """Σ_k s_k² of the product left @ right, from at most eight block partial sums; (..., M, K) @ (..., K, N)."""
+    length = left.shape[-1]
+    edges = np.linspace(0, length, min(BLOCKS, length) + 1).astype(int)
+    running = left[..., : edges[1]] @ right[..., : edges[1], :]
+    squares = edges[1] * running**2
+    for start, stop in zip(edges[1:-1], edges[2:], strict=True):
+        running += left[..., start:stop] @ right[..., start:stop, :]
+        squares += (stop - start) * running**2
+    return np.asarray(squares)
+
+
+def accumulation_variance(squares: Array, y: Array, arithmetic: Arithmetic) -> Array:
+    """u²/3 · (Σ s_k² + y²), and the rounding to storage where that is a narrower format; never zero."""
+    u = arithmetic.accumulate.unit_roundoff
+    floor = arithmetic.storage.ulp(np.zeros(1)) ** 2 / 12.0
+    return np.maximum(u**2 / 3.0 * (squares + y**2) + arithmetic.store_variance(y), floor)
+
+
+class Linear(Step):
+    """y = x Wᵀ + b; x (..., I), W (O, I), b (O,), y (..., O)."""
+
+    @property
+    def inputs(self) -> Array:
+        """x."""
+        return self.parents[0]
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        return np.asarray(self.inputs @ self.site.parameters["weight"].T + self.site.parameters["bias"])
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """W."""
+        return (matrix(self.site.parameters["weight"]),)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """As the module's docstring derives; a bias added in a call of its own rounds the product to storage first."""
+        squares = partial_squares(self.inputs, self.site.parameters["weight"].T)
+        variance = accumulation_variance(squares, self.value, arithmetic)
+        if arithmetic.rounding == "native":
+            variance = variance + arithmetic.call_variance(self.value - self.site.parameters["bias"])
+        return elementwise(variance)
+
+
+class FirstTokenLinear(Linear):
+    """y = x[:, 0] Wᵀ + b: (B, S, H) -> (B, H), the pooler's dense layer."""
+
+    @property
+    def inputs(self) -> Array:
+        """The first token of each row."""
+        return self.parents[0][:, 0]
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """W at the first token, 0 elsewhere."""
+        inner, shape = matrix(self.site.parameters["weight"]), self.parents[0].shape
+
+        def adjoint(w: Array) -> Array:
+            out = np.zeros(shape)
+            out[:, 0] = inner.adjoint(w)
+            return out
+
+        return (LinearMap(lambda v: inner.variance(v[:, 0]), adjoint),)
+
+
+def split_heads(x: Array, heads: int) -> Array:
+    """(B, S, H) -> (B, h, S, d): head j is features j·d to (j+1)·d."""
+    batch, length, width = x.shape
+    return x.reshape(batch, length, heads, width // heads).transpose(0, 2, 1, 3)
+
+
+def merge_heads(x: Array) -> Array:
+    """(B, h, S, d) -> (B, S, H), the inverse of `split_heads`."""
+    batch, heads, length, size = x.shape
+    return x.transpose(0, 2, 1, 3).reshape(batch, length, heads * size)
+
+
+class Scores(Step):
+    """s = q kᵀ / √d a head: (B, S, H), (B, S, H) -> (B, h, S, S); Vaswani et al. 2017, equation 1, before mask and softmax."""
+
+    @property
+    def scale(self) -> float:
+        """1/√d."""
+        return float(self.site.architecture.head_size**-0.5)
+
+    @cached_property
+    def _heads(self) -> tuple[Array, Array]:
+        q, k = (split_heads(p, self.site.architecture.num_attention_heads) for p in self.parents)
+        return q, k
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        q, k = self._heads
+        return np.asarray(q @ k.swapaxes(-1, -2) * self.scale)
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """∂s_ij/∂q_i = k_j/√d and ∂s_ij/∂k_j = q_i/√d."""
+        q, k = self._heads
+        heads, scale = self.site.architecture.num_attention_heads, self.scale
+        return (
+            LinearMap(
+                lambda v: scale**2 * split_heads(v, heads) @ (k**2).swapaxes(-1, -2),
+                lambda w: merge_heads(scale * w @ k),
+            ),
+            LinearMap(
+                lambda v: scale**2 * q**2 @ split_heads(v, heads).swapaxes(-1, -2),
+                lambda w: merge_heads(scale * w.swapaxes(-1, -2) @ q),
+            ),
+        )
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """The product, rounded where it is a call of its own, then the scaling; the rounded constant 1/√d is a bound u |s|."""
+        q, k = self._heads
+        squares = partial_squares(q, k.swapaxes(-1, -2)) * self.scale**2
+        u = arithmetic.accumulate.unit_roundoff
+        variance = accumulation_variance(squares, self.value, arithmetic) + u**2 / 3.0 * self.value**2
+        variance = variance + self.scale**2 * arithmetic.call_variance(self.value / self.scale)
+        return elementwise(variance, u * np.abs(self.value))
+
+
+class Context(Step):
+    """c = p v a head, heads side by side: (B, h, S, S), (B, S, H) -> (B, S, H)."""
+
+    @cached_property
+    def _values(self) -> Array:
+        return split_heads(self.parents[1], self.site.architecture.num_attention_heads)
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        return merge_heads(self.parents[0] @ self._values)
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """∂c_i/∂p_ij = v_j and ∂c_i/∂v_j = p_ij."""
+        p, v = self.parents[0], self._values
+        heads = self.site.architecture.num_attention_heads
+        return (
+            LinearMap(
+                lambda e: merge_heads(e @ v**2),
+                lambda w: split_heads(w, heads) @ v.swapaxes(-1, -2),
+            ),
+            LinearMap(
+                lambda e: merge_heads(p**2 @ split_heads(e, heads)),
+                lambda w: merge_heads(p.swapaxes(-1, -2) @ split_heads(w, heads)),
+            ),
+        )
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """As the module's docstring derives, accumulated over the keys."""
+        squares = merge_heads(partial_squares(self.parents[0], self._values))
+        return elementwise(accumulation_variance(squares, self.value, arithmetic))

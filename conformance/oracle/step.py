@@ -1,0 +1,49 @@
+"""One step of the network: an equation, its Jacobian and its roundings, at one place of one network."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from conformance.activations import Activation
+from conformance.architecture import Architecture
+from conformance.batch import Batch
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.oracle.maps import LinearMap, Roundings, Source, identity
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a step stands: its row of the table, the network's architecture, its parameters by role, and the batch."""
+
+    activation: Activation
+    architecture: Architecture
+    parameters: Mapping[str, Array]
+    batch: Batch
+
+
+class Step(ABC):
+    """An equation evaluated on given parents. Subclasses write the equation once, in `value`."""
+
+    def __init__(self, site: Site, *parents: Array) -> None:
+        """Bind the equation to a place and to its parents."""
+        self.site = site
+        self.parents = parents
+
+    @property
+    @abstractmethod
+    def value(self) -> Array:
+        """The result, float64."""
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """One map a parent, in the order of the parents."""
+        return tuple(identity() for _ in self.parents)
+
+    @abstractmethod
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """What rounding does to the result under `arithmetic`."""
+
+
+def elementwise(variance: Array, bound: Array | float = 0.0) -> Roundings:
+    """Independent errors of the result's own elements."""
+    return Roundings((Source(variance, identity()),), bound)
