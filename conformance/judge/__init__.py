@@ -1,0 +1,1 @@
+"""How a difference is judged: statistics with derived thresholds, local and global error, matched filters."""

@@ -1,0 +1,120 @@
+"""A segment: an activation computed from the nearest activations that the candidate exposes.
+
+Usually one step. Where a candidate hides a parent, the oracle computes it as well, from that one's parents, and the error that a
+correct candidate may make is propagated through: elementwise for sigma, backwards for the noise's projection on a direction.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+import numpy as np
+
+from conformance.numerics.arithmetic import Arithmetic, Hypothesis
+from conformance.numerics.formats import Array
+from conformance.oracle import Network, Step
+from conformance.oracle.maps import Roundings
+
+COUPLING = {"scores", "probs", "context", "first_token_linear"}  # steps at which positions meet
+
+Override = Callable[[Step], Array | None]
+
+
+class Segment:
+    """The steps from what is observed to `name`, evaluated in float64."""
+
+    def __init__(self, network: Network, name: str, observed: Mapping[str, Array]) -> None:
+        """Collect the hidden steps, in the order of computation, and evaluate them on the captured leaves."""
+        self._network = network
+        self.name = name
+        self._names = self._hidden(observed)
+        used = {p for n in self._names for p in network.table[n].parents}
+        self.leaves = {p: observed[p] for p in used if p not in self._names}
+        self.steps = self._evaluate(lambda _: None)[0]
+        self._roundings: dict[tuple[str, Arithmetic], Roundings] = {}
+
+    def _hidden(self, observed: Mapping[str, Array]) -> list[str]:
+        table, found, todo = self._network.table, {self.name}, [self.name]
+        while todo:
+            parents = {p for p in table[todo.pop()].parents if p not in observed and p not in found}
+            found |= parents
+            todo += parents
+        return [n for n in table if n in found]
+
+    def _evaluate(self, override: Override) -> tuple[dict[str, Step], Array]:
+        values, steps = dict(self.leaves), {}
+        for n in self._names:
+            steps[n] = self._network.step(n, *(values[p] for p in self._network.table[n].parents))
+            changed = override(steps[n])
+            values[n] = steps[n].value if changed is None else changed
+        return steps, values[self.name]
+
+    @property
+    def value(self) -> Array:
+        """The activation that the captured parents call for."""
+        return self.steps[self.name].value
+
+    def value_with(self, override: Override) -> Array:
+        """The same with some steps computed by `override` (where it returns an array): what a fault would make of it."""
+        return self._evaluate(override)[1]
+
+    @cached_property
+    def couples_positions(self) -> bool:
+        """Whether an error at one position reaches others within the segment."""
+        return any(self._network.table[n].kind in COUPLING for n in self._names)
+
+    @property
+    def is_single_step(self) -> bool:
+        """Whether the candidate exposes every parent."""
+        return len(self._names) == 1
+
+    def _own(self, name: str, arithmetic: Arithmetic) -> Roundings:
+        model = arithmetic if name == self.name else arithmetic.intermediate()
+        key = (name, model)
+        if key not in self._roundings:
+            self._roundings[key] = self.steps[name].roundings(model)
+        return self._roundings[key]
+
+    def leaf_variance(self, hypothesis: Hypothesis) -> dict[str, Array]:
+        """Variance of each leaf: none as captured, that of one rounding where the kernel may have consumed it unrounded."""
+        if hypothesis.parents == "as captured":
+            return {}
+        rounding = hypothesis.arithmetic.storage.rounding_variance
+        return {n: rounding(v) for n, v in self.leaves.items() if not self._network.table[n].exact}
+
+    def propagate(self, leaves: Mapping[str, Array], hypothesis: Hypothesis | None = None) -> Array:
+        """Elementwise variance of the result, for leaves of these variances and, given a hypothesis, every step's roundings.
+
+        A hidden step's deterministic bound b enters as a variance b²: the worst case as if it were random.
+        """
+        variances = dict(leaves)
+        for n in self._names:
+            step, total = self.steps[n], np.zeros(())
+            for parent, jacobian in zip(self._network.table[n].parents, step.jacobians(), strict=True):
+                if parent in variances:
+                    total = total + jacobian.variance(variances[parent])
+            if hypothesis is not None:
+                own = self._own(n, hypothesis.arithmetic)
+                total = total + own.variance() + (0.0 if n == self.name else np.square(own.bound))
+            if np.ndim(total) or total:
+                variances[n] = total
+        return np.broadcast_to(variances.get(self.name, np.zeros(())), self.value.shape)
+
+    def bound(self, hypothesis: Hypothesis) -> Array | float:
+        """Largest deterministic error of the last step."""
+        return self._own(self.name, hypothesis.arithmetic).bound
+
+    def projection_variance(self, direction: Array, hypothesis: Hypothesis) -> float:
+        """Variance of Σ direction · noise, all correlations counted: Σ v (Jᵀ direction)² over every source of rounding."""
+        adjoints: dict[str, Array] = {self.name: direction}
+        total = 0.0
+        for n in reversed(self._names):
+            w = adjoints.pop(n)
+            own = self._own(n, hypothesis.arithmetic)
+            total += sum(float((s.variance * s.to_result.adjoint(w) ** 2).sum()) for s in own.sources)
+            if n != self.name:
+                total += float((np.square(own.bound) * w**2).sum())
+            for parent, jacobian in zip(self._network.table[n].parents, self.steps[n].jacobians(), strict=True):
+                adjoints[parent] = adjoints.get(parent, 0.0) + jacobian.adjoint(w)
+        for n, variance in self.leaf_variance(hypothesis).items():
+            total += float((variance * adjoints[n] ** 2).sum())
+        return total

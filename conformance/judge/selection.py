@@ -1,0 +1,38 @@
+"""Which elements are judged, and how many of their rows are independent."""
+
+import numpy as np
+import numpy.typing as npt
+
+from conformance.activations import Activation
+from conformance.batch import Batch
+
+Mask = npt.NDArray[np.bool_]
+
+
+def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Mask:
+    """True where an element is judged: unmasked positions, and in attention unmasked keys of unmasked queries.
+
+    What a padded query computes is undefined on purpose: some implementations compute it, some zero it.
+    """
+    mask = batch.mask
+    if "query" in row.axes:
+        keep = mask[:, None, :, None] & mask[:, None, None, :]
+    elif "position" in row.axes:
+        keep = mask[:, :, None]
+    else:
+        keep = np.ones((1,) * len(shape), np.bool_)
+    return np.broadcast_to(keep, shape)
+
+
+def independent_rows(row: Activation, batch: Batch, heads: int, *, coupled: bool) -> int:
+    """How many groups of elements have independent roundings.
+
+    A step's own roundings are independent from row to row (last axis). Errors that arrive from a parent are shared by all that
+    reads it: where queries look at the same keys (`coupled`), only whole sequences are independent.
+    """
+    if not row.axes:
+        return 1
+    if coupled or "position" not in row.axes and "query" not in row.axes:
+        return batch.size
+    tokens = int(batch.mask.sum())
+    return tokens * heads if "query" in row.axes else tokens

@@ -1,0 +1,43 @@
+"""Thresholds, each from a false-alarm probability and from nothing else.
+
+The model: an error is a sum of independent roundings, each uniform on an interval around zero. A uniform variable is strictly
+sub-Gaussian: E exp(λe) ≤ exp(λ²σ²/2) with its own variance σ² (Arbel et al. 2020, *On strict sub-Gaussianity*, section 3), and
+so are sums of independent ones, in any linear combination. The bounds below hold for strictly sub-Gaussian errors, not only for
+normal ones, and none of them takes the elements of a row to be independent.
+"""
+
+import math
+
+from scipy.optimize import brentq
+
+FALSE_ALARM = 1e-6  # of one run, under the model; the one probability that everything below is derived from.
+
+SEPARABLE_Z = 12.0  # the method's limit: at this expected z a fault is missed with a probability below that of a false alarm,
+# since a threshold for 1e-6 over up to 10^7 tests is below 7.5 and 12 − 7.5 = 4.5 standard deviations remain (3e-6).
+
+
+def share(tests: int, total: float = FALSE_ALARM) -> float:
+    """The Šidák share α = 1 − (1 − total)^(1/tests) of each of `tests` tests (Šidák 1967)."""
+    return -math.expm1(math.log1p(-total) / max(tests, 1))
+
+
+def rms_threshold(rows: int, alpha: float) -> float:
+    """The largest RMS of errors in sigma, pooled over `rows` independent rows, at false-alarm probability alpha.
+
+    A strictly sub-Gaussian e has E exp(λ e²/σ²) ≤ (1 − 2λ)^(-1/2). The mean of such squares over a row, dependent as they may
+    be, has no larger moment generating function (Jensen), so the mean over ν rows obeys the Chernoff bound of χ²_ν/ν:
+    P(mean > t) ≤ exp(−ν/2 · (t − 1 − ln t)). Solved for t; the root of it is returned.
+    """
+    target = 2.0 * math.log(1.0 / alpha) / max(rows, 1)
+    upper = 2.0 + 2.0 * target  # t − 1 − ln t ≥ t/2 − 1 there
+    return math.sqrt(brentq(lambda t: t - 1.0 - math.log(t) - target, 1.0, upper))
+
+
+def max_threshold(count: int, alpha: float) -> float:
+    """The largest of `count` errors in sigma: 2 · count · exp(−t²/2) = alpha (union bound; no independence needed)."""
+    return math.sqrt(2.0 * math.log(2.0 * max(count, 1) / alpha))
+
+
+def projection_threshold(alpha: float) -> float:
+    """The largest one-sided projection on a fixed direction, in its own standard deviations: exp(−t²/2) = alpha."""
+    return math.sqrt(2.0 * math.log(1.0 / alpha))

@@ -1,0 +1,79 @@
+"""The values of the losses: mean cross entropy over the labelled rows, and the sum of two."""
+
+from functools import cached_property
+
+import numpy as np
+
+from conformance.batch import IGNORED_LABEL, Ids
+from conformance.errors import UsageError
+from conformance.numerics.arithmetic import FUNCTION_ULP, Arithmetic
+from conformance.numerics.formats import Array
+from conformance.oracle.embeddings import Sum
+from conformance.oracle.maps import LinearMap, Roundings
+from conformance.oracle.step import Step, elementwise
+
+LABELS = {
+    "masked_lm_loss": "labels",
+    "next_sentence_loss": "next_sentence_label",
+    "classification_loss": "class_labels",
+}
+
+
+class CrossEntropy(Step):
+    """L = mean over labelled rows of log Σ_c exp(x_c) − x_label; rows labelled -100 do not count. (..., C) -> ()."""
+
+    @cached_property
+    def _labels(self) -> Ids:
+        name = LABELS[self.site.activation.kind]
+        labels = self.site.batch.arrays().get(name)
+        if labels is None:
+            raise UsageError(f"{self.site.activation.name} needs {name} in the batch")
+        return labels
+
+    @cached_property
+    def _rows(self) -> tuple[Array, Ids]:
+        kept = self._labels != IGNORED_LABEL
+        return self.parents[0][kept], self._labels[kept]
+
+    @cached_property
+    def _log_probs(self) -> Array:
+        logits, _ = self._rows
+        shifted = logits - logits.max(-1, keepdims=True)
+        return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation, a 0-d array."""
+        _, labels = self._rows
+        return np.asarray(-np.take_along_axis(self._log_probs, labels[:, None], -1).mean())
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """∂L/∂x = (softmax(x) − onehot(label)) / N at labelled rows, 0 elsewhere."""
+        logits, labels = self._rows
+        slope = np.exp(self._log_probs)
+        slope[np.arange(len(labels)), labels] -= 1.0
+        full = np.zeros_like(self.parents[0])
+        full[self._labels != IGNORED_LABEL] = slope / max(len(labels), 1)
+        return (LinearMap(lambda v: np.asarray((full**2 * v).sum()), lambda w: full * w),)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """A row: u²/3 · (m² + (s_label − m)² + l² + (2 ulps of exp)² + (2 ulps of log)² l² + C): shift, log-sum-exp, difference.
+
+        C, the number of classes, bounds Σ C_k²/C² of the sum. The mean over N rows divides the rows' variance by N and adds
+        its own accumulation, at most N partial sums of at most L.
+        """
+        u2 = arithmetic.elementwise.unit_roundoff ** 2 / 3.0
+        logits, labels = self._rows
+        log_probs = np.take_along_axis(self._log_probs, labels[:, None], -1)
+        top = logits.max(-1, keepdims=True)
+        lse = np.take_along_axis(logits, labels[:, None], -1) - log_probs - top
+        ulps = (2.0 * FUNCTION_ULP["exp"]) ** 2 + (2.0 * FUNCTION_ULP["log"]) ** 2 * lse**2
+        row = u2 * (top**2 + (log_probs + lse) ** 2 + log_probs**2 + ulps + logits.shape[-1])
+        row = row + arithmetic.call_variance(log_probs)
+        count = max(len(labels), 1)
+        mean = u2 * (count + 1) * self.value**2 + arithmetic.storage.rounding_variance(self.value)
+        return elementwise(np.asarray(row.sum() / count**2 + mean))
+
+
+class TotalLoss(Sum):
+    """The sum of the heads' losses, as Hugging Face's `BertForPreTraining` returns it."""

@@ -1,0 +1,130 @@
+"""Activation functions: GELU in its two forms, ReLU, tanh."""
+
+from functools import cached_property
+
+import numpy as np
+from scipy.special import erf
+
+from conformance.numerics.arithmetic import FUNCTION_ULP, Arithmetic
+from conformance.numerics.formats import Array
+from conformance.oracle.maps import LinearMap, Roundings, diagonal
+from conformance.oracle.step import Step, elementwise
+
+
+class _Pointwise(Step):
+    """A function applied to each element of one parent."""
+
+    @property
+    def _slope(self) -> Array:
+        raise NotImplementedError
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """diag(f'(x))."""
+        return (diagonal(self._slope),)
+
+
+def gelu(x: Array) -> Array:
+    """x Φ(x) = x/2 · (1 + erf(x/√2)); Hendrycks and Gimpel 2016, section 2."""
+    return np.asarray(x / 2.0 * (1.0 + erf(x / np.sqrt(2.0))))
+
+
+def gelu_tanh(x: Array) -> Array:
+    """x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))), the approximation of the same section."""
+    return np.asarray(x / 2.0 * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3))))
+
+
+class Gelu(_Pointwise):
+    """y = x/2 · (1 + erf(x/√2))."""
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        return gelu(self.parents[0])
+
+    @cached_property
+    def _density_term(self) -> Array:
+        x = self.parents[0]
+        return np.asarray(x * np.exp(-(x**2) / 2.0) / np.sqrt(2.0 * np.pi))
+
+    @property
+    def _slope(self) -> Array:
+        x = self.parents[0]
+        return np.asarray((1.0 + erf(x / np.sqrt(2.0))) / 2.0 + self._density_term)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Random: the argument, relative u, moves y by x² φ(x) u; 1 + erf rounds; two products of relative u; the store.
+
+        Bound: erf is off by up to FUNCTION_ULP["erf"] ulp, which near −3, where 1 + erf cancels, is many ulp of y; and the
+        constant 1/√2 is rounded, relative u.
+        """
+        x, y, inner = self.parents[0], self.value, arithmetic.elementwise
+        u2, e = inner.unit_roundoff**2 / 3.0, erf(self.parents[0] / np.sqrt(2.0))
+        argument = np.abs(x * self._density_term)
+        variance = u2 * (argument**2 + 2.0 * y**2) + (x / 2.0) ** 2 * inner.rounding_variance(1.0 + e)
+        bound = np.abs(x) / 2.0 * FUNCTION_ULP["erf"] * inner.ulp(e) + argument * inner.unit_roundoff
+        return elementwise(variance + arithmetic.storage.rounding_variance(y), bound)
+
+
+class GeluTanh(_Pointwise):
+    """y = x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))."""
+
+    @cached_property
+    def _tanh(self) -> Array:
+        x = self.parents[0]
+        return np.asarray(np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)))
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        return gelu_tanh(self.parents[0])
+
+    @property
+    def _slope(self) -> Array:
+        x = self.parents[0]
+        inner = np.sqrt(2.0 / np.pi) * (1.0 + 3.0 * 0.044715 * x**2)
+        return np.asarray((1.0 + self._tanh) / 2.0 + x / 2.0 * (1.0 - self._tanh**2) * inner)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """As for `Gelu`, with t the argument of tanh: four roundings on the way to it, two rounded constants."""
+        x, y, inner = self.parents[0], self.value, arithmetic.elementwise
+        u2 = inner.unit_roundoff**2 / 3.0
+        t = np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)
+        argument = np.abs(x / 2.0 * (1.0 - self._tanh**2) * t)
+        variance = u2 * (4.0 * argument**2 + 2.0 * y**2) + (x / 2.0) ** 2 * inner.rounding_variance(1.0 + self._tanh)
+        bound = np.abs(x) / 2.0 * FUNCTION_ULP["tanh"] * inner.ulp(self._tanh) + 2.0 * argument * inner.unit_roundoff
+        return elementwise(variance + arithmetic.storage.rounding_variance(y), bound)
+
+
+class Relu(_Pointwise):
+    """y = max(x, 0)."""
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        return np.maximum(self.parents[0], 0.0)
+
+    @property
+    def _slope(self) -> Array:
+        return np.asarray(self.parents[0] > 0.0, np.float64)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """None but the store of what a fused kernel did not round before."""
+        return elementwise(arithmetic.storage.rounding_variance(self.value))
+
+
+class Tanh(_Pointwise):
+    """y = tanh(x)."""
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        return np.tanh(self.parents[0])
+
+    @property
+    def _slope(self) -> Array:
+        return 1.0 - self.value**2
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Bound: the function's own error in ulp of the inner format; random: the rounding of the result."""
+        bound = FUNCTION_ULP["tanh"] * arithmetic.elementwise.ulp(self.value)
+        return elementwise(arithmetic.storage.rounding_variance(self.value), bound)
