@@ -5,7 +5,7 @@ from functools import cached_property
 import numpy as np
 from scipy.special import erf
 
-from conformance.numerics.arithmetic import FUNCTION_ULP, Arithmetic
+from conformance.numerics.arithmetic import FUNCTION_ULP, Arithmetic, erf_error
 from conformance.numerics.formats import Array
 from conformance.oracle.maps import LinearMap, Roundings, diagonal
 from conformance.oracle.step import Step, elementwise
@@ -54,14 +54,14 @@ class Gelu(_Pointwise):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Random: the argument, relative u, moves y by x² φ(x) u; 1 + erf rounds; two products of relative u; the store.
 
-        Bound: erf is off by up to FUNCTION_ULP["erf"] ulp, which near −3, where 1 + erf cancels, is many ulp of y; and the
+        Bound: erf is off by up to `erf_error`, which near −3, where 1 + erf cancels, is many ulp of y; and the
         constant 1/√2 is rounded, relative u.
         """
         x, y, inner = self.parents[0], self.value, arithmetic.elementwise
         u2, e = inner.unit_roundoff**2 / 3.0, erf(self.parents[0] / np.sqrt(2.0))
         argument = np.abs(x * self._density_term)
         variance = u2 * (argument**2 + 2.0 * y**2) + (x / 2.0) ** 2 * inner.rounding_variance(1.0 + e)
-        bound = np.abs(x) / 2.0 * FUNCTION_ULP["erf"] * inner.ulp(e) + argument * inner.unit_roundoff
+        bound = np.abs(x) / 2.0 * erf_error(e, inner) + argument * inner.unit_roundoff
         return elementwise(variance + arithmetic.storage.rounding_variance(y), bound)
 
 

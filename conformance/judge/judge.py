@@ -1,0 +1,220 @@
+"""The judge: consumes a stream of (activation name, array) and says of each activation whether a correct BERT could have made it.
+
+It holds no module and no framework. Local: each activation against what the oracle computes from the candidate's own captured
+parents. Global: against the oracle's forward pass from the token ids. Memory does not grow with depth: once a layer's output
+has arrived, everything before it is judged and let go.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from conformance.activations import Activation
+from conformance.errors import CandidateError
+from conformance.faults import CATALOGUE
+from conformance.judge.evidence import Error, Local, Verdict
+from conformance.judge.filters import directions, matched
+from conformance.judge.precheck import accepted_array, known
+from conformance.judge.reference import reference
+from conformance.judge.segment import Segment
+from conformance.judge.selection import Mask, independent_rows, judged_elements
+from conformance.judge.statistics import max_threshold, projection_threshold, rms_threshold, share
+from conformance.numerics.arithmetic import Hypothesis, hypotheses
+from conformance.numerics.formats import Array
+from conformance.oracle import Network
+
+
+class Judge:
+    """Judges one candidate on one network.
+
+    Args:
+        network: the oracle's, with weights rounded to what the candidate holds.
+        dtype, device: what the candidate was asked for.
+        runs: how many such judgements the run makes; its false-alarm probability is shared among them.
+        stored: true activations to use for the global error instead of computing them.
+    """
+
+    def __init__(
+        self, network: Network, dtype: str, device: str = "cpu", runs: int = 1, stored: Mapping[str, Array] | None = None
+    ) -> None:
+        """Share the run's false-alarm probability among all statistics of all activations, and start the reference."""
+        self._network, self._dtype, self._device = network, dtype, device
+        self._hypotheses = hypotheses(dtype)
+        rows = network.table.values()
+        tests = sum(2 + sum(f.strikes(row) for f in CATALOGUE) for row in rows)
+        self._alpha = share(tests * runs)
+        sampled = next(h.arithmetic for h in self._hypotheses if h.arithmetic.rounding == "modular")
+        self._reference = reference(network, sampled, stored)
+        self._order = {name: i for i, name in enumerate(network.table)}
+        self._values: dict[str, Array] = {}
+        self._global_errors: dict[str, Array] = {}
+        self._waiting: set[str] = set()
+        self._seen: set[str] = set()
+        self._judged_up_to = -1
+
+    def judge(self, stream: Iterable[tuple[str, Any]]) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
+        """A verdict an activation, with the local judgement under every hypothesis (`settle` picks one a kind of step).
+
+        What breaks the contract fails alone: the stream goes on, and later steps are judged from what else was exposed.
+        """
+        for name, value in stream:
+            try:
+                row = known(name, self._network.table)
+                self._refuse_repeated(name)
+                self._values[name] = accepted_array(
+                    row, value, self._network.architecture, self._network.batch, self._dtype, self._device
+                )
+            except CandidateError as error:
+                self._seen.add(name)
+                kind = self._network.table[name].kind if name in self._network.table else "unknown"
+                yield Verdict(name, kind, "fail", "origin", reason=str(error)), ()
+                continue
+            self._seen.add(name)
+            self._waiting.add(name)
+            if _separates(row):
+                yield from self._flush(self._order[name])
+        yield from self._flush(len(self._order) - 1)
+
+    def _refuse_repeated(self, name: str) -> None:
+        if name in self._seen:
+            raise CandidateError("yielded twice")
+        if self._order[name] <= self._judged_up_to:
+            raise CandidateError("arrived after the output of its layer; yield activations in the order of computation")
+
+    def _flush(self, last: int) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
+        """Judge everything up to table index `last`, then let go of all but that last activation."""
+        for name in list(self._order)[self._judged_up_to + 1 : last + 1]:
+            reference_name, truth, sigma = next(self._reference)
+            assert reference_name == name
+            if name in self._waiting:
+                yield self._verdict(name, truth, sigma)
+            elif name not in self._seen:
+                yield Verdict(name, self._network.table[name].kind, "not_observed"), ()
+        self._judged_up_to = last
+        for name in [n for n in self._values if self._order[n] < last]:
+            del self._values[name]
+            self._global_errors.pop(name, None)
+        self._waiting.clear()
+
+    def _verdict(self, name: str, truth: Array, global_sigma: Array) -> tuple[Verdict, tuple[Local, ...]]:
+        row, value = self._network.table[name], self._values[name]
+        judged = judged_elements(row, self._network.batch, value.shape)
+        # The activation itself must not stand among its own ancestors.
+        parents = {n: v for n, v in self._values.items() if self._order[n] < self._order[name]}
+        segment = Segment(self._network, name, parents)
+        residual = value - segment.value
+        self._global_errors[name] = np.where(judged, value - truth, 0.0)
+        overall = _global_error(self._global_errors[name], global_sigma)
+        padded = float(np.abs(np.where(judged, 0.0, residual)).max(initial=0.0))
+        masked_reason = _masked_entries(row, value, self._network, self._hypotheses[0].arithmetic.storage.smallest_normal)
+        if _is_exact(row, segment):
+            locals_ = (_exact(residual, judged),)
+            reason = _exact_reason(residual, judged, self._hypotheses[0], segment.value) if not locals_[0].passes else ""
+        else:
+            locals_ = self._local(row, segment, residual, judged)
+            reason = ""
+        reason = masked_reason or reason
+        passes = any(local.passes for local in locals_) and not masked_reason
+        role = None if passes and not overall else self._role(row, segment, judged) if passes else "origin"
+        return Verdict(name, row.kind, "pass" if passes else "fail", role, locals_[0], overall, padded, reason), locals_
+
+    def _local(self, row: Activation, segment: Segment, residual: Array, judged: Mask) -> tuple[Local, ...]:
+        batch, heads = self._network.batch, self._network.architecture.num_attention_heads
+        candidates = list(directions(self._network, segment))
+        count = int(judged.sum())
+        found = []
+        for hypothesis in self._hypotheses:
+            variance = segment.propagate(segment.leaf_variance(hypothesis), hypothesis)
+            sigma = np.sqrt(variance)
+            bound = segment.bound(hypothesis)
+            coupled = segment.couples_positions and (not segment.is_single_step or hypothesis.parents == "unrounded")
+            rows = independent_rows(row, batch, heads, coupled=coupled)
+            error = _local_error(residual, sigma, bound, judged)
+            filters = (matched(f, n, d, residual, segment, hypothesis, sigma, judged) for f, n, d in candidates)
+            found.append(
+                Local(
+                    str(hypothesis),
+                    error,
+                    rms_threshold(rows, self._alpha),
+                    max_threshold(count, self._alpha),
+                    projection_threshold(self._alpha),
+                    tuple(f for f in filters if f),
+                )
+            )
+        return tuple(found)
+
+    def _role(self, row: Activation, segment: Segment, judged: Mask) -> str | None:
+        """Whether the arriving global error grew or shrank beyond what propagating it, taken as random, predicts.
+
+        Only where an error beyond rounding arrives; both tails at the χ²_ν Chernoff bound of `rms_threshold`.
+        """
+        arriving = {n: self._global_errors[n] ** 2 for n in segment.leaves if n in self._global_errors}
+        if not any(e.any() for e in arriving.values()):
+            return None
+        hypothesis = self._hypotheses[0]
+        predicted = np.where(judged, segment.propagate(arriving, hypothesis), 0.0).sum()
+        made = (self._global_errors[row.name] ** 2).sum()
+        local = np.where(judged, segment.propagate({}, hypothesis), 0.0).sum()
+        batch, heads = self._network.batch, self._network.architecture.num_attention_heads
+        limit = rms_threshold(independent_rows(row, batch, heads, coupled=segment.couples_positions), self._alpha) ** 2
+        if max(made, predicted) <= limit * local or predicted == 0.0:
+            return None  # indistinguishable from this step's own rounding
+        if made > limit * predicted:
+            return "amplifier"
+        return "attenuator" if made * limit < predicted else None
+
+
+def _separates(row: Activation) -> bool:
+    """Whether everything later depends on what came before through this activation alone: a layer's output."""
+    return row.layer is not None and row.name == f"encoder.layer.{row.layer}.output.LayerNorm"
+
+
+def _is_exact(row: Activation, segment: Segment) -> bool:
+    """Exact only when nothing hidden was computed on the way: a copy of a hidden norm is judged as the norm."""
+    return all(step.site.activation.exact for step in segment.steps.values()) and row.exact
+
+
+def _error(scaled: Array | None, difference: Array) -> Error:
+    magnitude = np.abs(difference)
+    index = np.unravel_index(int(magnitude.argmax()), magnitude.shape) if magnitude.size else ()
+    largest = float(magnitude.max(initial=0.0))
+    place = tuple(int(i) for i in index)
+    if scaled is None:
+        return Error(None, None, largest, place)
+    return Error(float(np.sqrt((scaled**2).mean())), float(np.abs(scaled).max(initial=0.0)), largest, place)
+
+
+def _local_error(residual: Array, sigma: Array, bound: Array | float, judged: Mask) -> Error:
+    """In sigma, once the deterministic bound is taken off each residual."""
+    beyond = np.maximum(np.abs(residual) - bound, 0.0) / sigma
+    return _error(np.asarray(beyond[judged]), np.where(judged, residual, 0.0))
+
+
+def _global_error(error: Array, sigma: Array) -> Error | None:
+    wide = np.broadcast_to(sigma, error.shape)
+    if not wide.any():
+        return _error(None, error)
+    scaled = np.divide(error, wide, out=np.zeros_like(error), where=wide > 0)
+    return _error(scaled, error)
+
+
+def _exact(residual: Array, judged: Mask) -> Local:
+    return Local("exact", _error(None, np.where(judged, residual, 0.0)), 0.0, 0.0, 0.0)
+
+
+def _exact_reason(residual: Array, judged: Mask, hypothesis: Hypothesis, truth: Array) -> str:
+    ulps = np.where(judged, np.abs(residual) / hypothesis.arithmetic.storage.ulp(truth), 0.0)
+    return f"{int((ulps > 0).sum())} of {int(judged.sum())} elements differ, by up to {ulps.max():.3g} ULP, where none may"
+
+
+def _masked_entries(row: Activation, value: Array, network: Network, smallest_normal: float) -> str:
+    """Why masked attention probabilities are wrong, or an empty text: they must be 0, or below the smallest normal number."""
+    if row.kind != "probs":
+        return ""
+    mask = network.batch.mask
+    masked = np.broadcast_to(mask[:, None, :, None] & ~mask[:, None, None, :], value.shape)
+    leak = np.where(masked, np.abs(value), 0.0)
+    if leak.max(initial=0.0) < smallest_normal:
+        return ""
+    return f"masked keys get probability, up to {leak.max():.3g}, where they must get none"

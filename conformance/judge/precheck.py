@@ -1,0 +1,70 @@
+"""What is checked before any value: key, shape, dtype, device, finiteness."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from conformance.activations import Activation
+from conformance.architecture import Architecture
+from conformance.batch import Batch
+from conformance.errors import CandidateError
+from conformance.judge.selection import judged_elements
+from conformance.numerics.formats import Array
+
+
+def known(name: str, table: Mapping[str, Activation]) -> Activation:
+    """The table's row for `name`; `CandidateError` for a name that is in no table, with the nearest that is."""
+    if name in table:
+        return table[name]
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, table, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise CandidateError(f"unknown activation {name!r}{hint}")
+
+
+def _to_numpy(value: Any) -> tuple[Any, str, str | None]:
+    """The array in NumPy float64 or its own dtype, its dtype's name, its device (None where it has none)."""
+    if isinstance(value, np.ndarray):
+        return value, value.dtype.name, None
+    if not hasattr(value, "detach"):
+        import torch
+
+        value = torch.from_dlpack(value)
+    name = str(value.dtype).removeprefix("torch.")
+    tensor = value.detach().cpu()
+    if tensor.dtype.is_floating_point:
+        tensor = tensor.double()
+    return tensor.numpy(), name, str(value.device)
+
+
+def accepted_array(row: Activation, value: Any, architecture: Architecture, batch: Batch, dtype: str, device: str) -> Array:
+    """`value` as a float64 copy, once dtype, device, shape and finiteness are right.
+
+    An axis of length 1 stands for the batch where rows cannot differ (position embeddings). NumPy arrays have no device. Values
+    at padded rows may be anything.
+
+    Raises:
+        CandidateError: what was found, and what was expected.
+    """
+    array, found, where = _to_numpy(value)
+    if found != dtype:
+        raise CandidateError(f"dtype is {found}, expected {dtype}")
+    if where is not None and where.split(":")[0] != device.split(":")[0]:
+        raise CandidateError(f"device is {where}, expected {device}")
+    shape = row.shape(batch.size, batch.length, architecture.num_attention_heads)
+    same_for_all = row.kind in ("position_lookup", "sinusoids")
+    if same_for_all and array.shape in ((1, *shape[1:]), shape[1:]):
+        array = np.broadcast_to(array, shape)
+    if array.shape != shape:
+        axes = f" ({', '.join(row.axes)})" if row.axes else ""
+        raise CandidateError(f"shape is {array.shape}, expected {shape}{axes}")
+    copy = np.array(array, np.float64)
+    bad = ~np.isfinite(copy) & judged_elements(row, batch, copy.shape)
+    if bad.any():
+        index = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise CandidateError(f"{copy[index]} at {list(index)}, and {int(bad.sum())} elements in all are not finite")
+    # Padded rows are nobody's business, but a NaN there must not reach our own sums.
+    copy[~np.isfinite(copy)] = 0.0
+    return copy
