@@ -10,9 +10,11 @@ from functools import cached_property
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic, Hypothesis
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Network, Step
 from conformance.oracle.maps import Roundings
+
+ORACLE = FORMATS["float64"]
 
 COUPLING = {"scores", "probs", "context", "first_token_linear"}  # steps at which positions meet
 
@@ -68,10 +70,12 @@ class Segment:
         return len(self._names) == 1
 
     def _own(self, name: str, arithmetic: Arithmetic) -> Roundings:
+        """The step's roundings; for a float64 candidate the oracle makes as many of its own."""
         model = arithmetic if name == self.name else arithmetic.intermediate()
         key = (name, model)
         if key not in self._roundings:
-            self._roundings[key] = self.steps[name].roundings(model)
+            own = self.steps[name].roundings(model)
+            self._roundings[key] = own.twice() if model.accumulate == ORACLE else own
         return self._roundings[key]
 
     def leaf_variance(self, hypothesis: Hypothesis) -> dict[str, Array]:

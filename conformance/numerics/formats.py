@@ -37,6 +37,11 @@ class Format:
         """2^emin."""
         return 2.0**self.emin
 
+    @property
+    def floor_variance(self) -> float:
+        """Variance of rounding to the subnormal grid; at least float64's smallest normal, where its square would vanish."""
+        return max(2.0 ** (2 * max(self.emin - self.precision + 1, -500)) / 12.0, float(np.finfo(np.float64).tiny))
+
     def ulp(self, x: Array) -> Array:
         """The spacing of the format at |x|, elementwise and never zero."""
         exponent = np.frexp(x)[1] - 1
@@ -45,7 +50,7 @@ class Format:
 
     def rounding_variance(self, x: Array) -> Array:
         """Variance of rounding x to nearest: uniform on ±ulp/2, so ulp²/12 (Widrow and Kollár, 2008, section 1)."""
-        return self.ulp(x) ** 2 / 12.0
+        return np.maximum(self.ulp(x) ** 2 / 12.0, self.floor_variance)
 
     def round(self, x: Array) -> Array:
         """x rounded to nearest, ties to even; past the largest finite value it overflows to infinity."""

@@ -66,3 +66,7 @@ class Roundings:
         """Elementwise variance of the result."""
         first, *rest = (s.to_result.variance(s.variance) for s in self.sources)
         return sum(rest, start=first)
+
+    def twice(self) -> "Roundings":
+        """Those of two independent computations: variances and bounds double."""
+        return Roundings(tuple(Source(2.0 * s.variance, s.to_result) for s in self.sources), 2.0 * self.bound)

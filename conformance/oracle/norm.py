@@ -86,7 +86,7 @@ class Norm(Step):
         sources = [
             Source(u2 * (partial / n**2 + mean**2), shared_by_row(-gamma * r)),
             Source(u2 * ((share + 3.0) / 4.0 + root), shared_by_row(-gamma * z)),
-            Source(np.maximum(own, arithmetic.storage.ulp(np.zeros(1)) ** 2 / 12.0), identity()),
+            Source(np.maximum(own, arithmetic.storage.floor_variance), identity()),
         ]
         if len(self.parents) > 1:
             sources.append(Source(sum_variance(self.parents, arithmetic), self._jacobian))

@@ -6,8 +6,12 @@ otherwise no larger. So
 
     sigma² = u²/3 · (Σ_k s_k² + y²)
 
-the last term for the store or the bias (Higham 2002, section 3.1, with Higham and Mary 2019 for the random model). Σ s_k² is
-estimated from eight block partial sums, K/8 times Σ S_b². Blocked and pairwise orders make smaller errors.
+the last term for the store (Higham 2002, section 3.1, with Higham and Mary 2019 for the random model). A bias b may be added last
+or be what accumulation starts from (a BLAS with beta = 1): Σ s_k² is the larger of both, with s_k + b in the second.
+
+Σ s_k² is estimated from at most eight block partial sums. Between a block's ends, s_{i-1} and s_i, the partial sums are taken as a
+Brownian bridge: over m terms Σ s² = m · (s_{i-1}² + s_{i-1} s_i + s_i²)/3 + m · t/6, with t the mean over blocks of the squared
+increments (Revuz and Yor 1999, chapter I, exercise 3.10). Blocked and pairwise orders make smaller errors.
 """
 
 from functools import cached_property
@@ -22,23 +26,28 @@ from conformance.oracle.step import Step, elementwise
 BLOCKS = 8
 
 
-def partial_squares(left: Array, right: Array) -> Array:
-    """Σ_k s_k² of the product left @ right, from at most eight block partial sums; (..., M, K) @ (..., K, N)."""
+def partial_squares(left: Array, right: Array, bias: Array | float = 0.0) -> Array:
+    """Σ_k s_k² of the product left @ right, bias added last or first; (..., M, K) @ (..., K, N), bias (N,)."""
     length = left.shape[-1]
     edges = np.linspace(0, length, min(BLOCKS, length) + 1).astype(int)
-    running = left[..., : edges[1]] @ right[..., : edges[1], :]
-    squares = edges[1] * running**2
-    for start, stop in zip(edges[1:-1], edges[2:], strict=True):
-        running += left[..., start:stop] @ right[..., start:stop, :]
-        squares += (stop - start) * running**2
-    return np.asarray(squares)
+    squares, sums, increments = np.zeros(()), np.zeros(()), np.zeros(())
+    before = np.zeros(())
+    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+        increment = left[..., start:stop] @ right[..., start:stop, :]
+        after = before + increment
+        squares = squares + (stop - start) / 3.0 * (before**2 + before * after + after**2)
+        sums = sums + (stop - start) / 2.0 * (before + after)
+        increments = increments + increment**2
+        before = after
+    from_bias = 2.0 * bias * sums + length * np.square(bias)
+    return np.asarray(squares + np.maximum(from_bias, 0.0) + length / 6.0 / (len(edges) - 1) * increments)
 
 
 def accumulation_variance(squares: Array, y: Array, arithmetic: Arithmetic) -> Array:
     """u²/3 · (Σ s_k² + y²), and the rounding to storage where that is a narrower format; never zero."""
     u = arithmetic.accumulate.unit_roundoff
-    floor = arithmetic.storage.ulp(np.zeros(1)) ** 2 / 12.0
-    return np.maximum(u**2 / 3.0 * (squares + y**2) + arithmetic.store_variance(y), floor)
+    variance = u**2 / 3.0 * (squares + y**2) + arithmetic.store_variance(y)
+    return np.maximum(variance, arithmetic.storage.floor_variance)
 
 
 class Linear(Step):
@@ -59,8 +68,8 @@ class Linear(Step):
         return (matrix(self.site.parameters["weight"]),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """As the module's docstring derives; a bias added in a call of its own rounds the product to storage first."""
-        squares = partial_squares(self.inputs, self.site.parameters["weight"].T)
+        """As the module's docstring derives; with native rounding a bias added in a call of its own rounds the product to storage first."""
+        squares = partial_squares(self.inputs, self.site.parameters["weight"].T, self.site.parameters["bias"])
         variance = accumulation_variance(squares, self.value, arithmetic)
         if arithmetic.rounding == "native":
             variance = variance + arithmetic.call_variance(self.value - self.site.parameters["bias"])

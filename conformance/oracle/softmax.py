@@ -55,6 +55,6 @@ class Probabilities(Step):
         shift = np.where(keys, self._shifted, 0.0)
         relative = u2 * (2.0 * shift**2 + (2.0 * FUNCTION_ULP["exp"]) ** 2 + 2.0)
         partial = (np.cumsum(p, -1) ** 2).sum(-1, keepdims=True)
-        floor = arithmetic.storage.smallest_normal**2 / 3.0
+        floor = max(arithmetic.storage.smallest_normal**2 / 3.0, arithmetic.storage.floor_variance)
         own = np.maximum(p**2 * relative + arithmetic.store_variance(p), floor)
         return Roundings((Source(own, identity()), Source(u2 * partial, shared_by_row(p))))
