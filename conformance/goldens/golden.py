@@ -1,6 +1,5 @@
 """A golden, loaded: checkpoint, batch and, where they are stored, the true activations."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +16,7 @@ from conformance.checkpoint import Checkpoint, load_directory
 from conformance.errors import FixtureError, UnknownNameError
 from conformance.goldens import minilm, tiny
 from conformance.goldens.digest import content_digest
+from conformance.goldens.manifest import fixtures_directory, manifest
 from conformance.numerics.formats import Array
 
 
@@ -50,29 +50,6 @@ class Golden:
         if content_digest(weights) != self.entry["weights_digest"]:
             raise FixtureError(f"golden {self.name}: regenerated weights differ from the manifest's digest")
         return Checkpoint(Architecture.from_config(self.entry["architecture"], heads=tiny.ARCHITECTURE.heads), weights)
-
-
-def fixtures_directory() -> Path:
-    """The folder with the fixtures: that of a checkout first, else the one that the wheel carries."""
-    here = Path(__file__).resolve().parents[1]
-    for folder in (here.parent / "fixtures", here / "_fixtures"):
-        if (folder / "manifest.json").is_file():
-            return folder
-    raise FixtureError(f"no fixtures: neither {here.parent / 'fixtures'} nor {here / '_fixtures'} has a manifest.json")
-
-
-def manifest(folder: Path | None = None) -> dict[str, Any]:
-    """The manifest: an entry a golden."""
-    file = (folder or fixtures_directory()) / "manifest.json"
-    try:
-        return dict(json.loads(file.read_text("utf-8"))["goldens"])
-    except (OSError, ValueError, KeyError) as error:
-        raise FixtureError(f"{file} cannot be read: {error}") from error
-
-
-def golden_names(folder: Path | None = None) -> list[str]:
-    """Names of all goldens, in the manifest's order."""
-    return list(manifest(folder))
 
 
 def load_golden(name: str, folder: Path | None = None) -> Golden:

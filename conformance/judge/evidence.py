@@ -28,7 +28,7 @@ class Filtered:
         amplitude: <r,d>/<d,d>: 1 where the fault is present, 0 where it is not.
         z: <r,d> in standard deviations of the noise's own projection.
         expected_z: what z would be if the fault were present.
-        parameter, estimate: the number that it got wrong, and what the residual says it is; or None.
+        parameter, right, wrong: the number that it gets wrong, its value and the fault's; or None.
     """
 
     name: str
@@ -37,7 +37,15 @@ class Filtered:
     z: float
     expected_z: float
     parameter: str | None = None
-    estimate: float | None = None
+    right: float | None = None
+    wrong: float | None = None
+
+    @property
+    def estimate(self) -> float | None:
+        """What the residual says the parameter is."""
+        if self.right is None or self.wrong is None:
+            return None
+        return self.right + self.amplitude * (self.wrong - self.right)
 
     @property
     def separable(self) -> bool:

@@ -62,5 +62,6 @@ def matched(
         float(np.sign(projection)) * max(abs(projection) - bound, 0.0) / deviation,
         max(energy - bound, 0.0) / deviation,
         parameter.name if parameter else None,
-        parameter.right + amplitude * (parameter.wrong - parameter.right) if parameter else None,
+        parameter.right if parameter else None,
+        parameter.wrong if parameter else None,
     )

@@ -1,0 +1,63 @@
+"""The detection-power matrix: what each golden can see of each fault, in each dtype.
+
+On the oracle's own activations, under the `modular` arithmetic with parents as captured, each fault's expected z at each place
+that it can strike. At exact activations (look-ups) any difference shows: the expected z is infinite.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.checkpoint import rounded_weights
+from conformance.faults import CATALOGUE
+from conformance.goldens.golden import Golden
+from conformance.judge.filters import directions, matched
+from conformance.judge.segment import Segment
+from conformance.judge.selection import judged_elements
+from conformance.judge.statistics import SEPARABLE_Z
+from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.formats import Array
+from conformance.oracle import Network
+
+
+@dataclass(frozen=True)
+class Power:
+    """One cell: a fault's expected z where it shows best and least, and at how many places it is separable."""
+
+    golden: str
+    dtype: str
+    fault: str
+    best: float
+    best_at: str
+    weakest: float
+    weakest_at: str
+    separable: int
+    places: int
+
+
+def power(golden: Golden, dtype: str) -> list[Power]:
+    """The golden's row of the matrix in one dtype, a cell a fault, in the catalogue's order."""
+    network = Network(golden.checkpoint.architecture, rounded_weights(golden.checkpoint, dtype), golden.batch)
+    hypothesis = next(h for h in hypotheses(dtype) if h.arithmetic.rounding == "modular")
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    values: dict[str, Array] = {}
+    for name, row in network.table.items():
+        segment = Segment(network, name, values)
+        values[name] = segment.value
+        judged = judged_elements(row, network.batch, segment.value.shape)
+        sigma = np.sqrt(segment.propagate({}, hypothesis)) if not row.exact else np.ones(())
+        for fault, struck, direction in directions(network, segment):
+            if row.exact:
+                found[fault.name][name] = float("inf") if (direction * judged).any() else 0.0
+                continue
+            none = np.zeros_like(direction)
+            result = matched(fault, struck, direction, none, segment, hypothesis, sigma, judged)
+            found[fault.name][name] = result.expected_z if result else 0.0
+    return [_cell(golden.name, dtype, fault.name, found[fault.name]) for fault in CATALOGUE if found[fault.name]]
+
+
+def _cell(golden: str, dtype: str, fault: str, places: dict[str, float]) -> Power:
+    best, weakest = max(places, key=lambda n: places[n]), min(places, key=lambda n: places[n])
+    separable = sum(z >= SEPARABLE_Z for z in places.values())
+    return Power(golden, dtype, fault, places[best], best, places[weakest], weakest, separable, len(places))

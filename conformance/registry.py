@@ -1,0 +1,108 @@
+"""Finding implementations: by entry point, or as `package.module:object`. Imports a plug-in only when it is asked for."""
+
+import importlib
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import metadata
+from typing import Any, Protocol
+
+from conformance.errors import ConformanceError, UnknownNameError
+
+GROUP = "bert_conformance.implementations"
+SWITCH = "BERT_CONFORMANCE_NO_PLUGINS"
+
+Runner = Callable[[Any], Mapping[str, Any] | Iterator[tuple[str, Any]]]
+
+
+class Implementation(Protocol):
+    """The base protocol: something with `prepare`; `supports(architecture, device, dtype) -> None | reason` is optional."""
+
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Runner:
+        """A runner for this checkpoint on this device in this dtype."""
+
+
+class PluginError(ConformanceError):
+    """A plug-in that could not be imported; its text has the distribution, the version and the traceback."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A registered implementation that has not been imported."""
+
+    name: str
+    distribution: str
+    version: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class _Prepare:
+    """A bare `prepare` function, as an implementation."""
+
+    prepare: Callable[[Any, str, str], Runner]
+
+
+def _entry_points() -> dict[str, metadata.EntryPoint]:
+    if os.environ.get(SWITCH) == "1":
+        return {}
+    return {e.name: e for e in sorted(metadata.entry_points(group=GROUP), key=lambda e: e.name)}
+
+
+def registered() -> list[Registered]:
+    """Every registered implementation, by name."""
+    return [_described(e) for e in _entry_points().values()]
+
+
+def _described(entry: metadata.EntryPoint) -> Registered:
+    distribution = entry.dist
+    name, version = (distribution.name, distribution.version) if distribution else ("unknown", "?")
+    return Registered(entry.name, name, version, entry.value)
+
+
+def load(name: str) -> Implementation:
+    """The implementation registered as `name`, or the object at `package.module:object`.
+
+    Raises:
+        UnknownNameError: nothing of that name, with the nearest names that there are.
+        PluginError: its import failed.
+    """
+    entries = _entry_points()
+    if name in entries:
+        described = _described(entries[name])
+        return _imported(entries[name].load, f"{name} ({described.distribution} {described.version}, {described.origin})")
+    if ":" in name:
+        return _imported(lambda: _resolve(name), name)
+    near = get_close_matches(name, entries, 3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else f"; registered are {', '.join(entries) or 'none'}"
+    raise UnknownNameError(f"no implementation {name!r}{hint}")
+
+
+def _resolve(name: str) -> Any:
+    module, _, path = name.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in path.split("."):
+        if not hasattr(found, part):
+            near = get_close_matches(part, dir(found), 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UnknownNameError(f"{module} has no {path!r}{hint}")
+        found = getattr(found, part)
+    return found
+
+
+def _imported(importer: Callable[[], Any], label: str) -> Implementation:
+    try:
+        found = importer()
+    except UnknownNameError:
+        raise
+    except Exception as error:
+        raise PluginError(f"{label} could not be imported: {error}\n{traceback.format_exc()}") from error
+    if not hasattr(found, "prepare"):
+        if not callable(found):
+            raise PluginError(f"{label} is neither an object with prepare() nor a function prepare(checkpoint, device, dtype)")
+        return _Prepare(found)
+    return found  # type: ignore[no-any-return]  # anything with prepare() is one

@@ -1,0 +1,1 @@
+"""How a result is told: records for the file, text for the terminal."""

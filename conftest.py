@@ -1,0 +1,10 @@
+"""Settings of the project's own tests: offline, one Hypothesis profile for CI."""
+
+import os
+
+from hypothesis import settings
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+settings.register_profile("ci", derandomize=True, deadline=None, database=None)
+settings.register_profile("local", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
