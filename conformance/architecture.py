@@ -23,6 +23,7 @@ class Architecture:
         shared_layer_norm: whether both residuals of a layer share one LayerNorm (the paper: no).
         pooler: whether there is a pooler.
         heads: those present, of `pretraining` (masked-LM and next-sentence) and `classification`.
+
     """
 
     vocab_size: int
@@ -52,9 +53,7 @@ class Architecture:
             (self.position_embedding_type, POSITIONS, "position_embedding_type"),
         ):
             if value not in known:
-                raise UnsupportedArchitectureError(
-                    f"{what} {value!r} has no equation here; known are {', '.join(known)}"
-                )
+                raise UnsupportedArchitectureError(f"{what} {value!r} has no equation here; known are {', '.join(known)}")
         unknown = set(self.heads) - set(HEADS)
         if unknown:
             raise UnsupportedArchitectureError(f"unknown heads {sorted(unknown)}; known are {', '.join(HEADS)}")

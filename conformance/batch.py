@@ -24,6 +24,7 @@ class Batch:
         labels: (B, S), the masked-LM labels, -100 where there is none; or None.
         next_sentence_label: (B,), 0 = is next; or None.
         class_labels: (B,); or None.
+
     """
 
     input_ids: Ids
@@ -48,7 +49,7 @@ class Batch:
         """(B, S): which tokens are attended to; all of them where no mask is given."""
         if self.attention_mask is None:
             return np.ones(self.input_ids.shape, np.bool_)
-        return self.attention_mask != 0
+        return np.asarray(self.attention_mask != 0)
 
     @property
     def types(self) -> Ids:

@@ -46,6 +46,7 @@ def captured(
 
     Raises:
         CandidateError: a tap names a module that does not exist.
+
     """
     modules = dict(module.named_modules())
     missing = [tap.path for tap in taps.values() if tap.path not in modules]
@@ -84,7 +85,7 @@ def captured(
             put(_END)
         except _Abandoned:
             pass
-        except BaseException as error:  # noqa: BLE001 -- carried over to the consumer's thread, whatever it is
+        except BaseException as error:
             with contextlib.suppress(_Abandoned):
                 put(error)
         finally:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import safe_open
@@ -50,6 +50,7 @@ class Checkpoint:
     Attributes:
         architecture: sizes and switches under Hugging Face's config names.
         weights: float64 NumPy arrays by Hugging Face's names (`bert.…`, `cls.…`, `classifier.…`), loaded when asked for.
+
     """
 
     architecture: Architecture
@@ -97,6 +98,7 @@ def load_directory(folder: Path) -> Checkpoint:
 
     Raises:
         CheckpointError: a file is missing, or a parameter is missing, unexpected or of the wrong shape; all are listed.
+
     """
     config_file, weights_file = folder / "config.json", folder / "model.safetensors"
     for file in (config_file, weights_file):
@@ -104,7 +106,7 @@ def load_directory(folder: Path) -> Checkpoint:
             raise CheckpointError(f"{file} does not exist; a checkpoint is a directory with config.json and model.safetensors")
     config = json.loads(config_file.read_text("utf-8"))
     try:
-        reader = safe_open(weights_file, "numpy")
+        reader: Any = safe_open(weights_file, "numpy")
     except Exception as error:  # safetensors raises its own untyped error for a damaged header
         raise FixtureError(f"{weights_file} cannot be read: {error}") from error
     stored = {canonical_name(key): key for key in reader.keys()}  # noqa: SIM118 -- safe_open is no mapping

@@ -30,7 +30,9 @@ def _parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("list", help="implementations and goldens")
     listing.set_defaults(command=_list)
     running = commands.add_parser("run", help="run candidates and judge them", description="No arguments: everything.")
-    running.add_argument("-i", "--implementation", action="append", metavar="NAME", help="registered name, or package.module:object")
+    running.add_argument(
+        "-i", "--implementation", action="append", metavar="NAME", help="registered name, or package.module:object"
+    )
     running.add_argument("--golden", action="append", metavar="NAME", help="golden to run on (default: all)")
     running.add_argument("--device", default="cpu", help="torch device (default: cpu)")
     running.add_argument("--dtype", action="append", help="float64, float32, bfloat16 or float16 (default: float32)")
@@ -83,7 +85,10 @@ def _list(arguments: argparse.Namespace) -> int:
     from conformance.goldens.manifest import manifest
     from conformance.registry import registered
 
-    rows = [{"kind": "implementation", "name": r.name, "from": f"{r.distribution} {r.version}", "origin": r.origin} for r in registered()]
+    rows = [
+        {"kind": "implementation", "name": r.name, "from": f"{r.distribution} {r.version}", "origin": r.origin}
+        for r in registered()
+    ]
     for name, entry in manifest().items():
         source = "needs the extra 'real'" if "package_digest" in entry else f"seed {entry['seed']}"
         rows.append({"kind": "golden", "name": name, "from": f"version {entry['version']}", "origin": source})
@@ -100,7 +105,12 @@ def _run(arguments: argparse.Namespace) -> int:
     from conformance.session import run_all
 
     return run_all(
-        arguments.implementation, arguments.golden, arguments.device, arguments.dtype or ["float32"], arguments.out, arguments.format
+        arguments.implementation,
+        arguments.golden,
+        arguments.device,
+        arguments.dtype or ["float32"],
+        arguments.out,
+        arguments.format,
     )
 
 
@@ -133,7 +143,13 @@ def _power(arguments: argparse.Namespace) -> int:
             for dtype in arguments.dtype or ["float32", "bfloat16", "float16"]:
                 for p in power(load_golden(name), dtype):
                     separable = f"{p.separable} of {p.places}"
-                    row = {"golden": name, "dtype": dtype, "fault": p.fault, "best z": f"{p.best:.3g}", "weakest z": f"{p.weakest:.3g}"}
+                    row = {
+                        "golden": name,
+                        "dtype": dtype,
+                        "fault": p.fault,
+                        "best z": f"{p.best:.3g}",
+                        "weakest z": f"{p.weakest:.3g}",
+                    }
                     rows.append({**row, "separable": separable, "weakest at": p.weakest_at})
         except DependencyMissingError as why:
             print(f"golden {name} skipped: {why}", file=sys.stderr)

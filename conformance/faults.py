@@ -13,7 +13,7 @@ from conformance.activations import Activation
 from conformance.numerics.formats import Array
 from conformance.oracle import Network, Step
 from conformance.oracle.pointwise import gelu, gelu_tanh
-from conformance.oracle.products import Scores, merge_heads, split_heads
+from conformance.oracle.products import Scores, split_heads
 
 Change = Callable[[Step, Network], Array | None]
 
@@ -39,6 +39,7 @@ class Fault:
         source: where it was seen.
         only: end of the activation's name, where not every step of a kind is struck.
         parameter: from a step, its number and the fault's, where there is one.
+
     """
 
     name: str

@@ -43,6 +43,7 @@ class Result:
         exit_code: this result's share of the run's exit code.
         declared: whether the pair counts as declared; one that the candidate does not support does not.
         verdicts: an activation each, in the order of computation; those judged before a crash are kept.
+
     """
 
     pair: Pair
@@ -113,7 +114,7 @@ def _attempt(work: Callable[[], tuple[str, str]]) -> tuple[str, str, int, bool]:
         return "error", str(error), error.exit_code, True
     except CandidateError as error:
         return "fail", str(error), 1, True
-    except Exception as error:  # noqa: BLE001 -- whatever a stranger's code raises is its result, not ours
+    except Exception as error:
         return "crash", f"{type(error).__name__}: {error}\n{traceback.format_exc()}", 1, True
 
 

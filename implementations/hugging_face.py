@@ -19,6 +19,7 @@ class HuggingFace:
 
     Args:
         attention: `eager` or `sdpa`, as `attn_implementation`.
+
     """
 
     def __init__(self, attention: str) -> None:
@@ -40,7 +41,7 @@ class HuggingFace:
         model = self.build(checkpoint).to(device=device, dtype=getattr(torch, dtype)).eval()
         return lambda batch: run(model, batch)
 
-    def build(self, checkpoint: Checkpoint) -> nn.Module:
+    def build(self, checkpoint: Checkpoint) -> nn.ModuleDict:
         """The module, float64, parameters loaded strictly."""
         import torch
 
@@ -61,7 +62,7 @@ def _config(a: Any, attention: str) -> Any:
     return BertConfig(**sizes, attn_implementation=attention)
 
 
-def _with_heads(a: Any, config: Any) -> nn.Module:
+def _with_heads(a: Any, config: Any) -> nn.ModuleDict:
     """BertModel under the name `bert`, and each head under Hugging Face's name for it."""
     from torch import nn
     from transformers import BertModel
@@ -77,12 +78,24 @@ def _with_heads(a: Any, config: Any) -> nn.Module:
 
 def taps(model: nn.Module) -> dict[str, Tap]:
     """Where each activation is found: at the module of its name, but for those that have none."""
-    leaves = ("embeddings", "LayerNorm", "dense", "query", "key", "value", "activation", "act_fn", "decoder", "seq_relationship")
+    leaves = (
+        "embeddings",
+        "LayerNorm",
+        "dense",
+        "query",
+        "key",
+        "value",
+        "activation",
+        "act_fn",
+        "decoder",
+        "seq_relationship",
+        "classifier",
+    )
     found: dict[str, Tap] = {}
     for path, _ in model.named_modules():
         name = path.removeprefix("bert.")
         last = name.rsplit(".", 1)[-1]
-        if name == "classifier" or (last.endswith(leaves) and name != "embeddings") or name.endswith(("put.dropout", "embeddings.dropout")):
+        if (last.endswith(leaves) and name != "embeddings") or name.endswith(("output.dropout", "embeddings.dropout")):
             found[name] = Tap(path)
         elif name.endswith("attention.self"):
             found[f"{name}.probs"] = Tap(path, "output", 1)
@@ -91,7 +104,7 @@ def taps(model: nn.Module) -> dict[str, Tap]:
     return found
 
 
-def run(model: nn.Module, batch: TorchBatch) -> Iterator[tuple[str, torch.Tensor]]:
+def run(model: nn.ModuleDict, batch: TorchBatch) -> Iterator[tuple[str, torch.Tensor]]:
     """The forward pass, its interior activations, and the losses of the labels that the batch has."""
 
     def forward() -> dict[str, torch.Tensor]:

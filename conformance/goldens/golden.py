@@ -28,6 +28,7 @@ class Golden:
         name, version: the version changes when the meaning of a verdict may.
         batch: the inputs.
         activations: true activations that are stored; empty where the oracle computes them on the spot.
+
     """
 
     name: str
@@ -43,6 +44,7 @@ class Golden:
         Raises:
             DependencyMissingError: the package is not installed.
             FixtureError: weights that are not those of the manifest.
+
         """
         if "package_digest" in self.entry:
             return load_directory(minilm.verified_directory(self.entry["package_digest"]))
@@ -58,6 +60,7 @@ def load_golden(name: str, folder: Path | None = None) -> Golden:
     Raises:
         UnknownNameError: there is no such golden.
         FixtureError: the file is missing, altered or cut short.
+
     """
     entries = manifest(folder)
     if name not in entries:
@@ -71,5 +74,7 @@ def load_golden(name: str, folder: Path | None = None) -> Golden:
     if content_digest(stored) != entry["stored_digest"]:
         raise FixtureError(f"golden {name}: {file} is not what the manifest describes; it was altered")
     batch = Batch.of({k.removeprefix("batch."): v for k, v in stored.items() if k.startswith("batch.")})
-    activations = {k.removeprefix("activation."): np.asarray(v, np.float64) for k, v in stored.items() if k.startswith("activation.")}
+    activations = {
+        k.removeprefix("activation."): np.asarray(v, np.float64) for k, v in stored.items() if k.startswith("activation.")
+    }
     return Golden(name, int(entry["version"]), entry, batch, activations)

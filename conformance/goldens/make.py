@@ -55,7 +55,7 @@ def make(folder: Path) -> None:
         },
         "minilm": {"version": 1, "package_digest": _file_digest(minilm.directory() / "model.safetensors")},
     }
-    stored = {
+    stored: dict[str, dict[str, npt.NDArray[Any]]] = {
         "tiny": {
             **{f"batch.{k}": v for k, v in batch.arrays().items()},
             **{f"activation.{k}": v for k, v in _walk(tiny.ARCHITECTURE, weights, batch).items()},

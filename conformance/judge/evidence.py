@@ -29,6 +29,7 @@ class Filtered:
         z: <r,d> in standard deviations of the noise's own projection.
         expected_z: what z would be if the fault were present.
         parameter, right, wrong: the number that it gets wrong, its value and the fault's; or None.
+
     """
 
     name: str
@@ -53,7 +54,7 @@ class Filtered:
         return self.expected_z >= SEPARABLE_Z
 
     def accepted(self, threshold: float) -> bool:
-        """z beyond its threshold, and the residual nearer to the fault than to no fault: |r − d| < |r|, so amplitude > 1/2."""
+        """Z beyond its threshold, and the residual nearer to the fault than to no fault: |r − d| < |r|, so amplitude > 1/2."""
         return self.z > threshold and self.amplitude > 0.5
 
 
@@ -103,6 +104,7 @@ class Verdict:
         overall: the global error; None where not judged.
         padded: largest absolute local difference at padded rows, reported and not judged.
         reason: what broke the contract, or how an exact activation differs, in words.
+
     """
 
     activation: str

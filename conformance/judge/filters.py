@@ -1,12 +1,12 @@
 """Matched filters: a fault is looked for along the direction in which it moves a result.
 
 With r the local residual, d the fault's direction (faulty minus right result, on the candidate's own parents), σ the sigma of
-each element and <a,b> = Σ a b / σ²:
+each element, b the bound on its deterministic error, and <x,y> = Σ x y / (σ² + b²):
 
     amplitude a = <r,d> / <d,d>,        z = <r,d> / sd(<n,d>)
 
-where the standard deviation of the noise's own projection counts every correlation (`Segment.projection_variance`): a bound b on
-deterministic errors is taken off <r,d> first, as <b,|d|>. (Turin 1960, *An introduction to matched filters*.)
+where the standard deviation of the noise's own projection counts every correlation (`Segment.projection_variance`), and what
+deterministic errors can add at most, <b,|d|>, is taken off |<r,d>| first. (Turin 1960, *An introduction to matched filters*.)
 """
 
 from collections.abc import Iterator
@@ -43,14 +43,22 @@ def _only(name: str, faulty: Array) -> Override:
 
 
 def matched(
-    fault: Fault, struck: str, direction: Array, residual: Array, segment: Segment, hypothesis: Hypothesis, sigma: Array, judged: Mask
+    fault: Fault,
+    struck: str,
+    direction: Array,
+    residual: Array,
+    segment: Segment,
+    hypothesis: Hypothesis,
+    sigma: Array,
+    judged: Mask,
 ) -> Filtered | None:
     """One fault's filter; None where the fault does not move the result at all."""
-    weighted = np.where(judged, direction / sigma**2, 0.0)
+    limit = segment.bound(hypothesis)
+    weighted = np.where(judged, direction / (sigma**2 + np.square(limit)), 0.0)
     energy = float((weighted * direction).sum())
     if energy == 0.0:
         return None
-    bound = float((np.abs(weighted) * segment.bound(hypothesis)).sum())
+    bound = float((np.abs(weighted) * limit).sum())
     deviation = float(np.sqrt(segment.projection_variance(weighted, hypothesis)))
     projection = float((weighted * residual).sum())
     amplitude = projection / energy

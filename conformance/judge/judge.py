@@ -33,6 +33,7 @@ class Judge:
         dtype, device: what the candidate was asked for.
         runs: how many such judgements the run makes; its false-alarm probability is shared among them.
         stored: true activations to use for the global error instead of computing them.
+
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Judge:
         overall = _global_error(self._global_errors[name], global_sigma)
         padded = float(np.abs(np.where(judged, 0.0, residual)).max(initial=0.0))
         masked_reason = _masked_entries(row, value, self._network, self._hypotheses[0].arithmetic.storage.smallest_normal)
+        locals_: tuple[Local, ...]
         if _is_exact(row, segment):
             locals_ = (_exact(residual, judged),)
             reason = _exact_reason(residual, judged, self._hypotheses[0], segment.value) if not locals_[0].passes else ""

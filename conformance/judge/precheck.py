@@ -29,9 +29,9 @@ def _to_numpy(value: Any) -> tuple[Any, str, str | None]:
     if isinstance(value, np.ndarray):
         return value, value.dtype.name, None
     if not hasattr(value, "detach"):
-        import torch
+        import torch.utils.dlpack
 
-        value = torch.from_dlpack(value)
+        value = torch.utils.dlpack.from_dlpack(value)
     name = str(value.dtype).removeprefix("torch.")
     tensor = value.detach().cpu()
     if tensor.dtype.is_floating_point:
@@ -47,6 +47,7 @@ def accepted_array(row: Activation, value: Any, architecture: Architecture, batc
 
     Raises:
         CandidateError: what was found, and what was expected.
+
     """
     array, found, where = _to_numpy(value)
     if found != dtype:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from conformance.judge.selection import judged_elements
+from conformance.judge.selection import Mask, judged_elements
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
@@ -45,7 +45,7 @@ def reference(
                 lanes.pop(parent, None)
 
 
-def _pooled(errors: list[Array], axes: tuple[str, ...], judged: Array) -> Array:
+def _pooled(errors: list[Array], axes: tuple[str, ...], judged: Mask) -> Array:
     """Root mean square of the errors, over all but what sigma is kept apart for."""
     over: tuple[int, ...] | None
     if "query" in axes:

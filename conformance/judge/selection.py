@@ -32,7 +32,7 @@ def independent_rows(row: Activation, batch: Batch, heads: int, *, coupled: bool
     """
     if not row.axes:
         return 1
-    if coupled or "position" not in row.axes and "query" not in row.axes:
+    if coupled or ("position" not in row.axes and "query" not in row.axes):
         return batch.size
     tokens = int(batch.mask.sum())
     return tokens * heads if "query" in row.axes else tokens

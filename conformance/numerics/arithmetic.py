@@ -90,6 +90,4 @@ def hypotheses(dtype: str) -> tuple[Hypothesis, ...]:
     else:
         roundings: tuple[Rounding, ...] = ("fused", "modular", "native")
         arithmetics = [Arithmetic(storage, FORMATS["float32"], r) for r in roundings]
-    return tuple(
-        [Hypothesis(a, "as captured") for a in arithmetics] + [Hypothesis(a, "unrounded") for a in arithmetics]
-    )
+    return tuple([Hypothesis(a, "as captured") for a in arithmetics] + [Hypothesis(a, "unrounded") for a in arithmetics])

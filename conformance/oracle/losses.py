@@ -62,7 +62,7 @@ class CrossEntropy(Step):
         C, the number of classes, bounds Σ C_k²/C² of the sum. The mean over N rows divides the rows' variance by N and adds
         its own accumulation, at most N partial sums of at most L.
         """
-        u2 = arithmetic.elementwise.unit_roundoff ** 2 / 3.0
+        u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
         logits, labels = self._rows
         log_probs = np.take_along_axis(self._log_probs, labels[:, None], -1)
         top = logits.max(-1, keepdims=True)

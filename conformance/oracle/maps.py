@@ -57,6 +57,7 @@ class Roundings:
     Attributes:
         sources: independent random errors.
         bound: largest deterministic error, elementwise (function errors and rounded constants); or 0.
+
     """
 
     sources: tuple[Source, ...]

@@ -23,7 +23,7 @@ class Norm(Step):
 
     @cached_property
     def _mean(self) -> Array:
-        return self._sum.mean(-1, keepdims=True)
+        return np.asarray(self._sum.mean(-1, keepdims=True))
 
     @cached_property
     def _inverse(self) -> Array:
@@ -74,7 +74,7 @@ class Norm(Step):
         - elementwise, u²/3 times the squares of x r and μ r (either is formed before they cancel), of z twice (the centring
           and the scaling), of γ z and of y; then the rounding to storage.
         """
-        u2 = arithmetic.elementwise.unit_roundoff ** 2 / 3.0
+        u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
         z, r, gamma, x, mean = self._normal, self._inverse, self.site.parameters["weight"], self._sum, self._mean
         n = x.shape[-1]
         partial = (np.cumsum(x, -1) ** 2).sum(-1, keepdims=True)

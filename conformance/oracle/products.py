@@ -55,7 +55,7 @@ class Linear(Step):
 
     @property
     def inputs(self) -> Array:
-        """x."""
+        """X."""
         return self.parents[0]
 
     @cached_property

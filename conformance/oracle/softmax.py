@@ -3,6 +3,7 @@
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from conformance.numerics.arithmetic import FUNCTION_ULP, Arithmetic
 from conformance.numerics.formats import Array
@@ -14,7 +15,7 @@ class Probabilities(Step):
     """p_j = exp(s_j − m) / Σ_k exp(s_k − m) over unmasked keys, m their largest; exactly 0 at masked keys. (B, h, S, S)."""
 
     @property
-    def keys(self) -> Array:
+    def keys(self) -> npt.NDArray[np.bool_]:
         """(B, 1, 1, S): which keys may be attended to."""
         return self.site.batch.mask[:, None, None, :]
 
@@ -50,7 +51,7 @@ class Probabilities(Step):
 
         The floor is the format's smallest normal: below it hardware may flush to zero.
         """
-        u2 = arithmetic.elementwise.unit_roundoff ** 2 / 3.0
+        u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
         p, keys = self.value, self.keys
         shift = np.where(keys, self._shifted, 0.0)
         relative = u2 * (2.0 * shift**2 + (2.0 * FUNCTION_ULP["exp"]) ** 2 + 2.0)

@@ -58,7 +58,9 @@ def excludes(verdicts: Iterable[Verdict]) -> list[Sensitivity]:
     for name, filters in places.items():
         weakest = min(filters, key=lambda f: f.expected_z)
         separable = sum(f.separable for f in filters)
-        told.append(Sensitivity(name, weakest.step, weakest.expected_z, separable, len(filters), weakest.parameter, _smallest(filters)))
+        told.append(
+            Sensitivity(name, weakest.step, weakest.expected_z, separable, len(filters), weakest.parameter, _smallest(filters))
+        )
     return sorted(told, key=lambda s: s.expected_z)
 
 
@@ -77,6 +79,4 @@ def footer(results: Iterable[Result]) -> Footer:
     code = max(codes, default=1)
     if not any(r.ran for r in results):
         code = max(code, 1)
-    return Footer(
-        sum(r.declared for r in results), sum(r.ran for r in results), dict(Counter(r.outcome for r in results)), code
-    )
+    return Footer(sum(r.declared for r in results), sum(r.ran for r in results), dict(Counter(r.outcome for r in results)), code)
