@@ -30,7 +30,6 @@ class Activation:
         equation: the formula, for people.
         exact: whether any difference at all is a failure (a table look-up, a copy).
         layer: the encoder layer that it belongs to, or None.
-
     """
 
     name: str

@@ -23,7 +23,6 @@ class Architecture:
         shared_layer_norm: whether both residuals of a layer share one LayerNorm (the paper: no).
         pooler: whether there is a pooler.
         heads: those present, of `pretraining` (masked-LM and next-sentence) and `classification`.
-
     """
 
     vocab_size: int

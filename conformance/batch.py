@@ -24,7 +24,6 @@ class Batch:
         labels: (B, S), the masked-LM labels, -100 where there is none; or None.
         next_sentence_label: (B,), 0 = is next; or None.
         class_labels: (B,); or None.
-
     """
 
     input_ids: Ids

@@ -46,7 +46,6 @@ def captured(
 
     Raises:
         CandidateError: a tap names a module that does not exist.
-
     """
     modules = dict(module.named_modules())
     missing = [tap.path for tap in taps.values() if tap.path not in modules]

@@ -50,7 +50,6 @@ class Checkpoint:
     Attributes:
         architecture: sizes and switches under Hugging Face's config names.
         weights: float64 NumPy arrays by Hugging Face's names (`bert.…`, `cls.…`, `classifier.…`), loaded when asked for.
-
     """
 
     architecture: Architecture
@@ -78,7 +77,7 @@ def rounded_weights(checkpoint: Checkpoint, dtype: str) -> dict[str, Array]:
     """The parameters as a candidate of `dtype` holds them: each rounded to that format, then exact in float64."""
     target = format_named(dtype)
     if target.name == "float64":
-        return {name: value for name, value in checkpoint.weights.items()}
+        return dict(checkpoint.weights.items())
     return {name: target.round(value) for name, value in checkpoint.weights.items()}
 
 
@@ -98,7 +97,6 @@ def load_directory(folder: Path) -> Checkpoint:
 
     Raises:
         CheckpointError: a file is missing, or a parameter is missing, unexpected or of the wrong shape; all are listed.
-
     """
     config_file, weights_file = folder / "config.json", folder / "model.safetensors"
     for file in (config_file, weights_file):

@@ -39,7 +39,6 @@ class Fault:
         source: where it was seen.
         only: end of the activation's name, where not every step of a kind is struck.
         parameter: from a step, its number and the fault's, where there is one.
-
     """
 
     name: str

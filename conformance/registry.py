@@ -70,7 +70,6 @@ def load(name: str) -> Implementation:
     Raises:
         UnknownNameError: nothing of that name, with the nearest names that there are.
         PluginError: its import failed.
-
     """
     entries = _entry_points()
     if name in entries:

@@ -43,7 +43,6 @@ class Result:
         exit_code: this result's share of the run's exit code.
         declared: whether the pair counts as declared; one that the candidate does not support does not.
         verdicts: an activation each, in the order of computation; those judged before a crash are kept.
-
     """
 
     pair: Pair

@@ -19,7 +19,6 @@ class HuggingFace:
 
     Args:
         attention: `eager` or `sdpa`, as `attn_implementation`.
-
     """
 
     def __init__(self, attention: str) -> None:

@@ -28,7 +28,6 @@ class Golden:
         name, version: the version changes when the meaning of a verdict may.
         batch: the inputs.
         activations: true activations that are stored; empty where the oracle computes them on the spot.
-
     """
 
     name: str
@@ -44,7 +43,6 @@ class Golden:
         Raises:
             DependencyMissingError: the package is not installed.
             FixtureError: weights that are not those of the manifest.
-
         """
         if "package_digest" in self.entry:
             return load_directory(minilm.verified_directory(self.entry["package_digest"]))
@@ -60,7 +58,6 @@ def load_golden(name: str, folder: Path | None = None) -> Golden:
     Raises:
         UnknownNameError: there is no such golden.
         FixtureError: the file is missing, altered or cut short.
-
     """
     entries = manifest(folder)
     if name not in entries:

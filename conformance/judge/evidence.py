@@ -1,5 +1,6 @@
 """What the judge concludes, as frozen values."""
 
+import math
 from dataclasses import dataclass
 
 from conformance.judge.statistics import SEPARABLE_Z
@@ -28,8 +29,8 @@ class Filtered:
         amplitude: <r,d>/<d,d>: 1 where the fault is present, 0 where it is not.
         z: <r,d> in standard deviations of the noise's own projection.
         expected_z: what z would be if the fault were present.
+        amplitude_sd, amplitude_bound: standard deviation of the amplitude, and what deterministic errors can add to it.
         parameter, right, wrong: the number that it gets wrong, its value and the fault's; or None.
-
     """
 
     name: str
@@ -37,6 +38,8 @@ class Filtered:
     amplitude: float
     z: float
     expected_z: float
+    amplitude_sd: float
+    amplitude_bound: float
     parameter: str | None = None
     right: float | None = None
     wrong: float | None = None
@@ -53,9 +56,14 @@ class Filtered:
         """Whether the fault, were it there, could be told from noise here."""
         return self.expected_z >= SEPARABLE_Z
 
-    def accepted(self, threshold: float) -> bool:
-        """Z beyond its threshold, and the residual nearer to the fault than to no fault: |r − d| < |r|, so amplitude > 1/2."""
+    def detects(self, threshold: float) -> bool:
+        """z beyond its threshold, and the residual nearer to the fault than to no fault: |r − d| < |r|, so amplitude > 1/2."""
         return self.z > threshold and self.amplitude > 0.5
+
+    def names(self, threshold: float) -> bool:
+        """Detected, with an amplitude within its error of 1: random, up to the threshold, and deterministic, up to its bound."""
+        room = threshold * self.amplitude_sd + self.amplitude_bound
+        return self.detects(threshold) and abs(self.amplitude - 1.0) <= room
 
 
 @dataclass(frozen=True)
@@ -63,17 +71,37 @@ class Local:
     """The local judgement under one hypothesis."""
 
     hypothesis: str
+    arithmetic: str
     error: Error
+    rows: int
     rms_threshold: float
     max_threshold: float
     filter_threshold: float
     filters: tuple[Filtered, ...] = ()
 
     @property
+    def detected(self) -> tuple[Filtered, ...]:
+        """The faults whose filters say that the residual is no noise."""
+        return tuple(f for f in self.filters if f.detects(self.filter_threshold))
+
+    @property
     def named(self) -> tuple[Filtered, ...]:
-        """The faults that the filters accept, strongest first."""
-        accepted = [f for f in self.filters if f.accepted(self.filter_threshold)]
+        """Of those, the ones that the residual is: nearest to amplitude 1 first."""
+        accepted = [f for f in self.filters if f.names(self.filter_threshold)]
         return tuple(sorted(accepted, key=lambda f: abs(f.amplitude - 1.0)))
+
+    @property
+    def misfit(self) -> float:
+        """How badly sigma fits the residual, in nats: ν/2 · (ρ² − 1 − ln ρ²), ρ the RMS in sigma over ν independent rows.
+
+        The log-likelihood of normal errors of that RMS, against a sigma that fits them; too wide a sigma costs as well. A step
+        that fails costs what a failure is worth, ln 1/α, and no more: it is a fault, whatever the arithmetic.
+        """
+        ceiling = self.filter_threshold**2 / 2.0
+        if self.error.rms is None or not self.passes:
+            return ceiling
+        square = max(self.error.rms**2, math.exp(-ceiling))
+        return min(self.rows / 2.0 * (square - 1.0 - math.log(square)), ceiling)
 
     @property
     def passes(self) -> bool:
@@ -81,7 +109,7 @@ class Local:
         rms, largest = self.error.rms, self.error.max
         if rms is None or largest is None:
             return self.error.max_abs == 0.0
-        return rms <= self.rms_threshold and largest <= self.max_threshold and not self.named
+        return rms <= self.rms_threshold and largest <= self.max_threshold and not self.detected
 
     @property
     def excess(self) -> float:
@@ -89,7 +117,7 @@ class Local:
         rms, largest = self.error.rms, self.error.max
         if rms is None or largest is None:
             return float("inf") if self.error.max_abs else 0.0
-        named = [f.z / self.filter_threshold for f in self.named]
+        named = [f.z / self.filter_threshold for f in self.detected]
         return max(rms / self.rms_threshold, largest / self.max_threshold, *named)
 
 
@@ -104,7 +132,6 @@ class Verdict:
         overall: the global error; None where not judged.
         padded: largest absolute local difference at padded rows, reported and not judged.
         reason: what broke the contract, or how an exact activation differs, in words.
-
     """
 
     activation: str

@@ -69,6 +69,8 @@ def matched(
         amplitude,
         float(np.sign(projection)) * max(abs(projection) - bound, 0.0) / deviation,
         max(energy - bound, 0.0) / deviation,
+        deviation / energy,
+        bound / energy,
         parameter.name if parameter else None,
         parameter.right if parameter else None,
         parameter.wrong if parameter else None,

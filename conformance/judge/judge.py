@@ -33,7 +33,6 @@ class Judge:
         dtype, device: what the candidate was asked for.
         runs: how many such judgements the run makes; its false-alarm probability is shared among them.
         stored: true activations to use for the global error instead of computing them.
-
     """
 
     def __init__(
@@ -137,7 +136,9 @@ class Judge:
             found.append(
                 Local(
                     str(hypothesis),
+                    hypothesis.arithmetic.rounding,
                     error,
+                    rows,
                     rms_threshold(rows, self._alpha),
                     max_threshold(count, self._alpha),
                     projection_threshold(self._alpha),
@@ -202,7 +203,7 @@ def _global_error(error: Array, sigma: Array) -> Error | None:
 
 
 def _exact(residual: Array, judged: Mask) -> Local:
-    return Local("exact", _error(None, np.where(judged, residual, 0.0)), 0.0, 0.0, 0.0)
+    return Local("exact", "exact", _error(None, np.where(judged, residual, 0.0)), 1, 0.0, 0.0, 0.0)
 
 
 def _exact_reason(residual: Array, judged: Mask, hypothesis: Hypothesis, truth: Array) -> str:

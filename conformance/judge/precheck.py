@@ -47,7 +47,6 @@ def accepted_array(row: Activation, value: Any, architecture: Architecture, batc
 
     Raises:
         CandidateError: what was found, and what was expected.
-
     """
     array, found, where = _to_numpy(value)
     if found != dtype:

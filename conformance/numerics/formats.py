@@ -29,7 +29,7 @@ class Format:
 
     @property
     def unit_roundoff(self) -> float:
-        """U = 2^-p: the largest relative error of rounding to nearest."""
+        """u = 2^-p: the largest relative error of rounding to nearest."""
         return 2.0**-self.precision
 
     @property
@@ -53,7 +53,7 @@ class Format:
         return np.maximum(self.ulp(x) ** 2 / 12.0, self.floor_variance)
 
     def round(self, x: Array) -> Array:
-        """X rounded to nearest, ties to even; past the largest finite value it overflows to infinity."""
+        """x rounded to nearest, ties to even; past the largest finite value it overflows to infinity."""
         spacing = self.ulp(x)
         rounded = np.rint(x / spacing) * spacing
         limit = 2.0**self.emax * (2.0 - 2.0 ** (1 - self.precision))

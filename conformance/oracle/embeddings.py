@@ -99,8 +99,8 @@ class Sum(Step):
 def sum_variance(parents: tuple[Array, ...], arithmetic: Arithmetic) -> Array:
     """Variance of adding up parents: u²/3 · partial², one term an addition, in whichever order.
 
-    The order is not known, so every addition is taken at the largest of the partial sums that an order can have:
-    for three terms the largest pair or the whole. Sums that leave a call are rounded to storage as well.
+    The order is not known, so of three terms the first addition is taken as that of the largest pair, element by element. Sums
+    that leave a call are rounded to storage as well.
     """
     total = np.asarray(sum(parents[1:], start=parents[0]))
     variance = np.zeros_like(total)
@@ -109,8 +109,7 @@ def sum_variance(parents: tuple[Array, ...], arithmetic: Arithmetic) -> Array:
     u = arithmetic.elementwise.unit_roundoff
     partials = [total]
     if len(parents) == 3:
-        pairs = [total - p for p in parents]
-        partials.append(pairs[int(np.argmax([np.abs(p).sum() for p in pairs]))])
+        partials.append(np.max([np.abs(total - p) for p in parents], axis=0))
     for partial in partials:
         variance = variance + u**2 / 3.0 * partial**2 + arithmetic.call_variance(partial)
     return variance

@@ -49,7 +49,7 @@ class CrossEntropy(Step):
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """∂L/∂x = (softmax(x) − onehot(label)) / N at labelled rows, 0 elsewhere."""
-        logits, labels = self._rows
+        _, labels = self._rows
         slope = np.exp(self._log_probs)
         slope[np.arange(len(labels)), labels] -= 1.0
         full = np.zeros_like(self.parents[0])

@@ -57,7 +57,6 @@ class Roundings:
     Attributes:
         sources: independent random errors.
         bound: largest deterministic error, elementwise (function errors and rounded constants); or 0.
-
     """
 
     sources: tuple[Source, ...]

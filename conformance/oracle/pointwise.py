@@ -24,7 +24,7 @@ class _Pointwise(Step):
 
 
 def gelu(x: Array) -> Array:
-    """X Φ(x) = x/2 · (1 + erf(x/√2)); Hendrycks and Gimpel 2016, section 2."""
+    """x Φ(x) = x/2 · (1 + erf(x/√2)); Hendrycks and Gimpel 2016, section 2."""
     return np.asarray(x / 2.0 * (1.0 + erf(x / np.sqrt(2.0))))
 
 

@@ -15,6 +15,7 @@ increments (Revuz and Yor 1999, chapter I, exercise 3.10). Blocked and pairwise 
 """
 
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def partial_squares(left: Array, right: Array, bias: Array | float = 0.0) -> Arr
     edges = np.linspace(0, length, min(BLOCKS, length) + 1).astype(int)
     squares, sums, increments = np.zeros(()), np.zeros(()), np.zeros(())
     before = np.zeros(())
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in pairwise(edges):
         increment = left[..., start:stop] @ right[..., start:stop, :]
         after = before + increment
         squares = squares + (stop - start) / 3.0 * (before**2 + before * after + after**2)
@@ -55,7 +56,7 @@ class Linear(Step):
 
     @property
     def inputs(self) -> Array:
-        """X."""
+        """x."""
         return self.parents[0]
 
     @cached_property
@@ -68,7 +69,7 @@ class Linear(Step):
         return (matrix(self.site.parameters["weight"]),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """As the module's docstring derives; with native rounding a bias added in a call of its own rounds the product to storage first."""
+        """As the module's docstring derives; a native bias is a call of its own and rounds the product to storage first."""
         squares = partial_squares(self.inputs, self.site.parameters["weight"].T, self.site.parameters["bias"])
         variance = accumulation_variance(squares, self.value, arithmetic)
         if arithmetic.rounding == "native":

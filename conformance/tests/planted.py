@@ -1,0 +1,79 @@
+"""Candidates with planted mistakes, and correct ones that compute unusually, made out of Hugging Face's modules."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from implementations.hugging_face import HuggingFace, run
+
+Plant = Callable[[Any], None]
+
+
+class Planted(HuggingFace):
+    """Hugging Face's BERT with `plant` applied to its BertModel."""
+
+    def __init__(self, *plants: Plant, attention: str = "eager") -> None:
+        super().__init__(attention)
+        self.plants = plants
+
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
+        model = self.build(checkpoint).to(device=device, dtype=getattr(torch, dtype)).eval()
+        for plant in self.plants:
+            plant(model["bert"])
+        return lambda batch: run(model, batch)
+
+
+def epsilon(layer: int, value: float = 1e-5) -> Plant:
+    return lambda bert: setattr(bert.encoder.layer[layer].attention.output.LayerNorm, "eps", value)
+
+
+def tanh_gelu(layer: int) -> Plant:
+    return lambda bert: setattr(bert.encoder.layer[layer].intermediate, "intermediate_act_fn", nn.GELU("tanh"))
+
+
+def unscaled(layer: int) -> Plant:
+    return lambda bert: setattr(bert.encoder.layer[layer].attention.self, "scaling", 1.0)
+
+
+class ShortConstantGelu(nn.Module):
+    """GELU with 0.70711 for 1/√2."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 0.5 * (1.0 + torch.erf(x * 0.70711))
+
+
+def short_constant_gelu(layer: int) -> Plant:
+    return lambda bert: setattr(bert.encoder.layer[layer].intermediate, "intermediate_act_fn", ShortConstantGelu())
+
+
+class MadeOf:
+    """A candidate that yields what `change` makes of the correct activations, by name."""
+
+    def __init__(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        self.change = change
+
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
+        runner = HuggingFace("eager").prepare(checkpoint, device, dtype)
+        return lambda batch: self.change(dict(runner(batch)))
+
+
+class NativeNorm(nn.Module):
+    """LayerNorm written out, every operation rounded to storage."""
+
+    def __init__(self, norm: Any) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps = norm.weight, norm.bias, norm.eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        variance = (centred * centred).mean(-1, keepdim=True)
+        return centred / torch.sqrt(variance + self.eps) * self.weight + self.bias
+
+
+def native_norms(bert: Any) -> None:
+    for module in list(bert.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.LayerNorm):
+                setattr(module, name, NativeNorm(child))

@@ -1,0 +1,179 @@
+"""The judge on planted mistakes and on correct candidates."""
+
+import numpy as np
+import pytest
+import torch
+
+from conformance import check, load_golden
+from conformance.errors import DependencyMissingError
+from conformance.run import Result, median_rms
+from conformance.tests.planted import MadeOf, Planted, epsilon, native_norms, short_constant_gelu, tanh_gelu, unscaled
+from implementations.hugging_face import HuggingFace
+
+
+def _golden(name: str) -> str:
+    try:
+        assert load_golden(name).checkpoint
+    except DependencyMissingError as why:
+        pytest.skip(str(why))
+    return name
+
+
+@pytest.fixture(params=["tiny", "minilm"])
+def golden(request: pytest.FixtureRequest) -> str:
+    return _golden(request.param)
+
+
+def _origins(result: Result) -> list[str]:
+    return [v.activation for v in result.origins]
+
+
+def _names(result: Result) -> list[tuple[str, str]]:
+    return [(f.step, f.name) for v in result.origins if v.local for f in v.local.named]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_hugging_face_conforms_and_sigma_fits(golden: str, attention: str, dtype: str, threads: int) -> None:
+    if golden == "minilm" and threads == 2 and dtype != "float32":
+        pytest.skip("the thread count of the large network is varied in float32 alone, for time")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        result = check(HuggingFace(attention), golden, dtype=dtype)
+    finally:
+        torch.set_num_threads(before)
+    assert result.conforms, (result.reason, _origins(result))
+    rms = median_rms(result.verdicts)
+    assert rms is not None
+    assert 0.3 <= rms <= 2.0
+
+
+def test_epsilon_in_one_layer_is_an_origin_there_alone_and_is_named_with_its_value(golden: str) -> None:
+    result = check(Planted(epsilon(1)), golden)
+    place = "encoder.layer.1.attention.output.LayerNorm"
+    assert _origins(result) == [place]
+    (verdict,) = result.origins
+    assert verdict.local
+    (fault,) = verdict.local.named
+    assert fault.name == "epsilon"
+    assert fault.estimate == pytest.approx(1e-5, rel=0.01)
+
+
+def test_three_faults_in_three_layers_are_three_origins_and_nothing_else_is_blamed(golden: str) -> None:
+    last = load_golden(golden).checkpoint.architecture.num_hidden_layers - 1
+    result = check(Planted(epsilon(0), tanh_gelu(1), unscaled(last)), golden)
+    assert sorted(_names(result)) == sorted(
+        [
+            ("encoder.layer.0.attention.output.LayerNorm", "epsilon"),
+            ("encoder.layer.1.intermediate.intermediate_act_fn", "activation-form"),
+            (f"encoder.layer.{last}.attention.self.scores", "scale-missing"),
+        ]
+    )
+    assert len(_origins(result)) == 3
+
+
+def test_gelu_with_five_digits_of_its_constant_is_an_origin_in_float32(golden: str) -> None:
+    result = check(Planted(short_constant_gelu(1)), golden)
+    assert _origins(result) == ["encoder.layer.1.intermediate.intermediate_act_fn"]
+
+
+def test_tanh_gelu_is_an_origin_in_bfloat16(golden: str) -> None:
+    result = check(Planted(tanh_gelu(1)), golden, dtype="bfloat16")
+    place = "encoder.layer.1.intermediate.intermediate_act_fn"
+    assert _origins(result) == [place]
+    assert _names(result) == [(place, "activation-form")]
+
+
+def test_epsilon_in_bfloat16_is_an_origin_where_it_is_separable_and_reported_as_not_separable_elsewhere(golden: str) -> None:
+    result = check(Planted(epsilon(1)), golden, dtype="bfloat16")
+    place = "encoder.layer.1.attention.output.LayerNorm"
+    (verdict,) = [v for v in result.verdicts if v.activation == place]
+    assert verdict.local
+    (filtered,) = [f for f in verdict.local.filters if f.name == "epsilon"]
+    if filtered.separable:
+        assert _origins(result) == [place]
+    else:
+        assert result.conforms
+        assert 0.0 <= filtered.expected_z < 12.0
+
+
+def test_the_golden_tiny_separates_epsilon_in_bfloat16() -> None:
+    result = check(HuggingFace("eager"), "tiny", dtype="bfloat16")
+    (verdict,) = [v for v in result.verdicts if v.activation == "encoder.layer.1.attention.output.LayerNorm"]
+    assert verdict.local
+    assert [f.separable for f in verdict.local.filters if f.name == "epsilon"] == [True]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_norm_with_every_operation_rounded_is_correct(golden: str, dtype: str) -> None:
+    result = check(Planted(native_norms), golden, dtype=dtype)
+    assert result.conforms, [(v.activation, v.local) for v in result.origins]
+
+
+def test_only_the_final_hidden_state_is_enough_and_a_fault_shows_in_it() -> None:
+    def last(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"encoder.layer.1.output.LayerNorm": found["encoder.layer.1.output.LayerNorm"]}
+
+    assert check(MadeOf(last)).conforms
+    broken = MadeOf(lambda found: {k: v * 1.001 for k, v in last(found).items()})
+    assert check(broken).outcome == "fail"
+
+
+def test_values_at_padded_rows_are_not_judged() -> None:
+    mask = torch.tensor(load_golden("tiny").batch.mask)
+
+    def zeroed(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        name = "encoder.layer.1.output.LayerNorm"
+        return {**found, name: torch.where(mask[..., None], found[name], torch.nan)}
+
+    result = check(MadeOf(zeroed))
+    assert [v.activation for v in result.verdicts if v.outcome == "fail"] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda f: {**f, "pooler.dense": f["pooler.dense"][:, :-1]}, "shape is"),
+        (lambda f: {**f, "pooler.dense": f["pooler.dense"].double()}, "dtype is float64, expected float32"),
+        (lambda f: {**f, "pooler.dense": f["pooler.dense"] * torch.nan}, "not finite"),
+        (lambda f: {**f, "pooler.dens": f["pooler.dense"]}, "did you mean 'pooler.dense'"),
+    ],
+    ids=["shape", "dtype", "nan", "name"],
+)
+def test_what_breaks_the_contract_fails_alone_and_says_what_was_expected(change, words) -> None:  # type: ignore[no-untyped-def]
+    result = check(MadeOf(change))
+    failed = [v for v in result.verdicts if v.outcome == "fail"]
+    assert len(failed) == 1
+    assert words in failed[0].reason
+    assert result.judged >= 42
+
+
+def test_an_exact_activation_that_differs_by_one_ulp_fails() -> None:
+    def nudged(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        table = found["embeddings.word_embeddings"].clone()
+        table[0, 0, 0] = torch.nextafter(table[0, 0, 0], torch.tensor(9.0))
+        return {**found, "embeddings.word_embeddings": table}
+
+    result = check(MadeOf(nudged))
+    assert "embeddings.word_embeddings" in _origins(result)
+    assert "ULP" in result.origins[0].reason
+
+
+def test_probability_on_masked_keys_fails() -> None:
+    name = "encoder.layer.0.attention.self.probs"
+    leak = MadeOf(lambda found: {**found, name: found[name] + 1e-9})
+    (verdict,) = [v for v in check(leak).verdicts if v.activation == name]
+    assert verdict.outcome == "fail"
+    assert "masked keys" in verdict.reason
+
+
+def test_a_candidate_that_yields_nothing_does_not_pass() -> None:
+    assert check(MadeOf(lambda _: {})).outcome == "fail"
+
+
+def test_the_same_run_gives_the_same_verdicts() -> None:
+    first, second = (check(HuggingFace("eager")).verdicts for _ in range(2))
+    assert first == second
+    assert np.isfinite([v.local.excess for v in first if v.local]).all()
