@@ -10,7 +10,8 @@ Mask = npt.NDArray[np.bool_]
 
 
 def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Mask:
-    """True where an element is judged: unmasked positions, and in attention unmasked keys of unmasked queries.
+    """True where an element is judged: unmasked positions, in attention unmasked keys of unmasked queries, of sentences those
+    whose first token is unmasked.
 
     What a padded query computes is undefined on purpose: some implementations compute it, some zero it.
     """
@@ -19,6 +20,8 @@ def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Ma
         keep = mask[:, None, :, None] & mask[:, None, None, :]
     elif "position" in row.axes:
         keep = mask[:, :, None]
+    elif "batch" in row.axes:
+        keep = mask[:, :1]  # a sentence is read off its first token
     else:
         keep = np.ones((1,) * len(shape), np.bool_)
     return np.broadcast_to(keep, shape)
@@ -33,6 +36,6 @@ def independent_rows(row: Activation, batch: Batch, heads: int, *, coupled: bool
     if not row.axes:
         return 1
     if coupled or ("position" not in row.axes and "query" not in row.axes):
-        return batch.size
+        return int(batch.mask.any(1).sum() if coupled else batch.mask[:, 0].sum())
     tokens = int(batch.mask.sum())
     return tokens * heads if "query" in row.axes else tokens

@@ -20,7 +20,8 @@ from conformance.numerics.formats import FORMATS, Array, Format, format_named
 
 Rounding = Literal["native", "modular", "fused"]
 
-# Largest error, in ulp of the result, of a correctly working library function. The larger of SLEEF's u10 functions (1.0 ULP;
+# Largest error, in ulp of the result, of a correctly working library function, evaluated in the accumulation format: half-precision
+# libraries compute in float32 and round. The larger of SLEEF's u10 functions (1.0 ULP;
 # Shibata and Petrogalli, 2020, table 1), which PyTorch's CPU kernels call, and the maxima that the CUDA C++ Programming Guide
 # (mathematical functions, standard functions, single and double precision) states for its device functions.
 FUNCTION_ULP = {"exp": 2.0, "erf": 2.0, "tanh": 2.0, "log": 1.0, "rsqrt": 2.0}
@@ -30,10 +31,10 @@ FUNCTION_ULP = {"exp": 2.0, "erf": 2.0, "tanh": 2.0, "log": 1.0, "rsqrt": 2.0}
 ERF_ABSOLUTE = 1.5e-7
 
 
-def erf_error(e: Array, inner: Format) -> Array:
-    """The largest error of a correctly working erf whose value is e, in format `inner`."""
-    approximation = ERF_ABSOLUTE if inner.precision <= FORMATS["float32"].precision else 0.0
-    return FUNCTION_ULP["erf"] * inner.ulp(e) + approximation
+def erf_error(e: Array, evaluated: Format) -> Array:
+    """The largest error of a correctly working erf whose value is e, evaluated in that format."""
+    approximation = ERF_ABSOLUTE if evaluated.precision <= FORMATS["float32"].precision else 0.0
+    return FUNCTION_ULP["erf"] * evaluated.ulp(e) + approximation
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,10 @@ class Arithmetic:
         if self.rounding == "fused":
             return Arithmetic(self.accumulate, self.accumulate, "fused")
         return self
+
+    def function_variance(self, y: Array) -> Array | float:
+        """Variance of rounding a function's value inside a step: to storage where every operation does, else none of its own."""
+        return self.storage.rounding_variance(y) if self.rounding == "native" and self.is_mixed else 0.0
 
     def store_variance(self, y: Array) -> Array | float:
         """Variance of the rounding to storage; accumulation's own last rounding is counted there when formats are equal."""

@@ -65,27 +65,29 @@ class Norm(Step):
         return (self._jacobian,) * len(self.parents)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Four independent kinds of error, u that of the inner operations.
+        """Four independent kinds of error; u is the inner operations' unit roundoff, a the accumulation's.
 
         - the residual sum (`sum_variance`), through the Jacobian;
-        - the mean, one error a row: u²/3 · (Σ s_k²/n² + μ²), s_k the partial sums of x;
-        - variance and inverse root, one relative error a row, half of the variance's: u²/3 · (Σ q_k²/q² + 3)/4 for partial
-          sums q_k of the squares (adding ε, the mean, a centred square) + (2u · ulps of rsqrt)²/3;
-        - elementwise, u²/3 times the squares of x r and μ r (either is formed before they cancel), of z twice (the centring
-          and the scaling), of γ z and of y; then the rounding to storage.
+        - the mean, one error a row: a²/3 · Σ s_k²/n² + u²/3 · μ², s_k the partial sums of x;
+        - variance and inverse root, one relative error a row: a²/3 · Σ q_k²/q² / 4 for partial sums q_k of the squares (a root
+          halves relative errors), u²/3 · 3/4 for the mean of squares, the adding of ε and one product, (2a · ulps of rsqrt)²/3
+          for the root and u²/3 for its rounding;
+        - elementwise, u²/3 times the squares of z twice (centring, scaling), of γ z and of y; a²/3 times those of x r and μ r,
+          since a kernel may form x r − μ r; then the rounding to storage.
         """
-        u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
+        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
         z, r, gamma, x, mean = self._normal, self._inverse, self.site.parameters["weight"], self._sum, self._mean
         n = x.shape[-1]
         partial = (np.cumsum(x, -1) ** 2).sum(-1, keepdims=True)
         squares = np.cumsum((x - mean) ** 2, -1)
         share = (squares**2).sum(-1, keepdims=True) / np.maximum(squares[..., -1:] ** 2, np.finfo(np.float64).tiny)
-        root = (2.0 * FUNCTION_ULP["rsqrt"]) ** 2
-        inner = gamma**2 * ((x * r) ** 2 + (mean * r) ** 2 + 3.0 * z**2) + self.value**2
+        root = a2 * (2.0 * FUNCTION_ULP["rsqrt"]) ** 2 + u2
+        folded = a2 / u2 * ((x * r) ** 2 + (mean * r) ** 2)
+        inner = gamma**2 * (folded + 3.0 * z**2) + self.value**2
         own = u2 * inner + arithmetic.store_variance(self.value)
         sources = [
-            Source(u2 * (partial / n**2 + mean**2), shared_by_row(-gamma * r)),
-            Source(u2 * ((share + 3.0) / 4.0 + root), shared_by_row(-gamma * z)),
+            Source(a2 * partial / n**2 + u2 * mean**2, shared_by_row(-gamma * r)),
+            Source((a2 * share + 3.0 * u2) / 4.0 + root, shared_by_row(-gamma * z)),
             Source(np.maximum(own, arithmetic.storage.floor_variance), identity()),
         ]
         if len(self.parents) > 1:

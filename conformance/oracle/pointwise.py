@@ -52,7 +52,7 @@ class Gelu(_Pointwise):
         return np.asarray((1.0 + erf(x / np.sqrt(2.0))) / 2.0 + self._density_term)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Random: the argument, relative u, moves y by x² φ(x) u; 1 + erf rounds; two products of relative u; the store.
+        """Random: the argument, relative u, moves y by x² φ(x) u; erf and 1 + erf round; two products of relative u; the store.
 
         Bound: erf is off by up to `erf_error`, which near −3, where 1 + erf cancels, is many ulp of y; and the
         constant 1/√2 is rounded, relative u.
@@ -60,8 +60,10 @@ class Gelu(_Pointwise):
         x, y, inner = self.parents[0], self.value, arithmetic.elementwise
         u2, e = inner.unit_roundoff**2 / 3.0, erf(self.parents[0] / np.sqrt(2.0))
         argument = np.abs(x * self._density_term)
-        variance = u2 * (argument**2 + 2.0 * y**2) + (x / 2.0) ** 2 * inner.rounding_variance(1.0 + e)
-        bound = np.abs(x) / 2.0 * erf_error(e, inner) + argument * inner.unit_roundoff
+        functions = inner.rounding_variance(1.0 + e) + arithmetic.function_variance(e)
+        variance = u2 * (argument**2 + 2.0 * y**2) + (x / 2.0) ** 2 * functions
+        wide = arithmetic.accumulate
+        bound = np.abs(x) / 2.0 * erf_error(e, wide) + argument * wide.unit_roundoff
         return elementwise(variance + arithmetic.storage.rounding_variance(y), bound)
 
 
@@ -90,8 +92,10 @@ class GeluTanh(_Pointwise):
         u2 = inner.unit_roundoff**2 / 3.0
         t = np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)
         argument = np.abs(x / 2.0 * (1.0 - self._tanh**2) * t)
-        variance = u2 * (4.0 * argument**2 + 2.0 * y**2) + (x / 2.0) ** 2 * inner.rounding_variance(1.0 + self._tanh)
-        bound = np.abs(x) / 2.0 * FUNCTION_ULP["tanh"] * inner.ulp(self._tanh) + 2.0 * argument * inner.unit_roundoff
+        functions = inner.rounding_variance(1.0 + self._tanh) + arithmetic.function_variance(self._tanh)
+        variance = u2 * (4.0 * argument**2 + 2.0 * y**2) + (x / 2.0) ** 2 * functions
+        wide = arithmetic.accumulate
+        bound = np.abs(x) / 2.0 * FUNCTION_ULP["tanh"] * wide.ulp(self._tanh) + 2.0 * argument * wide.unit_roundoff
         return elementwise(variance + arithmetic.storage.rounding_variance(y), bound)
 
 
@@ -125,6 +129,6 @@ class Tanh(_Pointwise):
         return 1.0 - self.value**2
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Bound: the function's own error in ulp of the inner format; random: the rounding of the result."""
-        bound = FUNCTION_ULP["tanh"] * arithmetic.elementwise.ulp(self.value)
+        """Bound: the function's own error in ulp of the accumulation format; random: the rounding of the result."""
+        bound = FUNCTION_ULP["tanh"] * arithmetic.accumulate.ulp(self.value)
         return elementwise(arithmetic.storage.rounding_variance(self.value), bound)

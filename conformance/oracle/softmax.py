@@ -43,19 +43,19 @@ class Probabilities(Step):
         return (LinearMap(variance, lambda w: p * (w - (p * w).sum(-1, keepdims=True))),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Relative errors, u that of the inner operations, uniform.
+        """Relative errors; u is the inner operations' unit roundoff, a the accumulation's.
 
-        - elementwise: u²/3 · (2 (s − m)² + (2 · ulps of exp)² + 2): the shift (twice, for exponentials by way of log2 e), the
-          exponential, the division, the last rounding; then the store;
-        - one a row: the sum, u²/3 · Σ C_k²/C² for partial sums C_k.
+        - elementwise: (u² + a²)/3 · (s − m)² for the shift and the product with log2 e, (2a · ulps of exp)²/3 for the
+          exponential and u²/3 twice for its rounding and the division; then the store;
+        - one a row: the sum, a²/3 · Σ C_k²/C² for partial sums C_k, and u²/3 for its rounding.
 
         The floor is the format's smallest normal: below it hardware may flush to zero.
         """
-        u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
+        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
         p, keys = self.value, self.keys
         shift = np.where(keys, self._shifted, 0.0)
-        relative = u2 * (2.0 * shift**2 + (2.0 * FUNCTION_ULP["exp"]) ** 2 + 2.0)
+        relative = (u2 + a2) * shift**2 + a2 * (2.0 * FUNCTION_ULP["exp"]) ** 2 + 2.0 * u2
         partial = (np.cumsum(p, -1) ** 2).sum(-1, keepdims=True)
         floor = max(arithmetic.storage.smallest_normal**2 / 3.0, arithmetic.storage.floor_variance)
         own = np.maximum(p**2 * relative + arithmetic.store_variance(p), floor)
-        return Roundings((Source(own, identity()), Source(u2 * partial, shared_by_row(p))))
+        return Roundings((Source(own, identity()), Source(a2 * partial + u2, shared_by_row(p))))
