@@ -12,7 +12,7 @@ Plant = Callable[[Any], None]
 
 
 class Planted(HuggingFace):
-    """Hugging Face's BERT with `plant` applied to its BertModel."""
+    """Hugging Face's BERT with `plant` applied to the whole model."""
 
     def __init__(self, *plants: Plant, attention: str = "eager") -> None:
         super().__init__(attention)
@@ -21,20 +21,20 @@ class Planted(HuggingFace):
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
         model = self.build(checkpoint).to(device=device, dtype=getattr(torch, dtype)).eval()
         for plant in self.plants:
-            plant(model["bert"])
+            plant(model)
         return lambda batch: run(model, batch)
 
 
 def epsilon(layer: int, value: float = 1e-5) -> Plant:
-    return lambda bert: setattr(bert.encoder.layer[layer].attention.output.LayerNorm, "eps", value)
+    return lambda model: setattr(model["bert"].encoder.layer[layer].attention.output.LayerNorm, "eps", value)
 
 
 def tanh_gelu(layer: int) -> Plant:
-    return lambda bert: setattr(bert.encoder.layer[layer].intermediate, "intermediate_act_fn", nn.GELU("tanh"))
+    return lambda model: setattr(model["bert"].encoder.layer[layer].intermediate, "intermediate_act_fn", nn.GELU("tanh"))
 
 
 def unscaled(layer: int) -> Plant:
-    return lambda bert: setattr(bert.encoder.layer[layer].attention.self, "scaling", 1.0)
+    return lambda model: setattr(model["bert"].encoder.layer[layer].attention.self, "scaling", 1.0)
 
 
 class ShortConstantGelu(nn.Module):
@@ -45,7 +45,7 @@ class ShortConstantGelu(nn.Module):
 
 
 def short_constant_gelu(layer: int) -> Plant:
-    return lambda bert: setattr(bert.encoder.layer[layer].intermediate, "intermediate_act_fn", ShortConstantGelu())
+    return lambda model: setattr(model["bert"].encoder.layer[layer].intermediate, "intermediate_act_fn", ShortConstantGelu())
 
 
 class MadeOf:
@@ -72,8 +72,8 @@ class NativeNorm(nn.Module):
         return centred / torch.sqrt(variance + self.eps) * self.weight + self.bias
 
 
-def native_norms(bert: Any) -> None:
-    for module in list(bert.modules()):
+def native_norms(model: Any) -> None:
+    for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.LayerNorm):
                 setattr(module, name, NativeNorm(child))
