@@ -1,0 +1,1 @@
+raise ImportError("this plug-in cannot be imported")

@@ -1,0 +1,171 @@
+"""What users touch: the command line, exit codes, the results file, broken input."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from conformance import capture, check, load_golden
+from conformance.checkpoint import check_parameters, load_directory
+from conformance.cli import main
+from conformance.errors import CheckpointError, FixtureError
+from conformance.goldens import golden as golden_module
+from conformance.goldens.make import verify
+from conformance.goldens.manifest import fixtures_directory
+from conformance.records import Footer, Writer, json_schema, read
+from implementations.hugging_face import HuggingFace
+
+
+def test_a_run_writes_records_that_fit_their_schema(tmp_path: Path) -> None:
+    assert main(["run", "-i", "hf-eager", "--golden", "tiny", "--out", str(tmp_path)]) == 0
+    schema = json_schema()
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    for line in lines:
+        jsonschema.validate(line, schema)
+    assert [line["kind"] for line in lines] == ["header", *["activation"] * 47, "check", "footer"]
+    assert lines[-1]["exit_code"] == 0
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**lines[1], "outcome": "fine"}, schema)
+
+
+def test_a_results_file_that_was_cut_short_is_still_read(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    with Writer(path) as writer:
+        writer.write(Footer(1, 1, {"pass": 1}, 0))
+    path.write_bytes(path.read_bytes() + b'{"kind":"act')
+    assert [type(r) for r in read(path)] == [Footer]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["-i", "hf-eagr"], 2, "did you mean hf-eager"),
+        (["-i", "hf-eager", "--golden", "tinny"], 2, "there are tiny, minilm"),
+        (["-i", "hf-eager", "--dtype", "float31"], 2, "known are float64"),
+        (["-i", "conformance.tests.broken_plugin:bert"], 1, "could not be imported"),
+        (["-i", "hf-eager", "--device", "cuda:99"], 1, "is not to be had here"),
+    ],
+)
+def test_broken_input_is_one_clear_error_and_the_rest_goes_on(
+    arguments: list[str], code: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "--golden" not in arguments:
+        arguments = [*arguments, "--golden", "tiny"]
+    assert main(["run", *arguments, "--out", str(tmp_path)]) == code
+    assert words in " ".join(capsys.readouterr().out.split())
+
+
+def test_an_unknown_name_does_not_stop_the_others(tmp_path: Path) -> None:
+    assert main(["run", "-i", "nobody", "-i", "hf-eager", "--golden", "tiny", "--out", str(tmp_path)]) == 2
+    *_, footer = read(tmp_path / "results.jsonl")
+    assert isinstance(footer, Footer)
+    assert footer.outcomes == {"error": 1, "pass": 1}
+
+
+@pytest.mark.parametrize("command", [["list"], ["--help"]])
+def test_list_and_help_import_neither_torch_nor_transformers(command: list[str]) -> None:
+    code = (
+        "import sys\nfrom conformance.cli import main\n"
+        f"try:\n    main({command!r})\nexcept SystemExit:\n    pass\n"
+        "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules), 'heavy imports'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_plugins_are_loaded_when_switched_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BERT_CONFORMANCE_NO_PLUGINS", "1")
+    assert main(["run", "--golden", "tiny", "--out", str(tmp_path)]) == 1
+
+
+@pytest.fixture
+def fixtures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the fixtures, in the place of the real ones."""
+    folder = tmp_path / "fixtures"
+    shutil.copytree(fixtures_directory(), folder)
+    monkeypatch.setattr(golden_module, "fixtures_directory", lambda: folder)
+    return folder
+
+
+@pytest.mark.parametrize("damage", ["cut short", "altered", "missing"])
+def test_a_damaged_fixture_is_a_broken_harness(fixtures: Path, damage: str) -> None:
+    file = fixtures / "tiny.safetensors"
+    data = bytearray(file.read_bytes())
+    if damage == "cut short":
+        file.write_bytes(data[:-100])
+    elif damage == "altered":
+        data[-5] ^= 1
+        file.write_bytes(data)
+    else:
+        file.unlink()
+    result = check(HuggingFace("eager"), "tiny")
+    assert (result.outcome, result.exit_code) == ("error", 3)
+    assert "tiny" in result.reason
+    assert [v.outcome for v in verify("tiny", fixtures)][0] == "fail"
+
+
+def test_a_wrong_digest_of_the_weights_is_a_broken_harness(fixtures: Path) -> None:
+    manifest = json.loads((fixtures / "manifest.json").read_text())
+    manifest["goldens"]["tiny"]["weights_digest"] = "0" * 64
+    (fixtures / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(FixtureError, match="weights differ"):
+        assert load_golden("tiny", fixtures).checkpoint
+
+
+def test_the_goldens_verify_in_their_three_parts() -> None:
+    assert [(v.part, v.outcome) for v in verify("tiny")] == [
+        ("stored files", "pass"),
+        ("weights and batch", "pass"),
+        ("activations", "pass"),
+    ]
+    assert {v.outcome for v in verify("minilm")} <= {"pass", "skip"}
+
+
+def test_missing_extra_and_misshapen_parameters_are_listed_together() -> None:
+    with pytest.raises(CheckpointError) as caught:
+        check_parameters({"a": (2,), "b": (3,)}, {"b": (4,), "c": (1,)})
+    assert str(caught.value).splitlines()[1:] == [
+        "  missing: a (2,)",
+        "  unexpected: c (1,)",
+        "  wrong shape: b is (4,), should be (3,)",
+    ]
+
+
+def test_a_directory_without_weights_says_what_a_checkpoint_is(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"directory with config\.json and model\.safetensors"):
+        load_directory(tmp_path)
+
+
+def test_a_candidate_that_raises_is_a_crash_and_keeps_what_was_judged() -> None:
+    class Crashes:
+        def prepare(self, checkpoint: object, device: str, dtype: str) -> object:
+            runner = HuggingFace("eager").prepare(checkpoint, device, dtype)  # type: ignore[arg-type]
+
+            def run(batch: object):  # type: ignore[no-untyped-def]
+                for name, value in runner(batch):  # type: ignore[arg-type]
+                    if name == "encoder.layer.1.attention.self.query":
+                        raise RuntimeError("out of luck")
+                    yield name, value
+
+            return run
+
+    result = check(Crashes())  # type: ignore[arg-type]
+    assert result.outcome == "crash"
+    assert "out of luck" in result.reason
+    assert result.judged > 10
+
+
+def test_hooks_leave_no_trace_even_when_nobody_listens_to_the_end() -> None:
+    import torch
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(20)))
+    taps = {str(i): capture.Tap(str(i)) for i in range(20)}
+    stream = capture.captured(model, taps, lambda: {"end": model(torch.ones(1, 2))})
+    assert next(stream)[0] == "0"
+    stream.close()
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert [name for name, _ in capture.captured(model, taps, lambda: {"end": model(torch.ones(1, 2))})][-1] == "end"
