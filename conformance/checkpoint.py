@@ -2,9 +2,9 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,26 +21,29 @@ if TYPE_CHECKING:
     import torch
 
 
+LAYER_PARAMETERS = 16  # of one encoder layer: weight and bias of six products and two norms
+
+
 class LazyWeights(Mapping[str, Array]):
     """Parameters by name, each loaded when asked for."""
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], load: Callable[[str], Array]) -> None:
-        """`load(name)` returns a float64 array of `shapes[name]`."""
-        self._shapes, self._load = shapes, load
+    def __init__(self, names: Iterable[str], load: Callable[[str], Array]) -> None:
+        """`load(name)` returns a float64 array."""
+        self._names, self._load = dict.fromkeys(names), load
 
     def __getitem__(self, name: str) -> Array:
         """Load one; `KeyError` for a name that the architecture does not have."""
-        if name not in self._shapes:
+        if name not in self._names:
             raise KeyError(name)
         return self._load(name)
 
     def __iter__(self) -> Iterator[str]:
         """The names."""
-        return iter(self._shapes)
+        return iter(self._names)
 
     def __len__(self) -> int:
         """How many."""
-        return len(self._shapes)
+        return len(self._names)
 
 
 @dataclass(frozen=True)
@@ -73,12 +76,13 @@ class Checkpoint:
         return path
 
 
-def rounded_weights(checkpoint: Checkpoint, dtype: str) -> dict[str, Array]:
-    """The parameters as a candidate of `dtype` holds them: each rounded to that format, then exact in float64."""
+def rounded_weights(checkpoint: Checkpoint, dtype: str) -> Mapping[str, Array]:
+    """The parameters as a candidate of `dtype` holds them: each rounded to that format when asked for, exact in float64.
+
+    The last few are kept, a layer's worth, so that memory does not grow with depth.
+    """
     target = format_named(dtype)
-    if target.name == "float64":
-        return dict(checkpoint.weights.items())
-    return {name: target.round(value) for name, value in checkpoint.weights.items()}
+    return LazyWeights(checkpoint.weights, lru_cache(maxsize=LAYER_PARAMETERS)(lambda name: target.round(checkpoint.weights[name])))
 
 
 def canonical_name(name: str) -> str:

@@ -54,6 +54,9 @@ class Format:
 
     def round(self, x: Array) -> Array:
         """x rounded to nearest, ties to even; past the largest finite value it overflows to infinity."""
+        if self.name in ("float16", "float32", "float64"):
+            with np.errstate(over="ignore"):
+                return np.asarray(x.astype(self.name), np.float64)
         spacing = self.ulp(x)
         rounded = np.rint(x / spacing) * spacing
         limit = 2.0**self.emax * (2.0 - 2.0 ** (1 - self.precision))

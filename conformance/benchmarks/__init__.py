@@ -1,0 +1,1 @@
+"""Measurements of the suite itself, each as a ratio or a difference within one run."""
