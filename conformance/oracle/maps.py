@@ -11,6 +11,8 @@ First order in the error throughout (Higham, *Accuracy and Stability of Numerica
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from conformance.numerics.formats import Array
 
 
@@ -39,7 +41,12 @@ def shared_by_row(direction: Array) -> LinearMap:
 
 def matrix(weight: Array) -> LinearMap:
     """J e = e Wᵀ over the last axis; weight is (out, in)."""
-    return LinearMap(lambda v: v @ (weight**2).T, lambda w: w @ weight)
+    return LinearMap(lambda v: rows_times(v, (weight**2).T), lambda w: rows_times(w, weight))
+
+
+def rows_times(x: Array, right: Array) -> Array:
+    """The product x @ right of (..., K) and (K, N), as one matrix product: NumPy would make one a sequence."""
+    return np.asarray((x.reshape(-1, x.shape[-1]) @ right).reshape(*x.shape[:-1], right.shape[-1]))
 
 
 @dataclass(frozen=True)

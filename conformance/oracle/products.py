@@ -21,7 +21,7 @@ import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
-from conformance.oracle.maps import LinearMap, Roundings, matrix
+from conformance.oracle.maps import LinearMap, Roundings, matrix, rows_times
 from conformance.oracle.step import Step, elementwise
 
 BLOCKS = 8
@@ -29,12 +29,12 @@ BLOCKS = 8
 
 def partial_squares(left: Array, right: Array, bias: Array | float = 0.0) -> Array:
     """Σ_k s_k² of the product left @ right, bias added last or first; (..., M, K) @ (..., K, N), bias (N,)."""
-    length = left.shape[-1]
+    length, product = left.shape[-1], rows_times if right.ndim == 2 else np.matmul
     edges = np.linspace(0, length, min(BLOCKS, length) + 1).astype(int)
     squares, sums, increments = np.zeros(()), np.zeros(()), np.zeros(())
     before = np.zeros(())
     for start, stop in pairwise(edges):
-        increment = left[..., start:stop] @ right[..., start:stop, :]
+        increment = product(left[..., start:stop], right[..., start:stop, :])
         after = before + increment
         squares = squares + (stop - start) / 3.0 * (before**2 + before * after + after**2)
         sums = sums + (stop - start) / 2.0 * (before + after)
@@ -62,7 +62,7 @@ class Linear(Step):
     @cached_property
     def value(self) -> Array:
         """The equation."""
-        return np.asarray(self.inputs @ self.site.parameters["weight"].T + self.site.parameters["bias"])
+        return rows_times(self.inputs, self.site.parameters["weight"].T) + self.site.parameters["bias"]
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """W."""
