@@ -100,4 +100,3 @@ def main() -> None:
     for layers in (6, 12, 24):
         base, above = _peak_mib(layers, False), _peak_mib(layers, True)
         print(f"peak memory, {layers} layers: plain {base:.0f} MiB, judged {above - base:.0f} MiB above it")
-

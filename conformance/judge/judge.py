@@ -14,12 +14,12 @@ from conformance.activations import Activation
 from conformance.errors import CandidateError
 from conformance.faults import CATALOGUE
 from conformance.judge.evidence import Error, Local, Verdict
-from conformance.judge.filters import directions, matched
+from conformance.judge.local import locally, measured
 from conformance.judge.precheck import accepted_array, known
 from conformance.judge.reference import reference
 from conformance.judge.segment import Segment
 from conformance.judge.selection import Mask, independent_rows, judged_elements
-from conformance.judge.statistics import max_threshold, projection_threshold, rms_threshold, share
+from conformance.judge.statistics import rms_threshold, share
 from conformance.numerics.arithmetic import Hypothesis, hypotheses
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
@@ -113,39 +113,12 @@ class Judge:
             locals_ = (_exact(residual, judged),)
             reason = _exact_reason(residual, judged, self._hypotheses[0], segment.value) if not locals_[0].passes else ""
         else:
-            locals_ = self._local(row, segment, residual, judged)
+            locals_ = locally(self._network, segment, residual, judged, self._hypotheses, self._alpha)
             reason = ""
         reason = masked_reason or reason
         passes = any(local.passes for local in locals_) and not masked_reason
         role = None if passes and not overall else self._role(row, segment, judged) if passes else "origin"
         return Verdict(name, row.kind, "pass" if passes else "fail", role, locals_[0], overall, padded, reason), locals_
-
-    def _local(self, row: Activation, segment: Segment, residual: Array, judged: Mask) -> tuple[Local, ...]:
-        batch, heads = self._network.batch, self._network.architecture.num_attention_heads
-        candidates = list(directions(self._network, segment))
-        count = int(judged.sum())
-        found = []
-        for hypothesis in self._hypotheses:
-            variance = segment.propagate(segment.leaf_variance(hypothesis), hypothesis)
-            sigma = np.sqrt(variance)
-            bound = segment.bound(hypothesis)
-            coupled = segment.couples_positions and (not segment.is_single_step or hypothesis.parents == "unrounded")
-            rows = independent_rows(row, batch, heads, coupled=coupled)
-            error = _local_error(residual, sigma, bound, judged)
-            filters = (matched(f, n, d, residual, segment, hypothesis, sigma, judged) for f, n, d in candidates)
-            found.append(
-                Local(
-                    str(hypothesis),
-                    hypothesis.arithmetic.rounding,
-                    error,
-                    rows,
-                    rms_threshold(rows, self._alpha),
-                    max_threshold(count, self._alpha),
-                    projection_threshold(self._alpha),
-                    tuple(f for f in filters if f),
-                )
-            )
-        return tuple(found)
 
     def _role(self, row: Activation, segment: Segment, judged: Mask) -> str | None:
         """Whether the arriving global error grew or shrank beyond what propagating it, taken as random, predicts.
@@ -178,32 +151,16 @@ def _is_exact(row: Activation, segment: Segment) -> bool:
     return all(step.site.activation.exact for step in segment.steps.values()) and row.exact
 
 
-def _error(scaled: Array | None, difference: Array) -> Error:
-    magnitude = np.abs(difference)
-    index = np.unravel_index(int(magnitude.argmax()), magnitude.shape) if magnitude.size else ()
-    largest = float(magnitude.max(initial=0.0))
-    place = tuple(int(i) for i in index)
-    if scaled is None:
-        return Error(None, None, largest, place)
-    return Error(float(np.sqrt((scaled**2).mean())), float(np.abs(scaled).max(initial=0.0)), largest, place)
-
-
-def _local_error(residual: Array, sigma: Array, bound: Array | float, judged: Mask) -> Error:
-    """In sigma, once the deterministic bound is taken off each residual."""
-    beyond = np.maximum(np.abs(residual) - bound, 0.0) / sigma
-    return _error(np.asarray(beyond[judged]), np.where(judged, residual, 0.0))
-
-
 def _global_error(error: Array, sigma: Array) -> Error | None:
     wide = np.broadcast_to(sigma, error.shape)
     if not wide.any():
-        return _error(None, error)
+        return measured(None, error)
     scaled = np.divide(error, wide, out=np.zeros_like(error), where=wide > 0)
-    return _error(scaled, error)
+    return measured(scaled, error)
 
 
 def _exact(residual: Array, judged: Mask) -> Local:
-    return Local("exact", "exact", _error(None, np.where(judged, residual, 0.0)), 1, 0.0, 0.0, 0.0)
+    return Local("exact", "exact", measured(None, np.where(judged, residual, 0.0)), 1, 0.0, 0.0, 0.0)
 
 
 def _exact_reason(residual: Array, judged: Mask, hypothesis: Hypothesis, truth: Array) -> str:
