@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from conformance.capture import Tap, captured
     from conformance.checkpoint import Checkpoint
     from conformance.goldens.golden import Golden, load_golden
-    from conformance.run import Result, check
+    from conformance.goldens.own import golden_of
+    from conformance.result import Result
+    from conformance.run import check
 
 # Where each public name lives; imported when first asked for, so that the command line answers without torch.
 _PUBLIC = {
@@ -19,11 +21,12 @@ _PUBLIC = {
     "Batch": "batch",
     "Checkpoint": "checkpoint",
     "Golden": "goldens.golden",
-    "Result": "run",
+    "Result": "result",
     "Tap": "capture",
     "TorchBatch": "batch",
     "captured": "capture",
     "check": "run",
+    "golden_of": "goldens.own",
     "load_golden": "goldens.golden",
 }
 
@@ -37,6 +40,7 @@ __all__ = [
     "TorchBatch",
     "captured",
     "check",
+    "golden_of",
     "load_golden",
 ]
 

@@ -116,22 +116,58 @@ def _layer(a: Architecture, index: int, hidden: str) -> Iterator[Activation]:
     yield from residual(f"{path}.output", act, f"{own}.LayerNorm", norm)
 
 
-def _pretraining(a: Architecture, hidden: str) -> Iterator[Activation]:
+def _masked_lm(a: Architecture, hidden: str) -> Iterator[Activation]:
     path, width = "cls.predictions", a.hidden_size
     dense, act, norm = (f"{path}.transform.{n}" for n in ("dense", "transform_act_fn", "LayerNorm"))
     yield Activation(dense, "linear", (hidden,), HIDDEN, width, "x Wᵀ + b", _affine(dense))
     yield Activation(act, a.hidden_act, (dense,), HIDDEN, width, f"{a.hidden_act}(x)")
     yield Activation(norm, "norm", (act,), HIDDEN, width, "LayerNorm(x)", _affine(norm))
-    decoder = f"{path}.decoder"
     tied = {"weight": "bert.embeddings.word_embeddings.weight", "bias": f"{path}.bias"}
-    yield Activation(decoder, "linear", (norm,), HIDDEN, a.vocab_size, "x Eᵀ + b, E the word embeddings", tied)
+    yield Activation(f"{path}.decoder", "linear", (norm,), HIDDEN, a.vocab_size, "x Eᵀ + b, E the word embeddings", tied)
+
+
+def _next_sentence(a: Architecture, hidden: str) -> Iterator[Activation]:
     pair = "cls.seq_relationship"
     yield Activation(pair, "linear", ("pooler.activation",), SENTENCE, 2, "x Wᵀ + b", _affine(pair))
-    mlm, nsp = "cls.predictions.loss", "cls.seq_relationship.loss"
-    mean = "mean cross entropy over labelled"
-    yield Activation(mlm, "masked_lm_loss", (decoder,), SCALAR, 0, f"{mean} tokens")
-    yield Activation(nsp, "next_sentence_loss", (pair,), SCALAR, 0, f"{mean} pairs, 0 = is next")
-    yield Activation("cls.loss", "total_loss", (mlm, nsp), SCALAR, 0, "masked-LM loss + next-sentence loss")
+
+
+def _plain_masked_lm(a: Architecture, hidden: str) -> Iterator[Activation]:
+    decoder, size = "cls.predictions.decoder", a.vocab_size
+    own = {"weight": f"{decoder}.weight", "bias": "cls.predictions.bias"}
+    yield Activation(decoder, "linear", (hidden,), HIDDEN, size, "x Wᵀ + b", own)
+    yield Activation("cls.predictions.log_probs", "log_softmax", (decoder,), HIDDEN, size, "log softmax over the vocabulary")
+
+
+def _plain_next_sentence(a: Architecture, hidden: str) -> Iterator[Activation]:
+    pair = "cls.seq_relationship"
+    yield Activation(pair, "first_token_linear", (hidden,), SENTENCE, 2, "W x₀ + b, x₀ the first token", _affine(pair))
+    yield Activation(f"{pair}.log_probs", "log_softmax", (pair,), SENTENCE, 2, "log softmax over the two")
+
+
+def _classification(a: Architecture, hidden: str) -> Iterator[Activation]:
+    yield Activation("classifier", "linear", ("pooler.activation",), SENTENCE, a.num_labels, "x Wᵀ + b", _affine("classifier"))
+
+
+# A head's rows, and the loss of its last row: name, kind, and what it is the mean over.
+_HEADS = {
+    "masked_lm": (_masked_lm, "cls.predictions.loss", "masked_lm_loss", "tokens"),
+    "next_sentence": (_next_sentence, "cls.seq_relationship.loss", "next_sentence_loss", "pairs, 0 = is next"),
+    "plain_masked_lm": (_plain_masked_lm, "cls.predictions.loss", "masked_lm_loss_of_log_probs", "tokens"),
+    "plain_next_sentence": (
+        _plain_next_sentence, "cls.seq_relationship.loss", "next_sentence_loss_of_log_probs", "pairs, 0 = is next",
+    ),
+    "classification": (_classification, "classifier.loss", "classification_loss", "rows"),
+}  # fmt: skip
+
+
+def _head(name: str, a: Architecture, hidden: str) -> Iterator[Activation]:
+    rows, loss, kind, counted = _HEADS[name]
+    last = ""
+    for row in rows(a, hidden):
+        yield row
+        last = row.name
+    what = "negative log-likelihood" if kind.endswith("log_probs") else "cross entropy"
+    yield Activation(loss, kind, (last,), SCALAR, 0, f"mean {what} over labelled {counted}")
 
 
 def table(a: Architecture) -> dict[str, Activation]:
@@ -146,14 +182,21 @@ def table(a: Architecture) -> dict[str, Activation]:
         equation = "W x₀ + b, x₀ the first token"
         rows.append(Activation(pooler, "first_token_linear", (hidden,), SENTENCE, width, equation, _affine(f"bert.{pooler}")))
         rows.append(Activation("pooler.activation", "tanh", (pooler,), SENTENCE, width, "tanh(x)"))
-    if "pretraining" in a.heads:
-        rows += _pretraining(a, hidden)
-    if "classification" in a.heads:
-        name, labels = "classifier", a.num_labels
-        rows.append(Activation(name, "linear", ("pooler.activation",), SENTENCE, labels, "x Wᵀ + b", _affine(name)))
-        loss = "classifier.loss"
-        rows.append(Activation(loss, "classification_loss", (name,), SCALAR, 0, "mean cross entropy over rows"))
+    for head in _HEADS:
+        if head in a.heads:
+            rows += _head(head, a, hidden)
+    losses = tuple(row.name for row in rows if row.name in ("cls.predictions.loss", "cls.seq_relationship.loss"))
+    if len(losses) == 2:
+        rows.append(Activation("cls.loss", "total_loss", losses, SCALAR, 0, "masked-LM loss + next-sentence loss"))
     return {row.name: row for row in rows}
+
+
+def outputs(a: Architecture) -> tuple[str, ...]:
+    """The final hidden state and the logits of every head: a candidate exposes at least one of them."""
+    found = [f"encoder.layer.{a.num_hidden_layers - 1}.output.LayerNorm"]
+    logits = ("cls.predictions.decoder", "cls.predictions.log_probs", "cls.seq_relationship", "cls.seq_relationship.log_probs")
+    rows = table(a)
+    return (*found, *(name for name in (*logits, "classifier") if name in rows))
 
 
 def parameter_shapes(a: Architecture) -> dict[str, tuple[int, ...]]:

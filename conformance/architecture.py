@@ -6,7 +6,7 @@ from typing import Any
 
 from conformance.errors import UnsupportedArchitectureError
 
-HEADS = ("pretraining", "classification")
+HEADS = ("masked_lm", "next_sentence", "plain_masked_lm", "plain_next_sentence", "classification")
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 POSITIONS = ("absolute", "sinusoidal")
 
@@ -22,7 +22,8 @@ class Architecture:
         embedding_norm: whether the embeddings pass a LayerNorm (Devlin et al. 2019: yes).
         shared_layer_norm: whether both residuals of a layer share one LayerNorm (the paper: no).
         pooler: whether there is a pooler.
-        heads: those present, of `pretraining` (masked-LM and next-sentence) and `classification`.
+        heads: those present, of `masked_lm` and `next_sentence` (as the paper has them), `plain_masked_lm` and
+            `plain_next_sentence` (one linear layer and a log-softmax, on the hidden state itself, not tied), `classification`.
     """
 
     vocab_size: int
@@ -56,8 +57,11 @@ class Architecture:
         unknown = set(self.heads) - set(HEADS)
         if unknown:
             raise UnsupportedArchitectureError(f"unknown heads {sorted(unknown)}; known are {', '.join(HEADS)}")
-        if self.heads and not self.pooler:
-            raise UnsupportedArchitectureError("the heads need a pooler")
+        if {"next_sentence", "classification"} & set(self.heads) and not self.pooler:
+            raise UnsupportedArchitectureError("the heads next_sentence and classification need a pooler")
+        for head in ("masked_lm", "next_sentence"):
+            if {head, f"plain_{head}"} <= set(self.heads):
+                raise UnsupportedArchitectureError(f"the heads {head} and plain_{head} have the same names; choose one")
 
     @property
     def head_size(self) -> int:
@@ -69,7 +73,7 @@ class Architecture:
         """From a Hugging Face `config.json`; keys without a meaning here are ignored, `switches` win."""
         names = {f.name for f in fields(cls)}
         known = {k: v for k, v in config.items() if k in names}
-        return cls(**{**known, **switches})
+        return cls(**{**known, **switches, "heads": tuple({**known, **switches}.get("heads", ()))})
 
     def as_dict(self) -> dict[str, Any]:
         """A plain dictionary, heads as a list."""

@@ -7,12 +7,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from conformance.errors import UsageError
+
 if TYPE_CHECKING:
     import torch
 
 Ids = npt.NDArray[np.int64]
 
 IGNORED_LABEL = -100  # Hugging Face's and PyTorch's ignore_index: a position that has no label.
+
+
+def _integers(name: str, values: Any) -> Ids:
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise UsageError(f"{name}: rows are of different lengths; pad them and mask the padding") from error
+    if not np.issubdtype(array.dtype, np.integer):
+        raise UsageError(f"{name} has {array.dtype} values, expected integers")
+    return array.astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -32,6 +44,20 @@ class Batch:
     labels: Ids | None = None
     next_sentence_label: Ids | None = None
     class_labels: Ids | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no batch; raises `UsageError` that says what was found and what was expected."""
+        for name, array in self.arrays().items():
+            if array.dtype != np.int64:
+                raise UsageError(f"{name} is of {array.dtype}, expected int64")
+            per_row = name in ("next_sentence_label", "class_labels")
+            expected = self.input_ids.shape[:1] if per_row else self.input_ids.shape
+            if array.shape != expected or len(self.input_ids.shape) != 2:
+                raise UsageError(f"{name} is of shape {array.shape}, expected {'(B,)' if per_row else '(B, S)'}; B, S = {expected}")
+        if not self.input_ids.size:
+            raise UsageError("the batch is empty")
+        if self.attention_mask is not None and not np.isin(self.attention_mask, (0, 1)).all():
+            raise UsageError("attention_mask has values other than 0 and 1")
 
     @property
     def size(self) -> int:
@@ -61,8 +87,12 @@ class Batch:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> "Batch":
-        """From arrays by name."""
-        return cls(**{k: np.asarray(v, np.int64) for k, v in arrays.items()})
+        """From arrays, or nested lists, by name; `UsageError` for an unknown name or for what are no integers."""
+        names = [f.name for f in fields(cls)]
+        unknown = sorted(set(arrays) - set(names))
+        if unknown or "input_ids" not in arrays:
+            raise UsageError(f"a batch has input_ids and may have {', '.join(names[1:])}; found {', '.join(sorted(arrays))}")
+        return cls(**{k: _integers(k, v) for k, v in arrays.items()})
 
     def on(self, device: str) -> "TorchBatch":
         """The batch as a candidate gets it: torch tensors on `device`."""

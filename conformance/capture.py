@@ -1,13 +1,15 @@
 """Capturing interior activations of an `nn.Module`, by hooks that leave no trace.
 
-A tap says where an activation is to be had: the output of a module, one element of a tuple that it returns, or its first
-input. The forward pass runs in a thread of its own and hands each tensor over as it is computed, so that the consumer works while
-it goes on and no more than a few activations exist at a time, however deep the network.
+A tap says where an activation is to be had: the output of a module, one element of a tuple or a mapping that it returns, or one of
+its inputs. The forward pass runs in a thread of its own and hands each tensor over as it is computed, so that the consumer works
+while it goes on and no more than a few activations exist at a time, however deep the network.
 """
 
 import contextlib
+import contextvars
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,11 +24,19 @@ DEPTH = 2  # activations in flight: one being judged, one waiting.
 
 @dataclass(frozen=True)
 class Tap:
-    """Where in a module tree an activation is found: `path`, and what of that module (`element` of a tuple that it returns)."""
+    """Where in a module tree an activation is found.
+
+    Attributes:
+        path: the module's, as in `named_modules`; a module that stands at several paths may be named by any.
+        what: its output, or its input.
+        element: which element of a tuple that it returns or takes, or the key of a mapping or of a keyword argument.
+        call: which of its calls, where a module is used more than once in a forward pass.
+    """
 
     path: str
     what: Literal["output", "input"] = "output"
-    element: int = 0
+    element: int | str = 0
+    call: int = 0
 
 
 class _Abandoned(BaseException):
@@ -42,12 +52,12 @@ def captured(
     """Run `forward` and yield (activation name, tensor copy) as its hooks fire, then what `forward` itself returns by name.
 
     Copies are taken at the hook, since in-place operations alter tensors later. Hooks are removed whatever happens; an exception
-    of the forward pass is raised here.
+    of the forward pass is raised here. No gradients are recorded.
 
     Raises:
-        CandidateError: a tap names a module that does not exist.
+        CandidateError: a tap names a module that does not exist, or an element that it does not have.
     """
-    modules = dict(module.named_modules())
+    modules = dict(module.named_modules(remove_duplicate=False))
     missing = [tap.path for tap in taps.values() if tap.path not in modules]
     if missing:
         raise CandidateError(f"no such modules: {', '.join(sorted(missing))}")
@@ -63,35 +73,20 @@ def captured(
             except queue.Full:
                 continue
 
-    def emit(name: str, value: Any, element: int) -> None:
-        tensor = value[element] if isinstance(value, (tuple, list)) else value
-        if isinstance(tensor, torch.Tensor):
-            put((name, tensor.detach().clone()))
-
-    def hooked(name: str, tap: Tap) -> Any:
-        target = modules[tap.path]
-        if tap.what == "input":
-            return target.register_forward_pre_hook(lambda _m, args: emit(name, args, tap.element))
-        return target.register_forward_hook(lambda _m, _a, result: emit(name, result, tap.element))
-
     def work() -> None:
-        handles = []
         try:
-            handles = [hooked(name, tap) for name, tap in taps.items()]
-            with torch.no_grad():
+            with _hooked(modules, taps, put), torch.no_grad():
                 for name, value in (forward() or {}).items():
-                    emit(name, value, 0)
+                    put((name, _copied(value, 0, name)))
             put(_END)
         except _Abandoned:
             pass
         except BaseException as error:
             with contextlib.suppress(_Abandoned):
                 put(error)
-        finally:
-            for handle in handles:
-                handle.remove()
 
-    worker = threading.Thread(target=work, name="forward", daemon=True)
+    # The caller's context goes along: what it has set for itself holds in the worker as well.
+    worker = threading.Thread(target=contextvars.copy_context().run, args=(work,), name="forward", daemon=True)
     worker.start()
     try:
         while (item := out.get()) is not _END:
@@ -101,3 +96,54 @@ def captured(
     finally:
         stop.set()
         worker.join()
+
+
+@contextlib.contextmanager
+def _hooked(modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], put: Callable[[Any], None]) -> Iterator[None]:
+    """Hooks at every tapped module, one a module and direction, removed at the end."""
+    at: dict[tuple[int, str], list[tuple[str, Tap]]] = {}
+    for name, tap in taps.items():
+        at.setdefault((id(modules[tap.path]), tap.what), []).append((name, tap))
+    calls: Counter[tuple[int, str]] = Counter()
+
+    def emit(key: tuple[int, str], args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        for name, tap in at[key]:
+            if tap.call == calls[key]:
+                tensor = _copied(named if isinstance(tap.element, str) else args, tap.element, name)
+                if tensor is not None:
+                    put((name, tensor))
+        calls[key] += 1
+
+    handles = []
+    try:
+        for key, wanted in at.items():
+            module = modules[wanted[0][1].path]
+            if key[1] == "input":
+                handles.append(module.register_forward_pre_hook(lambda _m, a, k, key=key: emit(key, a, k), with_kwargs=True))
+            else:
+                handles.append(module.register_forward_hook(lambda _m, _a, r, key=key: emit(key, *_parts(r))))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _parts(result: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """What a module returned, by position and by key."""
+    if isinstance(result, Mapping):
+        return tuple(result.values()), result
+    return (tuple(result) if isinstance(result, (tuple, list)) else (result,)), {}
+
+
+def _copied(value: Any, element: int | str, name: str) -> torch.Tensor | None:
+    """A copy of the tensor at `element`, or of `value` itself where it is one; None where there is None."""
+    if not isinstance(value, torch.Tensor):
+        try:
+            value = value[element]
+        except (LookupError, TypeError) as error:
+            raise CandidateError(f"{name}: nothing at {element!r} of a {type(value).__name__}") from error
+    if value is None:
+        return None
+    if not isinstance(value, torch.Tensor):
+        raise CandidateError(f"{name}: a {type(value).__name__} at {element!r}, expected a tensor")
+    return value.detach().clone()

@@ -1,11 +1,14 @@
 """A checkpoint: an architecture and its parameters under Hugging Face's names."""
 
+import atexit
 import json
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +17,7 @@ from safetensors.numpy import save_file
 
 from conformance.activations import parameter_shapes
 from conformance.architecture import Architecture
-from conformance.errors import CheckpointError, FixtureError
+from conformance.errors import CheckpointError, UnsupportedArchitectureError
 from conformance.numerics.formats import Array, format_named
 
 if TYPE_CHECKING:
@@ -46,18 +49,24 @@ class LazyWeights(Mapping[str, Array]):
         return len(self._names)
 
 
+def read_only(weights: Mapping[str, Array]) -> Mapping[str, Array]:
+    """The same arrays, which nobody can alter: candidates get them, and the oracle computes with them."""
+    for array in weights.values():
+        array.flags.writeable = False
+    return MappingProxyType(dict(weights))
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """What a candidate is given to prepare itself from.
 
     Attributes:
         architecture: sizes and switches under Hugging Face's config names.
-        weights: float64 NumPy arrays by Hugging Face's names (`bert.…`, `cls.…`, `classifier.…`), loaded when asked for.
+        weights: float64 NumPy arrays by Hugging Face's names (`bert.…`, `cls.…`, `classifier.…`), loaded when asked for, read-only.
     """
 
     architecture: Architecture
     weights: Mapping[str, Array]
-    _source: Path | None = field(default=None, repr=False)
 
     def state_dict(self, dtype: str = "float32", device: str = "cpu") -> "dict[str, torch.Tensor]":
         """The parameters in torch, rounded to `dtype`, on `device`."""
@@ -68,10 +77,12 @@ class Checkpoint:
 
     @cached_property
     def path(self) -> Path:
-        """A safetensors file with the parameters; written to a temporary folder where there is none yet."""
-        if self._source is not None:
-            return self._source
-        path = Path(tempfile.mkdtemp(prefix="bert-conformance-")) / "model.safetensors"
+        """A safetensors file with the parameters, float64, under the names of `weights`; in a temporary folder, written when asked
+        for and removed with the process.
+        """
+        folder = tempfile.mkdtemp(prefix="bert-conformance-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        path = Path(folder) / "model.safetensors"
         save_file({k: np.ascontiguousarray(v) for k, v in self.weights.items()}, path)
         return path
 
@@ -92,37 +103,88 @@ def canonical_name(name: str) -> str:
     return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
 
-# Entries of published checkpoints that are no parameters, or copies of one (the tied decoder).
-_REDUNDANT = ("bert.embeddings.position_ids", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
+# Entries of published checkpoints that are no parameters, or copies of one, and the parameter that they must be equal to.
+_COPIES = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+_BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
+
+_HEAD_MARKS = {
+    "masked_lm": "cls.predictions.transform.dense.weight",
+    "next_sentence": "cls.seq_relationship.weight",
+    "classification": "classifier.weight",
+}
 
 
 def load_directory(folder: Path) -> Checkpoint:
-    """A local Hugging Face BERT directory: `config.json` and `model.safetensors`.
+    """A local Hugging Face BERT directory: `config.json` and `model.safetensors`, with or without prefix, heads, old norm names.
 
     Raises:
-        CheckpointError: a file is missing, or a parameter is missing, unexpected or of the wrong shape; all are listed.
+        CheckpointError: a file is missing or cannot be read; or parameters are missing, unexpected, of the wrong shape, given
+            twice, or copies that differ; all are listed.
+        UnsupportedArchitectureError: there are no equations for it.
     """
-    config_file, weights_file = folder / "config.json", folder / "model.safetensors"
-    for file in (config_file, weights_file):
-        if not file.is_file():
-            raise CheckpointError(f"{file} does not exist; a checkpoint is a directory with config.json and model.safetensors")
-    config = json.loads(config_file.read_text("utf-8"))
-    try:
-        reader: Any = safe_open(weights_file, "numpy")
-    except Exception as error:  # safetensors raises its own untyped error for a damaged header
-        raise FixtureError(f"{weights_file} cannot be read: {error}") from error
-    stored = {canonical_name(key): key for key in reader.keys()}  # noqa: SIM118 -- safe_open is no mapping
-    heads = tuple(
-        head for head, mark in (("pretraining", "cls.predictions.bias"), ("classification", "classifier.weight")) if mark in stored
-    )
-    labels = len(config["id2label"]) if "id2label" in config else 2
+    config, reader = _config(folder / "config.json"), _reader(folder / "model.safetensors")
+    stored = _canonical(reader.keys())
+    heads = tuple(head for head, mark in _HEAD_MARKS.items() if mark in stored)
+    labels = reader.get_slice(stored["classifier.weight"]).get_shape()[0] if "classification" in heads else 2
     switches = {"heads": heads, "pooler": "bert.pooler.dense.weight" in stored, "num_labels": labels}
     architecture = Architecture.from_config(config, **switches)
-    shapes = parameter_shapes(architecture)
     found = {name: tuple(reader.get_slice(key).get_shape()) for name, key in stored.items()}
-    check_parameters(shapes, {n: s for n, s in found.items() if n not in _REDUNDANT})
-    weights = LazyWeights(shapes, lambda name: np.asarray(reader.get_tensor(stored[name]), np.float64))
-    return Checkpoint(architecture, weights, weights_file)
+    copies = {n: of for n, of in _COPIES.items() if n in stored and of in stored} if "masked_lm" in heads else {}
+    shapes = parameter_shapes(architecture)
+    check_parameters(shapes, {n: s for n, s in found.items() if n not in _BUFFERS and n not in copies})
+
+    def load(name: str) -> Array:
+        return np.asarray(_float64(reader, stored[name]))
+
+    untied = [f"{n} differs from {of}" for n, of in copies.items() if not np.array_equal(load(n), load(of))]
+    if untied:
+        raise CheckpointError(f"the decoder is not tied, and the equations tie it: {', '.join(untied)}")
+    return Checkpoint(architecture, LazyWeights(shapes, load))
+
+
+def _config(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise CheckpointError(f"{file} does not exist; a checkpoint is a directory with config.json and model.safetensors")
+    try:
+        config = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{file} is no JSON: {error}") from error
+    required = [f.name for f in fields(Architecture) if f.default is MISSING]
+    missing = [name for name in required if name not in config]
+    if missing:
+        raise CheckpointError(f"{file} lacks {', '.join(missing)}")
+    kind = config.get("model_type", "bert")
+    if kind != "bert":
+        raise UnsupportedArchitectureError(f"{file} is of a {kind!r}, and the equations are those of 'bert'")
+    return dict(config)
+
+
+def _reader(file: Path) -> Any:
+    if not file.is_file():
+        raise CheckpointError(f"{file} does not exist; a checkpoint is a directory with config.json and model.safetensors")
+    try:
+        return safe_open(file, "pt")
+    except Exception as error:  # safetensors raises its own untyped error for a damaged header
+        raise CheckpointError(f"{file} cannot be read: {error}") from error
+
+
+def _float64(reader: Any, key: str) -> Array:
+    """Through torch, since NumPy has no bfloat16."""
+    return np.asarray(reader.get_tensor(key).double().numpy())
+
+
+def _canonical(keys: Iterable[str]) -> dict[str, str]:
+    """Stored names by canonical ones; raises `CheckpointError` where two are brought to the same."""
+    stored: dict[str, str] = {}
+    for key in keys:
+        name = canonical_name(key)
+        if name in stored:
+            raise CheckpointError(f"{stored[name]} and {key} are the same parameter, {name}; keep one")
+        stored[name] = key
+    return stored
 
 
 def check_parameters(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> None:

@@ -34,6 +34,12 @@ def _parser() -> argparse.ArgumentParser:
         "-i", "--implementation", action="append", metavar="NAME", help="registered name, or package.module:object"
     )
     running.add_argument("--golden", action="append", metavar="NAME", help="golden to run on (default: all)")
+    running.add_argument("--checkpoint", type=Path, metavar="DIR", help="run on this local Hugging Face BERT instead")
+    running.add_argument("--text", action="append", metavar="TEXT", help="with --checkpoint: an input; its tokenizer reads it")
+    running.add_argument("--batch", type=Path, metavar="FILE", help="with --checkpoint: inputs, as JSON or safetensors")
+    running.add_argument(
+        "--require-activations", action="append", metavar="PATTERN", help="these must be observed (* and ? as in a shell)"
+    )
     running.add_argument("--device", default="cpu", help="torch device (default: cpu)")
     running.add_argument("--dtype", action="append", help="float64, float32, bfloat16 or float16 (default: float32)")
     running.add_argument("--out", type=Path, default=Path("conformance-results"), metavar="DIR", help="where results.jsonl goes")
@@ -90,8 +96,7 @@ def _list(arguments: argparse.Namespace) -> int:
         for r in registered()
     ]
     for name, entry in manifest().items():
-        source = "needs the extra 'real'" if "package_digest" in entry else f"seed {entry['seed']}"
-        rows.append({"kind": "golden", "name": name, "from": f"version {entry['version']}", "origin": source})
+        rows.append({"kind": "golden", "name": name, "from": f"version {entry['version']}", "origin": entry["source"]})
     _table(rows, arguments.format)
     return 0
 
@@ -106,17 +111,32 @@ def _run(arguments: argparse.Namespace) -> int:
 
     return run_all(
         arguments.implementation,
-        arguments.golden,
+        _subjects(arguments),
         arguments.device,
         arguments.dtype or ["float32"],
+        arguments.require_activations or [],
         arguments.out,
         arguments.format,
     )
 
 
-def _verify(arguments: argparse.Namespace) -> int:
-    from conformance.goldens.make import verify
+def _subjects(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What to run on: goldens by name, and the user's own checkpoint."""
     from conformance.goldens.manifest import manifest
+
+    if not arguments.checkpoint:
+        if arguments.text or arguments.batch:
+            raise UsageError("--text and --batch are inputs for a checkpoint; name one with --checkpoint DIR")
+        return dict.fromkeys(arguments.golden or manifest())
+    from conformance.goldens.own import from_directory
+
+    own = from_directory(arguments.checkpoint, arguments.text or (), arguments.batch)
+    return {own.name: own, **dict.fromkeys(arguments.golden or ())}
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from conformance.goldens.manifest import manifest
+    from conformance.goldens.verify import verify
 
     results = [part for name in manifest() for part in verify(name)]
     _table([vars(r) for r in results], arguments.format)

@@ -20,11 +20,19 @@ Change = Callable[[Step, Network], Array | None]
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a fault got wrong, where it is a number: the direction is linear in it to first order."""
+    """What a fault got wrong, where it is a number.
+
+    Attributes:
+        right, wrong: its value in the checkpoint, and the fault's usual one.
+        result: the step's result with any other value.
+        least: values at or below it make no sense.
+    """
 
     name: str
     right: float
     wrong: float
+    result: Callable[[float], Array]
+    least: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -67,23 +75,30 @@ def _activation_form(step: Step, _: Network) -> Array:
     return (gelu_tanh if step.site.activation.kind == "gelu" else gelu)(step.parents[0])
 
 
-def _wrong_epsilon(step: Step) -> Parameter:
-    right = step.site.architecture.layer_norm_eps
-    return Parameter("epsilon", right, 1e-12 if right > 1e-6 else 1e-5)
+def _epsilon_parameter(step: Step) -> Parameter:
+    architecture = step.site.architecture
+    right = architecture.layer_norm_eps
+
+    def result(epsilon: float) -> Array:
+        return _again(step, architecture=architecture.with_(layer_norm_eps=epsilon))
+
+    return Parameter("epsilon", right, 1e-12 if right > 1e-6 else 1e-5, result)
 
 
 def _epsilon(step: Step, _: Network) -> Array:
-    wrong = _wrong_epsilon(step).wrong
-    return _again(step, architecture=step.site.architecture.with_(layer_norm_eps=wrong))
+    parameter = _epsilon_parameter(step)
+    return parameter.result(parameter.wrong)
 
 
 def _scale_missing(step: Step, _: Network) -> Array:
-    return step.value * float(np.sqrt(step.site.architecture.head_size))
+    parameter = _scale_parameter(step)
+    return parameter.result(parameter.wrong)
 
 
 def _scale_parameter(step: Step) -> Parameter:
     assert isinstance(step, Scores)
-    return Parameter("scale", step.scale, 1.0)
+    right = step.scale
+    return Parameter("scale", right, 1.0, lambda scale: step.value * (scale / right))
 
 
 def _mask_ignored(step: Step, _: Network) -> Array:
@@ -141,9 +156,9 @@ def _catalogue() -> tuple[Fault, ...]:
     return (
         Fault("activation-form", gelus, _activation_form,
               "GELU takes the other form (tanh for erf, or erf for tanh)", "candle#900, transformers#11364"),
-        Fault("epsilon", norms, _epsilon, "LayerNorm epsilon is 1e-5 where the checkpoint says 1e-12 (or the reverse)",
-              "keras-hub#642, gluon-nlp#1214", parameter=_wrong_epsilon),
-        Fault("scale-missing", frozenset({"scores"}), _scale_missing, "the scores are not divided by √d",
+        Fault("epsilon", norms, _epsilon, "LayerNorm epsilon is not the checkpoint's",
+              "keras-hub#642, gluon-nlp#1214", parameter=_epsilon_parameter),
+        Fault("scale-missing", frozenset({"scores"}), _scale_missing, "the scores are not divided by √d, or by another number",
               "mlc-llm#3426, flexflow#467", parameter=_scale_parameter),
         Fault("mask-ignored", frozenset({"probs"}), _mask_ignored, "padded keys are attended to", "candle#1552"),
         Fault("residual-missing", norms, _residual_missing, "the residual is not added", "constructed"),

@@ -1,12 +1,14 @@
 """The results file: JSON Lines, one header, a record a check and an activation, one footer. The truth of every report."""
 
 import os
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
+
+from conformance.errors import UsageError
 
 SCHEMA_VERSION = 1
 
@@ -15,6 +17,15 @@ Outcome = Literal["pass", "fail", "error", "crash", "timeout", "skip", "xfail", 
 
 class _Record(msgspec.Struct, frozen=True, tag_field="kind", rename={"overall": "global"}):
     """A line of the file; `kind` says which."""
+
+
+class GoldenRecord(msgspec.Struct, frozen=True):
+    """A golden that is run on: results on different versions or digests are not compared silently."""
+
+    version: int
+    stored_digest: str
+    weights_digest: str
+    source: str
 
 
 class Header(_Record, frozen=True, tag="header"):
@@ -29,11 +40,12 @@ class Header(_Record, frozen=True, tag="header"):
     processor: str
     gpu: str | None
     threads: int
-    goldens: dict[str, str]
-    seeds: dict[str, int]
+    goldens: dict[str, GoldenRecord]
+    checkpoint: str | None
+    false_alarm: float
 
 
-class Error(msgspec.Struct, frozen=True):
+class ErrorRecord(msgspec.Struct, frozen=True):
     """An error: rms and max in sigma (null at exact activations), largest absolute, where."""
 
     rms: float | None
@@ -42,8 +54,8 @@ class Error(msgspec.Struct, frozen=True):
     index: tuple[int, ...]
 
 
-class Fault(msgspec.Struct, frozen=True):
-    """A fault that the filters accept."""
+class FaultRecord(msgspec.Struct, frozen=True):
+    """A fault that explains the error: `estimate` and its standard deviation where it is a number got wrong."""
 
     name: str
     step: str
@@ -51,21 +63,23 @@ class Fault(msgspec.Struct, frozen=True):
     z: float
     parameter: str | None
     estimate: float | None
+    deviation: float | None
 
 
 class ActivationRecord(_Record, frozen=True, tag="activation"):
-    """One activation's verdict; `global` is the global error."""
+    """One activation's verdict on one batch; `global` is the global error."""
 
     implementation: str
     golden: str
     device: str
     dtype: str
+    batch: str
     activation: str
     outcome: Outcome
     role: str | None
-    local: Error | None
-    overall: Error | None
-    faults: list[Fault]
+    local: ErrorRecord | None
+    overall: ErrorRecord | None
+    faults: list[FaultRecord]
     arithmetic: str | None
     limits: dict[str, float]
     excess: float | None
@@ -73,7 +87,10 @@ class ActivationRecord(_Record, frozen=True, tag="activation"):
 
 
 class Sensitivity(msgspec.Struct, frozen=True):
-    """How well one fault would have been seen: at its weakest place, and at how many of the places that it can strike."""
+    """How well one fault would have been seen: at its weakest place, and at how many of the places that it can strike.
+
+    `smallest`, for a fault that is a number got wrong: the least wrong value that shows, at the place where it shows best.
+    """
 
     fault: str
     weakest: str
@@ -85,7 +102,7 @@ class Sensitivity(msgspec.Struct, frozen=True):
 
 
 class CheckRecord(_Record, frozen=True, tag="check"):
-    """One candidate on one golden."""
+    """One check of one candidate on one golden; `judged` of `activations` were observed."""
 
     implementation: str
     golden: str
@@ -95,6 +112,9 @@ class CheckRecord(_Record, frozen=True, tag="check"):
     outcome: Outcome
     reason: str
     seconds: float
+    declared: bool
+    executed: bool
+    exit_code: int
     judged: int
     activations: int
     median_rms: float | None
@@ -142,9 +162,45 @@ class Writer:
             os.fsync(self._file.fileno())
 
 
-def read(path: Path) -> Iterator[Record]:
-    """The records of a results file; a last line that was cut short is left out."""
-    with path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                yield msgspec.json.decode(line, type=Record)
+@dataclass(frozen=True)
+class Results:
+    """A results file, read: header, checks and activations; `complete` unless it has no footer."""
+
+    header: Header | None
+    checks: tuple[CheckRecord, ...]
+    activations: tuple[ActivationRecord, ...]
+    footer: Footer | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run that wrote it came to its end."""
+        return self.footer is not None
+
+
+def read(path: Path) -> Results:
+    """The records of a results file; one that was cut short is read as far as it goes.
+
+    Raises:
+        UsageError: it cannot be opened, is no results file, or is of another schema version.
+    """
+    records: list[Record] = []
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    for number, line in enumerate(lines, 1):
+        if not line.endswith(b"\n"):
+            break  # the last line was being written
+        try:
+            records.append(msgspec.json.decode(line, type=Record))
+        except msgspec.MsgspecError as error:
+            raise UsageError(f"{path}, line {number} is no record of schema {SCHEMA_VERSION}: {error}") from error
+    header = next((r for r in records if isinstance(r, Header)), None)
+    if header is not None and header.schema != SCHEMA_VERSION:
+        raise UsageError(f"{path} is of schema {header.schema}, this is {SCHEMA_VERSION}: run the candidates again")
+    return Results(
+        header,
+        tuple(r for r in records if isinstance(r, CheckRecord)),
+        tuple(r for r in records if isinstance(r, ActivationRecord)),
+        next((r for r in records if isinstance(r, Footer)), None),
+    )

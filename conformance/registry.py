@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from importlib import metadata
 from typing import Any, Protocol
 
-from conformance.errors import ConformanceError, UnknownNameError
+from conformance.errors import ConformanceError, UnknownNameError, UsageError
 
 GROUP = "bert_conformance.implementations"
 SWITCH = "BERT_CONFORMANCE_NO_PLUGINS"
@@ -45,6 +45,25 @@ class _Prepare:
     """A bare `prepare` function, as an implementation."""
 
     prepare: Callable[[Any, str, str], Runner]
+
+
+def as_implementation(found: Any) -> Implementation:
+    """`found` itself where it has `prepare`; a function serves as `prepare`. `UsageError` for anything else."""
+    if isinstance(found, type):
+        raise UsageError(f"{found.__name__} is a class; give an object of it: {found.__name__}()")
+    if hasattr(found, "prepare"):
+        return found  # type: ignore[no-any-return]  # anything with prepare() is one
+    if callable(found):
+        return _Prepare(found)
+    raise UsageError(f"{found!r} is neither an object with prepare() nor a function prepare(checkpoint, device, dtype)")
+
+
+def name_of(implementation: Any) -> str:
+    """What a result calls it: the name that was asked for, else the object's own `name`, its function's or its class's."""
+    if isinstance(implementation, str):
+        return implementation
+    name = getattr(implementation, "name", None) or getattr(implementation, "__name__", None)
+    return name if isinstance(name, str) else type(implementation).__name__
 
 
 def _entry_points() -> dict[str, metadata.EntryPoint]:
@@ -101,8 +120,7 @@ def _imported(importer: Callable[[], Any], label: str) -> Implementation:
         raise
     except Exception as error:
         raise PluginError(f"{label} could not be imported: {error}\n{traceback.format_exc()}") from error
-    if not hasattr(found, "prepare"):
-        if not callable(found):
-            raise PluginError(f"{label} is neither an object with prepare() nor a function prepare(checkpoint, device, dtype)")
-        return _Prepare(found)
-    return found  # type: ignore[no-any-return]  # anything with prepare() is one
+    try:
+        return as_implementation(found)
+    except UsageError as error:
+        raise PluginError(f"{label}: {error}") from error

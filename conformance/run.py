@@ -1,184 +1,202 @@
-"""Running candidates on goldens: prepare, run, judge, and say what came of it. Effects end here; the judge is pure."""
+"""Running a candidate on a golden: prepare it once, call it with each batch, judge what it yields. Effects end here."""
 
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
 
-import numpy as np
-
+from conformance.batch import Batch
+from conformance.case import Case
 from conformance.checkpoint import Checkpoint, rounded_weights
 from conformance.errors import CandidateError, ConformanceError, DependencyMissingError
 from conformance.goldens.golden import Golden, load_golden
-from conformance.judge.evidence import Verdict
+from conformance.judge.evidence import Local, Verdict
 from conformance.judge.judge import Judge
 from conformance.judge.settle import settle
 from conformance.numerics.formats import format_named
 from conformance.oracle import Network
-from conformance.registry import Implementation, load
+from conformance.registry import Implementation, Runner, as_implementation, load, name_of
+from conformance.result import Outcome, Result
+from conformance.shelter import restored
 
-
-@dataclass(frozen=True)
-class Pair:
-    """One thing to run: a candidate on a golden, on a device, in a dtype."""
-
-    implementation: str
-    golden: str
-    device: str = "cpu"
-    dtype: str = "float32"
-
-    def __str__(self) -> str:
-        """For progress and reports."""
-        return f"{self.implementation} on {self.golden}, {self.device}, {self.dtype}"
-
-
-@dataclass(frozen=True)
-class Result:
-    """What came of a pair.
-
-    Attributes:
-        outcome: `pass`, `fail`, `error` (input that cannot be used), `crash` (the candidate raised) or `skip`.
-        reason: why, where it is no pass.
-        exit_code: this result's share of the run's exit code.
-        declared: whether the pair counts as declared; one that the candidate does not support does not.
-        verdicts: an activation each, in the order of computation; those judged before a crash are kept.
-    """
-
-    pair: Pair
-    outcome: str
-    reason: str = ""
-    exit_code: int = 0
-    declared: bool = True
-    seconds: float = 0.0
-    verdicts: tuple[Verdict, ...] = field(default=(), repr=False)
-
-    @property
-    def ran(self) -> bool:
-        """Whether anything was executed and judged."""
-        return self.judged > 0
-
-    @property
-    def judged(self) -> int:
-        """How many activations were judged."""
-        return sum(v.outcome in ("pass", "fail") for v in self.verdicts)
-
-    @property
-    def origins(self) -> tuple[Verdict, ...]:
-        """Activations at which an error begins, in the order of computation."""
-        return tuple(v for v in self.verdicts if v.role == "origin")
-
-    @property
-    def conforms(self) -> bool:
-        """Whether everything that was observed passed."""
-        return self.outcome == "pass"
+T = TypeVar("T")
+Judged = list[tuple[Verdict, tuple[Local, ...]]]
 
 
 def check(
-    implementation: str | Implementation,
+    implementation: str | Any,
     golden: str | Golden = "tiny",
     device: str = "cpu",
     dtype: str = "float32",
     *,
+    require: Sequence[str] = (),
     runs: int = 1,
 ) -> Result:
-    """Judge one implementation (a name, `module:object`, or an object) on one golden; a frozen value, nothing is printed."""
-    name = implementation if isinstance(implementation, str) else type(implementation).__name__
-    pair = Pair(name, golden if isinstance(golden, str) else golden.name, device, dtype)
+    """Judge one implementation on one golden; a frozen value, nothing is printed and nothing is raised.
+
+    Args:
+        implementation: a registered name, `module:object`, an object with `prepare`, or a function that serves as `prepare`.
+        golden: a name, or a golden of one's own (`golden_of`).
+        device: what the candidate is asked for: a torch device string.
+        dtype: and a format's name.
+        require: patterns of activations (as in a shell) that must be observed.
+        runs: among how many such calls the false-alarm probability of 1e-6 is shared.
+    """
+    case = Case(name_of(implementation), golden if isinstance(golden, str) else golden.name, device, dtype)
     start = time.perf_counter()
     verdicts: list[Verdict] = []
-    outcome, reason, code, declared = _attempt(lambda: _judged(implementation, golden, pair, runs, verdicts))
+    with restored():
+        ending = _attempt(lambda: _run(implementation, golden, case, require, runs, verdicts))
     seconds = time.perf_counter() - start
-    return Result(pair, outcome, reason, code, declared, seconds, tuple(verdicts))
+    executed = any(v.outcome in ("pass", "fail") for v in verdicts)
+    return Result(case, ending.outcome, ending.reason, ending.exit_code, ending.declared, executed, seconds, tuple(verdicts))
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """How a case, or one batch of it, ended; graver ones have a higher rank."""
+
+    outcome: Outcome
+    reason: str = ""
+    exit_code: int = 0
+    declared: bool = True
+
+    def __post_init__(self) -> None:
+        # A surrogate in somebody's message must not keep it from being written down.
+        object.__setattr__(self, "reason", self.reason.encode("utf-8", "backslashreplace").decode())
+
+    @property
+    def rank(self) -> int:
+        return ("pass", "skip", "fail", "crash", "error").index(self.outcome)
 
 
 class _Unsupported(Exception):
-    """The candidate does not support the pair; not counted as declared."""
+    """The candidate does not support the case; not counted as declared."""
 
 
-class _Skipped(Exception):
+class _Unavailable(Exception):
     """The machine lacks something; declared, and a counted skip."""
 
 
-def _attempt(work: Callable[[], tuple[str, str]]) -> tuple[str, str, int, bool]:
-    """Outcome, reason, exit code, declared: every way in which a pair can end."""
+class _Crash(Exception):
+    """The candidate's own code raised; the text has its traceback."""
+
+
+def _attempt(work: Callable[[], _Ending]) -> _Ending:
+    """Every way in which a case can end, with its exit code: what is not the candidate's doing is the harness's (3)."""
     try:
-        outcome, reason = work()
-        return outcome, reason, 0 if outcome == "pass" else 1, True
+        return work()
     except _Unsupported as why:
-        return "skip", str(why), 0, False
-    except (_Skipped, DependencyMissingError) as why:
-        return "skip", str(why), 0, True
-    except ConformanceError as error:
-        return "error", str(error), error.exit_code, True
+        return _Ending("skip", str(why), declared=False)
+    except (_Unavailable, DependencyMissingError) as why:
+        return _Ending("skip", str(why))
     except CandidateError as error:
-        return "fail", str(error), 1, True
+        return _Ending("fail", str(error), 1)
+    except _Crash as error:
+        return _Ending("crash", str(error), 1)
+    except ConformanceError as error:
+        return _Ending("error", str(error), error.exit_code)
     except Exception as error:
-        return "crash", f"{type(error).__name__}: {error}\n{traceback.format_exc()}", 1, True
+        text = f"the harness itself failed, please report it: {type(error).__name__}: {error}\n{traceback.format_exc()}"
+        return _Ending("error", text, 3)
 
 
-def _judged(
-    implementation: str | Implementation, golden: str | Golden, pair: Pair, runs: int, verdicts: list[Verdict]
-) -> tuple[str, str]:
-    format_named(pair.dtype)
-    candidate = load(implementation) if isinstance(implementation, str) else implementation
-    golden = load_golden(golden) if isinstance(golden, str) else golden
-    _require_device(pair.device)
-    checkpoint = golden.checkpoint
-    _require_support(candidate, checkpoint, pair)
-    runner = candidate.prepare(checkpoint, pair.device, pair.dtype)
-    network = Network(checkpoint.architecture, rounded_weights(checkpoint, pair.dtype), golden.batch)
-    # Stored activations are those of the unrounded weights, so only where rounding changes none may they be used.
-    stored = golden.activations if "seed" in golden.entry else None
-    judge = Judge(network, pair.dtype, pair.device, runs, stored)
-    judged = []
+def _candidates(call: Callable[[], T]) -> T:
+    """Call the candidate's code. What it raises is its crash, and it may not end the process."""
     try:
-        for item in judge.judge(_pairs(runner(golden.batch.on(pair.device)), network)):
-            judged.append(item)
+        return call()
+    except (CandidateError, DependencyMissingError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise _Crash("".join(traceback.format_exception(error)[-1:] + traceback.format_exception(error)[:-1])) from error
+
+
+def _run(
+    implementation: str | Any, golden: str | Golden, case: Case, require: Sequence[str], runs: int, verdicts: list[Verdict]
+) -> _Ending:
+    format_named(case.dtype)
+    golden = load_golden(golden) if isinstance(golden, str) else golden
+    candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
+    checkpoint = golden.checkpoint
+    _require_device(case.device)
+    _require_support(candidate, checkpoint, case)
+    runner = _candidates(lambda: candidate.prepare(checkpoint, case.device, case.dtype))
+    weights = rounded_weights(checkpoint, case.dtype)
+    judged: Judged = []
+    endings = {}
+    try:
+        for name, batch in golden.batches.items():
+            network = Network(checkpoint.architecture, weights, batch)
+            judge = Judge(network, case.dtype, case.device, runs * len(golden.batches), golden.activations.get(name))
+            endings[name] = _attempt(lambda n=name, b=batch, j=judge: _batch(n, b, j, runner, case, require, judged))  # type: ignore[misc]
     finally:
         verdicts += settle(judged)
-    return _outcome(verdicts)
+    return _together(endings, verdicts)
 
 
-def _outcome(verdicts: list[Verdict]) -> tuple[str, str]:
+def _batch(name: str, batch: Batch, judge: Judge, runner: Runner, case: Case, require: Sequence[str], judged: Judged) -> _Ending:
+    """One call of the runner, judged as it yields."""
+    output = _candidates(lambda: runner(batch.on(case.device)))
+    for verdict, locals_ in judge.judge(_pairs(output, judge.order)):
+        judged.append((replace(verdict, batch=name), locals_))
+    hidden = [v.activation for v, _ in judged if v.batch == name and v.hidden]
+    missing = [n for n in hidden if any(fnmatchcase(n, pattern) for pattern in require)]
+    if missing:
+        raise CandidateError(f"required activations are not observed: {', '.join(missing)}")
+    if set(judge.outputs) <= set(hidden):
+        raise CandidateError(f"no output is exposed: a candidate yields at least one of {', '.join(judge.outputs)}")
+    return _Ending("pass")
+
+
+def _together(endings: Mapping[str, _Ending], verdicts: Sequence[Verdict]) -> _Ending:
+    """The gravest of the batches' endings; where all of them ran to their end, whether an activation fails."""
+    batch, worst = max(endings.items(), key=lambda item: item[1].rank)
+    if worst.outcome != "pass":
+        where = f"batch {batch}: " if len(endings) > 1 else ""
+        others = sum(e.outcome == worst.outcome for e in endings.values()) - 1
+        more = f" (and {others} more batches)" if others else ""
+        return replace(worst, reason=f"{where}{worst.reason}{more}")
     failed = [v for v in verdicts if v.outcome == "fail"]
-    judged = sum(v.outcome != "not_observed" for v in verdicts)
-    if not judged:
-        return "fail", "nothing was judged: the candidate yields no activation; it must expose at least its final hidden state"
     if failed:
-        return "fail", f"{len(failed)} of {judged} judged activations fail, the first at {failed[0].activation}"
-    return "pass", ""
+        judged = sum(v.outcome in ("pass", "fail") for v in verdicts)
+        return _Ending("fail", f"{len(failed)} of {judged} judged activations fail, the first at {failed[0].place}", 1)
+    return _Ending("pass")
 
 
-def _pairs(output: Mapping[str, Any] | Iterator[tuple[str, Any]], network: Network) -> Iterator[tuple[str, Any]]:
-    """A mapping in the order of computation (unknown names last), or the iterator as it is."""
-    if not isinstance(output, Mapping):
-        yield from output
+def _pairs(output: Any, order: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
+    """A mapping in the order of computation (unknown names last), or the iterable's pairs as they come."""
+    if isinstance(output, Mapping):
+        items = _candidates(lambda: list(output.items()))
+        yield from sorted(items, key=lambda item: order.get(item[0], len(order)))
         return
-    order = {name: i for i, name in enumerate(network.table)}
-    yield from sorted(output.items(), key=lambda item: order.get(item[0], len(order)))
+    if not isinstance(output, Iterable):
+        raise CandidateError(f"a runner returns a mapping or an iterable of pairs, not {type(output).__name__}")
+    iterator, end = iter(output), object()
+    while (item := _candidates(lambda: next(iterator, end))) is not end:
+        if not isinstance(item, tuple) or len(item) != 2:
+            raise CandidateError(f"a runner yields pairs of a name and an array, not {type(item).__name__}")
+        yield item
 
 
 def _require_device(device: str) -> None:
     import torch
 
-    kind = device.split(":")[0]
     try:
         torch.empty(1, device=device)
     except Exception as error:
-        raise _Skipped(f"device {device!r} is not to be had here ({kind}): {str(error).splitlines()[0]}") from error
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise _Unavailable(f"device {device!r} is not to be had here: {first}") from error
 
 
-def _require_support(candidate: Implementation, checkpoint: Checkpoint, pair: Pair) -> None:
+def _require_support(candidate: Implementation, checkpoint: Checkpoint, case: Case) -> None:
     supports = getattr(candidate, "supports", None)
     if supports is None:
         return
-    reason = supports(checkpoint.architecture, pair.device, pair.dtype)
-    if reason is not None:
-        raise _Unsupported(reason)
-
-
-def median_rms(verdicts: tuple[Verdict, ...]) -> float | None:
-    """Median over activations of the local RMS in sigma: how well the arithmetic model fits a correct candidate."""
-    values = [v.local.error.rms for v in verdicts if v.local and v.local.error.rms is not None]
-    return float(np.median(values)) if values else None
+    reason = _candidates(lambda: supports(checkpoint.architecture, case.device, case.dtype))
+    if reason is None:
+        return
+    if not isinstance(reason, str) or not reason:
+        raise CandidateError(f"supports() returns None or a reason, not {reason!r}")
+    raise _Unsupported(reason)

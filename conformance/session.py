@@ -1,62 +1,88 @@
-"""One run from the command line: pairs, progress, the results file, the report, the exit code."""
+"""One run from the command line: cases, progress, the results file, the report, the exit code."""
 
 import os
 import platform
-import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
-import msgspec
 from rich.console import Console
 
 from conformance import __version__
-from conformance.goldens.make import TINY_SEED
+from conformance.case import Case
+from conformance.goldens.golden import Golden
 from conformance.goldens.manifest import manifest
-from conformance.records import SCHEMA_VERSION, Header, Writer
+from conformance.judge.statistics import FALSE_ALARM
+from conformance.records import (
+    SCHEMA_VERSION,
+    ActivationRecord,
+    CheckRecord,
+    GoldenRecord,
+    Header,
+    Results,
+    Writer,
+)
 from conformance.registry import registered
 from conformance.report.telling import activation_records, check_record, footer
-from conformance.report.terminal import tell
-from conformance.run import Pair, Result, check
+from conformance.report.views import show
+from conformance.run import check
 
 
 def run_all(
-    implementations: Sequence[str] | None, goldens: Sequence[str] | None, device: str, dtypes: Sequence[str], out: Path, how: str
+    implementations: Sequence[str] | None,
+    goldens: Mapping[str, Golden | None],
+    device: str,
+    dtypes: Sequence[str],
+    require: Sequence[str],
+    out: Path,
+    how: str,
 ) -> int:
-    """Run every pair, write `results.jsonl` into `out`, print the report; returns the exit code."""
+    """Run every case, write `results.jsonl` into `out`, print the report; returns the exit code.
+
+    `goldens` maps a name to a golden of one's own, or to None for the one that is stored under the name.
+    """
     names = implementations or [r.name for r in registered()]
-    pairs = [Pair(i, g, device, t) for g in goldens or list(manifest()) for t in dtypes for i in names]
-    progress = Console(stderr=True)
-    results: list[Result] = []
+    cases = [Case(i, g, device, t) for g in goldens for t in dtypes for i in names]
     path = out / "results.jsonl"
+    checks: list[CheckRecord] = []
+    activations: list[ActivationRecord] = []
     with Writer(path) as writer:
-        writer.write(_header(device))
-        for number, pair in enumerate(pairs, 1):
-            with progress.status(f"{number}/{len(pairs)} {pair}") if progress.is_terminal else nullcontext():
-                result = check(pair.implementation, pair.golden, pair.device, pair.dtype, runs=len(pairs))
-            results.append(result)
+        header = _header(device, goldens)
+        writer.write(header)
+        for number, case in enumerate(cases, 1):
+            with _progress(f"{number}/{len(cases)} {case}"):
+                subject = goldens[case.golden] or case.golden
+                result = check(case.implementation, subject, case.device, case.dtype, require=require, runs=len(cases))
             for record in activation_records(result):
                 writer.write(record)
-            writer.write(check_record(result))
-        end = footer(results)
+                activations.append(record)
+            checks.append(check_record(result))
+            writer.write(checks[-1])
+        end = footer(checks)
         writer.write(end)
-    if how == "json":
-        sys.stdout.write(msgspec.json.encode([check_record(r) for r in results]).decode() + "\n")
-    elif how == "markdown":
-        print("| candidate | outcome | activations |\n| --- | --- | --- |")
-        for r in results:
-            print(f"| {r.pair} | {r.outcome} | {r.judged} of {len(r.verdicts)} |")
-    else:
-        tell(results, end, Console())
+    show(Results(header, tuple(checks), tuple(activations), end), how)
+    if how == "pretty":
         print(f"\nresults: {path}")
     return end.exit_code
 
 
-def _header(device: str) -> Header:
+@contextmanager
+def _progress(text: str) -> Iterator[None]:
+    """A line that tells what runs, on a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(text):
+        yield
+
+
+def _header(device: str, goldens: Mapping[str, Golden | None]) -> Header:
     import torch
 
     gpu = torch.cuda.get_device_name() if device.startswith("cuda") and torch.cuda.is_available() else None
+    entries = manifest()
     return Header(
         schema=SCHEMA_VERSION,
         suite=__version__,
@@ -67,6 +93,11 @@ def _header(device: str) -> Header:
         processor=f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.backends.cpu.get_cpu_capability()}",
         gpu=gpu,
         threads=torch.get_num_threads(),
-        goldens={name: f"{entry['version']}:{entry['stored_digest']}" for name, entry in manifest().items()},
-        seeds={"tiny": TINY_SEED},
+        goldens={
+            name: GoldenRecord(int(e["version"]), e["stored_digest"], e["weights_digest"], e["source"])
+            for name, e in entries.items()
+            if name in goldens and goldens[name] is None
+        },
+        checkpoint=next((g.name for g in goldens.values() if g is not None), None),
+        false_alarm=FALSE_ALARM,
     )

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from conformance import Checkpoint, Tap, TorchBatch, captured
+from conformance import Architecture, Checkpoint, Tap, TorchBatch, captured
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 Runner = Callable[[TorchBatch], "Iterator[tuple[str, torch.Tensor]]"]
+
+
+IGNORED = -100  # the label of a position that has none
 
 
 class HuggingFace:
@@ -25,12 +28,14 @@ class HuggingFace:
         """Nothing is imported or built before `prepare`."""
         self.attention = attention
 
-    def supports(self, architecture: Any, device: str, dtype: str) -> str | None:
+    def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
         """Why not, where transformers' BERT cannot be of this architecture."""
         if architecture.position_embedding_type != "absolute":
             return f"transformers' BERT has no {architecture.position_embedding_type} positions"
         if not architecture.embedding_norm or architecture.shared_layer_norm:
             return "transformers' BERT has a LayerNorm of its own at the embeddings and at each residual"
+        if any(head.startswith("plain_") for head in architecture.heads):
+            return "transformers' BERT has the paper's heads"
         return None
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Runner:
@@ -47,29 +52,34 @@ class HuggingFace:
         a = checkpoint.architecture
         model = _with_heads(a, _config(a, self.attention)).to(torch.float64)
         state = checkpoint.state_dict("float64")
-        if "pretraining" in a.heads:
+        if "masked_lm" in a.heads:
             state["cls.predictions.decoder.weight"] = state["bert.embeddings.word_embeddings.weight"]
             state["cls.predictions.decoder.bias"] = state["cls.predictions.bias"]
         model.load_state_dict(state, strict=True)
         return model
 
 
-def _config(a: Any, attention: str) -> Any:
+def _config(a: Architecture, attention: str) -> Any:
     from transformers import BertConfig
 
-    sizes = {k: v for k, v in a.as_dict().items() if k not in ("heads", "pooler", "embedding_norm", "shared_layer_norm")}
-    return BertConfig(**sizes, attn_implementation=attention)
+    ours = ("heads", "pooler", "embedding_norm", "shared_layer_norm", "position_embedding_type")
+    return BertConfig(**{k: v for k, v in a.as_dict().items() if k not in ours}, attn_implementation=attention)
 
 
-def _with_heads(a: Any, config: Any) -> nn.ModuleDict:
+def _with_heads(a: Architecture, config: Any) -> nn.ModuleDict:
     """BertModel under the name `bert`, and each head under Hugging Face's name for it."""
     from torch import nn
     from transformers import BertModel
-    from transformers.models.bert.modeling_bert import BertPreTrainingHeads
+    from transformers.models.bert.modeling_bert import BertLMPredictionHead
 
     parts: dict[str, nn.Module] = {"bert": BertModel(config, add_pooling_layer=a.pooler)}
-    if "pretraining" in a.heads:
-        parts["cls"] = BertPreTrainingHeads(config)
+    heads: dict[str, nn.Module] = {}
+    if "masked_lm" in a.heads:
+        heads["predictions"] = BertLMPredictionHead(config)
+    if "next_sentence" in a.heads:
+        heads["seq_relationship"] = nn.Linear(a.hidden_size, 2)
+    if heads:
+        parts["cls"] = nn.ModuleDict(heads)
     if "classification" in a.heads:
         parts["classifier"] = nn.Linear(a.hidden_size, a.num_labels)
     return nn.ModuleDict(parts)
@@ -107,27 +117,37 @@ def run(model: nn.ModuleDict, batch: TorchBatch) -> Iterator[tuple[str, torch.Te
     """The forward pass, its interior activations, and the losses of the labels that the batch has."""
 
     def forward() -> dict[str, torch.Tensor]:
-        from torch.nn.functional import cross_entropy
-
         outputs = model["bert"](batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids)
+        heads = dict(model["cls"].named_children()) if "cls" in model else {}
         losses = {}
-        if "cls" in model:
-            tokens, pairs = model["cls"](outputs.last_hidden_state, outputs.pooler_output)
-            if batch.labels is not None and batch.next_sentence_label is not None:
-                masked_lm = cross_entropy(tokens.flatten(0, 1), batch.labels.flatten())
-                next_sentence = cross_entropy(pairs, batch.next_sentence_label)
-                losses = {
-                    "cls.predictions.loss": masked_lm,
-                    "cls.seq_relationship.loss": next_sentence,
-                    "cls.loss": masked_lm + next_sentence,
-                }
+        if "predictions" in heads:
+            tokens = heads["predictions"](outputs.last_hidden_state)
+            losses["cls.predictions.loss"] = _loss(tokens, batch.labels)
+        if "seq_relationship" in heads:
+            pairs = heads["seq_relationship"](outputs.pooler_output)
+            losses["cls.seq_relationship.loss"] = _loss(pairs, batch.next_sentence_label)
         if "classifier" in model:
-            logits = model["classifier"](outputs.pooler_output)
-            if batch.class_labels is not None:
-                losses["classifier.loss"] = cross_entropy(logits, batch.class_labels)
-        return losses
+            losses["classifier.loss"] = _loss(model["classifier"](outputs.pooler_output), batch.class_labels)
+        return _with_total({name: loss for name, loss in losses.items() if loss is not None})
 
     return captured(model, taps(model), forward)
+
+
+def _loss(logits: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor | None:
+    """Mean cross entropy, as Hugging Face's heads compute it; None without labels."""
+    from torch.nn.functional import cross_entropy
+
+    if labels is None or bool((labels == IGNORED).all()):
+        return None
+    return cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED)
+
+
+def _with_total(losses: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """In the order of computation, and the sum of the two pre-training losses where there are both."""
+    pretraining = [loss for name, loss in losses.items() if name.startswith("cls.")]
+    if len(pretraining) < 2:
+        return losses
+    return {**losses, "cls.loss": pretraining[0] + pretraining[1]}
 
 
 hf_eager = HuggingFace("eager")

@@ -6,10 +6,10 @@ sizes, judged and plain, at 6, 12 and 24 layers.
 """
 
 import multiprocessing
-import resource
 import statistics
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,15 @@ def _judged(checkpoint: Checkpoint, batch: Batch) -> float:
 def _peak(layers: int, judged: bool, out: Any) -> None:
     checkpoint, batch = _network(layers)
     (_judged if judged else _plain)(checkpoint, batch)
-    out.put(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    out.put(_high_water_mib())
+
+
+def _high_water_mib() -> float:
+    """VmHWM of this process; `ru_maxrss` would count what the parent held before this process became its own."""
+    for line in Path("/proc/self/status").read_text("utf-8").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise SystemExit("no VmHWM in /proc/self/status: the memory benchmark needs Linux")
 
 
 def _peak_mib(layers: int, judged: bool) -> float:

@@ -1,55 +1,69 @@
-"""A golden, loaded: checkpoint, batch and, where they are stored, the true activations."""
+"""A golden, loaded: network, batches and, where they are stored, the true activations."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from conformance.architecture import Architecture
 from conformance.batch import Batch
-from conformance.checkpoint import Checkpoint, load_directory
+from conformance.checkpoint import Checkpoint
 from conformance.errors import FixtureError, UnknownNameError
-from conformance.goldens import minilm, tiny
 from conformance.goldens.digest import content_digest
 from conformance.goldens.manifest import fixtures_directory, manifest
+from conformance.goldens.recipe import Recipe
+from conformance.goldens.recipes import RECIPES
 from conformance.numerics.formats import Array
 
 
 @dataclass(frozen=True)
 class Golden:
-    """One network with one batch.
+    """One network with the batches that it is run on.
 
     Attributes:
         name, version: the version changes when the meaning of a verdict may.
-        batch: the inputs.
-        activations: true activations that are stored; empty where the oracle computes them on the spot.
+        batches: the inputs, by name; a candidate is prepared once and called with each.
+        activations: true activations that are stored, by batch; the oracle computes what is not.
     """
 
     name: str
     version: int
-    entry: Mapping[str, Any] = field(repr=False)
-    batch: Batch = field(repr=False)
-    activations: Mapping[str, Array] = field(repr=False)
+    batches: Mapping[str, Batch] = field(repr=False)
+    make_checkpoint: Callable[[], Checkpoint] = field(repr=False)
+    activations: Mapping[str, Mapping[str, Array]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        """Regenerated from the seed, or read from the installed package.
+        """Regenerated from the seed, or read from where it lies.
 
         Raises:
-            DependencyMissingError: the package is not installed.
+            DependencyMissingError: it comes from a package that is not installed.
             FixtureError: weights that are not those of the manifest.
         """
-        if "package_digest" in self.entry:
-            return load_directory(minilm.verified_directory(self.entry["package_digest"]))
-        weights = tiny.weights(self.entry["seed"])
-        if content_digest(weights) != self.entry["weights_digest"]:
-            raise FixtureError(f"golden {self.name}: regenerated weights differ from the manifest's digest")
-        return Checkpoint(Architecture.from_config(self.entry["architecture"], heads=tiny.ARCHITECTURE.heads), weights)
+        return self.make_checkpoint()
+
+
+def stored_arrays(batches: Mapping[str, Batch], activations: Mapping[str, Mapping[str, Array]]) -> dict[str, npt.NDArray[Any]]:
+    """What a fixture file holds: `batch/NAME/array` and `activation/NAME/activation`."""
+    arrays: dict[str, npt.NDArray[Any]] = {
+        f"batch/{name}/{key}": array for name, batch in batches.items() for key, array in batch.arrays().items()
+    }
+    arrays |= {f"activation/{name}/{key}": array for name, found in activations.items() for key, array in found.items()}
+    return arrays
+
+
+def _nested(arrays: Mapping[str, npt.NDArray[Any]], what: str) -> dict[str, dict[str, npt.NDArray[Any]]]:
+    found: dict[str, dict[str, npt.NDArray[Any]]] = {}
+    for key, array in arrays.items():
+        kind, batch, name = key.split("/", 2)
+        if kind == what:
+            found.setdefault(batch, {})[name] = array
+    return found
 
 
 def load_golden(name: str, folder: Path | None = None) -> Golden:
@@ -70,8 +84,25 @@ def load_golden(name: str, folder: Path | None = None) -> Golden:
         raise FixtureError(f"golden {name}: {file} cannot be read ({error}); reinstall, or restore it from a checkout") from error
     if content_digest(stored) != entry["stored_digest"]:
         raise FixtureError(f"golden {name}: {file} is not what the manifest describes; it was altered")
-    batch = Batch.of({k.removeprefix("batch."): v for k, v in stored.items() if k.startswith("batch.")})
+    batches = {batch: Batch.of(arrays) for batch, arrays in _nested(stored, "batch").items()}
+    order = entry["batches"]
     activations = {
-        k.removeprefix("activation."): np.asarray(v, np.float64) for k, v in stored.items() if k.startswith("activation.")
+        batch: {key: np.asarray(array, np.float64) for key, array in found.items()}
+        for batch, found in _nested(stored, "activation").items()
     }
-    return Golden(name, int(entry["version"]), entry, batch, activations)
+    recipe = RECIPES[name]
+    return Golden(
+        name,
+        int(entry["version"]),
+        {batch: batches[batch] for batch in order},
+        lambda: _verified(recipe, entry["weights_digest"]),
+        activations,
+    )
+
+
+def _verified(recipe: Recipe, digest: str) -> Checkpoint:
+    """The recipe's network, once its weights are those of the manifest; raises `FixtureError` if they are not."""
+    found = recipe.weights_digest()
+    if found != digest:
+        raise FixtureError(f"golden {recipe.name}: the weights ({recipe.source}) have SHA-256 {found}, expected {digest}")
+    return recipe.checkpoint()

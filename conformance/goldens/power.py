@@ -5,14 +5,14 @@ that it can strike. At exact activations (look-ups) any difference shows: the ex
 """
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
-
-import numpy as np
 
 from conformance.checkpoint import rounded_weights
 from conformance.faults import CATALOGUE
 from conformance.goldens.golden import Golden
-from conformance.judge.filters import directions, matched
+from conformance.judge.filters import directions, expected
+from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.selection import judged_elements
 from conformance.judge.statistics import SEPARABLE_Z
@@ -37,24 +37,31 @@ class Power:
 
 
 def power(golden: Golden, dtype: str) -> list[Power]:
-    """The golden's row of the matrix in one dtype, a cell a fault, in the catalogue's order."""
-    network = Network(golden.checkpoint.architecture, rounded_weights(golden.checkpoint, dtype), golden.batch)
-    hypothesis = next(h for h in hypotheses(dtype) if h.arithmetic.rounding == "modular")
+    """The golden's row of the matrix in one dtype, a cell a fault, in the catalogue's order; every batch's places count."""
+    weights = rounded_weights(golden.checkpoint, dtype)
     found: dict[str, dict[str, float]] = defaultdict(dict)
+    for batch_name, batch in golden.batches.items():
+        mark = f" [{batch_name}]" if len(golden.batches) > 1 else ""
+        for fault, place, z in _expected(Network(golden.checkpoint.architecture, weights, batch), dtype):
+            found[fault][place + mark] = z
+    return [_cell(golden.name, dtype, fault.name, found[fault.name]) for fault in CATALOGUE if found[fault.name]]
+
+
+def _expected(network: Network, dtype: str) -> Iterator[tuple[str, str, float]]:
+    """(fault, place, expected z) over one batch."""
+    hypothesis = next(h for h in hypotheses(dtype) if h.arithmetic.rounding == "modular")
     values: dict[str, Array] = {}
     for name, row in network.table.items():
         segment = Segment(network, name, values)
         values[name] = segment.value
         judged = judged_elements(row, network.batch, segment.value.shape)
-        sigma = np.sqrt(segment.propagate({}, hypothesis)) if not row.exact else np.ones(())
-        for fault, struck, direction in directions(network, segment):
-            if row.exact:
-                found[fault.name][name] = float("inf") if (direction * judged).any() else 0.0
-                continue
-            none = np.zeros_like(direction)
-            result = matched(fault, struck, direction, none, segment, hypothesis, sigma, judged)
-            found[fault.name][name] = result.expected_z if result else 0.0
-    return [_cell(golden.name, dtype, fault.name, found[fault.name]) for fault in CATALOGUE if found[fault.name]]
+        noise = None if row.exact else of_segment(segment, hypothesis, judged)
+        for direction in directions(network, segment):
+            if noise is None:
+                yield direction.fault.name, name, float("inf") if (direction.moved * judged).any() else 0.0
+            else:
+                found = expected(direction, noise)
+                yield direction.fault.name, name, found
 
 
 def _cell(golden: str, dtype: str, fault: str, places: dict[str, float]) -> Power:

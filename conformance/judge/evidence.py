@@ -1,9 +1,11 @@
 """What the judge concludes, as frozen values."""
 
-import math
 from dataclasses import dataclass
+from typing import Literal
 
 from conformance.judge.statistics import SEPARABLE_Z
+
+UNKNOWN = "unknown"  # the kind of an activation that is in no table
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,23 @@ class Error:
 
 
 @dataclass(frozen=True)
+class Estimate:
+    """What the residual says that a fault's parameter is.
+
+    Attributes:
+        parameter: its name.
+        right, wrong: its value in the checkpoint, and the fault's usual one.
+        value, deviation: where the residual leads, and the standard deviation of that; the usual one where nothing was found.
+    """
+
+    parameter: str
+    right: float
+    wrong: float
+    value: float
+    deviation: float
+
+
+@dataclass(frozen=True)
 class Filtered:
     """A fault's matched filter on one local residual.
 
@@ -27,10 +46,12 @@ class Filtered:
         name: the fault's.
         step: the activation whose step it strikes.
         amplitude: <r,d>/<d,d>: 1 where the fault is present, 0 where it is not.
-        z: <r,d> in standard deviations of the noise's own projection.
+        z: <r,d> in standard deviations of the noise's own projection, less what deterministic errors can add.
         expected_z: what z would be if the fault were present.
-        amplitude_sd, amplitude_bound: standard deviation of the amplitude, and what deterministic errors can add to it.
-        parameter, right, wrong: the number that it gets wrong, its value and the fault's; or None.
+        room: how far from 1 the amplitude may be, given the noise: random, up to the threshold, and deterministic, up to its bound.
+        detected: the residual is no noise, by this filter.
+        explained: the fault, taken off, leaves a residual that passes.
+        estimate: for a fault that is a number got wrong.
     """
 
     name: str
@@ -38,42 +59,38 @@ class Filtered:
     amplitude: float
     z: float
     expected_z: float
-    amplitude_sd: float
-    amplitude_bound: float
-    parameter: str | None = None
-    right: float | None = None
-    wrong: float | None = None
-
-    @property
-    def estimate(self) -> float | None:
-        """What the residual says the parameter is."""
-        if self.right is None or self.wrong is None:
-            return None
-        return self.right + self.amplitude * (self.wrong - self.right)
+    room: float
+    detected: bool = False
+    explained: bool = False
+    estimate: Estimate | None = None
 
     @property
     def separable(self) -> bool:
         """Whether the fault, were it there, could be told from noise here."""
         return self.expected_z >= SEPARABLE_Z
 
-    def detects(self, threshold: float) -> bool:
-        """z beyond its threshold, and the residual nearer to the fault than to no fault: |r − d| < |r|, so amplitude > 1/2."""
-        return self.z > threshold and self.amplitude > 0.5
-
-    def names(self, threshold: float) -> bool:
-        """Detected, with an amplitude within its error of 1: random, up to the threshold, and deterministic, up to its bound."""
-        room = threshold * self.amplitude_sd + self.amplitude_bound
-        return self.detects(threshold) and abs(self.amplitude - 1.0) <= room
+    @property
+    def named(self) -> bool:
+        """Detected, of the fault's own size (or of any size where that is a parameter), and nothing is left without it."""
+        return self.detected and self.explained and (self.estimate is not None or abs(self.amplitude - 1.0) <= self.room)
 
 
 @dataclass(frozen=True)
 class Local:
-    """The local judgement under one hypothesis."""
+    """The local judgement under one hypothesis.
+
+    Attributes:
+        hypothesis, arithmetic: in words, and the arithmetic's name.
+        error: the residual in sigma, once the deterministic bound is taken off.
+        surprise: −ln of its likelihood, were it normal, up to a constant: ν/N Σ (e²/2 + ln σ), N elements of ν independent rows.
+        rms_threshold, max_threshold, filter_threshold: the largest that the statistics may be.
+        filters: every fault that was looked for.
+    """
 
     hypothesis: str
     arithmetic: str
     error: Error
-    rows: int
+    surprise: float
     rms_threshold: float
     max_threshold: float
     filter_threshold: float
@@ -82,26 +99,12 @@ class Local:
     @property
     def detected(self) -> tuple[Filtered, ...]:
         """The faults whose filters say that the residual is no noise."""
-        return tuple(f for f in self.filters if f.detects(self.filter_threshold))
+        return tuple(f for f in self.filters if f.detected)
 
     @property
     def named(self) -> tuple[Filtered, ...]:
-        """Of those, the ones that the residual is: nearest to amplitude 1 first."""
-        accepted = [f for f in self.filters if f.names(self.filter_threshold)]
-        return tuple(sorted(accepted, key=lambda f: abs(f.amplitude - 1.0)))
-
-    @property
-    def misfit(self) -> float:
-        """How badly sigma fits the residual, in nats: ν/2 · (ρ² − 1 − ln ρ²), ρ the RMS in sigma over ν independent rows.
-
-        The log-likelihood of normal errors of that RMS, against a sigma that fits them; too wide a sigma costs as well. A step
-        that fails costs what a failure is worth, ln 1/α, and no more: it is a fault, whatever the arithmetic.
-        """
-        ceiling = self.filter_threshold**2 / 2.0
-        if self.error.rms is None or not self.passes:
-            return ceiling
-        square = max(self.error.rms**2, math.exp(-ceiling))
-        return min(self.rows / 2.0 * (square - 1.0 - math.log(square)), ceiling)
+        """Of those, the ones that explain the residual: nearest to amplitude 1 first."""
+        return tuple(sorted((f for f in self.filters if f.named), key=lambda f: abs(f.amplitude - 1.0)))
 
     @property
     def passes(self) -> bool:
@@ -117,8 +120,8 @@ class Local:
         rms, largest = self.error.rms, self.error.max
         if rms is None or largest is None:
             return float("inf") if self.error.max_abs else 0.0
-        named = [f.z / self.filter_threshold for f in self.detected]
-        return max(rms / self.rms_threshold, largest / self.max_threshold, *named)
+        filtered = [abs(f.z) / self.filter_threshold for f in self.detected]
+        return max(rms / self.rms_threshold, largest / self.max_threshold, *filtered)
 
 
 @dataclass(frozen=True)
@@ -127,18 +130,30 @@ class Verdict:
 
     Attributes:
         outcome: `pass`, `fail` or `not_observed`.
+        batch: the name of the golden's batch.
         role: `origin`, `amplifier`, `attenuator` or None.
         local: the local judgement under the hypothesis chosen for this kind of step; None where not judged.
         overall: the global error; None where not judged.
         padded: largest absolute local difference at padded rows, reported and not judged.
-        reason: what broke the contract, or how an exact activation differs, in words.
+        reason: what broke the contract, how an exact activation differs, or why none of it is judged, in words.
     """
 
     activation: str
     kind: str
-    outcome: str
+    outcome: Literal["pass", "fail", "not_observed"]
     role: str | None = None
     local: Local | None = None
     overall: Error | None = None
     padded: float | None = None
     reason: str = ""
+    batch: str = ""
+
+    @property
+    def hidden(self) -> bool:
+        """Whether the candidate does not expose it (and not only that none of it is to be judged)."""
+        return self.outcome == "not_observed" and not self.reason
+
+    @property
+    def place(self) -> str:
+        """The activation, and the batch where it has a name."""
+        return f"{self.activation} [{self.batch}]" if self.batch else self.activation

@@ -5,73 +5,154 @@ each element, b the bound on its deterministic error, and <x,y> = Σ x y / (σ²
 
     amplitude a = <r,d> / <d,d>,        z = <r,d> / sd(<n,d>)
 
-where the standard deviation of the noise's own projection counts every correlation (`Segment.projection_variance`), and what
+where the standard deviation of the noise's own projection counts every correlation (`Noise.projection_variance`), and what
 deterministic errors can add at most, <b,|d|>, is taken off |<r,d>| first. (Turin 1960, *An introduction to matched filters*.)
+
+A fault without a parameter is detected when z passes its threshold and the residual is nearer to the fault than to none,
+|r − d| < |r|, so a > 1/2. One that is a number got wrong is detected by z alone, of either sign, and the number is estimated by
+weighted least squares, which is the matched filter of the result's derivative by that number.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.faults import CATALOGUE, Fault
-from conformance.judge.evidence import Filtered
-from conformance.judge.segment import Override, Segment
-from conformance.judge.selection import Mask
-from conformance.numerics.arithmetic import Hypothesis
+from conformance.faults import CATALOGUE, Fault, Parameter
+from conformance.judge.evidence import Estimate, Filtered
+from conformance.judge.noise import Noise
+from conformance.judge.segment import Segment
 from conformance.numerics.formats import Array
-from conformance.oracle import Network, Step
+from conformance.oracle import Network
+
+NEWTON_STEPS = 20  # quadratic once near; from afar a step can double or halve the value, 2^20 in all
+NUDGE = 2.0**-26  # relative: √u of float64, where the errors of rounding and of linearising a difference are alike
 
 
-def directions(network: Network, segment: Segment) -> Iterator[tuple[Fault, str, Array]]:
-    """Every fault that can strike a step of the segment, the step's name, and the faulty result minus the right one."""
+@dataclass(frozen=True)
+class Direction:
+    """A fault at a step, and how it moves the segment's result."""
+
+    fault: Fault
+    step: str
+    moved: Array
+    parameter: Parameter | None
+    struck: Callable[[float | None], Segment]
+
+    def segment(self, value: float | None = None) -> Segment:
+        """The segment with the fault, or with another value of its parameter."""
+        return self.struck(value)
+
+
+def directions(network: Network, segment: Segment, *, near: bool = True) -> Iterator[Direction]:
+    """The faults that can strike a step of the segment: the near ones, in the activation's own layer, or all others."""
+    layer = network.table[segment.name].layer
     for name, step in segment.steps.items():
+        if (network.table[name].layer == layer) != near:
+            continue
         for fault in CATALOGUE:
-            if not fault.strikes(step.site.activation):
-                continue
-            faulty = fault.change(step, network)
-            if faulty is None or np.array_equal(faulty, step.value):
-                continue
-            result = faulty if segment.is_single_step else segment.value_with(_only(name, faulty))
-            yield fault, name, result - segment.value
+            if fault.strikes(step.site.activation):
+                direction = _direction(fault, name, network, segment)
+                if direction is not None:
+                    yield direction
 
 
-def _only(name: str, faulty: Array) -> Override:
-    def override(step: Step) -> Array | None:
-        return faulty if step.site.activation.name == name else None
+def _direction(fault: Fault, name: str, network: Network, segment: Segment) -> Direction | None:
+    """None where the fault changes nothing there."""
+    step = segment.steps[name]
+    parameter = fault.parameter(step) if fault.parameter else None
 
-    return override
+    def struck(value: float | None) -> Segment:
+        result = fault.change(step, network) if parameter is None or value is None else parameter.result(value)
+        assert result is not None
+        return segment.struck(name, result)
 
-
-def matched(
-    fault: Fault,
-    struck: str,
-    direction: Array,
-    residual: Array,
-    segment: Segment,
-    hypothesis: Hypothesis,
-    sigma: Array,
-    judged: Mask,
-) -> Filtered | None:
-    """One fault's filter; None where the fault does not move the result at all."""
-    limit = segment.bound(hypothesis)
-    weighted = np.where(judged, direction / (sigma**2 + np.square(limit)), 0.0)
-    energy = float((weighted * direction).sum())
-    if energy == 0.0:
+    faulty = fault.change(step, network)
+    if faulty is None or np.array_equal(faulty, step.value):
         return None
-    bound = float((np.abs(weighted) * limit).sum())
-    deviation = float(np.sqrt(segment.projection_variance(weighted, hypothesis)))
+    return Direction(fault, name, segment.struck(name, faulty).value - segment.value, parameter, struck)
+
+
+@dataclass(frozen=True)
+class _Projection:
+    amplitude: float
+    z: float
+    expected_z: float
+    deviation: float
+    bound: float
+
+
+def _project(residual: Array, moved: Array, noise: Noise) -> _Projection | None:
+    weighted = np.where(noise.judged, moved / (noise.sigma**2 + np.square(noise.bound)), 0.0)
+    energy = float((weighted * moved).sum())
+    if energy == 0.0 or not np.isfinite(energy):
+        return None
+    bound = float((np.abs(weighted) * noise.bound).sum())
+    deviation = float(np.sqrt(noise.projection_variance(weighted)))
     projection = float((weighted * residual).sum())
-    amplitude = projection / energy
-    parameter = fault.parameter(segment.steps[struck]) if fault.parameter else None
-    return Filtered(
-        fault.name,
-        struck,
-        amplitude,
-        float(np.sign(projection)) * max(abs(projection) - bound, 0.0) / deviation,
-        max(energy - bound, 0.0) / deviation,
-        deviation / energy,
-        bound / energy,
-        parameter.name if parameter else None,
-        parameter.right if parameter else None,
-        parameter.wrong if parameter else None,
-    )
+    z = float(np.sign(projection)) * max(abs(projection) - bound, 0.0) / deviation
+    return _Projection(projection / energy, z, max(energy - bound, 0.0) / deviation, deviation / energy, bound / energy)
+
+
+def expected(direction: Direction, noise: Noise) -> float:
+    """What z would be if the fault were there."""
+    found = _project(direction.moved, direction.moved, noise)
+    return found.expected_z if found else 0.0
+
+
+@dataclass(frozen=True)
+class Judging:
+    """How a filter's finding is followed up.
+
+    Attributes:
+        threshold: of |z|.
+        noise_of: the noise of a candidate that computes a segment, faulty or not.
+        explains: whether a segment with a fault accounts for what the candidate made.
+    """
+
+    threshold: float
+    noise_of: Callable[[Segment], Noise]
+    explains: Callable[[Segment], bool]
+
+
+def matched(direction: Direction, made: Array, right: Array, noise: Noise, judging: Judging) -> Filtered | None:
+    """One fault's filter on what the candidate made; None where the fault does not move the result at all."""
+    found = _project(made - right, direction.moved, noise)
+    if found is None:
+        return None
+    threshold = judging.threshold
+    room = threshold * found.deviation + found.bound
+    filtered = Filtered(direction.fault.name, direction.step, found.amplitude, found.z, found.expected_z, room)
+    if direction.parameter is None:
+        detected = found.z > threshold and found.amplitude > 0.5
+        return replace(filtered, detected=detected, explained=detected and judging.explains(direction.segment()))
+    parameter = direction.parameter
+    usual = abs(parameter.wrong - parameter.right)
+    if abs(found.z) <= threshold:
+        nothing = Estimate(parameter.name, parameter.right, parameter.wrong, parameter.right, found.deviation * usual)
+        return replace(filtered, estimate=nothing)
+    estimate = _estimated(direction, parameter, made, judging, found.amplitude)
+    is_usual = abs(estimate.value - parameter.wrong) <= threshold * estimate.deviation
+    explained = judging.explains(direction.segment(parameter.wrong if is_usual else estimate.value))
+    return replace(filtered, detected=True, explained=explained, estimate=estimate)
+
+
+def _estimated(direction: Direction, parameter: Parameter, made: Array, judging: Judging, amplitude: float) -> Estimate:
+    """The parameter by weighted least squares, Gauss–Newton from where the filter points; each step under its own value's noise."""
+    start = parameter.right + amplitude * (parameter.wrong - parameter.right)
+    value = start if start > parameter.least else parameter.wrong
+    deviation = math.inf
+    for _ in range(NEWTON_STEPS):
+        segment, nudge = direction.segment(value), NUDGE * value
+        slope = (direction.segment(value + nudge).value - segment.value) / nudge
+        found = _project(made - segment.value, slope, judging.noise_of(segment))
+        if found is None:
+            break
+        deviation = found.deviation
+        # A step may not leave the sensible values, nor more than double or halve the distance to their end.
+        distance = value - parameter.least
+        value = parameter.least + min(max(distance + found.amplitude, distance / 2.0), distance * 2.0)
+        if abs(found.amplitude) <= deviation / 10.0:
+            break
+    return Estimate(parameter.name, parameter.right, parameter.wrong, value, deviation)

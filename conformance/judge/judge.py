@@ -10,19 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from conformance.activations import Activation
+from conformance.activations import Activation, outputs
 from conformance.errors import CandidateError
-from conformance.faults import CATALOGUE
-from conformance.judge.evidence import Error, Local, Verdict
-from conformance.judge.local import locally, measured
+from conformance.judge.evidence import UNKNOWN, Error, Local, Verdict
+from conformance.judge.local import exactly, locally, measured
 from conformance.judge.precheck import accepted_array, known
 from conformance.judge.reference import reference
 from conformance.judge.segment import Segment
 from conformance.judge.selection import Mask, independent_rows, judged_elements
 from conformance.judge.statistics import rms_threshold, share
-from conformance.numerics.arithmetic import Hypothesis, hypotheses
-from conformance.numerics.formats import Array
+from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network
+
+_NONE_JUDGED = "no element of it is judged: a sentence is read off its first token, and every first token is padding"
 
 
 class Judge:
@@ -38,26 +39,30 @@ class Judge:
     def __init__(
         self, network: Network, dtype: str, device: str = "cpu", runs: int = 1, stored: Mapping[str, Array] | None = None
     ) -> None:
-        """Share the run's false-alarm probability among all statistics of all activations, and start the reference."""
+        """Share the run's false-alarm probability among all activations, and start the reference."""
         self._network, self._dtype, self._device = network, dtype, device
         self._hypotheses = hypotheses(dtype)
-        rows = network.table.values()
-        tests = sum(2 + sum(f.strikes(row) for f in CATALOGUE) for row in rows)
-        self._alpha = share(tests * runs)
+        self._alpha = share(len(network.table) * runs)
         sampled = next(h.arithmetic for h in self._hypotheses if h.arithmetic.rounding == "modular")
         self._reference = reference(network, sampled, stored)
-        self._order = {name: i for i, name in enumerate(network.table)}
+        self.order: Mapping[str, int] = {name: i for i, name in enumerate(network.table)}
         self._values: dict[str, Array] = {}
         self._global_errors: dict[str, Array] = {}
         self._waiting: set[str] = set()
         self._seen: set[str] = set()
         self._judged_up_to = -1
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The activations of which a candidate must expose at least one."""
+        return tuple(name for name in outputs(self._network.architecture) if name in self.order)
+
     def judge(self, stream: Iterable[tuple[str, Any]]) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
         """A verdict an activation, with the local judgement under every hypothesis (`settle` picks one a kind of step).
 
         What breaks the contract fails alone: the stream goes on, and later steps are judged from what else was exposed.
         """
+        broken = 0
         for name, value in stream:
             try:
                 row = known(name, self._network.table)
@@ -66,25 +71,35 @@ class Judge:
                     row, value, self._network.architecture, self._network.batch, self._dtype, self._device
                 )
             except CandidateError as error:
-                self._seen.add(name)
-                kind = self._network.table[name].kind if name in self._network.table else "unknown"
-                yield Verdict(name, kind, "fail", "origin", reason=str(error)), ()
+                broken += 1
+                if broken > len(self.order):
+                    raise CandidateError(f"gives no end of activations that are wrong, the last: {error}") from error
+                yield self._refused(name, str(error)), ()
                 continue
             self._seen.add(name)
             self._waiting.add(name)
             if _separates(row):
-                yield from self._flush(self._order[name])
-        yield from self._flush(len(self._order) - 1)
+                yield from self._flush(self.order[name])
+        yield from self._flush(len(self.order) - 1)
+
+    def _refused(self, name: Any, reason: str) -> Verdict:
+        """What breaks the contract, under a name that can be printed."""
+        told = name.encode("utf-8", "backslashreplace").decode() if isinstance(name, str) else repr(type(name))
+        kind = UNKNOWN
+        if told in self.order:
+            self._seen.add(told)
+            kind = self._network.table[told].kind
+        return Verdict(told, kind, "fail", "origin", reason=reason)
 
     def _refuse_repeated(self, name: str) -> None:
         if name in self._seen:
             raise CandidateError("yielded twice")
-        if self._order[name] <= self._judged_up_to:
+        if self.order[name] <= self._judged_up_to:
             raise CandidateError("arrived after the output of its layer; yield activations in the order of computation")
 
     def _flush(self, last: int) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
         """Judge everything up to table index `last`, then let go of all but that last activation."""
-        for name in list(self._order)[self._judged_up_to + 1 : last + 1]:
+        for name in list(self.order)[self._judged_up_to + 1 : last + 1]:
             reference_name, truth, sigma = next(self._reference)
             assert reference_name == name
             if name in self._waiting:
@@ -92,32 +107,34 @@ class Judge:
             elif name not in self._seen:
                 yield Verdict(name, self._network.table[name].kind, "not_observed"), ()
         self._judged_up_to = last
-        for name in [n for n in self._values if self._order[n] < last]:
+        for name in [n for n in self._values if self.order[n] < last]:
             del self._values[name]
             self._global_errors.pop(name, None)
-        self._waiting.clear()
+        self._waiting = {n for n in self._waiting if self.order[n] > last}
 
     def _verdict(self, name: str, truth: Array, global_sigma: Array) -> tuple[Verdict, tuple[Local, ...]]:
         row, value = self._network.table[name], self._values[name]
         judged = judged_elements(row, self._network.batch, value.shape)
         # The activation itself must not stand among its own ancestors.
-        parents = {n: v for n, v in self._values.items() if self._order[n] < self._order[name]}
+        parents = {n: v for n, v in self._values.items() if self.order[n] < self.order[name]}
         segment = Segment(self._network, name, parents)
         residual = value - segment.value
         self._global_errors[name] = np.where(judged, value - truth, 0.0)
+        if not judged.any():
+            return Verdict(name, row.kind, "not_observed", reason=_NONE_JUDGED), ()
         overall = _global_error(self._global_errors[name], global_sigma)
         padded = float(np.abs(np.where(judged, 0.0, residual)).max(initial=0.0))
-        masked_reason = _masked_entries(row, value, self._network, self._hypotheses[0].arithmetic.storage.smallest_normal)
+        storage = self._hypotheses[0].arithmetic.storage
+        reason = _masked_entries(row, value, self._network, storage.smallest_normal)
+        broken = bool(reason)
         locals_: tuple[Local, ...]
         if _is_exact(row, segment):
-            locals_ = (_exact(residual, judged),)
-            reason = _exact_reason(residual, judged, self._hypotheses[0], segment.value) if not locals_[0].passes else ""
+            locals_ = (exactly(self._network, segment, value, judged, storage, self._alpha),)
+            reason = reason or _exact_reason(residual, judged, storage, segment.value)
         else:
-            locals_ = locally(self._network, segment, residual, judged, self._hypotheses, self._alpha)
-            reason = ""
-        reason = masked_reason or reason
-        passes = any(local.passes for local in locals_) and not masked_reason
-        role = None if passes and not overall else self._role(row, segment, judged) if passes else "origin"
+            locals_ = locally(self._network, segment, value, judged, self._hypotheses, self._alpha)
+        passes = any(local.passes for local in locals_) and not broken
+        role = self._role(row, segment, judged) if passes else "origin"
         return Verdict(name, row.kind, "pass" if passes else "fail", role, locals_[0], overall, padded, reason), locals_
 
     def _role(self, row: Activation, segment: Segment, judged: Mask) -> str | None:
@@ -159,12 +176,11 @@ def _global_error(error: Array, sigma: Array) -> Error | None:
     return measured(scaled, error)
 
 
-def _exact(residual: Array, judged: Mask) -> Local:
-    return Local("exact", "exact", measured(None, np.where(judged, residual, 0.0)), 1, 0.0, 0.0, 0.0)
-
-
-def _exact_reason(residual: Array, judged: Mask, hypothesis: Hypothesis, truth: Array) -> str:
-    ulps = np.where(judged, np.abs(residual) / hypothesis.arithmetic.storage.ulp(truth), 0.0)
+def _exact_reason(residual: Array, judged: Mask, storage: Format, truth: Array) -> str:
+    """How an exact activation differs, or an empty text."""
+    ulps = np.where(judged, np.abs(residual) / storage.ulp(truth), 0.0)
+    if not ulps.any():
+        return ""
     return f"{int((ulps > 0).sum())} of {int(judged.sum())} elements differ, by up to {ulps.max():.3g} ULP, where none may"
 
 

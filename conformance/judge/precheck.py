@@ -13,8 +13,10 @@ from conformance.judge.selection import judged_elements
 from conformance.numerics.formats import Array
 
 
-def known(name: str, table: Mapping[str, Activation]) -> Activation:
-    """The table's row for `name`; `CandidateError` for a name that is in no table, with the nearest that is."""
+def known(name: Any, table: Mapping[str, Activation]) -> Activation:
+    """The table's row for `name`; `CandidateError` for what is no name, or one that is in no table, with the nearest that is."""
+    if not isinstance(name, str):
+        raise CandidateError(f"an activation's name is a text, not {type(name).__name__}")
     if name in table:
         return table[name]
     from difflib import get_close_matches
@@ -26,17 +28,22 @@ def known(name: str, table: Mapping[str, Activation]) -> Activation:
 
 def _to_numpy(value: Any) -> tuple[Any, str, str | None]:
     """The array in NumPy float64 or its own dtype, its dtype's name, its device (None where it has none)."""
-    if isinstance(value, np.ndarray):
-        return value, value.dtype.name, None
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value), value.dtype.name, None
     if not hasattr(value, "detach"):
         import torch.utils.dlpack
 
+        if not hasattr(value, "__dlpack__"):
+            raise CandidateError(f"a {type(value).__name__} is no array; NumPy's, torch's and any with __dlpack__ are")
         value = torch.utils.dlpack.from_dlpack(value)
     name = str(value.dtype).removeprefix("torch.")
-    tensor = value.detach().cpu()
-    if tensor.dtype.is_floating_point:
-        tensor = tensor.double()
-    return tensor.numpy(), name, str(value.device)
+    try:
+        tensor = value.detach().cpu()
+        if tensor.dtype.is_floating_point:
+            tensor = tensor.double()
+        return tensor.resolve_conj().resolve_neg().numpy(), name, str(value.device)
+    except Exception as error:  # sparse, nested, quantized, meta: each raises an error of its own
+        raise CandidateError(f"a tensor of layout {value.layout} on {value.device} cannot be read: {error}") from error
 
 
 def accepted_array(row: Activation, value: Any, architecture: Architecture, batch: Batch, dtype: str, device: str) -> Array:

@@ -32,7 +32,7 @@ def reference(
     lanes: dict[str, list[Array]] = {}
     for name, row in network.table.items():
         step = network.step(name, *(lanes[p][0] for p in row.parents))
-        value = step.value if not stored else stored[name]
+        value = stored[name] if stored and name in stored else step.value
         deviation = np.sqrt(step.roundings(arithmetic).variance()) if not row.exact else np.zeros(())
         noisy = []
         for lane in range(1, replicas + 1):

@@ -4,7 +4,8 @@ Usually one step. Where a candidate hides a parent, the oracle computes it as we
 correct candidate may make is propagated through: elementwise for sigma, backwards for the noise's projection on a direction.
 """
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -12,13 +13,30 @@ import numpy as np
 from conformance.numerics.arithmetic import Arithmetic, Hypothesis
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Network, Step
-from conformance.oracle.maps import Roundings
+from conformance.oracle.maps import LinearMap, Roundings
 
 ORACLE = FORMATS["float64"]
 
 COUPLING = {"scores", "probs", "context", "first_token_linear"}  # steps at which positions meet
 
-Override = Callable[[Step], Array | None]
+
+class _Struck(Step):
+    """A step that a fault has changed: another result, and roundings that are larger where it is, in proportion of the ulps."""
+
+    def __init__(self, step: Step, result: Array) -> None:
+        super().__init__(step.site, *step.parents)
+        self._step, self._result = step, result
+
+    @property
+    def value(self) -> Array:
+        return self._result
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        return self._step.jacobians()
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        ulp = arithmetic.storage.ulp
+        return self._step.roundings(arithmetic).scaled(np.maximum(ulp(self._result) / ulp(self._step.value), 1.0))
 
 
 class Segment:
@@ -31,7 +49,7 @@ class Segment:
         self._names = self._hidden(observed)
         used = {p for n in self._names for p in network.table[n].parents}
         self.leaves = {p: observed[p] for p in used if p not in self._names}
-        self.steps = self._evaluate(lambda _: None)[0]
+        self.steps: Mapping[str, Step] = self._evaluate()
         self._roundings: dict[tuple[str, Arithmetic], Roundings] = {}
 
     def _hidden(self, observed: Mapping[str, Array]) -> list[str]:
@@ -42,22 +60,31 @@ class Segment:
             todo += parents
         return [n for n in table if n in found]
 
-    def _evaluate(self, override: Override) -> tuple[dict[str, Step], Array]:
+    def _evaluate(self) -> dict[str, Step]:
         values, steps = dict(self.leaves), {}
         for n in self._names:
             steps[n] = self._network.step(n, *(values[p] for p in self._network.table[n].parents))
-            changed = override(steps[n])
-            values[n] = steps[n].value if changed is None else changed
-        return steps, values[self.name]
+            values[n] = steps[n].value
+        return steps
 
     @property
     def value(self) -> Array:
         """The activation that the captured parents call for."""
         return self.steps[self.name].value
 
-    def value_with(self, override: Override) -> Array:
-        """The same with some steps computed by `override` (where it returns an array): what a fault would make of it."""
-        return self._evaluate(override)[1]
+    def struck(self, name: str, result: Array) -> "Segment":
+        """The same where the step `name` gives `result`: what a fault there makes of the segment. Later steps alone are redone."""
+        other = copy.copy(self)
+        other._roundings = {}
+        other.steps = {**self.steps, name: _Struck(self.steps[name], result)}
+        changed = {name}
+        for n in self._names[self._names.index(name) + 1 :]:
+            parents = self._network.table[n].parents
+            if changed.intersection(parents):
+                known = (self.leaves[p] if p in self.leaves else other.steps[p].value for p in parents)
+                other.steps[n] = self._network.step(n, *known)
+                changed.add(n)
+        return other
 
     @cached_property
     def couples_positions(self) -> bool:
@@ -83,12 +110,14 @@ class Segment:
         if hypothesis.parents == "as captured":
             return {}
         rounding = hypothesis.arithmetic.storage.rounding_variance
-        return {n: rounding(v) for n, v in self.leaves.items() if not self._network.table[n].exact}
+        # A look-up is no rounding of anything; a copy is, of what it copies.
+        return {n: rounding(v) for n, v in self.leaves.items() if self._network.table[n].parents}
 
     def propagate(self, leaves: Mapping[str, Array], hypothesis: Hypothesis | None = None) -> Array:
         """Elementwise variance of the result, for leaves of these variances and, given a hypothesis, every step's roundings.
 
-        A hidden step's deterministic bound b enters as a variance b²: the worst case as if it were random.
+        A hidden step's deterministic bound b enters as a variance b²: its error has a sign that is fixed, but the weights that
+        later steps sum it with have signs that know nothing of it, so that it adds up as random terms of that size do.
         """
         variances = dict(leaves)
         for n in self._names:

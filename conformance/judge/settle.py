@@ -1,8 +1,12 @@
-"""Settling the hypotheses: a candidate computes every step of one kind in one arithmetic.
+"""Settling the hypotheses: a candidate computes every step of one kind, in one part of the network, in one arithmetic.
 
-Which one is decided by all activations of the kind together, by least misfit (`Local.misfit`), so that one faulty step cannot
-buy itself a wider sigma that none of its like needs. Whether a step consumed its parents rounded or not may differ from place to
-place; it passes if either fits.
+Which one is decided by all activations of the kind together, by likelihood, so that one faulty step cannot buy itself a wider sigma
+that none of its like needs. An arithmetic costs a step what its residual is less likely under it than under the likeliest that
+passes (`Local.surprise`), in nats, but no more than what a failure is worth, ln 1/α: with more evidence than that against it the
+step is a fault, whatever the arithmetic. Of equal costs, the tightest arithmetic.
+
+The parts, embeddings, encoder, pooler and heads, are often written apart and may differ. Whether a step consumed its parents
+rounded or not may differ from place to place; it passes if either fits.
 """
 
 from collections import defaultdict
@@ -13,22 +17,30 @@ from conformance.judge.evidence import Local, Verdict
 
 
 def settle(judged: Iterable[tuple[Verdict, tuple[Local, ...]]]) -> list[Verdict]:
-    """Every verdict under the arithmetic that fits its kind of step best; of equal ones, the tightest."""
+    """Every verdict under the arithmetic that fits its kind of step best."""
     judged = list(judged)
-    misfits: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    total: defaultdict[tuple[str, str], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for verdict, locals_ in judged:
-        for arithmetic, cheapest in _by_arithmetic(locals_).items():
-            misfits[verdict.kind][arithmetic] += cheapest
-    chosen = {kind: min(costs, key=lambda a: costs[a]) for kind, costs in misfits.items()}
-    return [_under(v, _best(ls, chosen.get(v.kind, "exact"))) if ls else v for v, ls in judged]
+        for arithmetic, cost in _costs(locals_).items():
+            total[_group(verdict)][arithmetic] += cost
+    chosen = {group: min(costs, key=lambda a: costs[a]) for group, costs in total.items()}
+    return [_under(v, _best(ls, chosen.get(_group(v), "exact"))) if ls else v for v, ls in judged]
 
 
-def _by_arithmetic(locals_: tuple[Local, ...]) -> dict[str, float]:
-    """The least misfit under each arithmetic; an exact step has no say."""
+def _group(verdict: Verdict) -> tuple[str, str]:
+    """The kind of step, and the part of the network: the first part of the activation's name."""
+    return verdict.kind, verdict.activation.split(".")[0]
+
+
+def _costs(locals_: tuple[Local, ...]) -> dict[str, float]:
+    """The cost of each arithmetic, the tightest first; an exact step has no say."""
+    considered = [local for local in locals_ if local.arithmetic != "exact"]
+    least = min((local.surprise for local in considered if local.passes), default=0.0)
     costs: dict[str, float] = {}
-    for local in locals_:
-        if local.arithmetic != "exact":
-            costs[local.arithmetic] = min(local.misfit, costs.get(local.arithmetic, local.misfit))
+    for local in considered:
+        failure = local.filter_threshold**2 / 2.0  # ln 2/α
+        cost = min(local.surprise - least, failure) if local.passes else failure
+        costs[local.arithmetic] = min(cost, costs.get(local.arithmetic, cost))
     return costs
 
 

@@ -39,5 +39,5 @@ def max_threshold(count: int, alpha: float) -> float:
 
 
 def projection_threshold(alpha: float) -> float:
-    """The largest one-sided projection on a fixed direction, in its own standard deviations: exp(−t²/2) = alpha."""
-    return math.sqrt(2.0 * math.log(1.0 / alpha))
+    """The largest projection on a fixed direction, of either sign, in its own standard deviations: 2 exp(−t²/2) = alpha."""
+    return math.sqrt(2.0 * math.log(2.0 / alpha))

@@ -14,13 +14,15 @@ from conformance.oracle.step import Step, elementwise
 
 LABELS = {
     "masked_lm_loss": "labels",
+    "masked_lm_loss_of_log_probs": "labels",
     "next_sentence_loss": "next_sentence_label",
+    "next_sentence_loss_of_log_probs": "next_sentence_label",
     "classification_loss": "class_labels",
 }
 
 
-class CrossEntropy(Step):
-    """L = mean over labelled rows of log Σ_c exp(x_c) − x_label; rows labelled -100 do not count. (..., C) -> ()."""
+class _Labelled(Step):
+    """A mean over the rows that have a label."""
 
     @cached_property
     def _labels(self) -> Ids:
@@ -34,6 +36,16 @@ class CrossEntropy(Step):
     def _rows(self) -> tuple[Array, Ids]:
         kept = self._labels != IGNORED_LABEL
         return self.parents[0][kept], self._labels[kept]
+
+    def _scattered(self, slope: Array) -> LinearMap:
+        """The Jacobian with that slope at labelled rows, 0 elsewhere."""
+        full = np.zeros_like(self.parents[0])
+        full[self._labels != IGNORED_LABEL] = slope / max(len(slope), 1)
+        return LinearMap(lambda v: np.asarray((full**2 * v).sum()), lambda w: full * w)
+
+
+class CrossEntropy(_Labelled):
+    """L = mean over labelled rows of log Σ_c exp(x_c) − x_label; rows labelled -100 do not count. (..., C) -> ()."""
 
     @cached_property
     def _log_probs(self) -> Array:
@@ -52,9 +64,7 @@ class CrossEntropy(Step):
         _, labels = self._rows
         slope = np.exp(self._log_probs)
         slope[np.arange(len(labels)), labels] -= 1.0
-        full = np.zeros_like(self.parents[0])
-        full[self._labels != IGNORED_LABEL] = slope / max(len(labels), 1)
-        return (LinearMap(lambda v: np.asarray((full**2 * v).sum()), lambda w: full * w),)
+        return (self._scattered(slope),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """A row: u²/3 · (m² + (s_label − m)² + l² + (2 ulps of exp)² + (2 ulps of log)² l² + C): shift, log-sum-exp, difference.
@@ -73,6 +83,33 @@ class CrossEntropy(Step):
         count = max(len(labels), 1)
         mean = u2 * (count + 1) * self.value**2 + arithmetic.storage.rounding_variance(self.value)
         return elementwise(np.asarray(row.sum() / count**2 + mean))
+
+
+class NegativeLogLikelihood(_Labelled):
+    """L = −mean over labelled rows of l_label, l the log-probabilities; rows labelled -100 do not count. (..., C) -> ()."""
+
+    @cached_property
+    def _chosen(self) -> Array:
+        log_probs, labels = self._rows
+        return np.take_along_axis(log_probs, labels[:, None], -1)
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation, a 0-d array."""
+        return np.asarray(-self._chosen.mean())
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """∂L/∂l = −onehot(label) / N at labelled rows, 0 elsewhere."""
+        log_probs, labels = self._rows
+        slope = np.zeros_like(log_probs)
+        slope[np.arange(len(labels)), labels] = -1.0
+        return (self._scattered(slope),)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """The mean's accumulation, at most N partial sums of at most L, and the rounding of the result."""
+        u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
+        mean = u2 * (len(self._chosen) + 1) * self.value**2
+        return elementwise(np.asarray(mean + arithmetic.storage.rounding_variance(self.value)))
 
 
 class TotalLoss(Sum):

@@ -23,6 +23,10 @@ class LinearMap:
     variance: Callable[[Array], Array]
     adjoint: Callable[[Array], Array]
 
+    def then_times(self, factor: Array) -> "LinearMap":
+        """diag(factor) J, for a factor that is not negative."""
+        return LinearMap(lambda v: factor**2 * self.variance(v), lambda w: self.adjoint(factor * w))
+
 
 def identity() -> LinearMap:
     """J = 1."""
@@ -73,6 +77,11 @@ class Roundings:
         """Elementwise variance of the result."""
         first, *rest = (s.to_result.variance(s.variance) for s in self.sources)
         return sum(rest, start=first)
+
+    def scaled(self, factor: Array) -> "Roundings":
+        """Those of a result whose errors are `factor` times larger, elementwise."""
+        sources = (Source(s.variance, s.to_result.then_times(factor)) for s in self.sources)
+        return Roundings(tuple(sources), factor * self.bound)
 
     def twice(self) -> "Roundings":
         """Those of two independent computations: variances and bounds double."""

@@ -10,14 +10,14 @@ from functools import cached_property
 
 from conformance.activations import Activation, table
 from conformance.architecture import Architecture
-from conformance.batch import Batch
+from conformance.batch import IGNORED_LABEL, Batch, Ids
 from conformance.numerics.formats import Array
 from conformance.oracle.embeddings import Copy, PositionLookup, Sinusoids, Sum, TokenTypeLookup, WordLookup
-from conformance.oracle.losses import LABELS, CrossEntropy, TotalLoss
+from conformance.oracle.losses import LABELS, CrossEntropy, NegativeLogLikelihood, TotalLoss
 from conformance.oracle.norm import Norm
 from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
 from conformance.oracle.products import Context, FirstTokenLinear, Linear, Scores
-from conformance.oracle.softmax import Probabilities
+from conformance.oracle.softmax import LogSoftmax, Probabilities
 from conformance.oracle.step import Site, Step
 
 EQUATIONS: Mapping[str, type[Step]] = {
@@ -38,11 +38,23 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "gelu_pytorch_tanh": GeluTanh,
     "relu": Relu,
     "tanh": Tanh,
+    "log_softmax": LogSoftmax,
     "masked_lm_loss": CrossEntropy,
+    "masked_lm_loss_of_log_probs": NegativeLogLikelihood,
     "next_sentence_loss": CrossEntropy,
+    "next_sentence_loss_of_log_probs": NegativeLogLikelihood,
     "classification_loss": CrossEntropy,
     "total_loss": TotalLoss,
 }
+
+
+def _defines_loss(labels: Ids | None, batch: Batch) -> bool:
+    """Whether a row has a label, and none that has one rests on padding (a sentence rests on its first token)."""
+    if labels is None:
+        return False
+    labelled = labels != IGNORED_LABEL
+    attended = batch.mask if labels.ndim == 2 else batch.mask[:, 0]
+    return bool(labelled.any() and attended[labelled].all())
 
 
 @dataclass(frozen=True)
@@ -55,12 +67,12 @@ class Network:
 
     @cached_property
     def table(self) -> dict[str, Activation]:
-        """The activations that this batch defines: a loss only where its labels are given."""
+        """The activations that this batch defines: a loss only where rows have labels, all of them at what is attended to."""
         given = self.batch.arrays()
         rows: dict[str, Activation] = {}
         for name, row in table(self.architecture).items():
-            has_labels = LABELS.get(row.kind, "input_ids") in given
-            if has_labels and all(parent in rows for parent in row.parents):
+            labels = LABELS.get(row.kind)
+            if (labels is None or _defines_loss(given.get(labels), self.batch)) and all(parent in rows for parent in row.parents):
                 rows[name] = row
         return rows
 

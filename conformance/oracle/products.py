@@ -10,8 +10,9 @@ the last term for the store (Higham 2002, section 3.1, with Higham and Mary 2019
 or be what accumulation starts from (a BLAS with beta = 1): Σ s_k² is the larger of both, with s_k + b in the second.
 
 Σ s_k² is estimated from at most eight block partial sums. Between a block's ends, s_{i-1} and s_i, the partial sums are taken as a
-Brownian bridge: over m terms Σ s² = m · (s_{i-1}² + s_{i-1} s_i + s_i²)/3 + m · t/6, with t the mean over blocks of the squared
-increments (Revuz and Yor 1999, chapter I, exercise 3.10). Blocked and pairwise orders make smaller errors.
+Brownian bridge: over m terms Σ s² = m · (s_{i-1}² + s_{i-1} s_i + s_i²)/3 + m · t/6 (Revuz and Yor 1999, chapter I, exercise
+3.10). Σ t over the blocks is the larger of the squared increments' and the squared terms' sum: the first sees a drift, the second
+terms that cancel within a block. Blocked and pairwise orders make smaller errors.
 """
 
 from functools import cached_property
@@ -41,7 +42,8 @@ def partial_squares(left: Array, right: Array, bias: Array | float = 0.0) -> Arr
         increments = increments + increment**2
         before = after
     from_bias = 2.0 * bias * sums + length * np.square(bias)
-    return np.asarray(squares + np.maximum(from_bias, 0.0) + length / 6.0 / (len(edges) - 1) * increments)
+    spread = np.maximum(increments, product(left**2, right**2))
+    return np.asarray(squares + np.maximum(from_bias, 0.0) + length / 6.0 / (len(edges) - 1) * spread)
 
 
 def accumulation_variance(squares: Array, y: Array, arithmetic: Arithmetic) -> Array:

@@ -1,4 +1,4 @@
-"""Attention probabilities: softmax over the keys that the mask lets through."""
+"""Softmax over the keys that the mask lets through (attention probabilities), and log-softmax over classes."""
 
 from functools import cached_property
 
@@ -59,3 +59,45 @@ class Probabilities(Step):
         floor = max(arithmetic.storage.smallest_normal**2 / 3.0, arithmetic.storage.floor_variance)
         own = np.maximum(p**2 * relative + arithmetic.store_variance(p), floor)
         return Roundings((Source(own, identity()), Source(a2 * partial + u2, shared_by_row(p))))
+
+
+class LogSoftmax(Step):
+    """l_j = x_j − m − log Σ_k exp(x_k − m), m the largest; (..., C)."""
+
+    @cached_property
+    def _parts(self) -> tuple[Array, Array]:
+        """m and log Σ exp(x − m), a row each."""
+        x = self.parents[0]
+        top = x.max(-1, keepdims=True)
+        return top, np.log(np.exp(x - top).sum(-1, keepdims=True))
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        top, log_sum = self._parts
+        return np.asarray(self.parents[0] - top - log_sum)
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """∂l_i/∂x_j = δ_ij − p_j, so the variance is (1 − 2 p_i) v_i + Σ_j p_j² v_j."""
+        p = np.exp(self.value)
+
+        def variance(v: Array) -> Array:
+            return np.asarray(np.maximum((1.0 - 2.0 * p) * v + (p**2 * v).sum(-1, keepdims=True), 0.0))
+
+        return (LinearMap(variance, lambda w: w - p * w.sum(-1, keepdims=True)),)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """u is the inner operations' unit roundoff, a the accumulation's; log Σ is L.
+
+        - elementwise: u²/3 · ((x − m)² + l²) for the two differences; then the store;
+        - one a row, adding to every element: the sum's relative error a²/3 · Σ C_k²/C² (a derivative of 1 in L), that of exp, at
+          most (2a · ulps of exp)²/3 where one term has all the weight, (2a · ulps of log)²/3 · L² and u²/3 · ((m + L)² + L²) for
+          the rounding of L and of m + L, since a kernel may form x − (m + L).
+        """
+        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
+        (top, log_sum), value = self._parts, self.value
+        shared = a2 * ((np.cumsum(np.exp(value), -1) ** 2).sum(-1, keepdims=True) + (2.0 * FUNCTION_ULP["exp"]) ** 2)
+        shared = shared + a2 * (2.0 * FUNCTION_ULP["log"] * log_sum) ** 2 + u2 * ((top + log_sum) ** 2 + log_sum**2)
+        own = u2 * ((self.parents[0] - top) ** 2 + value**2) + arithmetic.store_variance(value)
+        own = np.maximum(own, arithmetic.storage.floor_variance)
+        return Roundings((Source(own, identity()), Source(shared, shared_by_row(np.ones_like(value)))))

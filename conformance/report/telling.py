@@ -1,4 +1,4 @@
-"""From results to records: what the file says of a pair. Pure."""
+"""From results to records: what the file says of a case. Pure; everything that is shown is made from the records."""
 
 import math
 from collections import Counter, defaultdict
@@ -6,49 +6,75 @@ from collections.abc import Iterable
 
 from conformance.judge.evidence import Error, Filtered, Verdict
 from conformance.judge.statistics import SEPARABLE_Z
-from conformance.records import ActivationRecord, CheckRecord, Fault, Footer, Sensitivity
-from conformance.records import Error as ErrorRecord
-from conformance.run import Result, median_rms
+from conformance.records import ActivationRecord, CheckRecord, ErrorRecord, FaultRecord, Footer, Sensitivity
+from conformance.result import Result
 
 
 def check_record(result: Result) -> CheckRecord:
-    """The pair's record."""
-    pair = result.pair
+    """The case's record."""
+    case, (judged, activations) = result.case, result.coverage
     return CheckRecord(
-        pair.implementation, pair.golden, pair.device, pair.dtype, "values", result.outcome,  # type: ignore[arg-type]
-        result.reason, result.seconds, result.judged, len(result.verdicts), median_rms(result.verdicts), excludes(result.verdicts),
-    )  # fmt: skip
+        implementation=case.implementation,
+        golden=case.golden,
+        device=case.device,
+        dtype=case.dtype,
+        check=case.check,
+        outcome=result.outcome,
+        reason=result.reason,
+        seconds=result.seconds,
+        declared=result.declared,
+        executed=result.executed,
+        exit_code=result.exit_code,
+        judged=judged,
+        activations=activations,
+        median_rms=result.median_rms,
+        excludes=excludes(result.verdicts),
+    )
 
 
 def activation_records(result: Result) -> list[ActivationRecord]:
-    """A record an activation."""
+    """A record an activation and batch."""
     return [_activation(result, verdict) for verdict in result.verdicts]
 
 
 def _activation(result: Result, v: Verdict) -> ActivationRecord:
-    pair, local = result.pair, v.local
+    case, local = result.case, v.local
     limits = {"rms": local.rms_threshold, "max": local.max_threshold, "filter": local.filter_threshold} if local else {}
     return ActivationRecord(
-        pair.implementation, pair.golden, pair.device, pair.dtype, v.activation, v.outcome, v.role,  # type: ignore[arg-type]
-        _error(local.error if local else None), _error(v.overall),
-        [_fault(f) for f in local.named] if local else [],
-        local.hypothesis if local else None, limits, local.excess if local and math.isfinite(local.excess) else None, v.reason,
-    )  # fmt: skip
+        implementation=case.implementation,
+        golden=case.golden,
+        device=case.device,
+        dtype=case.dtype,
+        batch=v.batch,
+        activation=v.activation,
+        outcome=v.outcome,
+        role=v.role,
+        local=_error(local.error if local else None),
+        overall=_error(v.overall),
+        faults=[_fault(f) for f in local.named] if local else [],
+        arithmetic=local.hypothesis if local else None,
+        limits=limits,
+        excess=local.excess if local and math.isfinite(local.excess) else None,
+        reason=v.reason,
+    )
 
 
 def _error(error: Error | None) -> ErrorRecord | None:
     return ErrorRecord(error.rms, error.max, error.max_abs, error.index) if error else None
 
 
-def _fault(f: Filtered) -> Fault:
-    return Fault(f.name, f.step, f.amplitude, f.z, f.parameter, f.estimate)
+def _fault(f: Filtered) -> FaultRecord:
+    e = f.estimate
+    return FaultRecord(
+        f.name, f.step, f.amplitude, f.z, e.parameter if e else None, e.value if e else None, e.deviation if e else None
+    )
 
 
 def excludes(verdicts: Iterable[Verdict]) -> list[Sensitivity]:
     """Each fault's sensitivity at the place where it would have shown least; what a pass excludes and what it cannot.
 
-    For a fault with a parameter, the smallest value that would have been separable there: the direction is linear in it, so
-    z grows with its distance from the right value.
+    For a fault with a parameter, the smallest value that would have been separable where it shows best: the direction is linear
+    in it, so z grows with its distance from the right value.
     """
     places: defaultdict[str, list[Filtered]] = defaultdict(list)
     for verdict in verdicts:
@@ -56,27 +82,23 @@ def excludes(verdicts: Iterable[Verdict]) -> list[Sensitivity]:
             places[f.name].append(f)
     told = []
     for name, filters in places.items():
-        weakest = min(filters, key=lambda f: f.expected_z)
+        weakest, best = (choose(filters, key=lambda f: f.expected_z) for choose in (min, max))
         separable = sum(f.separable for f in filters)
-        told.append(
-            Sensitivity(name, weakest.step, weakest.expected_z, separable, len(filters), weakest.parameter, _smallest(filters))
-        )
+        parameter = best.estimate.parameter if best.estimate else None
+        told.append(Sensitivity(name, weakest.step, weakest.expected_z, separable, len(filters), parameter, _smallest(best)))
     return sorted(told, key=lambda s: s.expected_z)
 
 
-def _smallest(filters: list[Filtered]) -> float | None:
-    """The smallest wrong value of the fault's parameter that shows at the best place; None without a parameter."""
-    best = max(filters, key=lambda f: f.expected_z)
-    if best.parameter is None or best.right is None or best.wrong is None or best.expected_z == 0.0:
-        return None
-    return best.right + (best.wrong - best.right) * SEPARABLE_Z / best.expected_z
+def _smallest(best: Filtered) -> float | None:
+    """The wrong value of the fault's parameter that would be at z = 12; None without a parameter."""
+    e = best.estimate
+    return e.right + (e.wrong - e.right) * SEPARABLE_Z / best.expected_z if e and best.expected_z else None
 
 
-def footer(results: Iterable[Result]) -> Footer:
+def footer(checks: Iterable[CheckRecord]) -> Footer:
     """The counts of a run and its exit code: the gravest of 3 (harness), 2 (usage), 1 (does not conform, or nothing judged)."""
-    results = list(results)
-    codes = {r.exit_code for r in results}
-    code = max(codes, default=1)
-    if not any(r.ran for r in results):
+    checks = list(checks)
+    code = max((c.exit_code for c in checks), default=1)
+    if not any(c.executed for c in checks):
         code = max(code, 1)
-    return Footer(sum(r.declared for r in results), sum(r.ran for r in results), dict(Counter(r.outcome for r in results)), code)
+    return Footer(sum(c.declared for c in checks), sum(c.executed for c in checks), dict(Counter(c.outcome for c in checks)), code)

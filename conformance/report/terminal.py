@@ -1,91 +1,110 @@
-"""The terminal's report: counts first, then candidates, worst first."""
+"""The terminal's report: counts first, then candidates, worst first. A pure function of the records."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from conformance.faults import BY_NAME
-from conformance.records import Footer, Sensitivity
-from conformance.report.telling import excludes
-from conformance.run import Result, median_rms
+from conformance.records import ActivationRecord, CheckRecord, FaultRecord, Footer, Sensitivity
 
-_ORDER = ("error", "crash", "fail", "skip", "pass")
-_STYLE = {"pass": "green", "skip": "yellow", "fail": "bold red", "crash": "bold red", "error": "bold magenta"}
+ORDER = ("error", "crash", "timeout", "fail", "xpass", "skip", "xfail", "pass")
+_STYLE = {"pass": "green", "xfail": "green", "skip": "yellow", "xpass": "yellow", "error": "bold magenta"}
 _WORST = 5  # lines of failing activations a candidate; the results file has them all
 
 
-def tell(results: Iterable[Result], footer: Footer, console: Console) -> None:
+def tell(checks: Sequence[CheckRecord], activations: Iterable[ActivationRecord], footer: Footer, console: Console) -> None:
     """Print a run."""
-    results = sorted(results, key=lambda r: _ORDER.index(r.outcome))
-    counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(footer.outcomes.items()))
-    console.print(f"ran {footer.ran} / {footer.declared} declared: {counts or 'nothing'}", highlight=False)
-    for result in results:
+    of_check: dict[tuple[str, ...], list[ActivationRecord]] = {}
+    for a in activations:
+        of_check.setdefault((a.implementation, a.golden, a.device, a.dtype), []).append(a)
+    console.print(headline(footer), highlight=False)
+    for check in sorted(checks, key=lambda c: ORDER.index(c.outcome)):
         console.print()
-        _pair(result, console)
+        key = (check.implementation, check.golden, check.device, check.dtype)
+        _check(check, of_check.get(key, []) if check.check == "values" else [], console)
     if not footer.ran:
         console.print("\nNothing was judged, so nothing conforms.", style="bold red")
 
 
-def _pair(result: Result, console: Console) -> None:
-    verb = {"pass": "conforms", "fail": "does not conform", "skip": "skipped"}.get(result.outcome, result.outcome)
-    coverage = f", {result.judged} of {len(result.verdicts)} activations" if result.verdicts else ""
-    console.print(Text(f"{result.pair}: {verb}{coverage}", _STYLE[result.outcome]))
-    if result.outcome in ("skip", "error", "crash"):
-        console.print(Text(f"  {result.reason}"))
-    if not result.ran:
-        return
-    rms = median_rms(result.verdicts)
-    if result.outcome == "pass":
-        console.print(f"  median local error {rms:.2f} sigma, {result.seconds:.1f} s", highlight=False)
-        _exclusions(excludes(result.verdicts), console)
-    elif result.outcome == "fail":
-        _failures(result, console)
+def headline(footer: Footer) -> str:
+    """`ran / declared`, and a count an outcome."""
+    counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(footer.outcomes.items()))
+    return f"ran {footer.ran} / {footer.declared} declared: {counts or 'nothing'}"
 
 
-def _exclusions(told: list[Sensitivity], console: Console) -> None:
-    """What the pass excludes, and what it cannot."""
+def subject(check: CheckRecord) -> str:
+    """Who was checked, on what."""
+    what = "" if check.check == "values" else f", {check.check}"
+    return f"{check.implementation} on {check.golden}, {check.device}, {check.dtype}{what}"
+
+
+def verdict(check: CheckRecord) -> str:
+    """The outcome in words, with the coverage."""
+    verb = {"pass": "conforms", "fail": "does not conform", "skip": "skipped"}.get(check.outcome, check.outcome)
+    return f"{verb}, {check.judged} of {check.activations} activations" if check.activations else verb
+
+
+def _check(check: CheckRecord, activations: list[ActivationRecord], console: Console) -> None:
+    console.print(Text(f"{subject(check)}: {verdict(check)}", _STYLE.get(check.outcome, "bold red")))
+    if check.reason and check.outcome != "fail":
+        console.print(Text(f"  {check.reason}"))
+    failed = [a for a in activations if a.outcome == "fail"]
+    if failed:
+        _failures(failed, console)
+    elif check.outcome == "fail":
+        console.print(Text(f"  {check.reason}"))
+    elif check.outcome == "pass" and check.median_rms is not None:
+        console.print(f"  median local error {check.median_rms:.2f} sigma, {check.seconds:.1f} s", highlight=False)
+        for line in exclusions(check.excludes):
+            console.print(Text(f"  {line}"))
+
+
+def exclusions(told: Sequence[Sensitivity]) -> list[str]:
+    """What the pass excludes, and what it cannot, a line each."""
     seen = [s.fault for s in told if s.separable == s.places]
-    if seen:
-        console.print(Text(f"  excluded at every place: {', '.join(sorted(seen))}"))
+    lines = [f"excluded at every place: {', '.join(sorted(seen))}"] if seen else []
     for s in told:
         if s.smallest is not None and s.separable:
-            console.print(Text(f"  at the best place a wrong {s.parameter} shows from {s.smallest:.2g}"))
+            lines.append(f"at the best place a wrong {s.parameter} shows from {s.smallest:.2g}")
     for s in told:
         if s.separable < s.places:
-            console.print(
-                Text(f"  {s.fault}: not separable at {s.places - s.separable} of {s.places} places, "
-                     f"expected z = {s.expected_z:.2g} at {s.weakest}")
-            )  # fmt: skip
+            unseen = f"{s.places - s.separable} of {s.places} places"
+            lines.append(f"{s.fault}: not separable at {unseen}, expected z = {s.expected_z:.2g} at {s.weakest}")
+    return lines
 
 
-def _failures(result: Result, console: Console) -> None:
-    failed = [v for v in result.verdicts if v.outcome == "fail"]
-    console.print(f"  first origin: {failed[0].activation}" if failed else f"  {result.reason}", highlight=False)
+def _failures(failed: list[ActivationRecord], console: Console) -> None:
+    console.print(Text(f"  first origin: {_place(failed[0])}"))
     # From the origins on, worst first.
-    worst = sorted(failed, key=lambda v: -(v.local.excess if v.local else float("inf")))
+    worst = sorted(failed, key=lambda a: -(a.excess if a.excess is not None else float("inf")))
     table = Table(box=None, padding=(0, 2, 0, 2))
     for column in ("origin", "local rms", "max", "limit", "global rms"):
         table.add_column(column, justify="left" if column == "origin" else "right", overflow="fold")
-    for v in worst[:_WORST]:
-        local, overall = v.local, v.overall
-        table.add_row(
-            v.activation,
-            _sigma(local.error.rms if local else None),
-            _sigma(local.error.max if local else None),
-            _sigma(local.rms_threshold if local and local.error.rms is not None else None),
-            _sigma(overall.rms if overall else None),
-        )
+    for a in worst[:_WORST]:
+        limit = a.limits.get("rms") if a.local and a.local.rms is not None else None
+        numbers = (a.local.rms if a.local else None, a.local.max if a.local else None, limit, a.overall.rms if a.overall else None)
+        table.add_row(Text(_place(a)), *(_sigma(n) for n in numbers))
     console.print(table)
-    for v in worst[:_WORST]:
-        if v.reason:
-            console.print(Text(f"  {v.activation}: {v.reason}"))
-        for f in v.local.named if v.local else ():
-            estimate = f", {f.parameter} about {f.estimate:.2g}" if f.estimate is not None else ""
-            console.print(Text(f"  {f.step}: {BY_NAME[f.name].sentence} (amplitude {f.amplitude:.3f}, z = {f.z:.3g}{estimate})"))
+    for a in worst[:_WORST]:
+        if a.reason:
+            console.print(Text(f"  {_place(a)}: {a.reason}"))
+        for f in a.faults:
+            console.print(Text(f"  {f.step}: {sentence(f)}"))
     if len(worst) > _WORST:
         console.print(f"  and {len(worst) - _WORST} more in the results file", highlight=False)
+
+
+def sentence(f: FaultRecord) -> str:
+    """The fault, told to a person, with its figures."""
+    said = BY_NAME[f.name].sentence if f.name in BY_NAME else f.name
+    number = f", {f.parameter} = {f.estimate:.4g} ± {f.deviation:.1g}" if f.estimate is not None else ""
+    return f"{said} (amplitude {f.amplitude:.3f}, z = {f.z:.3g}{number})"
+
+
+def _place(a: ActivationRecord) -> str:
+    return f"{a.activation} [{a.batch}]" if a.batch else a.activation
 
 
 def _sigma(value: float | None) -> str:

@@ -15,7 +15,6 @@ from conformance.judge.segment import Segment
 from conformance.judge.selection import judged_elements
 from conformance.numerics.arithmetic import hypotheses
 from conformance.oracle import Network
-from conformance.run import median_rms
 from implementations.hugging_face import HuggingFace, run
 
 
@@ -31,15 +30,16 @@ def golden(request: pytest.FixtureRequest) -> str:
 def _scaled_residuals(name: str, attention: str, dtype: str, threads: int) -> np.ndarray:
     """Local residuals of every linear step in sigma, from the candidate's own captured parents."""
     golden = load_golden(name)
+    (batch,) = golden.batches.values()
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        stream = HuggingFace(attention).prepare(golden.checkpoint, "cpu", dtype)(golden.batch.on("cpu"))
+        stream = HuggingFace(attention).prepare(golden.checkpoint, "cpu", dtype)(batch.on("cpu"))
         values = {n: v.double().numpy() for n, v in stream}
     finally:
         torch.set_num_threads(before)
     weights = rounded_weights(golden.checkpoint, dtype)
-    network = Network(golden.checkpoint.architecture, weights, golden.batch)
+    network = Network(golden.checkpoint.architecture, weights, batch)
     hypothesis = next(h for h in hypotheses(dtype) if h.arithmetic.rounding == "modular")
     scaled = []
     for n, row in network.table.items():
@@ -47,7 +47,7 @@ def _scaled_residuals(name: str, attention: str, dtype: str, threads: int) -> np
             continue
         segment = Segment(network, n, {p: values[p] for p in row.parents})
         sigma = np.sqrt(segment.propagate({}, hypothesis))
-        scaled.append(((values[n] - segment.value) / sigma)[judged_elements(row, golden.batch, sigma.shape)])
+        scaled.append(((values[n] - segment.value) / sigma)[judged_elements(row, batch, sigma.shape)])
     return np.concatenate(scaled)
 
 
@@ -122,6 +122,6 @@ class Split(HuggingFace):
 def test_correct_variants_raise_no_alarm(golden: str, candidate: Any, dtype: str) -> None:
     result = check(candidate, golden, dtype=dtype)
     assert result.conforms, (result.reason, [v.activation for v in result.origins])
-    rms = median_rms(result.verdicts)
+    rms = result.median_rms
     assert rms is not None
     assert 0.3 <= rms <= 2.0

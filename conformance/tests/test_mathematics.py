@@ -19,7 +19,8 @@ from conformance.numerics.formats import FORMATS
 from conformance.oracle import Network
 
 GOLDEN = load_golden("tiny")
-NETWORK = Network(GOLDEN.checkpoint.architecture, GOLDEN.checkpoint.weights, GOLDEN.batch)
+NETWORK = Network(GOLDEN.checkpoint.architecture, GOLDEN.checkpoint.weights, GOLDEN.batches["padded"])
+TRUTH = GOLDEN.activations["padded"]
 
 
 @given(st.floats(-1e4, 1e4), st.sampled_from(["float32", "bfloat16", "float16"]))
@@ -32,7 +33,7 @@ def test_rounding_is_torchs(x: float, name: str) -> None:
 def test_jacobians_are_the_derivatives_of_the_equations(name: str) -> None:
     """<w, f(x + h e) − f(x − h e)> / 2h = <Jᵀ w, e>, for random e and w."""
     rng = np.random.default_rng(1)
-    parents = [GOLDEN.activations[p] for p in NETWORK.table[name].parents]
+    parents = [TRUTH[p] for p in NETWORK.table[name].parents]
     step = NETWORK.step(name, *parents)
     direction = rng.standard_normal(step.value.shape)
     for i, jacobian in enumerate(step.jacobians()):
@@ -52,7 +53,7 @@ def test_jacobians_are_the_derivatives_of_the_equations(name: str) -> None:
 )
 def test_propagated_variance_is_that_of_random_errors(name: str) -> None:
     rng = np.random.default_rng(2)
-    parents = [GOLDEN.activations[p] for p in NETWORK.table[name].parents]
+    parents = [TRUTH[p] for p in NETWORK.table[name].parents]
     step = NETWORK.step(name, *parents)
     deviation = 1e-6 * max(float(parents[0].std()), 1e-3)
     variance = step.jacobians()[0].variance(np.full(parents[0].shape, deviation**2))

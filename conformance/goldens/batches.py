@@ -1,0 +1,41 @@
+"""Generated batches: ids, token types and labels from Philox integers, masks as they are drawn."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from conformance.architecture import Architecture
+from conformance.batch import IGNORED_LABEL, Batch, Ids
+from conformance.goldens.philox import Stream
+
+
+def drawn(masks: Sequence[str]) -> Ids:
+    """(B, S) from rows of `1` (attended to) and `0` (padding)."""
+    return np.array([[int(c) for c in row] for row in masks], np.int64)
+
+
+def batch(seed: int, architecture: Architecture, mask: Ids, name: str = "", ids: Ids | None = None) -> Batch:
+    """Random ids (or those given) under `mask`, ascending token types, and labels of every head.
+
+    Token types change at random places; a quarter of the unmasked tokens are labelled, the first of each row always, and
+    sentences whose first token is unmasked. `name` keeps the draws of several batches apart.
+    """
+
+    def integers(what: str, shape: tuple[int, ...], low: int, high: int) -> Ids:
+        return Stream(seed, f"{name}{what}").integers(shape, low, high)
+
+    rows, length = mask.shape
+    vocabulary = architecture.vocab_size
+    boundaries = np.sort(integers("boundary", (rows, 1, architecture.type_vocab_size - 1), 1, length + 1), -1)
+    types = (np.arange(length)[None, :, None] >= boundaries).sum(-1)
+    first = np.arange(length) == mask.argmax(1)[:, None]
+    labelled = (first | (integers("labelled", mask.shape, 0, 4) == 0)) & (mask == 1)
+    read = mask[:, 0] == 1  # a sentence is read off its first token
+    return Batch(
+        input_ids=integers("input_ids", mask.shape, 0, vocabulary) if ids is None else ids,
+        token_type_ids=np.asarray(types, np.int64),
+        attention_mask=mask,
+        labels=np.where(labelled, integers("labels", mask.shape, 0, vocabulary), IGNORED_LABEL),
+        next_sentence_label=np.where(read, integers("next_sentence_label", (rows,), 0, 2), IGNORED_LABEL),
+        class_labels=np.where(read, integers("class_labels", (rows,), 0, architecture.num_labels), IGNORED_LABEL),
+    )

@@ -1,0 +1,87 @@
+"""A golden of one's own: any local checkpoint on any inputs, with the oracle run on the spot."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from conformance.architecture import Architecture
+from conformance.batch import Batch
+from conformance.checkpoint import Checkpoint, load_directory
+from conformance.errors import UsageError
+from conformance.goldens.batches import batch, drawn
+from conformance.goldens.golden import Golden
+from conformance.goldens.recipe import SEED
+from conformance.tokens import tokenized
+
+_MASKS = ("1111111111111111", "1111111111000000", "0000011111111111", "1101101011101101")
+
+
+def golden_of(name: str, checkpoint: Checkpoint, batches: Mapping[str, Batch]) -> Golden:
+    """A checkpoint and inputs as a golden; `UsageError` where an input does not fit the architecture."""
+    for which, given in batches.items():
+        _require_fit(which, given, checkpoint.architecture)
+    return Golden(name, 0, batches, lambda: checkpoint)
+
+
+def from_directory(folder: Path, texts: Sequence[str] = (), file: Path | None = None) -> Golden:
+    """A local Hugging Face BERT directory on the texts given, the batches in `file`, or, without either, a generated batch."""
+    checkpoint = load_directory(folder)
+    batches: dict[str, Batch] = {}
+    if texts:
+        batches["text"] = tokenized(folder, [(text, None) for text in texts])
+    if file:
+        batches |= read_batches(file)
+    if not batches:
+        length = min(len(_MASKS[0]), checkpoint.architecture.max_position_embeddings)
+        masks = drawn([mask[:length] for mask in _MASKS if "1" in mask[:length]])
+        batches["generated"] = batch(SEED, checkpoint.architecture, masks)
+    return golden_of(folder.resolve().name, checkpoint, batches)
+
+
+def read_batches(file: Path) -> dict[str, Batch]:
+    """One batch from JSON (`{"input_ids": [[…]], …}`) or safetensors, or several by name (`{"a": {…}}`, or keys `a/input_ids`).
+
+    Raises:
+        UsageError: the file cannot be read, or holds no batch.
+    """
+    try:
+        if file.suffix == ".safetensors":
+            found: dict[str, object] = {}
+            for key, array in load_file(file).items():
+                which, _, name = key.removeprefix("batch/").rpartition("/")
+                part = found.setdefault(which or file.stem, {})
+                assert isinstance(part, dict)
+                part[name] = array
+        else:
+            found = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UsageError(f"{file} cannot be read as a batch: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{file} holds no batch: it is a {type(found).__name__}, expected names and arrays")
+    if "input_ids" in found:
+        found = {file.stem: found}
+    wrong = [name for name, part in found.items() if not isinstance(part, dict)]
+    if wrong or not found:
+        raise UsageError(f"{file} holds no batch: {', '.join(wrong) or 'it is empty'}; expected input_ids and what belongs to them")
+    return {name: Batch.of(part) for name, part in found.items()}  # type: ignore[arg-type]
+
+
+def _require_fit(name: str, given: Batch, a: Architecture) -> None:
+    limits = (
+        ("input_ids", given.input_ids, a.vocab_size, "vocab_size"),
+        ("token_type_ids", given.types, a.type_vocab_size, "type_vocab_size"),
+    )
+    empty = np.flatnonzero(~given.mask.any(1))
+    if empty.size:
+        raise UsageError(f"batch {name}: attention_mask is 0 all over row {empty[0]}; what a BERT makes of that is undefined")
+    if given.length > a.max_position_embeddings:
+        raise UsageError(f"batch {name}: {given.length} tokens, and the network takes at most {a.max_position_embeddings}")
+    for what, array, limit, called in limits:
+        if array.min() < 0 or array.max() >= limit:
+            worst = int(array[(array < 0) | (array >= limit)][0])
+            row, column = np.argwhere((array < 0) | (array >= limit))[0]
+            raise UsageError(f"batch {name}: {what}[{row}, {column}] is {worst}, expected 0 to {limit - 1} ({called})")

@@ -1,0 +1,52 @@
+"""A run in Markdown: for a pull request or a summary of a CI job. A pure function of the records."""
+
+from conformance.records import ActivationRecord, CheckRecord, Results
+from conformance.report.telling import footer
+from conformance.report.terminal import ORDER, exclusions, headline, sentence, subject, verdict
+
+
+def markdown(results: Results) -> str:
+    """Counts, a table of checks, worst first, then each failure's origins and what each pass excludes."""
+    checks = sorted(results.checks, key=lambda c: ORDER.index(c.outcome))
+    lines = [f"**{headline(results.footer or footer(results.checks))}**", ""]
+    if not results.complete:
+        lines += ["This run was cut short: it has no footer.", ""]
+    lines += ["| candidate | outcome | activations | median local error |", "| --- | --- | --- | --- |"]
+    for c in checks:
+        median = "" if c.median_rms is None else f"{c.median_rms:.2f} σ"
+        lines.append(f"| {_cell(subject(c))} | {c.outcome} | {c.judged} of {c.activations} | {median} |")
+    for c in checks:
+        lines += _details(c, [a for a in results.activations if _belongs(a, c)])
+    return "\n".join(lines) + "\n"
+
+
+def _belongs(a: ActivationRecord, c: CheckRecord) -> bool:
+    same = (a.implementation, a.golden, a.device, a.dtype) == (c.implementation, c.golden, c.device, c.dtype)
+    return same and c.check == "values"
+
+
+def _details(c: CheckRecord, activations: list[ActivationRecord]) -> list[str]:
+    lines = ["", f"### {_cell(subject(c))}: {verdict(c)}", ""]
+    if c.reason:
+        lines += ["```text", c.reason, "```", ""]
+    failed = [a for a in activations if a.outcome == "fail"]
+    if failed:
+        lines += ["| origin | local rms | limit | what it is |", "| --- | --- | --- | --- |"]
+        lines += [_row(a) for a in failed]
+    elif c.outcome == "pass":
+        lines += [f"- {_cell(line)}" for line in exclusions(c.excludes)]
+    return lines
+
+
+def _row(a: ActivationRecord) -> str:
+    place = f"{a.activation} [{a.batch}]" if a.batch else a.activation
+    rms = f"{a.local.rms:.3g} σ" if a.local and a.local.rms is not None else "-"
+    limit = f"{a.limits['rms']:.3g} σ" if a.local and a.local.rms is not None else "-"
+    told = "; ".join(sentence(f) for f in a.faults) or a.reason
+    return f"| `{_cell(place)}` | {rms} | {limit} | {_cell(told)} |"
+
+
+def _cell(text: str) -> str:
+    """Text that cannot break out of a table's cell, nor be read as HTML."""
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+    return " ".join(text.split())

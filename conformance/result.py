@@ -1,0 +1,57 @@
+"""What came of a case."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from conformance.case import Case
+from conformance.judge.evidence import UNKNOWN, Verdict
+
+Outcome = Literal["pass", "fail", "error", "crash", "timeout", "skip", "xfail", "xpass"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a case.
+
+    Attributes:
+        outcome: `pass`, `fail`, `error` (input that cannot be used, or a broken harness), `crash` (the candidate raised) or `skip`.
+        reason: why, where it is no pass.
+        exit_code: this result's share of the run's exit code.
+        declared: whether the case counts as declared; one that the candidate does not support does not.
+        executed: whether the candidate was run and something came of it.
+        verdicts: an activation of a batch each, in the order of computation; those judged before a crash are kept.
+    """
+
+    case: Case
+    outcome: Outcome
+    reason: str = ""
+    exit_code: int = 0
+    declared: bool = True
+    executed: bool = False
+    seconds: float = 0.0
+    verdicts: tuple[Verdict, ...] = field(default=(), repr=False)
+
+    @property
+    def origins(self) -> tuple[Verdict, ...]:
+        """Activations at which an error begins, in the order of computation."""
+        return tuple(v for v in self.verdicts if v.role == "origin")
+
+    @property
+    def conforms(self) -> bool:
+        """Whether everything that was observed passed."""
+        return self.outcome == "pass"
+
+    @property
+    def coverage(self) -> tuple[int, int]:
+        """How many activations were judged, in every batch that has them, and how many there are."""
+        names = {v.activation for v in self.verdicts if v.kind != UNKNOWN}
+        hidden = {v.activation for v in self.verdicts if v.hidden}
+        return len(names - hidden), len(names)
+
+    @property
+    def median_rms(self) -> float | None:
+        """Median over activations of the local RMS in sigma: how well the arithmetic model fits a correct candidate."""
+        values = [v.local.error.rms for v in self.verdicts if v.local and v.local.error.rms is not None]
+        return float(np.median(values)) if values else None

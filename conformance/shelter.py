@@ -1,0 +1,27 @@
+"""Torch's process-wide settings, put back after a candidate has run, so that it cannot disturb the next."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Default dtype and device, thread count, gradient mode, deterministic algorithms and TF32 as they were."""
+    import torch
+
+    settings: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+        (torch.get_default_dtype, torch.set_default_dtype),
+        (torch.get_default_device, torch.set_default_device),
+        (torch.get_num_threads, torch.set_num_threads),
+        (torch.is_grad_enabled, torch.set_grad_enabled),
+        (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    )
+    before = [get() for get, _ in settings]
+    try:
+        yield
+    finally:
+        for (get, put), value in zip(settings, before, strict=True):
+            if get() != value:
+                put(value)
