@@ -5,12 +5,12 @@ each element, b the bound on its deterministic error, and <x,y> = Σ x y / (σ²
 
     amplitude a = <r,d> / <d,d>,        z = <r,d> / sd(<n,d>)
 
-where the standard deviation of the noise's own projection counts every correlation (`Noise.projection_variance`), and what
-deterministic errors can add at most, <b,|d|>, is taken off |<r,d>| first. (Turin 1960, *An introduction to matched filters*.)
+where the standard deviation of the noise's own projection counts every correlation (`Noise.projected`), and what
+deterministic errors can add at most is taken off |<r,d>| first. (Turin 1960, *An introduction to matched filters*.)
 
-A fault without a parameter is detected when z passes its threshold and the residual is nearer to the fault than to none,
-|r − d| < |r|, so a > 1/2. One that is a number got wrong is detected by z alone, of either sign, and the number is estimated by
-weighted least squares, which is the matched filter of the result's derivative by that number.
+A fault without a parameter is detected when z passes its threshold, as it would if the fault were there, and the residual is
+nearer to the fault than to none, |r − d| < |r|, so a > 1/2. One that is a number got wrong is detected by z alone, of either sign,
+and the number is estimated by weighted least squares, which is the matched filter of the result's derivative by that number.
 """
 
 import math
@@ -26,7 +26,8 @@ from conformance.judge.segment import Segment
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 
-NEWTON_STEPS = 20  # quadratic once near; from afar a step can double or halve the value, 2^20 in all
+NEWTON_STEPS = 8  # quadratic once near; from afar a step can double or halve the value, 256-fold in all
+SUSPECTS = 4  # of a whole network's faults, how many are followed up; each costs a few passes of the oracle
 NUDGE = 2.0**-26  # relative: √u of float64, where the errors of rounding and of linearising a difference are alike
 
 
@@ -45,17 +46,42 @@ class Direction:
         return self.struck(value)
 
 
-def directions(network: Network, segment: Segment, *, near: bool = True) -> Iterator[Direction]:
-    """The faults that can strike a step of the segment: the near ones, in the activation's own layer, or all others."""
+def directions(network: Network, segment: Segment) -> Iterator[Direction]:
+    """The faults that can strike a step of the segment in the activation's own layer."""
     layer = network.table[segment.name].layer
+    for fault, name in _strikes(segment):
+        if network.table[name].layer == layer:
+            direction = _direction(fault, name, network, segment)
+            if direction is not None:
+                yield direction
+
+
+def suspects(network: Network, segment: Segment, made: Array, noise: Noise) -> list[Direction]:
+    """Of the faults in layers further back, the few that would account for the residual r to first order, likeliest first.
+
+    With w = r/σ² a change e of a step moves <r, result> by Σ e · (Jᵀ w): one sweep back serves all faults. The fault that made r
+    moves it by <r,r>. Only those that move it by half to twice that are followed up exactly.
+    """
+    layer, residual = network.table[segment.name].layer, made - segment.value
+    weighted = np.where(noise.judged, residual / (noise.sigma**2 + np.square(noise.bound)), 0.0)
+    energy, adjoints = float((weighted * residual).sum()), segment.adjoints(weighted)
+    scores: list[tuple[float, Fault, str]] = []
+    for fault, name in _strikes(segment):
+        if network.table[name].layer != layer:
+            faulty = fault.change(segment.steps[name], network)
+            share = 0.0 if faulty is None else float((adjoints[name] * (faulty - segment.steps[name].value)).sum()) / energy
+            if 0.5 <= share <= 2.0:
+                scores.append((abs(math.log(share)), fault, name))
+    likeliest = sorted(scores, key=lambda s: s[0])[:SUSPECTS]
+    found = (_direction(fault, name, network, segment) for _, fault, name in likeliest)
+    return [direction for direction in found if direction is not None]
+
+
+def _strikes(segment: Segment) -> Iterator[tuple[Fault, str]]:
     for name, step in segment.steps.items():
-        if (network.table[name].layer == layer) != near:
-            continue
         for fault in CATALOGUE:
             if fault.strikes(step.site.activation):
-                direction = _direction(fault, name, network, segment)
-                if direction is not None:
-                    yield direction
+                yield fault, name
 
 
 def _direction(fault: Fault, name: str, network: Network, segment: Segment) -> Direction | None:
@@ -88,8 +114,8 @@ def _project(residual: Array, moved: Array, noise: Noise) -> _Projection | None:
     energy = float((weighted * moved).sum())
     if energy == 0.0 or not np.isfinite(energy):
         return None
-    bound = float((np.abs(weighted) * noise.bound).sum())
-    deviation = float(np.sqrt(noise.projection_variance(weighted)))
+    variance, bound = noise.projected(weighted)
+    deviation = math.sqrt(variance)
     projection = float((weighted * residual).sum())
     z = float(np.sign(projection)) * max(abs(projection) - bound, 0.0) / deviation
     return _Projection(projection / energy, z, max(energy - bound, 0.0) / deviation, deviation / energy, bound / energy)
@@ -125,7 +151,7 @@ def matched(direction: Direction, made: Array, right: Array, noise: Noise, judgi
     room = threshold * found.deviation + found.bound
     filtered = Filtered(direction.fault.name, direction.step, found.amplitude, found.z, found.expected_z, room)
     if direction.parameter is None:
-        detected = found.z > threshold and found.amplitude > 0.5
+        detected = min(found.z, found.expected_z) > threshold and found.amplitude > 0.5
         return replace(filtered, detected=detected, explained=detected and judging.explains(direction.segment()))
     parameter = direction.parameter
     usual = abs(parameter.wrong - parameter.right)

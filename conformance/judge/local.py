@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from conformance.judge.evidence import Error, Filtered, Local
-from conformance.judge.filters import Direction, Judging, directions, matched
+from conformance.judge.filters import Direction, Judging, directions, matched, suspects
 from conformance.judge.noise import Noise, of_exact, of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.selection import Mask, independent_rows
@@ -53,6 +53,7 @@ def _under(
     noise = of_segment(segment, hypothesis, judged)
     coupled = segment.couples_positions and (not segment.is_single_step or hypothesis.parents == "unrounded")
     rows = independent_rows(network.table[segment.name], network.batch, network.architecture.num_attention_heads, coupled=coupled)
+    rows = max(int(rows * segment.repeats.share(judged)), 1)
     local = Local(
         str(hypothesis),
         hypothesis.arithmetic.rounding,
@@ -65,7 +66,7 @@ def _under(
     local = replace(local, filters=_filtered(near, segment, made, hypothesis, noise, local))
     if local.passes or local.named:
         return local
-    further = _filtered(directions(network, segment, near=False), segment, made, hypothesis, noise, local)
+    further = _filtered(suspects(network, segment, made, noise), segment, made, hypothesis, noise, local)
     return replace(local, filters=local.filters + tuple(f for f in further if f.detected))
 
 

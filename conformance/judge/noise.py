@@ -1,4 +1,4 @@
-"""What a correct candidate may be off by at one activation: random sigma, deterministic bound, and the noise's projections."""
+"""What a correct candidate may be off by at one activation: at random, at most for certain, and in a projection."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,21 +13,24 @@ from conformance.numerics.formats import Array, Format
 
 @dataclass(frozen=True)
 class Noise:
-    """Elementwise sigma and bound, which elements are judged, and the variance of Σ w · noise for any w, correlations and all."""
+    """Elementwise sigma and bound, and which elements are judged.
+
+    `projected(w)` gives the variance of Σ w · noise, correlations and all, and the most that deterministic errors add to it.
+    """
 
     sigma: Array
     bound: Array | float
     judged: Mask
-    projection_variance: Callable[[Array], float]
+    projected: Callable[[Array], tuple[float, float]]
 
 
 def of_segment(segment: Segment, hypothesis: Hypothesis, judged: Mask) -> Noise:
     """The roundings of a segment's steps under a hypothesis."""
     variance = segment.propagate(segment.leaf_variance(hypothesis), hypothesis)
-    return Noise(np.sqrt(variance), segment.bound(hypothesis), judged, lambda w: segment.projection_variance(w, hypothesis))
+    return Noise(np.sqrt(variance), segment.bound(hypothesis), judged, lambda w: segment.projected(w, hypothesis))
 
 
 def of_exact(value: Array, storage: Format, judged: Mask) -> Noise:
     """For naming a fault at an exact activation, where nothing is rounded: as if the largest value's rounding were on all."""
     variance = np.broadcast_to(storage.rounding_variance(np.abs(value).max(keepdims=True)), value.shape)
-    return Noise(np.sqrt(variance), 0.0, judged, lambda w: float((variance * w**2).sum()))
+    return Noise(np.sqrt(variance), 0.0, judged, lambda w: (float((variance * w**2).sum()), 0.0))

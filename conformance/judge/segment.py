@@ -10,6 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
+from conformance.judge.repeats import Repeats
 from conformance.numerics.arithmetic import Arithmetic, Hypothesis
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Network, Step
@@ -136,18 +137,34 @@ class Segment:
         """Largest deterministic error of the last step."""
         return self._own(self.name, hypothesis.arithmetic).bound
 
-    def projection_variance(self, direction: Array, hypothesis: Hypothesis) -> float:
-        """Variance of Σ direction · noise, all correlations counted: Σ v (Jᵀ direction)² over every source of rounding."""
-        adjoints: dict[str, Array] = {self.name: direction}
-        total = 0.0
+    def adjoints(self, direction: Array) -> dict[str, Array]:
+        """Jᵀ direction for every step and leaf: what an error there adds to Σ direction · result."""
+        found: dict[str, Array] = {self.name: direction}
         for n in reversed(self._names):
-            w = adjoints.pop(n)
-            own = self._own(n, hypothesis.arithmetic)
-            total += sum(float((s.variance * s.to_result.adjoint(w) ** 2).sum()) for s in own.sources)
-            if n != self.name:
-                total += float((np.square(own.bound) * w**2).sum())
             for parent, jacobian in zip(self._network.table[n].parents, self.steps[n].jacobians(), strict=True):
-                adjoints[parent] = adjoints.get(parent, 0.0) + jacobian.adjoint(w)
-        for n, variance in self.leaf_variance(hypothesis).items():
-            total += float((variance * adjoints[n] ** 2).sum())
-        return total
+                arriving = jacobian.adjoint(found[n])
+                found[parent] = found[parent] + arriving if parent in found else arriving
+        return found
+
+    def projected(self, direction: Array, hypothesis: Hypothesis) -> tuple[float, float]:
+        """Variance of Σ direction · noise, and the most that deterministic errors can add to it.
+
+        Σ v (Jᵀ direction)² over every source of rounding, all correlations counted, and Σ b |Jᵀ direction| over every bound.
+        """
+        adjoints, variance, bound = self.adjoints(direction), 0.0, 0.0
+        for n in self._names:
+            w, own = adjoints[n], self._own(n, hypothesis.arithmetic)
+            variance += sum(self.repeats.variance(s.variance, s.to_result.adjoint(w)) for s in own.sources)
+            bound += float((own.bound * np.abs(w)).sum())
+        for n, leaf in self.leaf_variance(hypothesis).items():
+            variance += self.repeats.variance(leaf, adjoints[n])
+        return variance, bound
+
+    @cached_property
+    def repeats(self) -> Repeats:
+        """Rows of the same draw: whole sequences where positions meet or there is but one row a sequence, else tokens."""
+        batch, leaves = self._network.batch, list(self.leaves.values())
+        tokens = "position" in self._network.table[self.name].axes and not self.couples_positions
+        if any(leaf.ndim < 2 or leaf.shape[0] != batch.size for leaf in leaves) or not leaves:
+            return Repeats(np.arange(batch.size), batch.size)
+        return Repeats.of(leaves, (batch.size, batch.length) if tokens else (batch.size,))

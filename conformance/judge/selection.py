@@ -28,7 +28,7 @@ def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Ma
 
 
 def independent_rows(row: Activation, batch: Batch, heads: int, *, coupled: bool) -> int:
-    """How many groups of elements have independent roundings.
+    """How many groups of elements have independent roundings, if no inputs repeat.
 
     A step's own roundings are independent from row to row (last axis). Errors that arrive from a parent are shared by all that
     reads it: where queries look at the same keys (`coupled`), only whole sequences are independent.

@@ -3,13 +3,13 @@
 Which one is decided by all activations of the kind together, by likelihood, so that one faulty step cannot buy itself a wider sigma
 that none of its like needs. An arithmetic costs a step what its residual is less likely under it than under the likeliest that
 passes (`Local.surprise`), in nats, but no more than what a failure is worth, ln 1/α: with more evidence than that against it the
-step is a fault, whatever the arithmetic. Of equal costs, the tightest arithmetic.
+step is a fault, whatever the arithmetic. Of equal costs, that under which most faults have a name; then the tightest.
 
 The parts, embeddings, encoder, pooler and heads, are often written apart and may differ. Whether a step consumed its parents
 rounded or not may differ from place to place; it passes if either fits.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -20,10 +20,15 @@ def settle(judged: Iterable[tuple[Verdict, tuple[Local, ...]]]) -> list[Verdict]
     """Every verdict under the arithmetic that fits its kind of step best."""
     judged = list(judged)
     total: defaultdict[tuple[str, str], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    named: Counter[tuple[str, str, str]] = Counter()
     for verdict, locals_ in judged:
         for arithmetic, cost in _costs(locals_).items():
             total[_group(verdict)][arithmetic] += cost
-    chosen = {group: min(costs, key=lambda a: costs[a]) for group, costs in total.items()}
+        named.update({(*_group(verdict), local.arithmetic) for local in locals_ if local.named})
+    chosen = {
+        group: min(costs, key=lambda a, g=group, c=costs: (c[a], -named[(*g, a)]))  # type: ignore[misc]
+        for group, costs in total.items()
+    }
     return [_under(v, _best(ls, chosen.get(_group(v), "exact"))) if ls else v for v, ls in judged]
 
 
@@ -45,9 +50,9 @@ def _costs(locals_: tuple[Local, ...]) -> dict[str, float]:
 
 
 def _best(locals_: tuple[Local, ...], arithmetic: str) -> Local:
-    """The judgement under `arithmetic`: with parents as captured if that passes, else unrounded."""
+    """The judgement under `arithmetic`: of parents as captured and unrounded the first that passes, else that names the fault."""
     fitting = [local for local in locals_ if local.arithmetic == arithmetic] or list(locals_)
-    return next((local for local in fitting if local.passes), fitting[0])
+    return min(fitting, key=lambda local: (not local.passes, not local.named))
 
 
 def _under(verdict: Verdict, local: Local) -> Verdict:

@@ -146,13 +146,15 @@ class Scores(Step):
         )
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """The product, rounded where it is a call of its own, then the scaling; the rounded constant 1/√d is a bound u |s|."""
+        """The product, rounded where it is a call of its own, then the scaling; 2u |s| is a bound on what rounding
+        the constant does: 1/√d once, or its root twice, where query and key are divided each.
+        """
         q, k = self._heads
         squares = partial_squares(q, k.swapaxes(-1, -2)) * self.scale**2
         u = arithmetic.accumulate.unit_roundoff
         variance = accumulation_variance(squares, self.value, arithmetic) + u**2 / 3.0 * self.value**2
         variance = variance + self.scale**2 * arithmetic.call_variance(self.value / self.scale)
-        return elementwise(variance, u * np.abs(self.value))
+        return elementwise(variance, 2.0 * u * np.abs(self.value))
 
 
 class Context(Step):
