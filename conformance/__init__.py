@@ -9,44 +9,63 @@ if TYPE_CHECKING:
     from conformance.architecture import Architecture
     from conformance.batch import Batch, TorchBatch
     from conformance.capture import Tap, captured
-    from conformance.checkpoint import Checkpoint
+    from conformance.checkpoint import Checkpoint, load_directory
+    from conformance.errors import CandidateError, ConformanceError
     from conformance.goldens.golden import Golden, load_golden
     from conformance.goldens.own import golden_of
+    from conformance.layouts import Layout, fused, interleaved, per_head, stacked, tied, transposed
+    from conformance.parametrize import parametrize_with_checks
     from conformance.result import Result
     from conformance.run import check
+    from conformance.torch_implementation import Seen, TorchImplementation
 
 # Where each public name lives; imported when first asked for, so that the command line answers without torch.
 _PUBLIC = {
-    "Architecture": "architecture",
-    "Batch": "batch",
-    "Checkpoint": "checkpoint",
-    "Golden": "goldens.golden",
-    "Result": "result",
-    "Tap": "capture",
-    "TorchBatch": "batch",
-    "captured": "capture",
-    "check": "run",
-    "golden_of": "goldens.own",
-    "load_golden": "goldens.golden",
+    "architecture": ("Architecture",),
+    "batch": ("Batch", "TorchBatch"),
+    "capture": ("Tap", "captured"),
+    "checkpoint": ("Checkpoint", "load_directory"),
+    "errors": ("CandidateError", "ConformanceError"),
+    "goldens.golden": ("Golden", "load_golden"),
+    "goldens.own": ("golden_of",),
+    "layouts": ("Layout", "fused", "interleaved", "per_head", "stacked", "tied", "transposed"),
+    "parametrize": ("parametrize_with_checks",),
+    "result": ("Result",),
+    "run": ("check",),
+    "torch_implementation": ("Seen", "TorchImplementation"),
 }
+_MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
 
 __all__ = [
     "Architecture",
     "Batch",
+    "CandidateError",
     "Checkpoint",
+    "ConformanceError",
     "Golden",
+    "Layout",
     "Result",
+    "Seen",
     "Tap",
     "TorchBatch",
+    "TorchImplementation",
     "captured",
     "check",
+    "fused",
     "golden_of",
+    "interleaved",
+    "load_directory",
     "load_golden",
+    "parametrize_with_checks",
+    "per_head",
+    "stacked",
+    "tied",
+    "transposed",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name."""
-    if name not in _PUBLIC:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'conformance' has no attribute {name!r}")
-    return getattr(import_module(f"conformance.{_PUBLIC[name]}"), name)
+    return getattr(import_module(f"conformance.{_MODULE_OF[name]}"), name)

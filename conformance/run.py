@@ -11,7 +11,8 @@ from conformance.batch import Batch
 from conformance.case import Case
 from conformance.checkpoint import Checkpoint, rounded_weights
 from conformance.errors import CandidateError, ConformanceError, DependencyMissingError
-from conformance.goldens.golden import Golden, load_golden
+from conformance.goldens.golden import Golden
+from conformance.goldens.own import open_golden
 from conformance.judge.evidence import Local, Verdict
 from conformance.judge.judge import Judge
 from conformance.judge.settle import settle
@@ -52,6 +53,19 @@ def check(
     seconds = time.perf_counter() - start
     executed = any(v.outcome in ("pass", "fail") for v in verdicts)
     return Result(case, ending.outcome, ending.reason, ending.exit_code, ending.declared, executed, seconds, tuple(verdicts))
+
+
+def ending_of(work: Callable[[], object]) -> Result | None:
+    """None when `work` succeeds; else how a case that needs it ends."""
+
+    def attempt() -> _Ending:
+        work()
+        return _Ending("pass")
+
+    ending = _attempt(attempt)
+    if ending.outcome == "pass":
+        return None
+    return Result(Case("", ""), ending.outcome, ending.reason, ending.exit_code, ending.declared)
 
 
 @dataclass(frozen=True)
@@ -117,7 +131,7 @@ def _run(
     implementation: str | Any, golden: str | Golden, case: Case, require: Sequence[str], runs: int, verdicts: list[Verdict]
 ) -> _Ending:
     format_named(case.dtype)
-    golden = load_golden(golden) if isinstance(golden, str) else golden
+    golden = open_golden(golden) if isinstance(golden, str) else golden
     candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
     checkpoint = golden.checkpoint
     _require_device(case.device)

@@ -13,11 +13,19 @@ from conformance.batch import Batch
 from conformance.checkpoint import Checkpoint, load_directory
 from conformance.errors import UsageError
 from conformance.goldens.batches import batch, drawn
-from conformance.goldens.golden import Golden
+from conformance.goldens.golden import Golden, load_golden
 from conformance.goldens.recipe import SEED
 from conformance.tokens import tokenized
 
 _MASKS = ("1111111111111111", "1111111111000000", "0000011111111111", "1101101011101101")
+
+
+PREFIX = "checkpoint:"  # a golden's name that is a directory
+
+
+def open_golden(name: str) -> Golden:
+    """The stored golden of that name, or, for `checkpoint:DIR`, the local checkpoint on a generated batch."""
+    return from_directory(Path(name.removeprefix(PREFIX))) if name.startswith(PREFIX) else load_golden(name)
 
 
 def golden_of(name: str, checkpoint: Checkpoint, batches: Mapping[str, Batch]) -> Golden:

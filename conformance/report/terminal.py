@@ -1,6 +1,7 @@
 """The terminal's report: counts first, then candidates, worst first. A pure function of the records."""
 
 from collections.abc import Iterable, Sequence
+from io import StringIO
 
 from rich.console import Console
 from rich.table import Table
@@ -8,6 +9,8 @@ from rich.text import Text
 
 from conformance.faults import BY_NAME
 from conformance.records import ActivationRecord, CheckRecord, FaultRecord, Footer, Sensitivity
+from conformance.report.telling import activation_records, check_record
+from conformance.result import Result
 
 ORDER = ("error", "crash", "timeout", "fail", "xpass", "skip", "xfail", "pass")
 _STYLE = {"pass": "green", "xfail": "green", "skip": "yellow", "xpass": "yellow", "error": "bold magenta"}
@@ -26,6 +29,13 @@ def tell(checks: Sequence[CheckRecord], activations: Iterable[ActivationRecord],
         _check(check, of_check.get(key, []) if check.check == "values" else [], console)
     if not footer.ran:
         console.print("\nNothing was judged, so nothing conforms.", style="bold red")
+
+
+def text(result: Result) -> str:
+    """One case's report as plain text."""
+    console = Console(file=StringIO(), width=120, color_system=None)
+    _check(check_record(result), activation_records(result), console)
+    return console.file.getvalue().rstrip()  # type: ignore[attr-defined, no-any-return]  # it is a StringIO
 
 
 def headline(footer: Footer) -> str:

@@ -1,0 +1,203 @@
+"""The checks that a candidate is put through: the judgement of every activation, and the contract.
+
+Most checks are the same judgement of another golden (its batches changed) or of another view of the candidate (part of what it
+exposes). Imports nothing heavy: names and descriptions are wanted before any check is run.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from conformance.case import Case
+from conformance.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from conformance.batch import Batch
+    from conformance.goldens.golden import Golden
+    from conformance.result import Result
+
+View = Callable[[Any, "Golden"], Any]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check.
+
+    Attributes:
+        name: what test ids and known failures call it.
+        says: what it asks of a candidate.
+        batches: the golden's batches, changed.
+        view: the candidate, as it is looked at.
+        every_golden: whether it is for all goldens, or for the small ones alone.
+    """
+
+    name: str
+    says: str
+    batches: "Callable[[Mapping[str, Batch]], Mapping[str, Batch]] | None" = None
+    view: View | None = None
+    every_golden: bool = False
+
+
+def run(check: Check, implementation: Any, golden: str, device: str, dtype: str, runs: int = 1) -> "Result":
+    """The check's result; `implementation` is a name or an object. Nothing is raised."""
+    from conformance.goldens.own import open_golden
+    from conformance.registry import name_of
+    from conformance.run import check as judged
+    from conformance.run import ending_of
+
+    case = Case(name_of(implementation), golden, device, dtype, check.name)
+    subject: list[Any] = []
+    ending = ending_of(lambda: subject.extend(_prepared(check, implementation, open_golden(golden))))
+    if ending is not None:
+        return replace(ending, case=case)
+    result = judged(subject[0], subject[1], device, dtype, runs=runs)
+    return replace(result, case=case)
+
+
+def _prepared(check: Check, implementation: Any, golden: "Golden") -> tuple[Any, "Golden"]:
+    from conformance.registry import as_implementation, load
+
+    candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
+    changed = replace(golden, batches=check.batches(golden.batches), activations={}) if check.batches else golden
+    return (check.view(candidate, changed) if check.view else candidate), changed
+
+
+@dataclass(frozen=True)
+class _Viewed:
+    """A candidate whose stream is filtered on its way out."""
+
+    candidate: Any
+    look: Callable[[Any, Iterator[tuple[str, Any]]], Iterator[tuple[str, Any]]]
+
+    def supports(self, architecture: Any, device: str, dtype: str) -> str | None:
+        supports = getattr(self.candidate, "supports", None)
+        return supports(architecture, device, dtype) if supports else None
+
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
+        runner = self.candidate.prepare(checkpoint, device, dtype)
+
+        def run(batch: Any) -> Iterator[tuple[str, Any]]:
+            output = runner(batch)
+            return self.look(batch, iter(output.items() if isinstance(output, Mapping) else output))
+
+        return run
+
+
+def _showing(wanted: Callable[[str, Any], bool]) -> View:
+    """Only the activations that `wanted(name, architecture)` lets through."""
+
+    def view(candidate: Any, golden: "Golden") -> Any:
+        architecture = golden.checkpoint.architecture
+        return _Viewed(candidate, lambda batch, stream: ((n, v) for n, v in stream if wanted(n, architecture)))
+
+    return view
+
+
+def _is_output(name: str, architecture: Any) -> bool:
+    from conformance.activations import outputs
+
+    return name in outputs(architecture)
+
+
+def _is_stage(name: str, architecture: Any) -> bool:
+    """After the embedding, and after every layer."""
+    from conformance.activations import outputs
+
+    stages = ("embeddings.LayerNorm", "embeddings.sum")
+    whole_layer = name.endswith("output.LayerNorm") and not name.endswith("attention.output.LayerNorm")
+    return name in stages or whole_layer or name in outputs(architecture)
+
+
+def _untouched(candidate: Any, golden: "Golden") -> Any:
+    """Raise when a candidate has written into its inputs."""
+
+    def look(batch: Any, stream: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+        from conformance.errors import CandidateError
+
+        given = {name: getattr(batch, name) for name in batch.numpy().arrays()}
+        yield from stream
+        for name, array in batch.numpy().arrays().items():
+            if (given[name].cpu().numpy() != array).any():
+                raise CandidateError(f"writes into its input {name}; a batch is shared, and what a candidate changes it copies")
+
+    return _Viewed(candidate, look)
+
+
+def _without_optional(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":
+    """No mask, no token types, and with them no label of what was padding."""
+    return {
+        "no token types": replace(_first(batches), token_type_ids=None),
+        "no mask": replace(_unpadded(_first(batches)), attention_mask=None),
+        "ids alone": replace(_unpadded(_first(batches)), attention_mask=None, token_type_ids=None),
+    }
+
+
+def _first(batches: "Mapping[str, Batch]") -> "Batch":
+    return next(iter(batches.values()))
+
+
+def _unpadded(batch: "Batch") -> "Batch":
+    """Every position attended to, padding included."""
+    import numpy as np
+
+    return replace(batch, attention_mask=np.ones_like(batch.input_ids))
+
+
+def _one_masked_row(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":
+    """A row whose mask is all zeros: undefined itself, and no neighbour's business."""
+    from conformance.batch import IGNORED_LABEL
+
+    batch = _first(batches)
+    mask = batch.mask.astype("int64")
+    mask[1] = 0
+    changed = {"attention_mask": mask}
+    for name in ("labels", "next_sentence_label", "class_labels"):
+        labels = getattr(batch, name)
+        if labels is not None:
+            changed[name] = labels.copy()
+            changed[name][1] = IGNORED_LABEL
+    return {"a masked row": replace(batch, **changed)}
+
+
+def _row_by_row(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":
+    from conformance.batch import Batch
+
+    whole = _first(batches).arrays()
+    return {f"row-{i}": Batch.of({k: v[i : i + 1] for k, v in whole.items()}) for i in range(len(whole["input_ids"]))}
+
+
+def _again(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":
+    """A batch, a shorter one, and the first once more."""
+    from conformance.batch import Batch
+
+    first = _first(batches)
+    shorter = {k: v[:, : first.length // 2] if v.ndim == 2 else v for k, v in first.arrays().items() if "label" not in k}
+    return {"first": first, "shorter": Batch.of(shorter), "first again": first}
+
+
+CHECKS: Mapping[str, Check] = {
+    check.name: check
+    for check in (
+        Check("values", "every activation that is exposed is what a correct BERT could have made", every_golden=True),
+        Check("outputs", "the outputs alone, judged from the token ids: the same output after copying the weights",
+              view=_showing(_is_output), every_golden=True),
+        Check("stages", "the values after the embedding and after every layer, each judged from the one before",
+              view=_showing(_is_stage)),
+        Check("omitted-inputs", "without token types they are 0, without a mask everything is attended to",
+              batches=_without_optional),
+        Check("masked-row", "a row whose mask is all zeros neither crashes nor disturbs its neighbours",
+              batches=_one_masked_row),
+        Check("row-by-row", "each row by itself, in a batch of one", batches=_row_by_row),
+        Check("called-again", "a second call, with other lengths between, gives what the first gave", batches=_again),
+        Check("inputs-untouched", "the inputs are as they were after the call", view=_untouched),
+    )
+}  # fmt: skip
+
+SMALL_GOLDENS = ("tiny", "sinusoidal")
+
+
+def named(name: str) -> Check:
+    """The check of that name; `UnknownNameError` with those that there are."""
+    if name not in CHECKS:
+        raise UnknownNameError(f"no check {name!r}; there are {', '.join(CHECKS)}")
+    return CHECKS[name]

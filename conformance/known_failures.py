@@ -1,0 +1,74 @@
+"""Known failures: a TOML file that says which checks of which candidate fail, and why.
+
+    [[known-failure]]
+    check = "values"
+    reason = "the norm's epsilon is 1e-5 until the next release"
+    issue = "https://…/17"
+    device = "cuda"       # optional; * and ? as in a shell, like implementation, golden and dtype
+
+A known failure that fails is told as xfail, one that passes as xpass, which is a failure: every check here is deterministic.
+"""
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from conformance.case import Case
+from conformance.errors import UsageError
+
+_PATTERNS = ("check", "implementation", "golden", "device", "dtype")
+
+
+@dataclass(frozen=True)
+class KnownFailure:
+    """One entry."""
+
+    check: str
+    reason: str
+    issue: str = ""
+    implementation: str = "*"
+    golden: str = "*"
+    device: str = "*"
+    dtype: str = "*"
+
+    def matches(self, case: Case) -> bool:
+        """Whether it speaks of that case."""
+        return all(fnmatchcase(getattr(case, name), getattr(self, name)) for name in _PATTERNS)
+
+    def __str__(self) -> str:
+        """The reason, and where it is followed."""
+        return f"{self.reason} ({self.issue})" if self.issue else self.reason
+
+
+def read(path: Path) -> list[KnownFailure]:
+    """The entries of a file; `UsageError` says which entry lacks what."""
+    try:
+        found = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    return [_entry(entry, f"{path}, entry {i}") for i, entry in enumerate(found.get("known-failure", []), 1)]
+
+
+def _entry(entry: dict[str, object], where: str) -> KnownFailure:
+    allowed = ("check", "reason", "issue", *_PATTERNS[1:])
+    unknown = sorted(set(entry) - set(allowed))
+    missing = [key for key in ("check", "reason") if not entry.get(key)]
+    wrong = [key for key, value in entry.items() if not isinstance(value, str)]
+    if unknown or missing or wrong:
+        told = [
+            f"{what} {', '.join(keys)}" for what, keys in (("unknown", unknown), ("lacks", missing), ("no text:", wrong)) if keys
+        ]
+        raise UsageError(f"{where}: {'; '.join(told)}; an entry may have {', '.join(allowed)}")
+    return KnownFailure(**entry)  # type: ignore[arg-type]
+
+
+def matched(entries: Sequence[KnownFailure], cases: Iterable[Case]) -> dict[Case, KnownFailure]:
+    """Each case's entry, the first that matches; `UsageError` for entries that match no case."""
+    cases = list(cases)
+    idle = [e for e in entries if not any(e.matches(case) for case in cases)]
+    if idle:
+        told = "; ".join(f"check {e.check!r} of {e.implementation} on {e.golden}, {e.device}, {e.dtype}" for e in idle)
+        raise UsageError(f"known failures that match nothing that is run: {told}")
+    return {case: next(e for e in entries if e.matches(case)) for case in cases if any(e.matches(case) for e in entries)}

@@ -1,0 +1,135 @@
+"""Layouts of parameters: how a module's own tensor is made of Hugging Face's, and taken apart again.
+
+A layout packs one or several parameters into one tensor and unpacks it; both ways are exact, so a mapping made of layouts can be
+checked by going there and back. Layouts nest: `transposed(fused(query, key, value))`. In names, `{layer}` stands for each layer.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from conformance.architecture import Architecture
+from conformance.numerics.formats import Array
+
+Shape = tuple[int, ...]
+T = TypeVar("T")
+LAYER = "{layer}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A reversible way of holding parameters.
+
+    Attributes:
+        names: Hugging Face's names, with `{layer}` where they are patterns.
+        pack: from the parameters, in the order of the names, to the module's tensor.
+        unpack: the other way, given the parameters' shapes.
+        again: whether the parameters are used elsewhere as well (a tied decoder).
+        across: whether one tensor holds every layer.
+    """
+
+    names: tuple[str, ...]
+    pack: Callable[[Sequence[Array], Architecture], Array]
+    unpack: Callable[[Array, Sequence[Shape], Architecture], list[Array]]
+    again: bool = False
+    across: bool = False
+
+
+def plain(name: "str | Layout") -> Layout:
+    """The parameter as it is; a layout is returned as it is."""
+    if isinstance(name, Layout):
+        return name
+    return Layout((name,), lambda parts, _: parts[0], lambda whole, _s, _a: [whole])
+
+
+def transposed(inner: str | Layout) -> Layout:
+    """Axes reversed: a kernel of (in, out), as TensorFlow and JAX have it, for a weight of (out, in)."""
+    layout = plain(inner)
+    return Layout(
+        layout.names,
+        lambda parts, a: layout.pack(parts, a).T,
+        lambda whole, shapes, a: layout.unpack(whole.T, shapes, a),
+        layout.again,
+        layout.across,
+    )
+
+
+def fused(*inners: str | Layout, axis: int = 0) -> Layout:
+    """Several side by side along `axis`: query, key and value in one product."""
+    layouts = [plain(i) for i in inners]
+
+    def pack(parts: Sequence[Array], a: Architecture) -> Array:
+        return np.concatenate([x.pack(p, a) for x, p in _shared(layouts, parts)], axis)
+
+    def unpack(whole: Array, shapes: Sequence[Shape], a: Architecture) -> list[Array]:
+        sizes = [x.pack([np.empty(s) for s in ss], a).shape[axis] for x, ss in _shared(layouts, shapes)]
+        pieces = np.split(whole, np.cumsum(sizes)[:-1], axis)
+        return [part for (x, ss), piece in zip(_shared(layouts, shapes), pieces, strict=True) for part in x.unpack(piece, ss, a)]
+
+    return Layout(tuple(n for x in layouts for n in x.names), pack, unpack)
+
+
+def per_head(inner: str | Layout, axis: int = 0) -> Layout:
+    """`axis` of H features as two, heads and features of a head: (H, in) as (h, d, in)."""
+    layout = plain(inner)
+
+    def pack(parts: Sequence[Array], a: Architecture) -> Array:
+        whole = layout.pack(parts, a)
+        at = axis % whole.ndim
+        return whole.reshape(*whole.shape[:at], a.num_attention_heads, -1, *whole.shape[at + 1 :])
+
+    def unpack(whole: Array, shapes: Sequence[Shape], a: Architecture) -> list[Array]:
+        at = axis % (whole.ndim - 1)
+        return layout.unpack(whole.reshape(*whole.shape[:at], -1, *whole.shape[at + 2 :]), shapes, a)
+
+    return Layout(layout.names, pack, unpack, layout.again, layout.across)
+
+
+def interleaved(*inners: str | Layout) -> Layout:
+    """Several of (H, …) with their heads by turns: rows of head 0 of the first, of the second, …, then head 1: (n H, …)."""
+    whole = fused(*(per_head(i) for i in inners), axis=1)
+
+    def pack(parts: Sequence[Array], a: Architecture) -> Array:
+        heads = whole.pack(parts, a)  # (h, n d, …)
+        return heads.reshape(-1, *heads.shape[2:])
+
+    def unpack(flat: Array, shapes: Sequence[Shape], a: Architecture) -> list[Array]:
+        return whole.unpack(flat.reshape(a.num_attention_heads, -1, *flat.shape[1:]), shapes, a)
+
+    return Layout(whole.names, pack, unpack)
+
+
+def stacked(inner: str | Layout) -> Layout:
+    """Every layer's, `{layer}` in its names, in one tensor with the layers as first axis."""
+    layout = plain(inner)
+    count = len(layout.names)
+
+    def pack(parts: Sequence[Array], a: Architecture) -> Array:
+        return np.stack([layout.pack(parts[i : i + count], a) for i in range(0, len(parts), count)])
+
+    def unpack(whole: Array, shapes: Sequence[Shape], a: Architecture) -> list[Array]:
+        return [p for i, part in enumerate(whole) for p in layout.unpack(part, shapes[i * count : (i + 1) * count], a)]
+
+    return Layout(layout.names, pack, unpack, layout.again, across=True)
+
+
+def tied(inner: str | Layout) -> Layout:
+    """A second use of parameters that are mapped elsewhere too: a decoder tied to the word embeddings."""
+    layout = plain(inner)
+    return Layout(layout.names, layout.pack, layout.unpack, True, layout.across)
+
+
+def _shared(layouts: Sequence[Layout], parts: Sequence[T]) -> list[tuple[Layout, Sequence[T]]]:
+    """Each layout with its own share of the parts."""
+    shared, start = [], 0
+    for layout in layouts:
+        shared.append((layout, parts[start : start + len(layout.names)]))
+        start += len(layout.names)
+    return shared
+
+
+def expanded(pattern: str, layers: int) -> list[str]:
+    """The pattern for each layer, or itself where it has no `{layer}`."""
+    return [pattern.replace(LAYER, str(i)) for i in range(layers)] if LAYER in pattern else [pattern]

@@ -1,0 +1,101 @@
+"""The suite in a test file of one's own: one test id a check, candidate, golden, device and dtype.
+
+@parametrize_with_checks([my_bert])
+def test_my_bert(check): check()
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.case import Case
+from conformance.checks import CHECKS, SMALL_GOLDENS, Check, named, run
+from conformance.goldens.manifest import manifest
+from conformance.known_failures import matched, read
+from conformance.registry import name_of
+
+
+class ConformanceFailure(AssertionError):
+    """A candidate does not conform; the text is the report of the check."""
+
+
+@dataclass(frozen=True)
+class BoundCheck:
+    """A check with all that it needs: call it. Skips and fails as pytest does."""
+
+    check: Check
+    implementation: Any = field(repr=False)
+    case: Case
+    runs: int
+
+    def __call__(self) -> None:
+        """Run it; raises `ConformanceFailure` with the report, or skips with the reason."""
+        __tracebackhide__ = True
+        case = self.case
+        result = run(self.check, self.implementation, case.golden, case.device, case.dtype, self.runs)
+        if result.outcome == "skip":
+            pytest.skip(result.reason)
+        if result.outcome != "pass":
+            from conformance.report.terminal import text
+
+            raise ConformanceFailure(text(result))
+
+
+def bound_checks(
+    implementations: Sequence[Any],
+    goldens: Sequence[str] = (),
+    devices: Sequence[str] = ("cpu",),
+    dtypes: Sequence[str] = ("float32",),
+    checks: Sequence[str] = (),
+) -> list[BoundCheck]:
+    """Every check of every candidate; no goldens: all for the values, the small ones for the contract; no checks: all."""
+    selected = [named(name) for name in checks] or list(CHECKS.values())
+    found = [
+        (check, implementation, Case(name_of(implementation), golden, device, dtype, check.name))
+        for check in selected
+        for implementation in implementations
+        for golden in goldens or (manifest() if check.every_golden else SMALL_GOLDENS)
+        for device in devices
+        for dtype in dtypes
+    ]
+    return [BoundCheck(check, implementation, case, len(found)) for check, implementation, case in found]
+
+
+def parameters(bound: Sequence[BoundCheck], known_failures: Path | None = None) -> Iterator[Any]:
+    """A `pytest.param` a check, marked where it is a known failure."""
+    known = matched(read(known_failures), [b.case for b in bound]) if known_failures else {}
+    for b in bound:
+        case = b.case
+        entry = known.get(case)
+        marks = [pytest.mark.xfail(reason=str(entry), strict=True, raises=ConformanceFailure)] if entry else []
+        yield pytest.param(b, id=f"{case.check}-{case.implementation}-{case.golden}-{case.device}-{case.dtype}", marks=marks)
+
+
+def parametrize_with_checks(
+    implementations: Sequence[Any],
+    *,
+    goldens: Sequence[str] = (),
+    devices: Sequence[str] = ("cpu",),
+    dtypes: Sequence[str] = ("float32",),
+    checks: Sequence[str] = (),
+    known_failures: str | Path | None = None,
+) -> Callable[[Any], Any]:
+    """Decorate a test that takes `check` and calls it.
+
+    Args:
+        implementations: registered names, `module:object`, or objects.
+        goldens: their names; none: all for the values, the small ones for the contract.
+        devices: torch device strings.
+        dtypes: names of formats.
+        checks: their names; none: all.
+        known_failures: a TOML file (`conformance.known_failures`).
+    """
+    bound = bound_checks(implementations, goldens, devices, dtypes, checks)
+    path = Path(known_failures) if known_failures else None
+    return pytest.mark.parametrize("check", list(parameters(bound, path)))
+
+
+__all__ = ["BoundCheck", "ConformanceFailure", "bound_checks", "parameters", "parametrize_with_checks"]

@@ -1,0 +1,1 @@
+"""The shipped suite: `pytest --pyargs conformance.suite`."""

@@ -1,0 +1,197 @@
+"""Any `nn.Module` as an implementation: a table of its parameters and a table of its activations.
+
+    my_bert = TorchImplementation(
+        build=lambda a: MyBert(a.vocab_size, a.hidden_size, a.num_hidden_layers),
+        parameters={
+            "tokens.weight": "bert.embeddings.word_embeddings.weight",
+            "blocks.{layer}.qkv.weight": transposed(fused(QUERY, KEY, VALUE)),
+            …
+        },
+        activations={"blocks.{layer}": "encoder.layer.{layer}.output.LayerNorm"},
+        call=lambda model, batch: model(batch.input_ids, batch.attention_mask),
+    )
+
+Strict both ways: every tensor of the module's state dict is mapped or ignored by name, every parameter of the checkpoint is used
+exactly once or named as unused; whatever does not fit is one error that lists all of it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from conformance.activations import parameter_shapes, table
+from conformance.architecture import Architecture
+from conformance.capture import Tap, captured
+from conformance.checkpoint import Checkpoint
+from conformance.errors import CandidateError
+from conformance.layouts import LAYER, Layout, expanded, plain
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a module's tensor shows: activations, after `function` has brought it to their layout (one tensor a name)."""
+
+    names: tuple[str, ...]
+    function: Callable[[torch.Tensor], Any]
+
+    @classmethod
+    def of(cls, value: "str | tuple[str, ...] | Seen") -> "Seen":
+        """One name: the tensor itself. Several: equal parts of its last axis, as of a fused product."""
+        if isinstance(value, Seen):
+            return value
+        if isinstance(value, str):
+            return cls((value,), lambda t: (t,))
+        return cls(value, lambda t: t.chunk(len(value), -1))
+
+
+@dataclass(frozen=True)
+class TorchImplementation:
+    """An implementation made of an `nn.Module`.
+
+    Attributes:
+        build: the module for an architecture; its parameters' values do not matter.
+        parameters: names in the module's state dict to Hugging Face's names, or to a layout of them; `{layer}` for each layer.
+        activations: module paths (or `Tap`s) to activation names, several for a fused one, or `Seen`.
+        call: runs the module on a batch; may return further activations by name.
+        unused: patterns (as in a shell) of checkpoint parameters that the module does without.
+        ignored: patterns of state-dict entries that are no parameters.
+        supported: why an (architecture, device, dtype) is not supported, or None.
+        name: what results call it.
+    """
+
+    build: Callable[[Architecture], nn.Module]
+    parameters: Mapping[str, str | Layout]
+    activations: Mapping[str | Tap, str | tuple[str, ...] | Seen]
+    call: Callable[[Any, Any], Any]
+    unused: Sequence[str] = ()
+    ignored: Sequence[str] = ()
+    supported: Callable[[Architecture, str, str], str | None] = field(default=lambda a, device, dtype: None)
+    name: str | None = None
+
+    def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
+        """As `supported` says."""
+        return self.supported(architecture, device, dtype)
+
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[Any], Iterator[tuple[str, Any]]]:
+        """Build the module, load it and tap it; `CandidateError` lists all that the two tables get wrong."""
+        a = checkpoint.architecture
+        module = self.build(a).to(torch.float64)
+        taps, seen = self._taps(module, a)
+        module.load_state_dict(self.state_dict(module, checkpoint), strict=False)
+        module = module.to(device=device, dtype=getattr(torch, dtype)).eval()
+
+        def runner(batch: Any) -> Iterator[tuple[str, Any]]:
+            def forward() -> dict[str, Any]:
+                returned = self.call(module, batch)
+                return dict(returned) if isinstance(returned, Mapping) else {}
+
+            for key, tensor in captured(module, taps, forward):
+                shown = seen.get(key) or Seen.of(key)
+                yield from zip(shown.names, shown.function(tensor), strict=True)
+
+        return runner
+
+    def state_dict(self, module: nn.Module, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+        """The checkpoint in the module's own names and layouts, float64.
+
+        Raises:
+            CandidateError: what is missing, unexpected, used twice or of the wrong shape, all at once.
+        """
+        a, wanted = checkpoint.architecture, parameter_shapes(checkpoint.architecture)
+        own = {n: tuple(t.shape) for n, t in module.state_dict().items()}
+        entries, wrong = self._entries(own, wanted, a)
+        state = {}
+        for name, layout, parameters in entries:
+            packed = layout.pack([checkpoint.weights[p] for p in parameters], a)
+            if packed.shape != own[name]:
+                wrong.append(f"wrong shape: {name} is {own[name]} in the module, {packed.shape} from {', '.join(parameters)}")
+            state[name] = torch.from_numpy(np.array(packed, order="C"))
+        if wrong:
+            raise CandidateError("the table of parameters does not fit:\n  " + "\n  ".join(wrong))
+        return state
+
+    def _entries(
+        self, own: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]], a: Architecture
+    ) -> tuple[list[tuple[str, Layout, list[str]]], list[str]]:
+        """Every (state-dict name, layout, parameters) of the table for this architecture, and what is wrong with the table."""
+        entries: list[tuple[str, Layout, list[str]]] = []
+        wrong: list[str] = []
+        for pattern, value in self.parameters.items():
+            layout = plain(value)
+            for name, parameters in _expanded(pattern, layout, a.num_hidden_layers):
+                known = [p for p in parameters if p in wanted]
+                if not known and name not in own and _is_of_an_absent_head(parameters):
+                    continue  # neither side has it in this architecture
+                wrong += [f"unknown parameter: {p}{_hint(p, wanted)}" for p in parameters if p not in wanted]
+                if name not in own:
+                    wrong.append(f"matches nothing: the module has no {name!r}{_hint(name, own)}")
+                elif len(known) == len(parameters):
+                    entries.append((name, layout, parameters))
+        mapped = Counter(name for name, _, _ in entries)
+        wrong += [f"unexpected: the module's {n} {s} is not mapped; map it, or name it in `ignored`" for n, s in own.items()
+                  if n not in mapped and not _matches(n, self.ignored)]  # fmt: skip
+        wrong += [f"mapped twice: {name}" for name, count in mapped.items() if count > 1]
+        used = Counter(p for _, layout, parameters in entries for p in parameters if not layout.again)
+        wrong += [f"used twice: {p}; wrap the second use in tied()" for p, count in used.items() if count > 1]
+        wrong += [f"missing: nothing is made of {p} {s}; map it, or name it in `unused`" for p, s in wanted.items()
+                  if p not in used and not _matches(p, self.unused)]  # fmt: skip
+        wrong += [f"used, though named in `unused`: {p}" for p in used if _matches(p, self.unused)]
+        return entries, wrong
+
+    def _taps(self, module: nn.Module, a: Architecture) -> tuple[dict[str, Tap], dict[str, Seen]]:
+        """Where to listen, and what is heard there, by a key a tap; raises `CandidateError` with all that is wrong."""
+        rows, modules = table(a), dict(module.named_modules(remove_duplicate=False))
+        taps: dict[str, Tap] = {}
+        seen: dict[str, Seen] = {}
+        wrong: list[str] = []
+        for where, value in self.activations.items():
+            pattern = where if isinstance(where, Tap) else Tap(where)
+            shown = Seen.of(value)
+            layers = range(a.num_hidden_layers) if LAYER in pattern.path else [0]
+            for layer in layers:
+                tap = Tap(pattern.path.replace(LAYER, str(layer)), pattern.what, pattern.element, pattern.call)
+                names = tuple(n.replace(LAYER, str(layer)) for n in shown.names)
+                if not set(names) & set(rows) and tap.path not in modules and _is_of_an_absent_head(names):
+                    continue
+                wrong += [f"unknown activation: {n}{_hint(n, rows)}" for n in names if n not in rows]
+                if tap.path not in modules:
+                    wrong.append(f"matches nothing: the module has no submodule {tap.path!r}{_hint(tap.path, modules)}")
+                taps[" ".join(names)] = tap
+                seen[" ".join(names)] = Seen(names, shown.function)
+        count = Counter(n for s in seen.values() for n in s.names)
+        wrong += [f"shown twice: {n}" for n, times in count.items() if times > 1]
+        if wrong:
+            raise CandidateError("the table of activations does not fit:\n  " + "\n  ".join(wrong))
+        return taps, seen
+
+
+def _expanded(pattern: str, layout: Layout, layers: int) -> Iterator[tuple[str, list[str]]]:
+    """(state-dict name, parameters) for each layer, or once."""
+    if layout.across:
+        yield pattern, [n.replace(LAYER, str(i)) for i in range(layers) for n in layout.names]
+        return
+    for i, name in enumerate(expanded(pattern, layers)):
+        yield name, [n.replace(LAYER, str(i)) if LAYER in pattern else n for n in layout.names]
+
+
+def _is_of_an_absent_head(names: Sequence[str]) -> bool:
+    """Heads and pooler come and go with the architecture; a table may serve those with and those without."""
+    return all(n.removeprefix("bert.").startswith(("cls.", "classifier", "pooler.")) for n in names)
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _hint(name: str, known: Mapping[str, Any]) -> str:
+    if LAYER in name:
+        return f"; {LAYER} in it needs {LAYER} on the other side as well, or stacked()"
+    near = get_close_matches(name, known, 1, 0.8)
+    return f"; did you mean {near[0]!r}?" if near else ""
