@@ -123,6 +123,22 @@ def _untouched(candidate: Any, golden: "Golden") -> Any:
     return _Viewed(candidate, look)
 
 
+@dataclass(frozen=True)
+class _Moments:
+    """A candidate whose means and variances are watched."""
+
+    candidate: Any
+
+    def supports(self, architecture: Any, device: str, dtype: str) -> str | None:
+        supports = getattr(self.candidate, "supports", None)
+        return supports(architecture, device, dtype) if supports else None
+
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
+        from conformance.moments import watched
+
+        return _Viewed(self.candidate, watched(checkpoint, device, dtype)).prepare(checkpoint, device, dtype)
+
+
 def _without_optional(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":
     """No mask, no token types, and with them no label of what was padding."""
     return {
@@ -183,6 +199,8 @@ CHECKS: Mapping[str, Check] = {
               view=_showing(_is_output), every_golden=True),
         Check("stages", "the values after the embedding and after every layer, each judged from the one before",
               view=_showing(_is_stage)),
+        Check("moments", "mean and variance of the embedding and of every residual, as LayerNorm's theory has them",
+              view=lambda candidate, _: _Moments(candidate)),
         Check("omitted-inputs", "without token types they are 0, without a mask everything is attended to",
               batches=_without_optional),
         Check("masked-row", "a row whose mask is all zeros neither crashes nor disturbs its neighbours",

@@ -1,6 +1,7 @@
 """The results file: JSON Lines, one header, a record a check and an activation, one footer. The truth of every report."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -89,7 +90,8 @@ class ActivationRecord(_Record, frozen=True, tag="activation"):
 class Sensitivity(msgspec.Struct, frozen=True):
     """How well one fault would have been seen: at its weakest place, and at how many of the places that it can strike.
 
-    `smallest`, for a fault that is a number got wrong: the least wrong value that shows, at the place where it shows best.
+    For a fault that is a number got wrong, `right` and `smallest`: the right value, and the nearest wrong one that shows, at the
+    place where it shows best.
     """
 
     fault: str
@@ -98,6 +100,7 @@ class Sensitivity(msgspec.Struct, frozen=True):
     separable: int
     places: int
     parameter: str | None = None
+    right: float | None = None
     smallest: float | None = None
 
 
@@ -164,17 +167,31 @@ class Writer:
 
 @dataclass(frozen=True)
 class Results:
-    """A results file, read: header, checks and activations; `complete` unless it has no footer."""
+    """A results file, read: header, checks and activations; `complete` if it ran to its end."""
 
     header: Header | None
     checks: tuple[CheckRecord, ...]
     activations: tuple[ActivationRecord, ...]
     footer: Footer | None
+    complete: bool = True
 
-    @property
-    def complete(self) -> bool:
-        """Whether the run that wrote it came to its end."""
-        return self.footer is not None
+
+def merged(all_results: Sequence[Results]) -> Results:
+    """Several runs as one, the first one's header; complete where all are (its footer is to be counted anew).
+
+    Raises:
+        UsageError: two ran on different versions of a golden.
+    """
+    headers = [r.header for r in all_results if r.header is not None]
+    goldens: dict[str, GoldenRecord] = {}
+    for header in headers:
+        for name, golden in header.goldens.items():
+            if goldens.setdefault(name, golden) != golden:
+                raise UsageError(f"the runs are on different versions of the golden {name}; run them again on one")
+    checks = tuple(c for r in all_results for c in r.checks)
+    activations = tuple(a for r in all_results for a in r.activations)
+    footer = all_results[0].footer if len(all_results) == 1 else None
+    return Results(headers[0] if headers else None, checks, activations, footer, all(r.complete for r in all_results))
 
 
 def read(path: Path) -> Results:
@@ -198,9 +215,7 @@ def read(path: Path) -> Results:
     header = next((r for r in records if isinstance(r, Header)), None)
     if header is not None and header.schema != SCHEMA_VERSION:
         raise UsageError(f"{path} is of schema {header.schema}, this is {SCHEMA_VERSION}: run the candidates again")
-    return Results(
-        header,
-        tuple(r for r in records if isinstance(r, CheckRecord)),
-        tuple(r for r in records if isinstance(r, ActivationRecord)),
-        next((r for r in records if isinstance(r, Footer)), None),
-    )
+    footer = next((r for r in records if isinstance(r, Footer)), None)
+    checks = tuple(r for r in records if isinstance(r, CheckRecord))
+    activations = tuple(r for r in records if isinstance(r, ActivationRecord))
+    return Results(header, checks, activations, footer, footer is not None)

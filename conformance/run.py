@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, TypeVar
 
 from conformance.batch import Batch
@@ -144,18 +145,20 @@ def _run(
         for name, batch in golden.batches.items():
             network = Network(checkpoint.architecture, weights, batch)
             judge = Judge(network, case.dtype, case.device, runs * len(golden.batches), golden.activations.get(name))
-            endings[name] = _attempt(lambda n=name, b=batch, j=judge: _batch(n, b, j, runner, case, require, judged))  # type: ignore[misc]
+            label = name if len(golden.batches) > 1 else ""
+            endings[name] = _attempt(partial(_batch, label, batch, judge, runner, case, require, judged))
     finally:
         verdicts += settle(judged)
     return _together(endings, verdicts)
 
 
-def _batch(name: str, batch: Batch, judge: Judge, runner: Runner, case: Case, require: Sequence[str], judged: Judged) -> _Ending:
+def _batch(label: str, batch: Batch, judge: Judge, runner: Runner, case: Case, require: Sequence[str], judged: Judged) -> _Ending:
     """One call of the runner, judged as it yields."""
+    before = len(judged)
     output = _candidates(lambda: runner(batch.on(case.device)))
     for verdict, locals_ in judge.judge(_pairs(output, judge.order)):
-        judged.append((replace(verdict, batch=name), locals_))
-    hidden = [v.activation for v, _ in judged if v.batch == name and v.hidden]
+        judged.append((replace(verdict, batch=label), locals_))
+    hidden = [v.activation for v, _ in judged[before:] if v.hidden]
     missing = [n for n in hidden if any(fnmatchcase(n, pattern) for pattern in require)]
     if missing:
         raise CandidateError(f"required activations are not observed: {', '.join(missing)}")

@@ -2,8 +2,10 @@
 
 import os
 import platform
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -11,9 +13,11 @@ from rich.console import Console
 
 from conformance import __version__
 from conformance.case import Case
-from conformance.goldens.golden import Golden
+from conformance.errors import ConformanceError
+from conformance.goldens.golden import Golden, load_golden
 from conformance.goldens.manifest import manifest
 from conformance.judge.statistics import FALSE_ALARM
+from conformance.published import CHECK, Published, check_published, published_of
 from conformance.records import (
     SCHEMA_VERSION,
     ActivationRecord,
@@ -24,8 +28,10 @@ from conformance.records import (
     Writer,
 )
 from conformance.registry import registered
+from conformance.replay import leave
 from conformance.report.telling import activation_records, check_record, footer
 from conformance.report.views import show
+from conformance.result import Result
 from conformance.run import check
 
 
@@ -44,6 +50,8 @@ def run_all(
     """
     names = implementations or [r.name for r in registered()]
     cases = [Case(i, g, device, t) for g in goldens for t in dtypes for i in names]
+    published = {g: published_of(own) for g, own in goldens.items() if own}
+    cases += [replace(c, check=CHECK) for c in cases if published.get(c.golden)]
     path = out / "results.jsonl"
     checks: list[CheckRecord] = []
     activations: list[ActivationRecord] = []
@@ -52,12 +60,13 @@ def run_all(
         writer.write(header)
         for number, case in enumerate(cases, 1):
             with _progress(f"{number}/{len(cases)} {case}"):
-                subject = goldens[case.golden] or case.golden
-                result = check(case.implementation, subject, case.device, case.dtype, require=require, runs=len(cases))
+                result = _result(case, goldens[case.golden], published.get(case.golden), require, len(cases))
             for record in activation_records(result):
                 writer.write(record)
                 activations.append(record)
             checks.append(check_record(result))
+            if result.outcome in ("fail", "crash") and case.check != CHECK:
+                _leave(result, goldens[case.golden], out)
             writer.write(checks[-1])
         end = footer(checks)
         writer.write(end)
@@ -65,6 +74,21 @@ def run_all(
     if how == "pretty":
         print(f"\nresults: {path}")
     return end.exit_code
+
+
+def _result(case: Case, own: Golden | None, published: Published | None, require: Sequence[str], runs: int) -> Result:
+    if case.check == CHECK and own and published:
+        return check_published(case.implementation, own, published, case.device, case.dtype)
+    return check(case.implementation, own or case.golden, case.device, case.dtype, require=require, runs=runs)
+
+
+def _leave(result: Result, own: Golden | None, out: Path) -> None:
+    """What a failure leaves behind, for `replay`; it must not be one more failure."""
+    try:
+        golden = own or load_golden(result.case.golden)
+        leave(result, golden.origin or golden.name, golden.batches, out / "failures")
+    except (OSError, ConformanceError) as error:
+        print(f"nothing was left behind of {result.case}: {error}", file=sys.stderr)
 
 
 @contextmanager

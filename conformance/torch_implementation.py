@@ -151,9 +151,13 @@ class TorchImplementation:
         taps: dict[str, Tap] = {}
         seen: dict[str, Seen] = {}
         wrong: list[str] = []
+        shown_at: Counter[str] = Counter()
         for where, value in self.activations.items():
             pattern = where if isinstance(where, Tap) else Tap(where)
             shown = Seen.of(value)
+            if any((LAYER in n) != (LAYER in pattern.path) for n in shown.names):
+                wrong.append(f"{LAYER} on one side only: {pattern.path} shows {', '.join(shown.names)}")
+                continue
             layers = range(a.num_hidden_layers) if LAYER in pattern.path else [0]
             for layer in layers:
                 tap = Tap(pattern.path.replace(LAYER, str(layer)), pattern.what, pattern.element, pattern.call)
@@ -163,10 +167,10 @@ class TorchImplementation:
                 wrong += [f"unknown activation: {n}{_hint(n, rows)}" for n in names if n not in rows]
                 if tap.path not in modules:
                     wrong.append(f"matches nothing: the module has no submodule {tap.path!r}{_hint(tap.path, modules)}")
+                shown_at.update(names)
                 taps[" ".join(names)] = tap
                 seen[" ".join(names)] = Seen(names, shown.function)
-        count = Counter(n for s in seen.values() for n in s.names)
-        wrong += [f"shown twice: {n}" for n, times in count.items() if times > 1]
+        wrong += [f"shown twice: {n}" for n, times in shown_at.items() if times > 1]
         if wrong:
             raise CandidateError("the table of activations does not fit:\n  " + "\n  ".join(wrong))
         return taps, seen

@@ -56,7 +56,7 @@ class PureSelfAttentionLayer(nn.Module):
         return attended.transpose(1, 2).flatten(2)  # (B, S, H)
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return x.view(*x.shape[:-1], self.num_heads, -1).transpose(1, 2)
 
 
 class SelfAttentionLayer(nn.Module):

@@ -29,6 +29,7 @@ class Golden:
         name, version: the version changes when the meaning of a verdict may.
         batches: the inputs, by name; a candidate is prepared once and called with each.
         activations: true activations that are stored, by batch; the oracle computes what is not.
+        origin: under which name `open_golden` finds its network, where that is another.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Golden:
     batches: Mapping[str, Batch] = field(repr=False)
     make_checkpoint: Callable[[], Checkpoint] = field(repr=False)
     activations: Mapping[str, Mapping[str, Array]] = field(default_factory=dict, repr=False)
+    origin: str = ""
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
@@ -57,7 +59,8 @@ def stored_arrays(batches: Mapping[str, Batch], activations: Mapping[str, Mappin
     return arrays
 
 
-def _nested(arrays: Mapping[str, npt.NDArray[Any]], what: str) -> dict[str, dict[str, npt.NDArray[Any]]]:
+def nested(arrays: Mapping[str, npt.NDArray[Any]], what: str) -> dict[str, dict[str, npt.NDArray[Any]]]:
+    """The arrays of `what` (`batch` or `activation`), by batch and name."""
     found: dict[str, dict[str, npt.NDArray[Any]]] = {}
     for key, array in arrays.items():
         kind, batch, name = key.split("/", 2)
@@ -84,11 +87,11 @@ def load_golden(name: str, folder: Path | None = None) -> Golden:
         raise FixtureError(f"golden {name}: {file} cannot be read ({error}); reinstall, or restore it from a checkout") from error
     if content_digest(stored) != entry["stored_digest"]:
         raise FixtureError(f"golden {name}: {file} is not what the manifest describes; it was altered")
-    batches = {batch: Batch.of(arrays) for batch, arrays in _nested(stored, "batch").items()}
+    batches = {batch: Batch.of(arrays) for batch, arrays in nested(stored, "batch").items()}
     order = entry["batches"]
     activations = {
         batch: {key: np.asarray(array, np.float64) for key, array in found.items()}
-        for batch, found in _nested(stored, "activation").items()
+        for batch, found in nested(stored, "activation").items()
     }
     recipe = RECIPES[name]
     return Golden(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,7 @@ def from_directory(folder: Path, texts: Sequence[str] = (), file: Path | None = 
         length = min(len(_MASKS[0]), checkpoint.architecture.max_position_embeddings)
         masks = drawn([mask[:length] for mask in _MASKS if "1" in mask[:length]])
         batches["generated"] = batch(SEED, checkpoint.architecture, masks)
-    return golden_of(folder.resolve().name, checkpoint, batches)
+    return replace(golden_of(folder.resolve().name, checkpoint, batches), origin=f"{PREFIX}{folder.resolve()}")
 
 
 def read_batches(file: Path) -> dict[str, Batch]:

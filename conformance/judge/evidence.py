@@ -130,7 +130,7 @@ class Verdict:
 
     Attributes:
         outcome: `pass`, `fail` or `not_observed`.
-        batch: the name of the golden's batch.
+        batch: the name of the golden's batch, where it has several.
         role: `origin`, `amplifier`, `attenuator` or None.
         local: the local judgement under the hypothesis chosen for this kind of step; None where not judged.
         overall: the global error; None where not judged.
@@ -155,5 +155,5 @@ class Verdict:
 
     @property
     def place(self) -> str:
-        """The activation, and the batch where it has a name."""
+        """The activation, and the batch where there are several."""
         return f"{self.activation} [{self.batch}]" if self.batch else self.activation

@@ -2,12 +2,18 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from conformance.judge.evidence import Error, Filtered, Verdict
 from conformance.judge.statistics import SEPARABLE_Z
-from conformance.records import ActivationRecord, CheckRecord, ErrorRecord, FaultRecord, Footer, Sensitivity
+from conformance.records import ActivationRecord, CheckRecord, ErrorRecord, FaultRecord, Footer, Results, Sensitivity
 from conformance.result import Result
+
+
+def results_of(results: Sequence[Result]) -> Results:
+    """Results as they would stand in a file, without its header."""
+    checks = tuple(check_record(r) for r in results)
+    return Results(None, checks, tuple(a for r in results for a in activation_records(r)), footer(checks))
 
 
 def check_record(result: Result) -> CheckRecord:
@@ -84,8 +90,9 @@ def excludes(verdicts: Iterable[Verdict]) -> list[Sensitivity]:
     for name, filters in places.items():
         weakest, best = (choose(filters, key=lambda f: f.expected_z) for choose in (min, max))
         separable = sum(f.separable for f in filters)
-        parameter = best.estimate.parameter if best.estimate else None
-        told.append(Sensitivity(name, weakest.step, weakest.expected_z, separable, len(filters), parameter, _smallest(best)))
+        estimate = best.estimate
+        number = (estimate.parameter, estimate.right, _smallest(best)) if estimate else ()
+        told.append(Sensitivity(name, weakest.step, weakest.expected_z, separable, len(filters), *number))
     return sorted(told, key=lambda s: s.expected_z)
 
 

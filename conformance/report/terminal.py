@@ -76,8 +76,8 @@ def exclusions(told: Sequence[Sensitivity]) -> list[str]:
     seen = [s.fault for s in told if s.separable == s.places]
     lines = [f"excluded at every place: {', '.join(sorted(seen))}"] if seen else []
     for s in told:
-        if s.smallest is not None and s.separable:
-            lines.append(f"at the best place a wrong {s.parameter} shows from {s.smallest:.2g}")
+        if s.smallest is not None and s.right is not None and s.separable:
+            lines.append(f"at the best place {s.parameter} {s.right:.4g} shows when it is off by {abs(s.smallest - s.right):.2g}")
     for s in told:
         if s.separable < s.places:
             unseen = f"{s.places - s.separable} of {s.places} places"
@@ -97,11 +97,14 @@ def _failures(failed: list[ActivationRecord], console: Console) -> None:
         numbers = (a.local.rms if a.local else None, a.local.max if a.local else None, limit, a.overall.rms if a.overall else None)
         table.add_row(Text(_place(a)), *(_sigma(n) for n in numbers))
     console.print(table)
+    told: set[tuple[str, str]] = set()
     for a in worst[:_WORST]:
         if a.reason:
             console.print(Text(f"  {_place(a)}: {a.reason}"))
         for f in a.faults:
-            console.print(Text(f"  {f.step}: {sentence(f)}"))
+            if (f.step, f.name) not in told:
+                console.print(Text(f"  {f.step}: {sentence(f)}"))
+                told.add((f.step, f.name))
     if len(worst) > _WORST:
         console.print(f"  and {len(worst) - _WORST} more in the results file", highlight=False)
 

@@ -122,12 +122,14 @@ class _Forward:
             losses.append(self.plain_loss(tokens, batch.labels, predictions))
         if "plain_next_sentence" in self.a.heads:
             losses.append(self.plain_loss(self.linear(hidden[:, 0], pair, ""), batch.next_sentence_label, pair))
-        if len(losses) == 2:
+        if len(losses) == 2 and None not in losses:
             self.see("cls.loss", losses[0] + losses[1])
         if "classification" in self.a.heads:
             self.loss(self.linear(pooled, "classifier", ""), batch.class_labels, "classifier")
 
     def loss(self, logits: Any, labels: Any, path: str) -> Any:
+        if labels is None or (labels == IGNORED).all():
+            return None
         return self.see(f"{path}.loss", F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED))
 
     def plain_loss(self, logits: Any, labels: Any, path: str) -> Any:

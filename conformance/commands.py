@@ -1,0 +1,247 @@
+"""What the commands do: each takes its parsed arguments, prints, and returns the exit code. What is heavy is imported late."""
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from conformance.errors import DependencyMissingError, UsageError
+
+if TYPE_CHECKING:
+    from conformance.goldens.golden import Golden
+    from conformance.traces import Trace
+
+
+def listing(arguments: Namespace) -> int:
+    """`list`: names, distributions and origins."""
+    from conformance.goldens.manifest import manifest
+    from conformance.registry import registered
+
+    rows = [
+        {"kind": "implementation", "name": r.name, "from": f"{r.distribution} {r.version}", "origin": r.origin}
+        for r in registered()
+    ]
+    rows += [
+        {"kind": "golden", "name": name, "from": f"version {entry['version']}", "origin": entry["source"]}
+        for name, entry in manifest().items()
+    ]
+    _table(rows, arguments.format)
+    return 0
+
+
+def run(arguments: Namespace) -> int:
+    """`run`: the main job."""
+    if arguments.schema:
+        from conformance.records import json_schema
+
+        print(json.dumps(json_schema(), indent=2))
+        return 0
+    from conformance.goldens.manifest import manifest
+    from conformance.session import run_all
+
+    own = _own(arguments)
+    names = arguments.golden or ([] if own else list(manifest()))
+    subjects: dict[str, Golden | None] = {own.name: own} if own else {}
+    return run_all(
+        arguments.implementation,
+        {**subjects, **dict.fromkeys(names)},
+        arguments.device,
+        arguments.dtype or ["float32"],
+        arguments.require_activations or [],
+        arguments.out,
+        arguments.format,
+    )
+
+
+def _own(arguments: Namespace) -> "Golden | None":
+    """The user's own checkpoint and inputs."""
+    if not arguments.checkpoint:
+        if arguments.text or arguments.batch:
+            raise UsageError("--text and --batch are inputs for a checkpoint; name one with --checkpoint DIR")
+        return None
+    from conformance.goldens.own import from_directory
+
+    return from_directory(arguments.checkpoint, arguments.text or (), arguments.batch)
+
+
+def diff(arguments: Namespace) -> int:
+    """`diff`: 0 where nothing begins to differ (nothing is worse or gone), else 1."""
+    if all(side.endswith(".jsonl") for side in (arguments.a, arguments.b)):
+        return _diff_results(arguments)
+    from conformance.diff import compare
+    from conformance.goldens.own import open_golden
+    from conformance.traces import read
+
+    saved = [read(Path(side)) for side in (arguments.a, arguments.b) if side.endswith(".safetensors")]
+    golden = _own(arguments) or open_golden(saved[0].golden if saved else arguments.golden)
+    a, b = (_trace(side, golden, arguments) for side in (arguments.a, arguments.b))
+    found = list(compare(a, b, golden.checkpoint))
+    rows = [
+        {
+            "activation": d.activation if len(a.batches) == 1 else f"{d.activation} [{d.batch}]",
+            "largest": f"{d.largest:.3g} at {list(d.index)}" if not d.only else f"only {a.name if d.only == 'A' else b.name}",
+            "difference": "-" if d.accumulated is None else f"{d.accumulated:.3g} σ",
+            "begins here": "-" if d.local is None else f"{d.local:.3g} σ",
+            "limit": "-" if d.limit is None else f"{d.limit:.3g} σ",
+            "": "begins here" if d.begins else "",
+        }
+        for d in found
+    ]
+    _table(rows, arguments.format)
+    both, begins = sum(not d.only for d in found), [d.activation for d in found if d.begins]
+    if not both:
+        raise UsageError(f"{a.name} and {b.name} expose no activation in common")
+    if arguments.format == "pretty":
+        where = f"begins at {', '.join(begins)}" if begins else "nowhere more than rounding"
+        print(f"\n{a.name} and {b.name} on {golden.name}: {both} activations in both, the difference {where}")
+    return 1 if begins else 0
+
+
+def _trace(side: str, golden: "Golden", arguments: Namespace) -> "Trace":
+    from conformance.traces import read, record, true_trace
+
+    if side.endswith(".safetensors"):
+        return read(Path(side))
+    if side.startswith("golden:"):
+        if side.removeprefix("golden:") != golden.name:
+            raise UsageError(f"{side} is compared on its own inputs: add --golden {side.removeprefix('golden:')}")
+        return true_trace(golden)
+    return record(side, golden, arguments.device, arguments.dtype)
+
+
+def _diff_results(arguments: Namespace) -> int:
+    from conformance.diff import changes
+    from conformance.records import read
+
+    found, notes = changes(read(Path(arguments.a)), read(Path(arguments.b)))
+    for note in notes:
+        print(note, file=sys.stderr)
+    rows = [{"change": c.kind, "what": c.what, "before": c.before or "-", "after": c.after or "-"} for c in found]
+    _table(rows, arguments.format)
+    if not rows and arguments.format == "pretty":
+        print("no verdict changed")
+    return 1 if any(c.kind in ("worse", "gone") for c in found) else 0
+
+
+def report(arguments: Namespace) -> int:
+    """`report`: the exit code is that of all runs together."""
+    from conformance.records import merged, read
+    from conformance.report.telling import footer
+    from conformance.report.views import TEXTS, show
+
+    results = merged([read(path) for path in arguments.results])
+    by_suffix = {".md": "markdown", ".xml": "junit", ".json": "json"}
+    if arguments.output:
+        how = by_suffix.get(arguments.output.suffix, arguments.format)
+        if how not in TEXTS:
+            raise UsageError(f"{arguments.output}: give it a suffix of {', '.join(by_suffix)}, or --format")
+        arguments.output.write_text(TEXTS[how](results), "utf-8")
+    else:
+        show(results, arguments.format)
+    return footer(results.checks).exit_code
+
+
+def trace(arguments: Namespace) -> int:
+    """`trace`: a line an activation."""
+    from conformance.activations import table
+    from conformance.goldens.own import open_golden
+    from conformance.traces import record, save
+
+    golden = _own(arguments) or open_golden(arguments.golden)
+    found = record(arguments.implementation, golden, arguments.device, arguments.dtype)
+    equations = table(golden.checkpoint.architecture)
+    rows = [
+        {
+            "activation": name if len(found.batches) == 1 else f"{name} [{batch}]",
+            "shape": " × ".join(map(str, value.shape)) or "scalar",
+            "mean": f"{value.mean():.4g}",
+            "deviation": f"{value.std():.4g}",
+            "least": f"{value.min():.4g}",
+            "most": f"{value.max():.4g}",
+            "equation": equations[name].equation,
+        }
+        for batch, activations in found.activations.items()
+        for name, value in activations.items()
+    ]
+    _table(rows, arguments.format)
+    if arguments.output:
+        save(found, arguments.output)
+    return 0 if rows else 1
+
+
+def replay(arguments: Namespace) -> int:
+    """`replay`: the exit code is the case's."""
+    from conformance.replay import replay as again
+    from conformance.report.telling import results_of
+    from conformance.report.views import show
+
+    results = results_of([again(arguments.file)])
+    show(results, arguments.format)
+    assert results.footer is not None
+    return results.footer.exit_code
+
+
+def verify(arguments: Namespace) -> int:
+    """`golden verify`: 3 where a part fails."""
+    from conformance.goldens.manifest import manifest
+    from conformance.goldens.verify import verify as parts_of
+
+    results = [part for name in manifest() for part in parts_of(name)]
+    _table([vars(r) for r in results], arguments.format)
+    return 3 if any(r.outcome == "fail" for r in results) else 0
+
+
+def make(arguments: Namespace) -> int:
+    """`golden make`: write them all."""
+    from conformance.goldens.make import make as write
+
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    write(arguments.folder)
+    return 0
+
+
+def power(arguments: Namespace) -> int:
+    """`golden power`: a line a golden, dtype and fault."""
+    from conformance.goldens.golden import load_golden
+    from conformance.goldens.manifest import manifest
+    from conformance.goldens.power import power as matrix
+
+    rows: list[dict[str, Any]] = []
+    for name in arguments.golden or list(manifest()):
+        try:
+            found = [p for dtype in arguments.dtype or ["float32", "bfloat16", "float16"] for p in matrix(load_golden(name), dtype)]
+        except DependencyMissingError as why:
+            print(f"golden {name} skipped: {why}", file=sys.stderr)
+            continue
+        rows += [
+            {
+                "golden": name,
+                "dtype": p.dtype,
+                "fault": p.fault,
+                "best z": f"{p.best:.3g}",
+                "weakest z": f"{p.weakest:.3g}",
+                "separable": f"{p.separable} of {p.places}",
+                "weakest at": p.weakest_at,
+            }
+            for p in found
+        ]
+    _table(rows, arguments.format)
+    return 0 if rows else 1
+
+
+def _table(rows: list[dict[str, Any]], how: str) -> None:
+    """Rows of the same keys, as told by --format."""
+    if how == "json":
+        print(json.dumps(rows, indent=2))
+        return
+    if not rows:
+        return
+    cells = [list(rows[0]), *([str(v).replace("|", "\\|") if how == "markdown" else str(v) for v in row.values()] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+    edge = "| " if how == "markdown" else ""
+    for number, line in enumerate(cells):
+        body = (" | " if edge else "  ").join(c.ljust(w) for c, w in zip(line, widths, strict=True))
+        print(f"{edge}{body}{edge[::-1]}".rstrip())
+        if number == 0 and edge:
+            print("|" + "|".join("-" * (w + 2) for w in widths) + "|")

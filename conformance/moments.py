@@ -1,0 +1,83 @@
+"""Mean and variance of the embedding and of every residual, as the theory has them.
+
+After LayerNorm, z = (y − β)/γ has over the features of a token the mean 0 and the variance v/(v + ε), v the variance of what was
+normalised (Ba, Kiros and Hinton 2016, equation 4). A candidate's own z may miss them by what rounding makes of a mean: at most the
+mean of the elements' deviations, were they all to err together, times the threshold of that many tests.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from conformance.batch import Batch
+from conformance.checkpoint import Checkpoint, rounded_weights
+from conformance.errors import CandidateError
+from conformance.judge.precheck import accepted_array
+from conformance.judge.statistics import FALSE_ALARM, max_threshold
+from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.formats import Array
+from conformance.oracle import Network, Step
+
+Stream = Iterator[tuple[str, Any]]
+
+
+def watched(checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[Any, Stream], Stream]:
+    """A look at a stream that raises `CandidateError` at the first mean or variance that is off, or when none is seen."""
+
+    def look(batch: Any, stream: Stream) -> Stream:
+        network = Network(checkpoint.architecture, rounded_weights(checkpoint, dtype), batch.numpy())
+        norms = _norms(network)
+        seen = 0
+        for name, value in stream:
+            if name in norms:
+                made = accepted_array(network.table[name], value, network.architecture, network.batch, dtype, device)
+                _require_moments(name, made, norms[name], network.batch, dtype)
+                seen += 1
+            yield name, value
+        if not seen:
+            raise CandidateError(f"none of {', '.join(norms)} is exposed, so no mean or variance was seen")
+
+    return look
+
+
+def _norms(network: Network) -> dict[str, Step]:
+    """The embedding's norm and the residuals', evaluated on the oracle's own values."""
+    values: dict[str, Array] = {}
+    norms = {}
+    for name, value in network.walk():
+        values[name] = value
+        row = network.table[name]
+        if row.kind == "norm" and not name.startswith("cls."):
+            norms[name] = network.step(name, *(values[p] for p in row.parents))
+    return norms
+
+
+def _require_moments(name: str, made: Array, step: Step, batch: Batch, dtype: str) -> None:
+    gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
+    used = gamma != 0.0
+    summed = np.asarray(sum(step.parents[1:], start=step.parents[0]))
+    before = summed.var(-1)
+    model = next(h.arithmetic for h in hypotheses(dtype) if h.arithmetic.rounding == "native" or not h.arithmetic.is_mixed)
+    sigma = np.sqrt(step.roundings(model).variance())[..., used] / np.abs(gamma[used])
+    z = (made - beta)[..., used] / gamma[used]
+    threshold = max_threshold(2 * int(batch.mask.sum()), FALSE_ALARM)
+    whole = bool(used.all())  # the theory speaks of all features
+    tests = (
+        ("mean", z.mean(-1), np.zeros(()), threshold * sigma.mean(-1)),
+        ("variance", z.var(-1), before / (before + step.site.architecture.layer_norm_eps), _spread(z, sigma, threshold)),
+    )
+    for what, found, expected, room in tests:
+        wrong = (np.abs(found - expected) > room) & batch.mask
+        if whole and wrong.any():
+            place = tuple(int(i) for i in np.argwhere(wrong)[0])
+            right = float(np.broadcast_to(expected, found.shape)[place])
+            raise CandidateError(
+                f"{name}: (y − β)/γ of token {list(place)} has {what} {found[place]:.6g}, expected {right:.6g} ± {room[place]:.2g}"
+            )
+
+
+def _spread(z: Array, sigma: Array, threshold: float) -> Array:
+    """How far a variance may be off: 2 |z| e + e², with errors e of `threshold` deviations."""
+    error = threshold * sigma
+    return np.asarray((2.0 * np.abs(z) * error + error**2).mean(-1))

@@ -1,0 +1,118 @@
+"""Values that others have published of well-known checkpoints: checks that run when such a checkpoint is given.
+
+A number printed to d digits is off by up to half a unit of its last digit. The candidate, and whoever printed it, are besides off
+by what rounding accumulates from the token ids on (`judge.reference`), both at random.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conformance.batch import Batch
+from conformance.case import Case
+from conformance.errors import CandidateError
+from conformance.goldens.golden import Golden
+from conformance.goldens.own import golden_of
+from conformance.judge.reference import reference
+from conformance.judge.statistics import FALSE_ALARM, max_threshold
+from conformance.numerics.arithmetic import hypotheses
+from conformance.oracle import Network
+from conformance.registry import name_of
+from conformance.result import Result
+from conformance.run import ending_of
+from conformance.traces import record
+
+CHECK = "published-values"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A slice of one activation, printed.
+
+    Attributes:
+        checkpoint: the name that the directory, or a folder above it, bears.
+        sizes: what the architecture must be.
+        batch: the inputs.
+        activation, first: which activation, and the index at which the slice begins.
+        values: as printed.
+        digits: after the point.
+        source: where.
+    """
+
+    checkpoint: str
+    sizes: Mapping[str, int]
+    batch: Batch
+    activation: str
+    first: tuple[int, ...]
+    values: tuple[tuple[float, ...], ...]
+    digits: int
+    source: str
+
+
+BERT_BASE_UNCASED = Published(
+    checkpoint="bert-base-uncased",
+    sizes={"vocab_size": 30522, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12},
+    batch=Batch.of(
+        {
+            "input_ids": [[0, 345, 232, 328, 740, 140, 1695, 69, 6078, 1588, 2]],
+            "attention_mask": [[0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]],
+        }
+    ),
+    activation="encoder.layer.11.output.LayerNorm",
+    first=(0, 1, 1),
+    values=((0.4249, 0.1008, 0.7531), (0.3771, 0.1188, 0.7467), (0.4152, 0.1098, 0.7108)),
+    digits=4,
+    source="transformers, tests/models/bert/test_modeling_bert.py, test_inference_no_head_absolute_embedding",
+)
+
+KNOWN = (BERT_BASE_UNCASED,)
+
+
+def published_of(golden: Golden, known: tuple[Published, ...] = KNOWN) -> Published | None:
+    """What has been published of a golden's checkpoint, by the name of its directory (or hub folder) and its sizes."""
+    parts = Path(golden.origin.removeprefix("checkpoint:")).parts
+    for published in known:
+        named = any(part.split("--")[-1] == published.checkpoint for part in parts)
+        a = golden.checkpoint.architecture if named else None
+        if a and all(getattr(a, size) == value for size, value in published.sizes.items()):
+            return published
+    return None
+
+
+def check_published(implementation: object, golden: Golden, published: Published, device: str, dtype: str) -> Result:
+    """Whether a candidate gives the published values. Nothing is raised."""
+    case = Case(name_of(implementation), golden.name, device, dtype, CHECK)
+    start = time.perf_counter()
+    ending = ending_of(lambda: _require(implementation, golden, published, device, dtype))
+    seconds = time.perf_counter() - start
+    if ending is None:
+        return Result(case, "pass", executed=True, seconds=seconds)
+    executed = ending.outcome == "fail"
+    return Result(case, ending.outcome, ending.reason, ending.exit_code, ending.declared, executed, seconds)
+
+
+def _require(implementation: object, golden: Golden, published: Published, device: str, dtype: str) -> None:
+    subject = golden_of(golden.name, golden.checkpoint, {"published": published.batch})
+    found = record(implementation, subject, device, dtype).activations["published"]
+    if published.activation not in found:
+        raise CandidateError(f"{published.activation} is not exposed, of which values are published")
+    printed = np.array(published.values)
+    where: Any = (*published.first[:-2], *(slice(f, f + n) for f, n in zip(published.first[-2:], printed.shape, strict=True)))
+    network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, published.batch)
+    model = next(h.arithmetic for h in hypotheses(dtype) if h.arithmetic.rounding == "modular")
+    sigma = next(s for name, _, s in reference(network, model) if name == published.activation)
+    accumulated = np.broadcast_to(sigma, found[published.activation].shape)[where]
+    room = 0.5 * 10.0**-published.digits + max_threshold(printed.size, FALSE_ALARM) * np.sqrt(2.0) * accumulated
+    difference = np.abs(found[published.activation][where] - printed)
+    if (difference > room).any():
+        i = np.unravel_index(int((difference / room).argmax()), difference.shape)
+        at = [*published.first[:-2], *(f + int(k) for f, k in zip(published.first[-2:], i, strict=True))]
+        value = found[published.activation][where][i]
+        raise CandidateError(
+            f"{published.activation}{at} is {value:.6f}, published is {printed[i]:.{published.digits}f} ± {room[i]:.1e} "
+            f"({published.source})"
+        )

@@ -1,0 +1,47 @@
+"""What a failure leaves behind, and running it again."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from conformance.batch import Batch
+from conformance.case import Case
+from conformance.errors import UsageError
+from conformance.goldens.golden import nested, stored_arrays
+from conformance.goldens.own import golden_of, open_golden
+from conformance.result import Result
+from conformance.run import check
+
+
+def leave(result: Result, origin: str, batches: Mapping[str, Batch], folder: Path) -> Path:
+    """Write the inputs on which a case failed, and what it takes to run it again; returns the file.
+
+    `origin` is the name under which `open_golden` finds the network.
+    """
+    failed = {v.batch for v in result.verdicts if v.outcome == "fail"} & set(batches) or set(batches)
+    case = result.case
+    name = "-".join((case.implementation, case.golden, case.device, case.dtype))
+    path = folder / f"{''.join(c if c.isalnum() or c in '-_.' else '_' for c in name)}.safetensors"
+    about = {"implementation": case.implementation, "golden": origin, "device": case.device, "dtype": case.dtype}
+    arrays = stored_arrays({n: b for n, b in batches.items() if n in failed}, {})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, path, {"replay": json.dumps(about)})
+    return path
+
+
+def replay(path: Path) -> Result:
+    """Run again what a failure left behind; `UsageError` for a file that is none of these."""
+    try:
+        with safe_open(path, "np") as file:
+            about = json.loads((file.metadata() or {})["replay"])
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 -- no mapping
+        case = Case(about["implementation"], about["golden"], about["device"], about["dtype"])
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise UsageError(f"{path} is not what a failure leaves behind: {error!r}") from error
+    batches = {n: Batch.of(found) for n, found in nested(arrays, "batch").items()}
+    subject = golden_of(case.golden, open_golden(case.golden).checkpoint, batches)
+    return check(case.implementation, subject, case.device, case.dtype)

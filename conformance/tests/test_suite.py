@@ -1,0 +1,185 @@
+"""The checks and their pytest surface: what each catches, ids, known failures, options."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from conformance import check as judge
+from conformance.checks import CHECKS, named, run
+from conformance.errors import UnknownNameError
+from conformance.tests.functional import Functional, Pieces
+from conformance.tests.planted import Planted, epsilon, unscaled
+from implementations.hugging_face import HuggingFace
+
+pytest_plugins = ["pytester"]
+
+
+class _Around:
+    """Hugging Face's, with something done before or after each call."""
+
+    def __init__(self, before: Any = None, after: Any = None) -> None:
+        self.before, self.after, self.calls = before, after, 0
+
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
+        runner = HuggingFace("eager").prepare(checkpoint, device, dtype)
+
+        def run(batch: Any) -> Iterator[tuple[str, Any]]:
+            self.calls += 1
+            if self.before:
+                self.before(self, batch)
+            for name, value in runner(batch):
+                yield name, self.after(self, batch, name, value) if self.after else value
+
+        return run
+
+
+def _need_types(_: Any, batch: Any) -> None:
+    batch.token_type_ids.float()
+
+
+def _write(_: Any, batch: Any) -> None:
+    batch.input_ids[0, 0] += 1
+    batch.input_ids[0, 0] -= 1
+    batch.token_type_ids[0, 0] = 1 - batch.token_type_ids[0, 0]
+
+
+def _poison(_: Any, batch: Any, name: str, value: Any) -> Any:
+    masked_rows = batch.attention_mask.sum(1) == 0
+    return value * torch.nan if masked_rows.any() and name.startswith("encoder") else value
+
+
+def _stale(self: Any, batch: Any, name: str, value: Any) -> Any:
+    return value * 1.001 if self.calls > 2 and name == "pooler.dense" else value
+
+
+def _needs_company(_: Any, batch: Any, name: str, value: Any) -> Any:
+    return value * 1.001 if len(batch.input_ids) == 1 and name == "pooler.dense" else value
+
+
+def _no_norm(x: Any, weight: Any, bias: Any, eps: float, name: str) -> Any:
+    return x * weight + bias
+
+
+BROKEN = {
+    "values": Planted(epsilon(0)),
+    "outputs": Planted(unscaled(1)),
+    "stages": Planted(unscaled(0)),
+    "moments": Functional(Pieces(norm=_no_norm)),
+    "omitted-inputs": _Around(before=_need_types),
+    "masked-row": _Around(after=_poison),
+    "row-by-row": _Around(after=_needs_company),
+    "called-again": _Around(after=_stale),
+    "inputs-untouched": _Around(before=_write),
+}
+
+
+def test_every_check_has_a_broken_candidate() -> None:
+    assert set(BROKEN) == set(CHECKS)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_check_catches_its_broken_candidate(name: str) -> None:
+    result = run(named(name), BROKEN[name], "tiny", "cpu", "float32")
+    assert result.outcome in ("fail", "crash"), result
+    assert result.case.check == name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_check_lets_an_unusual_but_correct_candidate_through(name: str, dtype: str) -> None:
+    candidate = HuggingFace("sdpa") if name in ("omitted-inputs", "masked-row") else Functional(computes="float32")
+    result = run(named(name), candidate, "tiny", "cpu", dtype)
+    assert result.outcome == "pass", result.reason
+
+
+def test_an_unknown_check_is_told_with_those_that_there_are() -> None:
+    with pytest.raises(UnknownNameError, match="there are values"):
+        named("valeus")
+
+
+def test_required_activations_that_are_hidden_fail() -> None:
+    result = judge(HuggingFace("sdpa"), "tiny", require=["*.probs"])
+    assert result.outcome == "fail"
+    assert "encoder.layer.0.attention.self.probs" in result.reason
+    assert judge(HuggingFace("eager"), "tiny", require=["*.probs"]).conforms
+
+
+FILE = """
+from conformance import parametrize_with_checks
+from conformance.tests.planted import Planted, epsilon
+from implementations.hugging_face import HuggingFace
+
+good, bad = HuggingFace("eager"), Planted(epsilon(0))
+good.name, bad.name = "good", "bad"
+
+@parametrize_with_checks([good, bad], goldens=["tiny"], checks=["values", "called-again"] {known})
+def test_bert(check): check()
+"""
+
+
+def _outcomes(pytester: pytest.Pytester, known: str = "", toml: str = "") -> Any:
+    pytester.makefile(".toml", known=toml)
+    pytester.makepyfile(FILE.replace("{known}", known))
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rA")
+
+
+KNOWN = ', known_failures="known.toml"'
+ENTRY = '[[known-failure]]\ncheck = "{check}"\nimplementation = "{who}"\nreason = "epsilon is 1e-5"\nissue = "#17"\n'
+
+
+def test_a_strangers_file_gets_one_test_id_a_check(pytester: pytest.Pytester) -> None:
+    result = _outcomes(pytester)
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines(
+        ["*PASSED*test_bert?values-good-tiny-cpu-float32?", "*LayerNorm epsilon is not*", "*FAILED*bad-tiny*"]
+    )
+
+
+def test_known_failures_are_xfail_and_their_reason_is_told(pytester: pytest.Pytester) -> None:
+    result = _outcomes(pytester, KNOWN, ENTRY.format(check="*", who="bad"))
+    result.assert_outcomes(passed=2, xfailed=2)
+    result.stdout.fnmatch_lines(["*epsilon is 1e-5 (#17)*"])
+
+
+def test_a_known_failure_that_passes_is_a_failure(pytester: pytest.Pytester) -> None:
+    result = _outcomes(pytester, KNOWN, ENTRY.format(check="values", who="good"))
+    result.assert_outcomes(passed=1, failed=3)
+    result.stdout.fnmatch_lines(["*XPASS(strict)*"])
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (ENTRY.format(check="valeus", who="bad"), "known failures that match nothing that is run: check 'valeus' of bad"),
+        ('[[known-failure]]\ncheck = "values"\n', "lacks reason"),
+        ('[[known-failure]]\ncheck = "values"\nreason = "x"\nlayer = "3"\n', "unknown layer"),
+        ("[[known", "cannot be read"),
+    ],
+)
+def test_an_entry_that_is_wrong_or_idle_is_an_error(pytester: pytest.Pytester, entry: str, words: str) -> None:
+    result = _outcomes(pytester, KNOWN, entry)
+    assert result.ret != 0
+    assert words in result.stdout.str()
+
+
+def test_the_shipped_suite_takes_its_options_and_runs_under_xdist(pytester: pytest.Pytester) -> None:
+    options = ("--bert-implementation", "hf-eager", "--bert-golden", "tiny", "--bert-dtype", "float32", "--bert-dtype", "bfloat16")
+    result = pytester.runpytest_subprocess("--pyargs", "conformance.suite", *options, "-k", "values or outputs", "-v")
+    result.assert_outcomes(passed=4, deselected=2 * (len(CHECKS) - 2))
+
+
+def test_the_shipped_suite_says_what_it_does_not_know(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_subprocess(
+        "--pyargs", "conformance.suite", "--bert-implementation", "hf-eagr", "--bert-golden", "tiny"
+    )
+    assert result.ret != 0
+    assert "did you mean hf-eager" in result.stdout.str()
+
+
+def test_the_plugin_imports_nothing_heavy(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        "import sys\ndef test_light():\n    assert not {'torch', 'transformers', 'numpy', 'scipy'} & set(sys.modules)\n"
+    )
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)

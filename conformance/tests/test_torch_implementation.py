@@ -1,0 +1,140 @@
+"""Registering a module by two tables: layouts there and back, the example package's model, and every misuse of a table."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from conformance import CandidateError, check, fused, interleaved, load_golden, per_head, stacked, tied, transposed
+from conformance.activations import parameter_shapes
+from conformance.layouts import plain
+from implementations.making_bert import making_bert
+
+sys.path.insert(0, str(Path(__file__).parent / "example_package" / "src"))
+from example_bert.conformance import example_bert
+
+GOLDEN = load_golden("tiny")
+A = GOLDEN.checkpoint.architecture
+SELF = "bert.encoder.layer.{layer}.attention.self"
+Q, K, V = (f"{SELF}.{n}.weight" for n in ("query", "key", "value"))
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape"),
+    [
+        (plain(Q), (32, 32)),
+        (transposed(Q), (32, 32)),
+        (fused(Q, K, V), (96, 32)),
+        (transposed(fused(Q, K, V)), (32, 96)),
+        (fused(transposed(Q), transposed(K), axis=1), (32, 64)),
+        (per_head(Q), (4, 8, 32)),
+        (per_head(Q, axis=1), (32, 4, 8)),
+        (fused(per_head(Q), per_head(K), per_head(V), axis=1), (4, 24, 32)),
+        (interleaved(Q, K, V), (96, 32)),
+        (stacked(Q), (2, 32, 32)),
+        (stacked(fused(Q, K, V)), (2, 96, 32)),
+        (tied(transposed(Q)), (32, 32)),
+    ],
+)
+def test_every_layout_packs_to_its_shape_and_unpacks_to_what_was_packed(layout: Any, shape: tuple[int, ...]) -> None:
+    layers = range(2) if layout.across else [0]
+    names = [n.format(layer=i) for i in layers for n in layout.names]
+    parts = [np.asarray(GOLDEN.checkpoint.weights[n]) for n in names]
+    packed = layout.pack(parts, A)
+    assert packed.shape == shape
+    for part, again in zip(parts, layout.unpack(packed, [p.shape for p in parts], A), strict=True):
+        assert np.array_equal(part, again)
+
+
+def test_heads_by_turns_lie_as_they_should() -> None:
+    q, k = (np.asarray(GOLDEN.checkpoint.weights[n.format(layer=0)]) for n in (Q, K))
+    packed = interleaved(Q, K).pack([q, k], A)
+    assert np.array_equal(packed[:8], q[:8])
+    assert np.array_equal(packed[8:16], k[:8])
+    assert np.array_equal(packed[16:24], q[8:16])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("golden", ["tiny", "deep"])
+def test_the_example_package_conforms(golden: str, dtype: str) -> None:
+    result = check(example_bert, golden, dtype=dtype)
+    assert result.conforms, result.reason
+    assert result.coverage[0] == 1 + 7 * load_golden(golden).checkpoint.architecture.num_hidden_layers
+
+
+def test_the_example_package_is_blamed_where_its_layout_is_told_wrongly() -> None:
+    parameters = {**example_bert.parameters, "blocks.{layer}.merge": transposed(per_head(OUTPUT, axis=1))}
+    wrong = check(replace(example_bert, parameters=parameters))
+    assert wrong.outcome == "fail"
+    assert "wrong shape" in wrong.reason
+    parameters["blocks.{layer}.qkv.kernel"] = transposed(fused(K, Q, V))
+    parameters["blocks.{layer}.merge"] = example_bert.parameters["blocks.{layer}.merge"]
+    swapped = check(replace(example_bert, parameters=parameters))
+    assert {v.activation.rsplit(".", 1)[1] for v in swapped.origins} == {"query", "key"}
+
+
+OUTPUT = "bert.encoder.layer.{layer}.attention.output.dense.weight"
+_MISUSES = {
+    "missing": (
+        {"embedding.token_type_embedding.weight": None},
+        ["unexpected: the module's embedding", "missing:"],
+    ),
+    "unknown parameter": ({"embedding.token_embedding.weight": "bert.embeddings.word_embedings.weight"}, ["did you mean"]),
+    "matches nothing": ({"embedding.tokens.weight": "bert.pooler.dense.weight"}, ["matches nothing: the module has no"]),
+    "used twice": ({"lm_head.unembedding.weight": "bert.embeddings.word_embeddings.weight"}, ["used twice", "tied()"]),
+    "wrong shape": ({"lm_head.mlp.bias": "cls.predictions.bias"}, ["wrong shape: lm_head.mlp.bias is (32,)", "used twice"]),
+    "a layer on one side": ({"embedding.layer_norm.bias": Q}, ["{layer} in it needs {layer} on the other side as well"]),
+    "used and unused": ({"lm_head.mlp.bias": "bert.pooler.dense.bias"}, ["used, though named in `unused`: bert.pooler.dense.bias"]),
+}
+
+
+@pytest.mark.parametrize("misuse", _MISUSES)
+def test_every_misuse_of_the_parameters_is_one_error_that_shows_the_way_out(misuse: str) -> None:
+    change, words = _MISUSES[misuse]
+    table = {k: v for k, v in {**making_bert.parameters, **change}.items() if v is not None}
+    result = check(replace(making_bert, parameters=table))
+    assert result.outcome == "fail"
+    assert result.exit_code == 1
+    for word in words:
+        assert word in result.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"embedding.layer_norm": "embeddings.Layernorm"}, "unknown activation: embeddings.Layernorm; did you mean"),
+        ({"embedding.norm": "embeddings.dropout"}, "matches nothing: the module has no submodule 'embedding.norm'"),
+        ({"lm_head": "cls.predictions.decoder"}, "shown twice: cls.predictions.decoder"),
+        ({"embedding.dropout": "encoder.layer.{layer}.output.dense"}, "{layer} on one side only: embedding.dropout"),
+    ],
+)
+def test_every_misuse_of_the_activations_is_one_error_too(change: dict[str, str], words: str) -> None:
+    result = check(replace(making_bert, activations={**making_bert.activations, **change}))
+    assert result.outcome == "fail"
+    assert words in result.reason
+
+
+def test_all_that_is_wrong_with_a_table_is_told_at_once() -> None:
+    with pytest.raises(CandidateError) as caught:
+        replace(making_bert, parameters={}).state_dict(making_bert.build(A), GOLDEN.checkpoint)
+    assert str(caught.value).count("unexpected:") == len(making_bert.build(A).state_dict())
+    assert str(caught.value).count("missing:") == sum(
+        not n.startswith(("bert.pooler", "cls.seq", "classifier")) for n in parameter_shapes(A)
+    )
+
+
+def test_a_module_used_at_two_places_is_tapped_at_both() -> None:
+    import torch
+
+    from conformance import Tap, captured
+
+    shared = nn.Linear(2, 2)
+    model = nn.Sequential(shared, nn.Tanh(), shared)
+    taps = {"a": Tap("0"), "b": Tap("2", call=1)}
+    found = dict(captured(model, taps, lambda: {"c": model(torch.ones(1, 2))}))
+    assert torch.equal(found["b"], found["c"])
+    assert not torch.equal(found["a"], found["b"])
