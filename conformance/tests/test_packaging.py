@@ -1,0 +1,81 @@
+"""The wheel away from the checkout, and a stranger's package found by its entry point."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = Path(__file__).parent / "example_package"
+
+
+def _python(*arguments: str, folder: Path, path: tuple[Path, ...] = ()) -> str:
+    """Run Python in `folder` with `path` first on its path; returns what it printed."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with our wheel and the example's, installed into `site`."""
+    folder = tmp_path_factory.mktemp("built")
+    pip = ("-m", "pip", "--disable-pip-version-check", "-q")
+    example = folder / "example"
+    shutil.copytree(EXAMPLE, example, ignore=shutil.ignore_patterns("__pycache__"))
+    _python(*pip, "wheel", "--no-deps", "-w", str(folder / "wheels"), str(ROOT), str(example), folder=folder)
+    wheels = [str(w) for w in (folder / "wheels").glob("*.whl")]
+    assert len(wheels) == 2
+    _python(*pip, "install", "--no-deps", "--target", str(folder / "site"), *wheels, folder=folder)
+    return folder
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def test_the_wheel_carries_the_fixtures_and_verifies_them_from_an_empty_folder(built: Path, empty: Path) -> None:
+    site = built / "site"
+    where = _python("-c", "import conformance; print(conformance.__file__)", folder=empty, path=(site,))
+    assert where.startswith(str(site))
+    assert not (site / "fixtures").exists()
+    told = json.loads(_python("-m", "conformance", "golden", "verify", "--format", "json", folder=empty, path=(site,)))
+    assert {part["golden"] for part in told} >= {"tiny", "edges", "deep", "wide", "sinusoidal"}
+    assert {part["outcome"] for part in told} <= {"pass", "skip"}
+
+
+def test_the_example_package_is_found_by_its_entry_point_and_judged(built: Path, empty: Path) -> None:
+    site = built / "site"
+    rows = json.loads(_python("-m", "conformance", "list", "--format", "json", folder=empty, path=(site,)))
+    (row,) = [r for r in rows if r["name"] == "example-bert"]
+    assert row["from"] == "example-bert 1.2.3"
+    arguments = ("run", "-i", "example-bert", "-i", "hf-sdpa", "--golden", "tiny", "--golden", "edges", "--format", "json")
+    checks = json.loads(_python("-m", "conformance", *arguments, folder=empty, path=(site,)))
+    assert [(c["implementation"], c["outcome"]) for c in checks] == [("example-bert", "pass"), ("hf-sdpa", "pass")] * 2
+    assert (empty / "conformance-results" / "results.jsonl").is_file()
+
+
+def test_the_shipped_suite_runs_from_the_wheel(built: Path, empty: Path) -> None:
+    options = ("--bert-implementation", "example-bert", "--bert-golden", "tiny", "-q", "-p", "no:cacheprovider")
+    told = _python("-m", "pytest", "--pyargs", "conformance.suite", *options, folder=empty, path=(built / "site",))
+    assert "9 passed" in told
+
+
+def test_the_source_distribution_holds_what_the_wheel_is_made_of(tmp_path: Path) -> None:
+    pip = ("-m", "pip", "--disable-pip-version-check", "-q")
+    _python(*pip, "install", "--target", str(tmp_path / "tools"), "hatchling", folder=tmp_path)
+    copy = tmp_path / "copy"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".tox", ".venv", "__pycache__", ".*_cache"))
+    _python("-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path / "dist"), folder=copy, path=(tmp_path / "tools",))
+    (archive,) = (tmp_path / "dist").glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    assert {"pyproject.toml", "README.md", "LICENSE", "fixtures/manifest.json", "fixtures/tiny.safetensors"} <= names
+    assert {"conformance/cli.py", "implementations/making_bert.py"} <= names
