@@ -142,14 +142,14 @@ class _Moments:
 def _without_optional(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":
     """No mask, no token types, and with them no label of what was padding."""
     return {
-        "no token types": replace(_first(batches), token_type_ids=None),
-        "no mask": replace(_unpadded(_first(batches)), attention_mask=None),
-        "ids alone": replace(_unpadded(_first(batches)), attention_mask=None, token_type_ids=None),
+        "no token types": replace(_largest(batches), token_type_ids=None),
+        "no mask": replace(_unpadded(_largest(batches)), attention_mask=None),
+        "ids alone": replace(_unpadded(_largest(batches)), attention_mask=None, token_type_ids=None),
     }
 
 
-def _first(batches: "Mapping[str, Batch]") -> "Batch":
-    return next(iter(batches.values()))
+def _largest(batches: "Mapping[str, Batch]") -> "Batch":
+    return max(batches.values(), key=lambda batch: batch.input_ids.size)
 
 
 def _unpadded(batch: "Batch") -> "Batch":
@@ -161,9 +161,11 @@ def _unpadded(batch: "Batch") -> "Batch":
 
 def _one_masked_row(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":
     """A row whose mask is all zeros: undefined itself, and no neighbour's business."""
-    from conformance.batch import IGNORED_LABEL
+    from conformance.batch import IGNORED_LABEL, Batch
 
-    batch = _first(batches)
+    batch = _largest(batches)
+    if batch.size == 1:
+        batch = Batch.of({k: v.repeat(2, 0) for k, v in batch.arrays().items()})
     mask = batch.mask.astype("int64")
     mask[1] = 0
     changed = {"attention_mask": mask}
@@ -178,7 +180,7 @@ def _one_masked_row(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":
 def _row_by_row(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":
     from conformance.batch import Batch
 
-    whole = _first(batches).arrays()
+    whole = _largest(batches).arrays()
     return {f"row-{i}": Batch.of({k: v[i : i + 1] for k, v in whole.items()}) for i in range(len(whole["input_ids"]))}
 
 
@@ -186,8 +188,8 @@ def _again(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":
     """A batch, a shorter one, and the first once more."""
     from conformance.batch import Batch
 
-    first = _first(batches)
-    shorter = {k: v[:, : first.length // 2] if v.ndim == 2 else v for k, v in first.arrays().items() if "label" not in k}
+    first = _largest(batches)
+    shorter = {k: v[:, : (first.length + 1) // 2] if v.ndim == 2 else v for k, v in first.arrays().items() if "label" not in k}
     return {"first": first, "shorter": Batch.of(shorter), "first again": first}
 
 

@@ -1,12 +1,15 @@
 """The checks and their pytest surface: what each catches, ids, known failures, options."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from conformance import check as judge
+from conformance import golden_of, load_golden
+from conformance.batch import Batch
 from conformance.checks import CHECKS, named, run
 from conformance.errors import UnknownNameError
 from conformance.tests.functional import Functional, Pieces
@@ -92,6 +95,14 @@ def test_the_check_lets_an_unusual_but_correct_candidate_through(name: str, dtyp
     candidate = HuggingFace("sdpa") if name in ("omitted-inputs", "masked-row") else Functional(computes="float32")
     result = run(named(name), candidate, "tiny", "cpu", dtype)
     assert result.outcome == "pass", result.reason
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_check_takes_batches_as_small_as_they_come(name: str) -> None:
+    tiny = load_golden("tiny")
+    one = golden_of("one", tiny.checkpoint, {"one": Batch.of({"input_ids": [[7]]})})
+    changed = CHECKS[name].batches(one.batches) if CHECKS[name].batches else one.batches  # type: ignore[misc]
+    assert judge(HuggingFace("eager"), replace(one, batches=changed)).outcome == "pass"
 
 
 def test_an_unknown_check_is_told_with_those_that_there_are() -> None:
