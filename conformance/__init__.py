@@ -8,31 +8,31 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from conformance.architecture import Architecture
     from conformance.batch import Batch, TorchBatch
-    from conformance.capture import Tap, captured
+    from conformance.candidates.capture import Tap, captured
+    from conformance.candidates.layouts import Layout, fused, interleaved, per_head, stacked, tied, transposed
+    from conformance.candidates.torch_implementation import Seen, TorchImplementation
     from conformance.checkpoint import Checkpoint, load_directory
+    from conformance.checks.parametrize import parametrize_with_checks
     from conformance.errors import CandidateError, ConformanceError
     from conformance.goldens.golden import Golden, load_golden
     from conformance.goldens.own import golden_of
-    from conformance.layouts import Layout, fused, interleaved, per_head, stacked, tied, transposed
-    from conformance.parametrize import parametrize_with_checks
     from conformance.result import Result
     from conformance.run import check
-    from conformance.torch_implementation import Seen, TorchImplementation
 
 # Where each public name lives; imported when first asked for, so that the command line answers without torch.
 _PUBLIC = {
     "architecture": ("Architecture",),
     "batch": ("Batch", "TorchBatch"),
-    "capture": ("Tap", "captured"),
+    "candidates.capture": ("Tap", "captured"),
     "checkpoint": ("Checkpoint", "load_directory"),
     "errors": ("CandidateError", "ConformanceError"),
     "goldens.golden": ("Golden", "load_golden"),
     "goldens.own": ("golden_of",),
-    "layouts": ("Layout", "fused", "interleaved", "per_head", "stacked", "tied", "transposed"),
-    "parametrize": ("parametrize_with_checks",),
+    "candidates.layouts": ("Layout", "fused", "interleaved", "per_head", "stacked", "tied", "transposed"),
+    "checks.parametrize": ("parametrize_with_checks",),
     "result": ("Result",),
     "run": ("check",),
-    "torch_implementation": ("Seen", "TorchImplementation"),
+    "candidates.torch_implementation": ("Seen", "TorchImplementation"),
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
 

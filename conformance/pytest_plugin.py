@@ -20,9 +20,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give every test that asks for `bert_check` the checks of its module's `CHECKS`."""
     if "bert_check" not in metafunc.fixturenames:
         return
+    from conformance.candidates.registry import registered
+    from conformance.checks.parametrize import bound_checks, parameters
     from conformance.errors import ConformanceError
-    from conformance.parametrize import bound_checks, parameters
-    from conformance.registry import registered
 
     option = metafunc.config.getoption
     names = option("--bert-implementation") or [r.name for r in registered()]

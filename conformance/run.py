@@ -9,6 +9,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from conformance.batch import Batch
+from conformance.candidates.registry import Implementation, Runner, as_implementation, load, name_of
+from conformance.candidates.shelter import restored
 from conformance.case import Case
 from conformance.checkpoint import Checkpoint, rounded_weights
 from conformance.errors import CandidateError, ConformanceError, DependencyMissingError
@@ -19,9 +21,7 @@ from conformance.judge.judge import Judge
 from conformance.judge.settle import settle
 from conformance.numerics.formats import format_named
 from conformance.oracle import Network
-from conformance.registry import Implementation, Runner, as_implementation, load, name_of
 from conformance.result import Outcome, Result
-from conformance.shelter import restored
 
 T = TypeVar("T")
 Judged = list[tuple[Verdict, tuple[Local, ...]]]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from conformance.checks import CHECKS as CATALOGUE
+from conformance.checks.catalogue import CHECKS as CATALOGUE
 
 CHECKS = tuple(CATALOGUE)
 

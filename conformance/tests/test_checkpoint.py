@@ -10,11 +10,11 @@ from safetensors.torch import load_file, save_file
 
 from conformance import golden_of, load_directory, load_golden
 from conformance.checkpoint import Checkpoint
+from conformance.checks.published import BERT_BASE_UNCASED, Published, check_published, published_of
 from conformance.cli import main
 from conformance.errors import CheckpointError, UsageError
 from conformance.goldens.own import from_directory, read_batches
 from conformance.oracle import Network
-from conformance.published import BERT_BASE_UNCASED, Published, check_published, published_of
 from conformance.records import read
 from conformance.tests.planted import MadeOf, Planted, unscaled
 from implementations.hugging_face import HuggingFace

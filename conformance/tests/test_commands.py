@@ -7,14 +7,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from conformance import golden_of, load_golden, traces
+from conformance import golden_of, load_golden
 from conformance.cli import main
-from conformance.diff import compare
 from conformance.errors import UsageError
 from conformance.records import read
 from conformance.replay import replay
 from conformance.tests.planted import Planted, epsilon, tanh_gelu
-from conformance.traces import record, true_trace
+from conformance.traces import trace as traces
+from conformance.traces.diff import compare
+from conformance.traces.trace import record, true_trace
 from implementations.hugging_face import HuggingFace
 from implementations.making_bert import making_bert
 

@@ -10,7 +10,7 @@ import torch
 from conformance import check as judge
 from conformance import golden_of, load_golden
 from conformance.batch import Batch
-from conformance.checks import CHECKS, named, run
+from conformance.checks.catalogue import CHECKS, named, run
 from conformance.errors import UnknownNameError
 from conformance.tests.functional import Functional, Pieces
 from conformance.tests.planted import Planted, epsilon, unscaled

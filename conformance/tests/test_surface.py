@@ -9,7 +9,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from conformance import capture, check, load_golden
+from conformance import check, load_golden
+from conformance.candidates import capture
 from conformance.checkpoint import check_parameters, load_directory
 from conformance.cli import main
 from conformance.errors import CheckpointError, FixtureError

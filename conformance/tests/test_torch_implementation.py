@@ -11,7 +11,7 @@ from torch import nn
 
 from conformance import CandidateError, check, fused, interleaved, load_golden, per_head, stacked, tied, transposed
 from conformance.activations import parameter_shapes
-from conformance.layouts import plain
+from conformance.candidates.layouts import plain
 from implementations.making_bert import making_bert
 
 sys.path.insert(0, str(Path(__file__).parent / "example_package" / "src"))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from conformance.batch import Batch
+from conformance.candidates.registry import name_of
 from conformance.case import Case
 from conformance.errors import CandidateError
 from conformance.goldens.golden import Golden
@@ -21,10 +22,9 @@ from conformance.judge.reference import reference
 from conformance.judge.statistics import FALSE_ALARM, max_threshold
 from conformance.numerics.arithmetic import hypotheses
 from conformance.oracle import Network
-from conformance.registry import name_of
 from conformance.result import Result
 from conformance.run import ending_of
-from conformance.traces import record
+from conformance.traces.trace import record
 
 CHECK = "published-values"
 

@@ -1,4 +1,4 @@
-"""What differs between two candidates, activation by activation, and where the difference begins; and between two results files.
+"""What differs between two candidates, activation by activation, and where the difference begins.
 
 With a and b the two values of an activation, f(·) the oracle's step on each one's own parents, and σ the sigma of each one's
 rounding,
@@ -9,7 +9,7 @@ rounding,
 so that a difference that was there before is not blamed on the steps that it passes through.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +23,7 @@ from conformance.judge.statistics import max_threshold, rms_threshold, share
 from conformance.numerics.arithmetic import Hypothesis, hypotheses
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
-from conformance.records import ActivationRecord, Results
-from conformance.traces import Trace
+from conformance.traces.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -127,39 +126,3 @@ def _local(
 def _unrounded(model: Hypothesis) -> Hypothesis:
     """The wider reading of the parents: a difference is blamed on a step only when neither reading explains it."""
     return Hypothesis(model.arithmetic, "unrounded")
-
-
-@dataclass(frozen=True)
-class Change:
-    """How one activation's verdict changed: `worse`, `better`, `new` or `gone`."""
-
-    kind: str
-    what: str
-    before: str
-    after: str
-
-
-def changes(before: Results, after: Results) -> tuple[list[Change], list[str]]:
-    """Every changed verdict, worst first, and notes on what is not compared: goldens of another version or digest."""
-    old_goldens, new_goldens = (r.header.goldens if r.header else {} for r in (before, after))
-    apart = [g for g in old_goldens.keys() & new_goldens.keys() if old_goldens[g] != new_goldens[g]]
-    notes = [f"golden {g} is another: its verdicts are not compared" for g in sorted(apart)]
-    old, new = (_verdicts(r.activations, apart) for r in (before, after))
-    found = [Change("gone", key, old[key], "") for key in old.keys() - new.keys()]
-    found += [Change("new", key, "", new[key]) for key in new.keys() - old.keys()]
-    for key in old.keys() & new.keys():
-        if old[key] != new[key]:
-            found.append(Change("worse" if _rank(new[key]) > _rank(old[key]) else "better", key, old[key], new[key]))
-    return sorted(found, key=lambda c: (("worse", "gone", "new", "better").index(c.kind), c.what)), notes
-
-
-def _verdicts(records: Iterable[ActivationRecord], apart: list[str]) -> dict[str, str]:
-    return {
-        f"{r.implementation} on {r.golden}, {r.device}, {r.dtype}: {r.activation}{f' [{r.batch}]' if r.batch else ''}": r.outcome
-        for r in records
-        if r.golden not in apart
-    }
-
-
-def _rank(outcome: str) -> int:
-    return ("pass", "xfail", "skip", "not_observed", "xpass").index(outcome) if outcome not in ("fail", "crash", "error") else 9

@@ -28,10 +28,10 @@ from torch import nn
 
 from conformance.activations import parameter_shapes, table
 from conformance.architecture import Architecture
-from conformance.capture import Tap, captured
+from conformance.candidates.capture import Tap, captured
+from conformance.candidates.layouts import LAYER, Layout, expanded, plain
 from conformance.checkpoint import Checkpoint
 from conformance.errors import CandidateError
-from conformance.layouts import LAYER, Layout, expanded, plain
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ from pathlib import Path
 from rich.console import Console
 
 from conformance import __version__
+from conformance.candidates.registry import registered
 from conformance.case import Case
+from conformance.checks.published import CHECK, Published, check_published, published_of
 from conformance.errors import ConformanceError
 from conformance.goldens.golden import Golden, load_golden
 from conformance.goldens.manifest import manifest
 from conformance.judge.statistics import FALSE_ALARM
-from conformance.published import CHECK, Published, check_published, published_of
 from conformance.records import (
     SCHEMA_VERSION,
     ActivationRecord,
@@ -27,7 +28,6 @@ from conformance.records import (
     Results,
     Writer,
 )
-from conformance.registry import registered
 from conformance.replay import leave
 from conformance.report.telling import activation_records, check_record, footer
 from conformance.report.views import show

@@ -1,4 +1,4 @@
-"""The command line: what may be typed. What each command does is in `conformance.commands`, imported when it is asked for."""
+"""The command line: what may be typed. What each command does is in `conformance.cli.commands`, imported when it is asked for."""
 
 import argparse
 import os
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _require_our_packages() -> None:
     """Both import names are generic: say so if another distribution's `implementations` would be imported."""
-    ours = Path(__file__).resolve().parents[1]
+    ours = Path(__file__).resolve().parents[2]
     spec = find_spec("implementations")
     theirs = Path(spec.origin).resolve().parents[1] if spec and spec.origin else None
     if theirs != ours:
@@ -40,7 +40,7 @@ def _command(name: str) -> Callable[[argparse.Namespace], int]:
     """The command of that name, found when it is run."""
 
     def call(arguments: argparse.Namespace) -> int:
-        from conformance import commands
+        from conformance.cli import commands
 
         return int(getattr(commands, name)(arguments))
 

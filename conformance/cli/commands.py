@@ -10,13 +10,13 @@ from conformance.errors import DependencyMissingError, UsageError
 
 if TYPE_CHECKING:
     from conformance.goldens.golden import Golden
-    from conformance.traces import Trace
+    from conformance.traces.trace import Trace
 
 
 def listing(arguments: Namespace) -> int:
     """`list`: names, distributions and origins."""
+    from conformance.candidates.registry import registered
     from conformance.goldens.manifest import manifest
-    from conformance.registry import registered
 
     rows = [
         {"kind": "implementation", "name": r.name, "from": f"{r.distribution} {r.version}", "origin": r.origin}
@@ -37,8 +37,8 @@ def run(arguments: Namespace) -> int:
 
         print(json.dumps(json_schema(), indent=2))
         return 0
+    from conformance.cli.session import run_all
     from conformance.goldens.manifest import manifest
-    from conformance.session import run_all
 
     own = _own(arguments)
     names = arguments.golden or ([] if own else list(manifest()))
@@ -69,9 +69,9 @@ def diff(arguments: Namespace) -> int:
     """`diff`: 0 where nothing begins to differ (nothing is worse or gone), else 1."""
     if all(side.endswith(".jsonl") for side in (arguments.a, arguments.b)):
         return _diff_results(arguments)
-    from conformance.diff import compare
     from conformance.goldens.own import open_golden
-    from conformance.traces import read
+    from conformance.traces.diff import compare
+    from conformance.traces.trace import read
 
     saved = [read(Path(side)) for side in (arguments.a, arguments.b) if side.endswith(".safetensors")]
     golden = _own(arguments) or open_golden(saved[0].golden if saved else arguments.golden)
@@ -99,7 +99,7 @@ def diff(arguments: Namespace) -> int:
 
 
 def _trace(side: str, golden: "Golden", arguments: Namespace) -> "Trace":
-    from conformance.traces import read, record, true_trace
+    from conformance.traces.trace import read, record, true_trace
 
     if side.endswith(".safetensors"):
         return read(Path(side))
@@ -111,8 +111,8 @@ def _trace(side: str, golden: "Golden", arguments: Namespace) -> "Trace":
 
 
 def _diff_results(arguments: Namespace) -> int:
-    from conformance.diff import changes
     from conformance.records import read
+    from conformance.report.changes import changes
 
     found, notes = changes(read(Path(arguments.a)), read(Path(arguments.b)))
     for note in notes:
@@ -146,7 +146,7 @@ def trace(arguments: Namespace) -> int:
     """`trace`: a line an activation."""
     from conformance.activations import table
     from conformance.goldens.own import open_golden
-    from conformance.traces import record, save
+    from conformance.traces.trace import record, save
 
     golden = _own(arguments) or open_golden(arguments.golden)
     found = record(arguments.implementation, golden, arguments.device, arguments.dtype)

@@ -40,8 +40,8 @@ class Check:
 
 def run(check: Check, implementation: Any, golden: str, device: str, dtype: str, runs: int = 1) -> "Result":
     """The check's result; `implementation` is a name or an object. Nothing is raised."""
+    from conformance.candidates.registry import name_of
     from conformance.goldens.own import open_golden
-    from conformance.registry import name_of
     from conformance.run import check as judged
     from conformance.run import ending_of
 
@@ -55,7 +55,7 @@ def run(check: Check, implementation: Any, golden: str, device: str, dtype: str,
 
 
 def _prepared(check: Check, implementation: Any, golden: "Golden") -> tuple[Any, "Golden"]:
-    from conformance.registry import as_implementation, load
+    from conformance.candidates.registry import as_implementation, load
 
     candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
     changed = replace(golden, batches=check.batches(golden.batches), activations={}) if check.batches else golden
@@ -134,7 +134,7 @@ class _Moments:
         return supports(architecture, device, dtype) if supports else None
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
-        from conformance.moments import watched
+        from conformance.checks.moments import watched
 
         return _Viewed(self.candidate, watched(checkpoint, device, dtype)).prepare(checkpoint, device, dtype)
 

@@ -10,13 +10,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from conformance.batch import Batch
+from conformance.candidates.registry import as_implementation, load, name_of
+from conformance.candidates.shelter import restored
 from conformance.errors import CandidateError, UsageError
 from conformance.goldens.golden import Golden, nested, stored_arrays
 from conformance.judge.precheck import accepted_array, known
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
-from conformance.registry import as_implementation, load, name_of
-from conformance.shelter import restored
 
 Activations = Mapping[str, Mapping[str, Array]]  # by batch, then by name
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from conformance.candidates.registry import name_of
 from conformance.case import Case
-from conformance.checks import CHECKS, SMALL_GOLDENS, Check, named, run
+from conformance.checks.catalogue import CHECKS, SMALL_GOLDENS, Check, named, run
+from conformance.checks.known_failures import matched, read
 from conformance.goldens.manifest import manifest
-from conformance.known_failures import matched, read
-from conformance.registry import name_of
 
 
 class ConformanceFailure(AssertionError):
@@ -91,7 +91,7 @@ def parametrize_with_checks(
         devices: torch device strings.
         dtypes: names of formats.
         checks: their names; none: all.
-        known_failures: a TOML file (`conformance.known_failures`).
+        known_failures: a TOML file (`conformance.checks.known_failures`).
     """
     bound = bound_checks(implementations, goldens, devices, dtypes, checks)
     path = Path(known_failures) if known_failures else None

@@ -1,0 +1,1 @@
+"""Candidates: how they are found, built from tables, and watched while they run."""
