@@ -1,7 +1,7 @@
 """What can go wrong, and who is to blame.
 
 Every error carries the exit code of its kind (2: how the tool was called, 3: the harness or a fixture), except
-`CandidateError`, which is a verdict on a candidate: it becomes an outcome in the results and the run goes on.
+`CandidateError` and `CandidateCrash`, which are verdicts on a candidate: they become outcomes in the results and the run goes on.
 """
 
 
@@ -39,3 +39,7 @@ class DependencyMissingError(ConformanceError):
 
 class CandidateError(Exception):
     """The candidate broke the contract: a wrong shape, dtype, name or a value that is not finite."""
+
+
+class CandidateCrash(Exception):
+    """The candidate's own code raised; the text has its traceback."""

@@ -41,9 +41,9 @@ class Check:
 def run(check: Check, implementation: Any, golden: str, device: str, dtype: str, runs: int = 1) -> "Result":
     """The check's result; `implementation` is a name or an object. Nothing is raised."""
     from conformance.candidates.registry import name_of
+    from conformance.ending import ending_of
     from conformance.goldens.own import open_golden
     from conformance.run import check as judged
-    from conformance.run import ending_of
 
     case = Case(name_of(implementation), golden, device, dtype, check.name)
     subject: list[Any] = []

@@ -15,6 +15,7 @@ import numpy as np
 from conformance.batch import Batch
 from conformance.candidates.registry import name_of
 from conformance.case import Case
+from conformance.ending import ending_of
 from conformance.errors import CandidateError
 from conformance.goldens.golden import Golden
 from conformance.goldens.own import golden_of
@@ -23,7 +24,6 @@ from conformance.judge.statistics import FALSE_ALARM, max_threshold
 from conformance.numerics.arithmetic import hypotheses
 from conformance.oracle import Network
 from conformance.result import Result
-from conformance.run import ending_of
 from conformance.traces.trace import record
 
 CHECK = "published-values"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from conformance.errors import ConformanceError, UsageError
+from conformance.errors import CandidateCrash, CandidateError, ConformanceError, UsageError
 
 FORMATS = ("pretty", "json", "markdown")
 
@@ -22,6 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConformanceError as error:
         print(f"bert-conformance: {error}", file=sys.stderr)
         return error.exit_code
+    except (CandidateError, CandidateCrash) as error:
+        print(f"bert-conformance: {error}", file=sys.stderr)
+        return 1
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from conformance.batch import Batch
-from conformance.candidates.registry import as_implementation, load, name_of
+from conformance.candidates.registry import Runner, as_implementation, load, name_of
 from conformance.candidates.shelter import restored
+from conformance.ending import by_candidate
 from conformance.errors import CandidateError, UsageError
 from conformance.goldens.golden import Golden, nested, stored_arrays
 from conformance.judge.precheck import accepted_array, known
@@ -40,30 +42,29 @@ class Trace:
 
 
 def record(implementation: object, golden: Golden, device: str, dtype: str) -> Trace:
-    """Run a candidate and keep all that it exposes; `CandidateError` for what breaks the contract."""
+    """Run a candidate and keep all that it exposes; `CandidateError` for what breaks the contract, `CandidateCrash` for what it raises."""
     candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
     checkpoint = golden.checkpoint
     supports = getattr(candidate, "supports", None)
-    reason = supports(checkpoint.architecture, device, dtype) if supports else None
+    reason = by_candidate(lambda: supports(checkpoint.architecture, device, dtype)) if supports else None
     if reason is not None:
         raise UsageError(f"{name_of(implementation)} does not support {golden.name}: {reason}")
     found: dict[str, dict[str, Array]] = {}
     with restored():
-        runner = candidate.prepare(checkpoint, device, dtype)
+        runner = by_candidate(lambda: candidate.prepare(checkpoint, device, dtype))
         for batch_name, batch in golden.batches.items():
             network = Network(checkpoint.architecture, checkpoint.weights, batch)
-            output = runner(batch.on(device))
-            pairs = output.items() if isinstance(output, Mapping) else output
-            found[batch_name] = _ordered(dict(_accepted(pairs, network, dtype, device)), network)
+            found[batch_name] = _ordered(by_candidate(partial(_collected, runner, batch, network, dtype, device)), network)
     return Trace(name_of(implementation), golden.origin or golden.name, dtype, device, golden.batches, found)
 
 
-def _accepted(pairs: object, network: Network, dtype: str, device: str) -> "list[tuple[str, Array]]":
-    accepted = []
-    for name, value in pairs:  # type: ignore[attr-defined]  # an iterable of pairs, by the contract
+def _collected(runner: Runner, batch: Batch, network: Network, dtype: str, device: str) -> dict[str, Array]:
+    output = runner(batch.on(device))
+    accepted = {}
+    for name, value in output.items() if isinstance(output, Mapping) else output:
         try:
             row = known(name, network.table)
-            accepted.append((name, accepted_array(row, value, network.architecture, network.batch, dtype, device)))
+            accepted[name] = accepted_array(row, value, network.architecture, network.batch, dtype, device)
         except CandidateError as error:
             raise CandidateError(f"{name}: {error}") from error
     return accepted

@@ -1,0 +1,81 @@
+"""How a case ends, and whose doing it is: the candidate's (1), the caller's (2), the harness's (3), or nobody's (a skip)."""
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from conformance.case import Case
+from conformance.errors import CandidateCrash, CandidateError, ConformanceError, DependencyMissingError
+from conformance.result import Outcome, Result
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a case, or one batch of it, ended; graver ones have a higher rank."""
+
+    outcome: Outcome
+    reason: str = ""
+    exit_code: int = 0
+    declared: bool = True
+
+    def __post_init__(self) -> None:
+        # A surrogate in somebody's message must not keep it from being written down.
+        object.__setattr__(self, "reason", self.reason.encode("utf-8", "backslashreplace").decode())
+
+    @property
+    def rank(self) -> int:
+        """How grave."""
+        return ("pass", "skip", "fail", "crash", "error").index(self.outcome)
+
+
+class Unsupported(Exception):
+    """The candidate does not support the case; not counted as declared."""
+
+
+class Unavailable(Exception):
+    """The machine lacks something; declared, and a counted skip."""
+
+
+def attempt(work: Callable[[], Ending]) -> Ending:
+    """Every way in which a case can end, with its exit code: what is not the candidate's doing is the harness's (3)."""
+    try:
+        return work()
+    except Unsupported as why:
+        return Ending("skip", str(why), declared=False)
+    except (Unavailable, DependencyMissingError) as why:
+        return Ending("skip", str(why))
+    except CandidateError as error:
+        return Ending("fail", str(error), 1)
+    except CandidateCrash as error:
+        return Ending("crash", str(error), 1)
+    except ConformanceError as error:
+        return Ending("error", str(error), error.exit_code)
+    except Exception as error:
+        text = f"the harness itself failed, please report it: {type(error).__name__}: {error}\n{traceback.format_exc()}"
+        return Ending("error", text, 3)
+
+
+def by_candidate(call: Callable[[], T]) -> T:
+    """Call the candidate's code. What it raises is its crash, and it may not end the process."""
+    try:
+        return call()
+    except (CandidateError, DependencyMissingError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise CandidateCrash("".join(traceback.format_exception(error)[-1:] + traceback.format_exception(error)[:-1])) from error
+
+
+def ending_of(work: Callable[[], object]) -> Result | None:
+    """None when `work` succeeds; else how a case that needs it ends."""
+
+    def passing() -> Ending:
+        work()
+        return Ending("pass")
+
+    ending = attempt(passing)
+    if ending.outcome == "pass":
+        return None
+    return Result(Case("", ""), ending.outcome, ending.reason, ending.exit_code, ending.declared)
