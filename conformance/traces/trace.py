@@ -42,7 +42,12 @@ class Trace:
 
 
 def record(implementation: object, golden: Golden, device: str, dtype: str) -> Trace:
-    """Run a candidate and keep all that it exposes; `CandidateError` for what breaks the contract, `CandidateCrash` for what it raises."""
+    """Run a candidate and keep all that it exposes.
+
+    Raises:
+        CandidateError: what breaks the contract.
+        CandidateCrash: what the candidate raised.
+    """
     candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
     checkpoint = golden.checkpoint
     supports = getattr(candidate, "supports", None)
