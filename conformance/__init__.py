@@ -64,6 +64,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     """Load a public name."""
     if name not in _MODULE_OF:

@@ -10,6 +10,11 @@ HEADS = ("masked_lm", "next_sentence", "plain_masked_lm", "plain_next_sentence",
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 POSITIONS = ("absolute", "sinusoidal")
 
+_COUNTS = {
+    "vocab_size": 1, "hidden_size": 1, "num_hidden_layers": 0, "num_attention_heads": 1, "intermediate_size": 1,
+    "max_position_embeddings": 1, "type_vocab_size": 1, "num_labels": 1,
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -44,6 +49,12 @@ class Architecture:
 
     def __post_init__(self) -> None:
         """Refuse what the equations do not cover; raises `UnsupportedArchitectureError`."""
+        for name, least in _COUNTS.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise UnsupportedArchitectureError(f"{name} is {value!r}, expected an integer of at least {least}")
+        if not isinstance(self.layer_norm_eps, float) or self.layer_norm_eps < 0.0:
+            raise UnsupportedArchitectureError(f"layer_norm_eps is {self.layer_norm_eps!r}, expected a number of at least 0")
         if self.hidden_size % self.num_attention_heads:
             raise UnsupportedArchitectureError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
@@ -78,6 +89,10 @@ class Architecture:
     def as_dict(self) -> dict[str, Any]:
         """A plain dictionary, heads as a list."""
         return {**asdict(self), "heads": list(self.heads)}
+
+    def __getattr__(self, name: str) -> Any:
+        """Only reached for what an architecture does not have."""
+        raise AttributeError(f"an architecture has no {name!r}; it has {', '.join(f.name for f in fields(Architecture))}")
 
     def with_(self, **changes: Any) -> "Architecture":
         """The same architecture but for `changes`."""

@@ -1,5 +1,6 @@
 """A batch of token ids, with the mask, the token types and the labels that belong to it."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -107,6 +108,11 @@ class TorchBatch:
     """What a runner is called with: the arrays of a `Batch` as int64 torch tensors on the device under test."""
 
     input_ids: "torch.Tensor"
+    token_type_ids: "torch.Tensor | None"
+    attention_mask: "torch.Tensor | None"
+    labels: "torch.Tensor | None"
+    next_sentence_label: "torch.Tensor | None"
+    class_labels: "torch.Tensor | None"
 
     def __init__(self, source: Batch, **tensors: "torch.Tensor") -> None:
         """Hold `tensors` under their names; those that `source` omits are None."""
@@ -117,6 +123,17 @@ class TorchBatch:
     def __getattr__(self, name: str) -> Any:
         """Only reached for names that a batch does not have."""
         raise AttributeError(f"a batch has no {name!r}; it has {', '.join(f.name for f in fields(Batch))}")
+
+    def filled(self) -> "TorchBatch":
+        """The same with what a check omits filled in: token types of 0, a mask of 1."""
+        import torch
+
+        filled = copy.copy(self)
+        if filled.token_type_ids is None:
+            filled.token_type_ids = torch.zeros_like(self.input_ids)
+        if filled.attention_mask is None:
+            filled.attention_mask = torch.ones_like(self.input_ids)
+        return filled
 
     def numpy(self) -> Batch:
         """The same batch as int64 NumPy arrays."""

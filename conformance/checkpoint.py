@@ -5,7 +5,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -66,7 +66,7 @@ class Checkpoint:
     """
 
     architecture: Architecture
-    weights: Mapping[str, Array]
+    weights: Mapping[str, Array] = field(repr=False)
 
     def state_dict(self, dtype: str = "float32", device: str = "cpu") -> "dict[str, torch.Tensor]":
         """The parameters in torch, rounded to `dtype`, on `device`."""
@@ -152,6 +152,8 @@ def _config(file: Path) -> dict[str, Any]:
         config = json.loads(file.read_text("utf-8"))
     except ValueError as error:
         raise CheckpointError(f"{file} is no JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{file} holds a {type(config).__name__}, expected an object")
     required = [f.name for f in fields(Architecture) if f.default is MISSING]
     missing = [name for name in required if name not in config]
     if missing:
@@ -159,6 +161,8 @@ def _config(file: Path) -> dict[str, Any]:
     kind = config.get("model_type", "bert")
     if kind != "bert":
         raise UnsupportedArchitectureError(f"{file} is of a {kind!r}, and the equations are those of 'bert'")
+    if config.get("is_decoder"):
+        raise UnsupportedArchitectureError(f"{file} is of a decoder, and the equations are those of an encoder")
     return dict(config)
 
 

@@ -29,10 +29,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     checkpoint = option("--bert-checkpoint")
     goldens = [f"checkpoint:{checkpoint}"] if checkpoint else option("--bert-golden")
     known = option("--bert-known-failures")
+    if not names:
+        raise pytest.UsageError("no implementation is registered, so there is nothing to check")
+    checks = getattr(metafunc.module, "CHECKS", ())
     try:
-        bound = bound_checks(
-            names, goldens, option("--bert-device") or ["cpu"], option("--bert-dtype") or ["float32"], metafunc.module.CHECKS
-        )
+        bound = bound_checks(names, goldens, option("--bert-device") or ["cpu"], option("--bert-dtype") or ["float32"], checks)
         metafunc.parametrize("bert_check", list(parameters(bound, Path(known) if known else None)))
     except ConformanceError as error:
         raise pytest.UsageError(str(error)) from error

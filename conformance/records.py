@@ -166,18 +166,35 @@ class Writer:
 
 
 @dataclass(frozen=True)
+class CaseRecords:
+    """A check, and the activations that were judged for it."""
+
+    check: CheckRecord
+    activations: tuple[ActivationRecord, ...]
+
+
+@dataclass(frozen=True)
 class Results:
-    """A results file, read: header, checks and activations; `complete` if it ran to its end."""
+    """A results file, read; `complete` if the run came to its end. The footer is None where it is to be counted anew."""
 
     header: Header | None
-    checks: tuple[CheckRecord, ...]
-    activations: tuple[ActivationRecord, ...]
+    cases: tuple[CaseRecords, ...]
     footer: Footer | None
     complete: bool = True
 
+    @property
+    def checks(self) -> tuple[CheckRecord, ...]:
+        """Every check."""
+        return tuple(case.check for case in self.cases)
+
+    @property
+    def activations(self) -> tuple[ActivationRecord, ...]:
+        """Every activation."""
+        return tuple(a for case in self.cases for a in case.activations)
+
 
 def merged(all_results: Sequence[Results]) -> Results:
-    """Several runs as one, the first one's header; complete where all are (its footer is to be counted anew).
+    """Several runs as one, the first one's header; complete where all are.
 
     Raises:
         UsageError: two ran on different versions of a golden.
@@ -188,14 +205,13 @@ def merged(all_results: Sequence[Results]) -> Results:
         for name, golden in header.goldens.items():
             if goldens.setdefault(name, golden) != golden:
                 raise UsageError(f"the runs are on different versions of the golden {name}; run them again on one")
-    checks = tuple(c for r in all_results for c in r.checks)
-    activations = tuple(a for r in all_results for a in r.activations)
     footer = all_results[0].footer if len(all_results) == 1 else None
-    return Results(headers[0] if headers else None, checks, activations, footer, all(r.complete for r in all_results))
+    cases = tuple(case for r in all_results for case in r.cases)
+    return Results(headers[0] if headers else None, cases, footer, all(r.complete for r in all_results))
 
 
 def read(path: Path) -> Results:
-    """The records of a results file; one that was cut short is read as far as it goes.
+    """The records of a results file, or of several put end to end; one that was cut short is read as far as it goes.
 
     Raises:
         UsageError: it cannot be opened, is no results file, or is of another schema version.
@@ -210,12 +226,31 @@ def read(path: Path) -> Results:
             break  # the last line was being written
         try:
             records.append(msgspec.json.decode(line, type=Record))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeError) as error:
             raise UsageError(f"{path}, line {number} is no record of schema {SCHEMA_VERSION}: {error}") from error
-    header = next((r for r in records if isinstance(r, Header)), None)
-    if header is not None and header.schema != SCHEMA_VERSION:
-        raise UsageError(f"{path} is of schema {header.schema}, this is {SCHEMA_VERSION}: run the candidates again")
-    footer = next((r for r in records if isinstance(r, Footer)), None)
-    checks = tuple(r for r in records if isinstance(r, CheckRecord))
-    activations = tuple(r for r in records if isinstance(r, ActivationRecord))
-    return Results(header, checks, activations, footer, footer is not None)
+    headers = [r for r in records if isinstance(r, Header)]
+    if any(header.schema != SCHEMA_VERSION for header in headers):
+        raise UsageError(f"{path} is of another schema, this is {SCHEMA_VERSION}: run the candidates again")
+    return merged(_runs(records)) if records else Results(None, (), None, complete=False)
+
+
+def _runs(records: Sequence[Record]) -> list[Results]:
+    """A run from header to footer each; activations stand before the check that they belong to."""
+    runs: list[Results] = []
+    header, cases, waiting = None, [], []  # type: Header | None, list[CaseRecords], list[ActivationRecord]
+    for record in records:
+        if isinstance(record, Header):
+            if header or cases or waiting:
+                runs.append(Results(header, tuple(cases), None, complete=False))
+            header, cases, waiting = record, [], []
+        elif isinstance(record, ActivationRecord):
+            waiting.append(record)
+        elif isinstance(record, CheckRecord):
+            cases.append(CaseRecords(record, tuple(waiting)))
+            waiting = []
+        else:
+            runs.append(Results(header, tuple(cases), record))
+            header, cases, waiting = None, [], []
+    if header or cases or waiting:
+        runs.append(Results(header, tuple(cases), None, complete=False))
+    return runs

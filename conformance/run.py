@@ -1,7 +1,7 @@
 """Running a candidate on a golden: prepare it once, call it with each batch, judge what it yields. Effects end here."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -10,10 +10,11 @@ from typing import Any
 from conformance.batch import Batch
 from conformance.candidates.registry import Implementation, Runner, as_implementation, load, name_of
 from conformance.candidates.shelter import restored
+from conformance.candidates.stream import pairs
 from conformance.case import Case
 from conformance.checkpoint import Checkpoint, rounded_weights
 from conformance.ending import Ending, Unavailable, Unsupported, attempt, by_candidate
-from conformance.errors import CandidateError
+from conformance.errors import CandidateError, UsageError
 from conformance.goldens.golden import Golden
 from conformance.goldens.own import open_golden
 from conformance.judge.evidence import Local, Verdict
@@ -45,7 +46,7 @@ def check(
         require: patterns of activations (as in a shell) that must be observed.
         runs: among how many such calls the false-alarm probability of 1e-6 is shared.
     """
-    case = Case(name_of(implementation), golden if isinstance(golden, str) else golden.name, device, dtype)
+    case = Case(name_of(implementation), golden if isinstance(golden, str) else golden.name, str(device), dtype)
     start = time.perf_counter()
     verdicts: list[Verdict] = []
     with restored():
@@ -62,8 +63,8 @@ def _run(
     golden = open_golden(golden) if isinstance(golden, str) else golden
     candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
     checkpoint = golden.checkpoint
-    _require_device(case.device)
-    _require_support(candidate, checkpoint, case)
+    require_device(case.device)
+    require_support(candidate, checkpoint, case.device, case.dtype)
     runner = by_candidate(lambda: candidate.prepare(checkpoint, case.device, case.dtype))
     weights = rounded_weights(checkpoint, case.dtype)
     judged: Judged = []
@@ -83,9 +84,12 @@ def _batch(label: str, batch: Batch, judge: Judge, runner: Runner, case: Case, r
     """One call of the runner, judged as it yields."""
     before = len(judged)
     output = by_candidate(lambda: runner(batch.on(case.device)))
-    for verdict, locals_ in judge.judge(_pairs(output, judge.order)):
+    for verdict, locals_ in judge.judge(_stream(output, judge.order)):
         judged.append((replace(verdict, batch=label), locals_))
     hidden = [v.activation for v, _ in judged[before:] if v.hidden]
+    idle = [p for p in require if not any(fnmatchcase(n, p) for n in judge.order)]
+    if idle:
+        raise UsageError(f"required activations that match nothing: {', '.join(idle)}")
     missing = [n for n in hidden if any(fnmatchcase(n, pattern) for pattern in require)]
     if missing:
         raise CandidateError(f"required activations are not observed: {', '.join(missing)}")
@@ -109,22 +113,15 @@ def _together(endings: Mapping[str, Ending], verdicts: Sequence[Verdict]) -> End
     return Ending("pass")
 
 
-def _pairs(output: Any, order: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
-    """A mapping in the order of computation (unknown names last), or the iterable's pairs as they come."""
-    if isinstance(output, Mapping):
-        items = by_candidate(lambda: list(output.items()))
-        yield from sorted(items, key=lambda item: order.get(item[0], len(order)))
-        return
-    if not isinstance(output, Iterable):
-        raise CandidateError(f"a runner returns a mapping or an iterable of pairs, not {type(output).__name__}")
-    iterator, end = iter(output), object()
-    while (item := by_candidate(lambda: next(iterator, end))) is not end:
-        if not isinstance(item, tuple) or len(item) != 2:
-            raise CandidateError(f"a runner yields pairs of a name and an array, not {type(item).__name__}")
-        yield item
+def _stream(output: Any, order: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
+    """The candidate's pairs, each taken as its own doing."""
+    stream, end = pairs(output, order), object()
+    while (item := by_candidate(lambda: next(stream, end))) is not end:
+        yield item  # type: ignore[misc]  # not the end, so a pair
 
 
-def _require_device(device: str) -> None:
+def require_device(device: str) -> None:
+    """Raise `Unavailable` where torch has no such device."""
     import torch
 
     try:
@@ -134,11 +131,12 @@ def _require_device(device: str) -> None:
         raise Unavailable(f"device {device!r} is not to be had here: {first}") from error
 
 
-def _require_support(candidate: Implementation, checkpoint: Checkpoint, case: Case) -> None:
+def require_support(candidate: Implementation, checkpoint: Checkpoint, device: str, dtype: str) -> None:
+    """Raise `Unsupported` with the candidate's reason."""
     supports = getattr(candidate, "supports", None)
     if supports is None:
         return
-    reason = by_candidate(lambda: supports(checkpoint.architecture, case.device, case.dtype))
+    reason = by_candidate(lambda: supports(checkpoint.architecture, device, dtype))
     if reason is None:
         return
     if not isinstance(reason, str) or not reason:

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -94,16 +95,29 @@ def load(name: str) -> Implementation:
     if name in entries:
         described = _described(entries[name])
         return _imported(entries[name].load, f"{name} ({described.distribution} {described.version}, {described.origin})")
-    if ":" in name:
-        return _imported(lambda: _resolve(name), name)
-    near = get_close_matches(name, entries, 3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else f"; registered are {', '.join(entries) or 'none'}"
-    raise UnknownNameError(f"no implementation {name!r}{hint}")
+    require_known(name)
+    return _imported(lambda: _resolve(name), name)
+
+
+def require_known(name: str) -> None:
+    """Raise `UnknownNameError` for a name that nothing is registered under; imports nothing."""
+    entries = _entry_points()
+    if name not in entries and ":" not in name:
+        near = get_close_matches(name, entries, 3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else f"; registered are {', '.join(entries) or 'none'}"
+        raise UnknownNameError(f"no implementation {name!r}{hint}")
 
 
 def _resolve(name: str) -> Any:
     module, _, path = name.partition(":")
-    found: Any = importlib.import_module(module)
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
+            raise UnknownNameError(f"no module {error.name!r}, here or installed, for the implementation {name!r}") from error
+        raise
     for part in path.split("."):
         if not hasattr(found, part):
             near = get_close_matches(part, dir(found), 1)

@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 from conformance.activations import parameter_shapes, table
-from conformance.architecture import Architecture
+from conformance.architecture import HEADS, Architecture
 from conformance.candidates.capture import Tap, captured
 from conformance.candidates.layouts import LAYER, Layout, expanded, plain
 from conformance.checkpoint import Checkpoint
@@ -38,14 +38,22 @@ from conformance.errors import CandidateError
 class Seen:
     """What a module's tensor shows: activations, after `function` has brought it to their layout (one tensor a name)."""
 
-    names: tuple[str, ...]
+    names: str | tuple[str, ...]
     function: Callable[[torch.Tensor], Any]
+
+    def show(self, tensor: torch.Tensor) -> list[tuple[str, Any]]:
+        """What is seen in a tensor, by name; `CandidateError` where the function gives another number of tensors."""
+        made = self.function(tensor)
+        parts = [made] if isinstance(made, torch.Tensor) else list(made)
+        if len(parts) != len(self.names):
+            raise CandidateError(f"{', '.join(self.names)}: {len(parts)} tensors are shown for {len(self.names)} names")
+        return list(zip(self.names, parts, strict=True))
 
     @classmethod
     def of(cls, value: "str | tuple[str, ...] | Seen") -> "Seen":
         """One name: the tensor itself. Several: equal parts of its last axis, as of a fused product."""
         if isinstance(value, Seen):
-            return value
+            return cls((value.names,), value.function) if isinstance(value.names, str) else value
         if isinstance(value, str):
             return cls((value,), lambda t: (t,))
         return cls(value, lambda t: t.chunk(len(value), -1))
@@ -59,7 +67,7 @@ class TorchImplementation:
         build: the module for an architecture; its parameters' values do not matter.
         parameters: names in the module's state dict to Hugging Face's names, or to a layout of them; `{layer}` for each layer.
         activations: module paths (or `Tap`s) to activation names, several for a fused one, or `Seen`.
-        call: runs the module on a batch; may return further activations by name.
+        call: runs the module on a batch; may return further activations by name, of what comes after the layers.
         unused: patterns (as in a shell) of checkpoint parameters that the module does without.
         ignored: patterns of state-dict entries that are no parameters.
         supported: why an (architecture, device, dtype) is not supported, or None.
@@ -76,25 +84,40 @@ class TorchImplementation:
     name: str | None = None
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
-        """As `supported` says."""
-        return self.supported(architecture, device, dtype)
+        """As `supported` says; nor where the tables speak of what BERT has and this architecture has not."""
+        reason = self.supported(architecture, device, dtype)
+        if reason is not None:
+            return reason
+        usual = architecture.with_(position_embedding_type="absolute", embedding_norm=True, shared_layer_norm=False)
+        absent = {*parameter_shapes(usual), *table(usual)} - {*parameter_shapes(architecture), *table(architecture)}
+        mapped = [n for value in self.parameters.values() for n in plain(value).names]
+        mapped += [n for value in self.activations.values() for n in Seen.of(value).names]
+        lacking = [n for n in mapped if n in absent]
+        return f"its tables speak of {lacking[0]}, which this architecture has not" if lacking else None
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[Any], Iterator[tuple[str, Any]]]:
         """Build the module, load it and tap it; `CandidateError` lists all that the two tables get wrong."""
         a = checkpoint.architecture
         module = self.build(a).to(torch.float64)
         taps, seen = self._taps(module, a)
-        module.load_state_dict(self.state_dict(module, checkpoint), strict=False)
+        state = self.state_dict(module, checkpoint)
+        loaded = module.load_state_dict(state, strict=False)
+        lost = [n for n in loaded.missing_keys if n in state] + list(loaded.unexpected_keys)
+        if lost:
+            raise CandidateError(f"the module did not take {', '.join(lost)} from its state dict")
         module = module.to(device=device, dtype=getattr(torch, dtype)).eval()
 
         def runner(batch: Any) -> Iterator[tuple[str, Any]]:
             def forward() -> dict[str, Any]:
                 returned = self.call(module, batch)
-                return dict(returned) if isinstance(returned, Mapping) else {}
+                found = dict(returned) if isinstance(returned, Mapping) else {}
+                late = [n for n in found if str(n).startswith("encoder.layer.")]
+                if late:
+                    raise CandidateError(f"`call` returns {late[0]} after the whole pass, too late to be judged by layer; tap it")
+                return found
 
             for key, tensor in captured(module, taps, forward):
-                shown = seen.get(key) or Seen.of(key)
-                yield from zip(shown.names, shown.function(tensor), strict=True)
+                yield from (seen.get(key) or Seen.of(key)).show(tensor)
 
         return runner
 
@@ -105,13 +128,15 @@ class TorchImplementation:
             CandidateError: what is missing, unexpected, used twice or of the wrong shape, all at once.
         """
         a, wanted = checkpoint.architecture, parameter_shapes(checkpoint.architecture)
-        own = {n: tuple(t.shape) for n, t in module.state_dict().items()}
+        own = {n: tuple(t.shape) for n, t in module.state_dict().items() if isinstance(t, torch.Tensor)}
         entries, wrong = self._entries(own, wanted, a)
+        wrong += [f"a parameter, though named in `ignored`: {n}" for n, _ in module.named_parameters() if _matches(n, self.ignored)]
         state = {}
         for name, layout, parameters in entries:
             packed = layout.pack([checkpoint.weights[p] for p in parameters], a)
             if packed.shape != own[name]:
-                wrong.append(f"wrong shape: {name} is {own[name]} in the module, {packed.shape} from {', '.join(parameters)}")
+                hint = "; transposed()?" if packed.shape == own[name][::-1] else ""
+                wrong.append(f"wrong shape: {name} is {own[name]} in the module, {packed.shape} from {', '.join(parameters)}{hint}")
             state[name] = torch.from_numpy(np.array(packed, order="C"))
         if wrong:
             raise CandidateError("the table of parameters does not fit:\n  " + "\n  ".join(wrong))
@@ -127,7 +152,7 @@ class TorchImplementation:
             layout = plain(value)
             for name, parameters in _expanded(pattern, layout, a.num_hidden_layers):
                 known = [p for p in parameters if p in wanted]
-                if not known and name not in own and _is_of_an_absent_head(parameters):
+                if not known and name not in own and _is_of_an_absent_head(parameters, a):
                     continue  # neither side has it in this architecture
                 wrong += [f"unknown parameter: {p}{_hint(p, wanted)}" for p in parameters if p not in wanted]
                 if name not in own:
@@ -162,7 +187,7 @@ class TorchImplementation:
             for layer in layers:
                 tap = Tap(pattern.path.replace(LAYER, str(layer)), pattern.what, pattern.element, pattern.call)
                 names = tuple(n.replace(LAYER, str(layer)) for n in shown.names)
-                if not set(names) & set(rows) and tap.path not in modules and _is_of_an_absent_head(names):
+                if not set(names) & set(rows) and tap.path not in modules and _is_of_an_absent_head(names, a):
                     continue
                 wrong += [f"unknown activation: {n}{_hint(n, rows)}" for n in names if n not in rows]
                 if tap.path not in modules:
@@ -185,9 +210,10 @@ def _expanded(pattern: str, layout: Layout, layers: int) -> Iterator[tuple[str, 
         yield name, [n.replace(LAYER, str(i)) if LAYER in pattern else n for n in layout.names]
 
 
-def _is_of_an_absent_head(names: Sequence[str]) -> bool:
+def _is_of_an_absent_head(names: Sequence[str], a: Architecture) -> bool:
     """Heads and pooler come and go with the architecture; a table may serve those with and those without."""
-    return all(n.removeprefix("bert.").startswith(("cls.", "classifier", "pooler.")) for n in names)
+    every = [a.with_(pooler=True, heads=heads) for heads in (HEADS[:2] + HEADS[-1:], HEADS[2:])]
+    return all(any(n in parameter_shapes(e) or n in table(e) for e in every) for n in names)
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

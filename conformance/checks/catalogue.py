@@ -74,11 +74,14 @@ class _Viewed:
         return supports(architecture, device, dtype) if supports else None
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
+        from conformance.activations import table
+        from conformance.candidates.stream import pairs
+
         runner = self.candidate.prepare(checkpoint, device, dtype)
+        order = {name: i for i, name in enumerate(table(checkpoint.architecture))}
 
         def run(batch: Any) -> Iterator[tuple[str, Any]]:
-            output = runner(batch)
-            return self.look(batch, iter(output.items() if isinstance(output, Mapping) else output))
+            return self.look(batch, pairs(runner(batch), order))
 
         return run
 
@@ -140,23 +143,17 @@ class _Moments:
 
 
 def _without_optional(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":
-    """No mask, no token types, and with them no label of what was padding."""
+    """Without token types, without a mask, without either."""
+    whole = _largest(batches)
     return {
-        "no token types": replace(_largest(batches), token_type_ids=None),
-        "no mask": replace(_unpadded(_largest(batches)), attention_mask=None),
-        "ids alone": replace(_unpadded(_largest(batches)), attention_mask=None, token_type_ids=None),
+        "no token types": replace(whole, token_type_ids=None),
+        "no mask": replace(whole, attention_mask=None),
+        "ids alone": replace(whole, attention_mask=None, token_type_ids=None),
     }
 
 
 def _largest(batches: "Mapping[str, Batch]") -> "Batch":
     return max(batches.values(), key=lambda batch: batch.input_ids.size)
-
-
-def _unpadded(batch: "Batch") -> "Batch":
-    """Every position attended to, padding included."""
-    import numpy as np
-
-    return replace(batch, attention_mask=np.ones_like(batch.input_ids))
 
 
 def _one_masked_row(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":

@@ -48,7 +48,10 @@ def read(path: Path) -> list[KnownFailure]:
         found = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    return [_entry(entry, f"{path}, entry {i}") for i, entry in enumerate(found.get("known-failure", []), 1)]
+    entries = found.get("known-failure", [])
+    if set(found) - {"known-failure"} or not isinstance(entries, list):
+        raise UsageError(f"{path} holds {', '.join(found)}; expected [[known-failure]] tables alone")
+    return [_entry(entry, f"{path}, entry {i}") for i, entry in enumerate(entries, 1)]
 
 
 def _entry(entry: dict[str, object], where: str) -> KnownFailure:
@@ -65,9 +68,18 @@ def _entry(entry: dict[str, object], where: str) -> KnownFailure:
 
 
 def matched(entries: Sequence[KnownFailure], cases: Iterable[Case]) -> dict[Case, KnownFailure]:
-    """Each case's entry, the first that matches; `UsageError` for entries that match no case."""
+    """Each case's entry, the first that matches; `UsageError` for entries that match no case.
+
+    An entry for a device, dtype, golden or candidate that is not run at all is another run's, and not idle.
+    """
     cases = list(cases)
-    idle = [e for e in entries if not any(e.matches(case) for case in cases)]
+    scope = {name: {getattr(case, name) for case in cases} for name in _PATTERNS[1:]}
+    idle = [
+        e
+        for e in entries
+        if not any(e.matches(case) for case in cases)
+        and all(any(fnmatchcase(value, getattr(e, name)) for value in scope[name]) for name in scope)
+    ]
     if idle:
         told = "; ".join(f"check {e.check!r} of {e.implementation} on {e.golden}, {e.device}, {e.dtype}" for e in idle)
         raise UsageError(f"known failures that match nothing that is run: {told}")

@@ -4,6 +4,7 @@
 def test_my_bert(check): check()
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,15 +12,20 @@ from typing import Any
 
 import pytest
 
-from conformance.candidates.registry import name_of
+from conformance.candidates.registry import name_of, require_known
 from conformance.case import Case
 from conformance.checks.catalogue import CHECKS, SMALL_GOLDENS, Check, named, run
 from conformance.checks.known_failures import matched, read
+from conformance.errors import UnknownNameError, UsageError
 from conformance.goldens.manifest import manifest
 
 
 class ConformanceFailure(AssertionError):
     """A candidate does not conform; the text is the report of the check."""
+
+
+class CheckError(Exception):
+    """A check that could not be made: a name that does not exist, a broken fixture or harness. Never a known failure."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class BoundCheck:
     runs: int
 
     def __call__(self) -> None:
-        """Run it; raises `ConformanceFailure` with the report, or skips with the reason."""
+        """Run it; raises `ConformanceFailure` (or `CheckError`) with the report, or skips with the reason."""
         __tracebackhide__ = True
         case = self.case
         result = run(self.check, self.implementation, case.golden, case.device, case.dtype, self.runs)
@@ -41,7 +47,7 @@ class BoundCheck:
         if result.outcome != "pass":
             from conformance.report.terminal import text
 
-            raise ConformanceFailure(text(result))
+            raise (CheckError if result.outcome == "error" else ConformanceFailure)(text(result))
 
 
 def bound_checks(
@@ -53,6 +59,16 @@ def bound_checks(
 ) -> list[BoundCheck]:
     """Every check of every candidate; no goldens: all for the values, the small ones for the contract; no checks: all."""
     selected = [named(name) for name in checks] or list(CHECKS.values())
+    for name in implementations:
+        if isinstance(name, str):
+            require_known(name)
+    names = [name_of(i) for i in implementations]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise UsageError(f"several implementations are called {', '.join(twice)}; give each a `name` of its own")
+    unknown = [g for g in goldens if g not in manifest() and not g.startswith("checkpoint:")]
+    if unknown:
+        raise UnknownNameError(f"no golden {unknown[0]!r}; there are {', '.join(manifest())}")
     found = [
         (check, implementation, Case(name_of(implementation), golden, device, dtype, check.name))
         for check in selected
@@ -91,11 +107,12 @@ def parametrize_with_checks(
         devices: torch device strings.
         dtypes: names of formats.
         checks: their names; none: all.
-        known_failures: a TOML file (`conformance.checks.known_failures`).
+        known_failures: a TOML file (`conformance.checks.known_failures`), beside the test file if relative.
     """
     bound = bound_checks(implementations, goldens, devices, dtypes, checks)
-    path = Path(known_failures) if known_failures else None
+    beside = Path(inspect.stack()[1].filename).parent  # a relative path is the test file's
+    path = beside / known_failures if known_failures else None
     return pytest.mark.parametrize("check", list(parameters(bound, path)))
 
 
-__all__ = ["BoundCheck", "ConformanceFailure", "bound_checks", "parameters", "parametrize_with_checks"]
+__all__ = ["BoundCheck", "CheckError", "ConformanceFailure", "bound_checks", "parameters", "parametrize_with_checks"]

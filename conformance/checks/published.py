@@ -74,9 +74,10 @@ KNOWN = (BERT_BASE_UNCASED,)
 
 def published_of(golden: Golden, known: tuple[Published, ...] = KNOWN) -> Published | None:
     """What has been published of a golden's checkpoint, by the name of its directory (or hub folder) and its sizes."""
-    parts = Path(golden.origin.removeprefix("checkpoint:")).parts
+    *above, last = Path(golden.origin.removeprefix("checkpoint:")).parts or ("",)
+    hub = [part.split("--")[-1] for part in above if part.startswith("models--")]
     for published in known:
-        named = any(part.split("--")[-1] == published.checkpoint for part in parts)
+        named = published.checkpoint in (last, *hub)
         a = golden.checkpoint.architecture if named else None
         if a and all(getattr(a, size) == value for size, value in published.sizes.items()):
             return published

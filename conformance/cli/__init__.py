@@ -25,9 +25,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (CandidateError, CandidateCrash) as error:
         print(f"bert-conformance: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except (OSError, UnicodeError) as error:
+        if isinstance(error, BrokenPipeError):  # the reader of a pipe has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        print(f"bert-conformance: {error}", file=sys.stderr)
+        return UsageError.exit_code
 
 
 def _require_our_packages() -> None:
@@ -70,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("results", nargs="+", type=Path)
     report.add_argument("-o", "--output", type=Path, metavar="FILE", help="write it there; .md, .xml or .json decides the format")
     trace = command("trace", "every activation that one candidate makes of an input: shape, statistics, equation")
-    trace.add_argument("implementation", metavar="NAME")
+    trace.add_argument("implementation", metavar="NAME", help="an implementation, or golden:NAME for the true values of all")
     trace.add_argument("-o", "--output", type=Path, metavar="FILE", help="save the activations there (safetensors)")
     _add_subject(trace)
     command("replay", "run again what a failure left behind").add_argument("file", type=Path)
@@ -86,9 +89,14 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_own(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="run on this local Hugging Face BERT instead")
+    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="a local Hugging Face BERT, instead of all goldens")
     parser.add_argument("--text", action="append", metavar="TEXT", help="with --checkpoint: an input; its tokenizer reads it")
-    parser.add_argument("--batch", type=Path, metavar="FILE", help="with --checkpoint: inputs, as JSON or safetensors")
+    parser.add_argument(
+        "--batch",
+        type=Path,
+        metavar="FILE",
+        help="with --checkpoint: inputs; JSON or safetensors",
+    )
     parser.add_argument("--device", default="cpu", help="torch device (default: cpu)")
 
 

@@ -42,6 +42,8 @@ def run(arguments: Namespace) -> int:
 
     own = _own(arguments)
     names = arguments.golden or ([] if own else list(manifest()))
+    if own and own.name in names:
+        raise UsageError(f"the checkpoint's directory is called {own.name!r}, as a golden is that is asked for; rename it")
     subjects: dict[str, Golden | None] = {own.name: own} if own else {}
     return run_all(
         arguments.implementation,
@@ -73,7 +75,7 @@ def diff(arguments: Namespace) -> int:
     from conformance.traces.diff import compare
     from conformance.traces.trace import read
 
-    saved = [read(Path(side)) for side in (arguments.a, arguments.b) if side.endswith(".safetensors")]
+    saved = [read(Path(side)) for side in (arguments.a, arguments.b) if Path(side).is_file()]
     golden = _own(arguments) or open_golden(saved[0].golden if saved else arguments.golden)
     a, b = (_trace(side, golden, arguments) for side in (arguments.a, arguments.b))
     found = list(compare(a, b, golden.checkpoint))
@@ -99,15 +101,19 @@ def diff(arguments: Namespace) -> int:
 
 
 def _trace(side: str, golden: "Golden", arguments: Namespace) -> "Trace":
+    from conformance.ending import Unavailable, Unsupported
     from conformance.traces.trace import read, record, true_trace
 
-    if side.endswith(".safetensors"):
+    if Path(side).is_file():
         return read(Path(side))
     if side.startswith("golden:"):
         if side.removeprefix("golden:") != golden.name:
             raise UsageError(f"{side} is compared on its own inputs: add --golden {side.removeprefix('golden:')}")
         return true_trace(golden)
-    return record(side, golden, arguments.device, arguments.dtype)
+    try:
+        return record(side, golden, arguments.device, arguments.dtype)
+    except (Unsupported, Unavailable) as why:
+        raise UsageError(f"{side} cannot run on {golden.name}: {why}") from why
 
 
 def _diff_results(arguments: Namespace) -> int:
@@ -139,17 +145,20 @@ def report(arguments: Namespace) -> int:
         arguments.output.write_text(TEXTS[how](results), "utf-8")
     else:
         show(results, arguments.format)
-    return footer(results.checks).exit_code
+    code = footer(results.checks).exit_code
+    return code if results.complete else max(code, 1)
 
 
 def trace(arguments: Namespace) -> int:
     """`trace`: a line an activation."""
     from conformance.activations import table
     from conformance.goldens.own import open_golden
-    from conformance.traces.trace import record, save
+    from conformance.traces.trace import save
 
     golden = _own(arguments) or open_golden(arguments.golden)
-    found = record(arguments.implementation, golden, arguments.device, arguments.dtype)
+    found = _trace(arguments.implementation, golden, arguments)
+    if arguments.output:
+        save(found, arguments.output)
     equations = table(golden.checkpoint.architecture)
     rows = [
         {
@@ -165,8 +174,6 @@ def trace(arguments: Namespace) -> int:
         for name, value in activations.items()
     ]
     _table(rows, arguments.format)
-    if arguments.output:
-        save(found, arguments.output)
     return 0 if rows else 1
 
 

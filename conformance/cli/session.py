@@ -16,20 +16,20 @@ from conformance.candidates.registry import registered
 from conformance.case import Case
 from conformance.checks.published import CHECK, Published, check_published, published_of
 from conformance.errors import ConformanceError
-from conformance.goldens.golden import Golden, load_golden
+from conformance.goldens.digest import content_digest
+from conformance.goldens.golden import Golden, load_golden, stored_arrays
 from conformance.goldens.manifest import manifest
 from conformance.judge.statistics import FALSE_ALARM
 from conformance.records import (
     SCHEMA_VERSION,
-    ActivationRecord,
-    CheckRecord,
+    CaseRecords,
     GoldenRecord,
     Header,
     Results,
     Writer,
 )
-from conformance.replay import leave
-from conformance.report.telling import activation_records, check_record, footer
+from conformance.replay import leave, left_by
+from conformance.report.telling import footer, records_of
 from conformance.report.views import show
 from conformance.result import Result
 from conformance.run import check
@@ -53,24 +53,22 @@ def run_all(
     published = {g: published_of(own) for g, own in goldens.items() if own}
     cases += [replace(c, check=CHECK) for c in cases if published.get(c.golden)]
     path = out / "results.jsonl"
-    checks: list[CheckRecord] = []
-    activations: list[ActivationRecord] = []
+    told: list[CaseRecords] = []
     with Writer(path) as writer:
         header = _header(device, goldens)
         writer.write(header)
         for number, case in enumerate(cases, 1):
             with _progress(f"{number}/{len(cases)} {case}"):
                 result = _result(case, goldens[case.golden], published.get(case.golden), require, len(cases))
-            for record in activation_records(result):
+            told.append(records_of(result))
+            for record in told[-1].activations:
                 writer.write(record)
-                activations.append(record)
-            checks.append(check_record(result))
-            if result.outcome in ("fail", "crash") and case.check != CHECK:
-                _leave(result, goldens[case.golden], out)
-            writer.write(checks[-1])
-        end = footer(checks)
+            if case.check != CHECK:
+                _leave(result, goldens[case.golden], out / "failures", require)
+            writer.write(told[-1].check)
+        end = footer(case.check for case in told)
         writer.write(end)
-    show(Results(header, tuple(checks), tuple(activations), end), how)
+    show(Results(header, tuple(told), end), how)
     if how == "pretty":
         print(f"\nresults: {path}")
     return end.exit_code
@@ -82,13 +80,22 @@ def _result(case: Case, own: Golden | None, published: Published | None, require
     return check(case.implementation, own or case.golden, case.device, case.dtype, require=require, runs=runs)
 
 
-def _leave(result: Result, own: Golden | None, out: Path) -> None:
-    """What a failure leaves behind, for `replay`; it must not be one more failure."""
+def _leave(result: Result, own: Golden | None, folder: Path, require: Sequence[str]) -> None:
+    """What a failure leaves behind, for `replay`, and a pass takes away; it must not be one more failure."""
     try:
+        if result.outcome not in ("fail", "crash"):
+            left_by(result.case, folder).unlink(missing_ok=True)
+            return
         golden = own or load_golden(result.case.golden)
-        leave(result, golden.origin or golden.name, golden.batches, out / "failures")
+        leave(result, golden.origin or golden.name, golden.batches, folder, require)
     except (OSError, ConformanceError) as error:
         print(f"nothing was left behind of {result.case}: {error}", file=sys.stderr)
+
+
+def _own_record(own: Golden) -> GoldenRecord:
+    """A golden of one's own, told apart from others of its name by the digests of inputs and weights."""
+    weights = content_digest(own.checkpoint.weights)
+    return GoldenRecord(own.version, content_digest(stored_arrays(own.batches, {})), weights, own.origin)
 
 
 @contextmanager
@@ -121,7 +128,8 @@ def _header(device: str, goldens: Mapping[str, Golden | None]) -> Header:
             name: GoldenRecord(int(e["version"]), e["stored_digest"], e["weights_digest"], e["source"])
             for name, e in entries.items()
             if name in goldens and goldens[name] is None
-        },
+        }
+        | {name: _own_record(own) for name, own in goldens.items() if own},
         checkpoint=next((g.name for g in goldens.values() if g is not None), None),
         false_alarm=FALSE_ALARM,
     )

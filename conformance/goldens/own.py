@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from conformance.architecture import Architecture
-from conformance.batch import Batch
+from conformance.batch import IGNORED_LABEL, Batch
 from conformance.checkpoint import Checkpoint, load_directory
 from conformance.errors import UsageError
 from conformance.goldens.batches import batch, drawn
@@ -73,7 +73,7 @@ def read_batches(file: Path) -> dict[str, Batch]:
         raise UsageError(f"{file} holds no batch: it is a {type(found).__name__}, expected names and arrays")
     if "input_ids" in found:
         found = {file.stem: found}
-    wrong = [name for name, part in found.items() if not isinstance(part, dict)]
+    wrong = [name for name, part in found.items() if not isinstance(part, dict) or "/" in name]
     if wrong or not found:
         raise UsageError(f"{file} holds no batch: {', '.join(wrong) or 'it is empty'}; expected input_ids and what belongs to them")
     return {name: Batch.of(part) for name, part in found.items()}  # type: ignore[arg-type]
@@ -89,6 +89,11 @@ def _require_fit(name: str, given: Batch, a: Architecture) -> None:
         raise UsageError(f"batch {name}: attention_mask is 0 all over row {empty[0]}; what a BERT makes of that is undefined")
     if given.length > a.max_position_embeddings:
         raise UsageError(f"batch {name}: {given.length} tokens, and the network takes at most {a.max_position_embeddings}")
+    labels = (("labels", a.vocab_size), ("next_sentence_label", 2), ("class_labels", a.num_labels))
+    for what, limit in labels:
+        array = getattr(given, what)
+        if array is not None and ((array != IGNORED_LABEL) & ((array < 0) | (array >= limit))).any():
+            raise UsageError(f"batch {name}: {what} has labels outside 0 to {limit - 1}, other than {IGNORED_LABEL}")
     for what, array, limit, called in limits:
         if array.min() < 0 or array.max() >= limit:
             worst = int(array[(array < 0) | (array >= limit)][0])

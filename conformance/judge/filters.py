@@ -26,7 +26,7 @@ from conformance.judge.segment import Segment
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 
-NEWTON_STEPS = 8  # quadratic once near; from afar a step can double or halve the value, 256-fold in all
+NEWTON_STEPS = 12  # quadratic once near; from afar a step can change the value eightfold, 8^12 in all
 SUSPECTS = 4  # of a whole network's faults, how many are followed up; each costs a few passes of the oracle
 NUDGE = 2.0**-26  # relative: √u of float64, where the errors of rounding and of linearising a difference are alike
 
@@ -176,9 +176,9 @@ def _estimated(direction: Direction, parameter: Parameter, made: Array, judging:
         if found is None:
             break
         deviation = found.deviation
-        # A step may not leave the sensible values, nor more than double or halve the distance to their end.
+        # A step may not leave the sensible values, nor change the distance to their end more than eightfold.
         distance = value - parameter.least
-        value = parameter.least + min(max(distance + found.amplitude, distance / 2.0), distance * 2.0)
+        value = parameter.least + min(max(distance + found.amplitude, distance / 8.0), distance * 8.0)
         if abs(found.amplitude) <= deviation / 10.0:
             break
     return Estimate(parameter.name, parameter.right, parameter.wrong, value, deviation)

@@ -53,7 +53,7 @@ def _under(
     noise = of_segment(segment, hypothesis, judged)
     coupled = segment.couples_positions and (not segment.is_single_step or hypothesis.parents == "unrounded")
     rows = independent_rows(network.table[segment.name], network.batch, network.architecture.num_attention_heads, coupled=coupled)
-    rows = max(int(rows * segment.repeats.share(judged)), 1)
+    rows = max(int(rows * segment.repeats(hypothesis.arithmetic.storage).share(judged)), 1)
     local = Local(
         str(hypothesis),
         hypothesis.arithmetic.rounding,

@@ -12,7 +12,7 @@ import numpy as np
 
 from conformance.judge.repeats import Repeats
 from conformance.numerics.arithmetic import Arithmetic, Hypothesis
-from conformance.numerics.formats import FORMATS, Array
+from conformance.numerics.formats import FORMATS, Array, Format
 from conformance.oracle import Network, Step
 from conformance.oracle.maps import LinearMap, Roundings
 
@@ -52,6 +52,7 @@ class Segment:
         self.leaves = {p: observed[p] for p in used if p not in self._names}
         self.steps: Mapping[str, Step] = self._evaluate()
         self._roundings: dict[tuple[str, Arithmetic], Roundings] = {}
+        self._repeats: dict[Format, Repeats] = {}
 
     def _hidden(self, observed: Mapping[str, Array]) -> list[str]:
         table, found, todo = self._network.table, {self.name}, [self.name]
@@ -76,7 +77,7 @@ class Segment:
     def struck(self, name: str, result: Array) -> "Segment":
         """The same where the step `name` gives `result`: what a fault there makes of the segment. Later steps alone are redone."""
         other = copy.copy(self)
-        other._roundings = {}
+        other._roundings, other._repeats = {}, {}
         other.steps = {**self.steps, name: _Struck(self.steps[name], result)}
         changed = {name}
         for n in self._names[self._names.index(name) + 1 :]:
@@ -152,19 +153,26 @@ class Segment:
         Σ v (Jᵀ direction)² over every source of rounding, all correlations counted, and Σ b |Jᵀ direction| over every bound.
         """
         adjoints, variance, bound = self.adjoints(direction), 0.0, 0.0
+        repeats = self.repeats(hypothesis.arithmetic.storage)
         for n in self._names:
             w, own = adjoints[n], self._own(n, hypothesis.arithmetic)
-            variance += sum(self.repeats.variance(s.variance, s.to_result.adjoint(w)) for s in own.sources)
+            variance += sum(repeats.variance(s.variance, s.to_result.adjoint(w)) for s in own.sources)
             bound += float((own.bound * np.abs(w)).sum())
         for n, leaf in self.leaf_variance(hypothesis).items():
-            variance += self.repeats.variance(leaf, adjoints[n])
+            variance += repeats.variance(leaf, adjoints[n])
         return variance, bound
 
-    @cached_property
-    def repeats(self) -> Repeats:
-        """Rows of the same draw: whole sequences where positions meet or there is but one row a sequence, else tokens."""
-        batch, leaves = self._network.batch, list(self.leaves.values())
-        tokens = "position" in self._network.table[self.name].axes and not self.couples_positions
-        if any(leaf.ndim < 2 or leaf.shape[0] != batch.size for leaf in leaves) or not leaves:
-            return Repeats(np.arange(batch.size), batch.size)
-        return Repeats.of(leaves, (batch.size, batch.length) if tokens else (batch.size,))
+    def repeats(self, storage: Format) -> Repeats:
+        """Rows of the same draw: whole sequences where positions meet or there is but one row a sequence, else tokens.
+
+        Rows are the same draw where their results are stored as the same numbers, as those of the same inputs are.
+        """
+        if storage not in self._repeats:
+            batch, row = self._network.batch, self._network.table[self.name]
+            tokens = "position" in row.axes and not self.couples_positions
+            if "batch" in row.axes:
+                stored = storage.round(self.value)
+                self._repeats[storage] = Repeats.of([stored], (batch.size, batch.length) if tokens else (batch.size,))
+            else:
+                self._repeats[storage] = Repeats(np.arange(batch.size), batch.size)
+        return self._repeats[storage]

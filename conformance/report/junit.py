@@ -2,7 +2,8 @@
 
 from xml.etree import ElementTree
 
-from conformance.records import CheckRecord, Results
+from conformance.records import ActivationRecord, CheckRecord, Results
+from conformance.report.terminal import UNNAMED, place, sentence
 
 _CHILD = {"fail": "failure", "xpass": "failure", "crash": "error", "error": "error", "timeout": "error"}
 _CHILD |= {"skip": "skipped", "xfail": "skipped"}
@@ -21,23 +22,24 @@ def junit(results: Results) -> str:
         skipped=str(count["skipped"]),
         time=f"{sum(c.seconds for c in checks):.3f}",
     )
-    for c in checks:
-        _case(suite, c)
+    for case in results.cases:
+        _case(suite, case.check, [a for a in case.activations if a.outcome == "fail"])
     root = ElementTree.Element("testsuites")
     root.append(suite)
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _case(suite: ElementTree.Element, c: CheckRecord) -> None:
+def _case(suite: ElementTree.Element, c: CheckRecord, failed: list[ActivationRecord]) -> None:
     name = f"{c.check}[{c.implementation}-{c.golden}-{c.device}-{c.dtype}]"
     case = ElementTree.SubElement(suite, "testcase", classname="conformance", name=_legal(name), time=f"{c.seconds:.3f}")
     if c.outcome in _CHILD:
         reason = _legal(c.reason)
         child = ElementTree.SubElement(case, _CHILD[c.outcome], message=(reason.splitlines() or [c.outcome])[0])
-        child.text = reason
+        lines = [f"{place(a)}: {'; '.join(sentence(f) for f in a.faults) or a.reason or UNNAMED}" for a in failed]
+        child.text = _legal("\n".join([reason, *lines]))
 
 
 def _legal(text: str) -> str:
-    """Without the control characters that XML 1.0 does not allow (section 2.2)."""
-    return "".join(c for c in text if c in "\t\n\r" or ord(c) >= 0x20)
+    """Without what is no character of XML 1.0 (section 2.2, production 2)."""
+    return "".join(c for c in text if c in "\t\n\r" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c >= "\U00010000")

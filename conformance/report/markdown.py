@@ -1,8 +1,10 @@
 """A run in Markdown: for a pull request or a summary of a CI job. A pure function of the records."""
 
+import re
+
 from conformance.records import ActivationRecord, CheckRecord, Results
 from conformance.report.telling import footer
-from conformance.report.terminal import ORDER, exclusions, headline, sentence, subject, verdict
+from conformance.report.terminal import ORDER, UNNAMED, exclusions, headline, place, sentence, subject, verdict
 
 
 def markdown(results: Results) -> str:
@@ -15,20 +17,16 @@ def markdown(results: Results) -> str:
     for c in checks:
         median = "" if c.median_rms is None else f"{c.median_rms:.2f} σ"
         lines.append(f"| {_cell(subject(c))} | {c.outcome} | {c.judged} of {c.activations} | {median} |")
-    for c in checks:
-        lines += _details(c, [a for a in results.activations if _belongs(a, c)])
+    for case in sorted(results.cases, key=lambda c: ORDER.index(c.check.outcome)):
+        lines += _details(case.check, list(case.activations))
     return "\n".join(lines) + "\n"
-
-
-def _belongs(a: ActivationRecord, c: CheckRecord) -> bool:
-    same = (a.implementation, a.golden, a.device, a.dtype) == (c.implementation, c.golden, c.device, c.dtype)
-    return same and c.check == "values"
 
 
 def _details(c: CheckRecord, activations: list[ActivationRecord]) -> list[str]:
     lines = ["", f"### {_cell(subject(c))}: {verdict(c)}", ""]
     if c.reason:
-        lines += ["```text", c.reason, "```", ""]
+        fence = "`" * (max((len(run) for run in re.findall("`+", c.reason)), default=2) + 1)
+        lines += [f"{fence if len(fence) > 2 else '```'}text", c.reason, fence if len(fence) > 2 else "```", ""]
     failed = [a for a in activations if a.outcome == "fail"]
     if failed:
         lines += ["| origin | local rms | limit | what it is |", "| --- | --- | --- | --- |"]
@@ -39,14 +37,14 @@ def _details(c: CheckRecord, activations: list[ActivationRecord]) -> list[str]:
 
 
 def _row(a: ActivationRecord) -> str:
-    place = f"{a.activation} [{a.batch}]" if a.batch else a.activation
     rms = f"{a.local.rms:.3g} σ" if a.local and a.local.rms is not None else "-"
     limit = f"{a.limits['rms']:.3g} σ" if a.local and a.local.rms is not None else "-"
-    told = "; ".join(sentence(f) for f in a.faults) or a.reason
-    return f"| `{_cell(place)}` | {rms} | {limit} | {_cell(told)} |"
+    told = "; ".join(sentence(f) for f in a.faults) or a.reason or UNNAMED
+    return f"| {_cell(place(a))} | {rms} | {limit} | {_cell(told)} |"
 
 
 def _cell(text: str) -> str:
     """Text that cannot break out of a table's cell, nor be read as HTML."""
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+    for special, told in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("`", "&#96;"), ("_", "\\_"), ("*", "\\*")):
+        text = text.replace(special, told)
     return " ".join(text.split())

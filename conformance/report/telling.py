@@ -1,19 +1,27 @@
 """From results to records: what the file says of a case. Pure; everything that is shown is made from the records."""
 
 import math
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from conformance.judge.evidence import Error, Filtered, Verdict
 from conformance.judge.statistics import SEPARABLE_Z
-from conformance.records import ActivationRecord, CheckRecord, ErrorRecord, FaultRecord, Footer, Results, Sensitivity
+from conformance.records import ActivationRecord, CaseRecords, CheckRecord, ErrorRecord, FaultRecord, Footer, Results, Sensitivity
 from conformance.result import Result
+
+LARGEST = sys.float_info.max
 
 
 def results_of(results: Sequence[Result]) -> Results:
     """Results as they would stand in a file, without its header."""
-    checks = tuple(check_record(r) for r in results)
-    return Results(None, checks, tuple(a for r in results for a in activation_records(r)), footer(checks))
+    cases = tuple(records_of(r) for r in results)
+    return Results(None, cases, footer(case.check for case in cases))
+
+
+def records_of(result: Result) -> CaseRecords:
+    """A case's records."""
+    return CaseRecords(check_record(result), tuple(activation_records(result)))
 
 
 def check_record(result: Result) -> CheckRecord:
@@ -66,7 +74,12 @@ def _activation(result: Result, v: Verdict) -> ActivationRecord:
 
 
 def _error(error: Error | None) -> ErrorRecord | None:
-    return ErrorRecord(error.rms, error.max, error.max_abs, error.index) if error else None
+    return ErrorRecord(_finite(error.rms), _finite(error.max), min(error.max_abs, LARGEST), error.index) if error else None
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no infinity."""
+    return None if value is None else min(value, LARGEST)
 
 
 def _fault(f: Filtered) -> FaultRecord:

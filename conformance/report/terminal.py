@@ -1,6 +1,6 @@
 """The terminal's report: counts first, then candidates, worst first. A pure function of the records."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from io import StringIO
 
 from rich.console import Console
@@ -8,25 +8,22 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.faults import BY_NAME
-from conformance.records import ActivationRecord, CheckRecord, FaultRecord, Footer, Sensitivity
+from conformance.records import ActivationRecord, CheckRecord, FaultRecord, Footer, Results, Sensitivity
 from conformance.report.telling import activation_records, check_record
 from conformance.result import Result
 
 ORDER = ("error", "crash", "timeout", "fail", "xpass", "skip", "xfail", "pass")
 _STYLE = {"pass": "green", "xfail": "green", "skip": "yellow", "xpass": "yellow", "error": "bold magenta"}
+UNNAMED = "no mistake that has a name explains it"
 _WORST = 5  # lines of failing activations a candidate; the results file has them all
 
 
-def tell(checks: Sequence[CheckRecord], activations: Iterable[ActivationRecord], footer: Footer, console: Console) -> None:
+def tell(results: Results, footer: Footer, console: Console) -> None:
     """Print a run."""
-    of_check: dict[tuple[str, ...], list[ActivationRecord]] = {}
-    for a in activations:
-        of_check.setdefault((a.implementation, a.golden, a.device, a.dtype), []).append(a)
     console.print(headline(footer), highlight=False)
-    for check in sorted(checks, key=lambda c: ORDER.index(c.outcome)):
+    for case in sorted(results.cases, key=lambda c: ORDER.index(c.check.outcome)):
         console.print()
-        key = (check.implementation, check.golden, check.device, check.dtype)
-        _check(check, of_check.get(key, []) if check.check == "values" else [], console)
+        _check(case.check, list(case.activations), console)
     if not footer.ran:
         console.print("\nNothing was judged, so nothing conforms.", style="bold red")
 
@@ -75,36 +72,43 @@ def exclusions(told: Sequence[Sensitivity]) -> list[str]:
     """What the pass excludes, and what it cannot, a line each."""
     seen = [s.fault for s in told if s.separable == s.places]
     lines = [f"excluded at every place: {', '.join(sorted(seen))}"] if seen else []
+    unseen = sorted(set(BY_NAME) - {s.fault for s in told})
+    if unseen:
+        lines.append(f"could not show, since they would change nothing that was seen: {', '.join(unseen)}")
     for s in told:
         if s.smallest is not None and s.right is not None and s.separable:
             lines.append(f"at the best place {s.parameter} {s.right:.4g} shows when it is off by {abs(s.smallest - s.right):.2g}")
     for s in told:
         if s.separable < s.places:
-            unseen = f"{s.places - s.separable} of {s.places} places"
-            lines.append(f"{s.fault}: not separable at {unseen}, expected z = {s.expected_z:.2g} at {s.weakest}")
+            where = f"{s.places - s.separable} of {s.places} places"
+            lines.append(f"{s.fault}: not separable at {where}, expected z = {s.expected_z:.2g} at {s.weakest}")
     return lines
 
 
 def _failures(failed: list[ActivationRecord], console: Console) -> None:
-    console.print(Text(f"  first origin: {_place(failed[0])}"))
-    # From the origins on, worst first.
+    console.print(Text(f"  first origin: {place(failed[0])}"))
+    # By how many times the limit, worst first; the first origin always among them.
     worst = sorted(failed, key=lambda a: -(a.excess if a.excess is not None else float("inf")))
+    if failed[0] not in worst[:_WORST]:
+        worst = [*worst[: _WORST - 1], failed[0], *(a for a in worst[_WORST - 1 :] if a is not failed[0])]
     table = Table(box=None, padding=(0, 2, 0, 2))
     for column in ("origin", "local rms", "max", "limit", "global rms"):
         table.add_column(column, justify="left" if column == "origin" else "right", overflow="fold")
     for a in worst[:_WORST]:
         limit = a.limits.get("rms") if a.local and a.local.rms is not None else None
         numbers = (a.local.rms if a.local else None, a.local.max if a.local else None, limit, a.overall.rms if a.overall else None)
-        table.add_row(Text(_place(a)), *(_sigma(n) for n in numbers))
+        table.add_row(Text(place(a)), *(_sigma(n) for n in numbers))
     console.print(table)
     told: set[tuple[str, str]] = set()
     for a in worst[:_WORST]:
         if a.reason:
-            console.print(Text(f"  {_place(a)}: {a.reason}"))
+            console.print(Text(f"  {place(a)}: {a.reason}"))
         for f in a.faults:
             if (f.step, f.name) not in told:
                 console.print(Text(f"  {f.step}: {sentence(f)}"))
                 told.add((f.step, f.name))
+        if not a.faults and not a.reason:
+            console.print(Text(f"  {place(a)}: {UNNAMED}"))
     if len(worst) > _WORST:
         console.print(f"  and {len(worst) - _WORST} more in the results file", highlight=False)
 
@@ -116,7 +120,8 @@ def sentence(f: FaultRecord) -> str:
     return f"{said} (amplitude {f.amplitude:.3f}, z = {f.z:.3g}{number})"
 
 
-def _place(a: ActivationRecord) -> str:
+def place(a: ActivationRecord) -> str:
+    """The activation, and the batch where there are several."""
     return f"{a.activation} [{a.batch}]" if a.batch else a.activation
 
 

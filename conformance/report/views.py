@@ -1,5 +1,6 @@
 """Showing results in the form that is asked for."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 
@@ -17,6 +18,8 @@ def _json(results: Results) -> str:
     return msgspec.json.encode(results.checks).decode() + "\n"
 
 
+PIPED = 160  # columns in a pipe: wide enough for the longest names, so that they can be searched for
+
 TEXTS: Mapping[str, Callable[[Results], str]] = {"json": _json, "markdown": markdown, "junit": junit}
 
 
@@ -25,7 +28,8 @@ def show(results: Results, how: str) -> None:
     if how in TEXTS:
         sys.stdout.write(TEXTS[how](results))
         return
-    console = Console()
-    tell(results.checks, results.activations, results.footer or footer(results.checks), console)
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    console = Console(width=PIPED if piped else None)
+    tell(results, results.footer or footer(results.checks), console)
     if not results.complete:
         console.print("\nThis run was cut short: its file has no footer.", style="bold yellow")

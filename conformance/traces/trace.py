@@ -13,12 +13,14 @@ from safetensors.numpy import save_file
 from conformance.batch import Batch
 from conformance.candidates.registry import Runner, as_implementation, load, name_of
 from conformance.candidates.shelter import restored
+from conformance.candidates.stream import pairs
 from conformance.ending import by_candidate
 from conformance.errors import CandidateError, UsageError
 from conformance.goldens.golden import Golden, nested, stored_arrays
 from conformance.judge.precheck import accepted_array, known
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, format_named
 from conformance.oracle import Network
+from conformance.run import require_device, require_support
 
 Activations = Mapping[str, Mapping[str, Array]]  # by batch, then by name
 
@@ -47,13 +49,14 @@ def record(implementation: object, golden: Golden, device: str, dtype: str) -> T
     Raises:
         CandidateError: what breaks the contract.
         CandidateCrash: what the candidate raised.
+        Unsupported: the candidate does not support it, and says why.
+        Unavailable: there is no such device here.
     """
     candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
     checkpoint = golden.checkpoint
-    supports = getattr(candidate, "supports", None)
-    reason = by_candidate(lambda: supports(checkpoint.architecture, device, dtype)) if supports else None
-    if reason is not None:
-        raise UsageError(f"{name_of(implementation)} does not support {golden.name}: {reason}")
+    format_named(dtype)
+    require_device(device)
+    require_support(candidate, checkpoint, device, dtype)
     found: dict[str, dict[str, Array]] = {}
     with restored():
         runner = by_candidate(lambda: candidate.prepare(checkpoint, device, dtype))
@@ -66,7 +69,7 @@ def record(implementation: object, golden: Golden, device: str, dtype: str) -> T
 def _collected(runner: Runner, batch: Batch, network: Network, dtype: str, device: str) -> dict[str, Array]:
     output = runner(batch.on(device))
     accepted = {}
-    for name, value in output.items() if isinstance(output, Mapping) else output:
+    for name, value in pairs(output, {n: i for i, n in enumerate(network.table)}):
         try:
             row = known(name, network.table)
             accepted[name] = accepted_array(row, value, network.architecture, network.batch, dtype, device)
