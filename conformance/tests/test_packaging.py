@@ -78,4 +78,4 @@ def test_the_source_distribution_holds_what_the_wheel_is_made_of(tmp_path: Path)
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "fixtures/manifest.json", "fixtures/tiny.safetensors"} <= names
-    assert {"conformance/cli.py", "implementations/making_bert.py"} <= names
+    assert {"conformance/cli/__init__.py", "implementations/making_bert.py"} <= names
