@@ -33,17 +33,16 @@ NUDGE = 2.0**-26  # relative: √u of float64, where the errors of rounding and 
 
 @dataclass(frozen=True)
 class Direction:
-    """A fault at a step, and how it moves the segment's result."""
+    """A fault at a step, and how it moves the segment's result.
+
+    `segment(None)` is the segment with the fault, `segment(value)` with that value of its parameter.
+    """
 
     fault: Fault
     step: str
     moved: Array
     parameter: Parameter | None
-    struck: Callable[[float | None], Segment]
-
-    def segment(self, value: float | None = None) -> Segment:
-        """The segment with the fault, or with another value of its parameter."""
-        return self.struck(value)
+    segment: Callable[[float | None], Segment]
 
 
 def directions(network: Network, segment: Segment) -> Iterator[Direction]:
@@ -152,7 +151,7 @@ def matched(direction: Direction, made: Array, right: Array, noise: Noise, judgi
     filtered = Filtered(direction.fault.name, direction.step, found.amplitude, found.z, found.expected_z, room)
     if direction.parameter is None:
         detected = min(found.z, found.expected_z) > threshold and found.amplitude > 0.5
-        return replace(filtered, detected=detected, explained=detected and judging.explains(direction.segment()))
+        return replace(filtered, detected=detected, explained=detected and judging.explains(direction.segment(None)))
     parameter = direction.parameter
     usual = abs(parameter.wrong - parameter.right)
     if abs(found.z) <= threshold:
