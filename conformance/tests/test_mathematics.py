@@ -92,6 +92,14 @@ def test_the_golden_tiny_separates_every_fault_somewhere(dtype: str) -> None:
     assert [p.fault for p in cells.values() if p.best < 12.0] == []
 
 
+@pytest.mark.parametrize("golden", ["edges", "deep", "wide", "sinusoidal"])
+def test_every_golden_separates_every_fault_that_its_architecture_can_have(golden: str) -> None:
+    cells = {p.fault: p for p in power(load_golden(golden), "float32")}
+    absent = {"positions-shifted"} if golden == "sinusoidal" else set()
+    assert set(cells) == {f.name for f in CATALOGUE} - absent
+    assert [p.fault for p in cells.values() if p.best < 12.0] == []
+
+
 def test_half_formats_declare_three_roundings_and_two_readings_of_the_parents() -> None:
     assert len(hypotheses("bfloat16")) == 6
     assert len(hypotheses("float32")) == 2
