@@ -8,16 +8,19 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from conformance.checkpoint import rounded_weights
 from conformance.faults import CATALOGUE
 from conformance.goldens.golden import Golden
-from conformance.judge.filters import directions, expected
+from conformance.judge.directions import Direction, directions
+from conformance.judge.filters import expected
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.selection import judged_elements
-from conformance.judge.statistics import SEPARABLE_Z
+from conformance.judge.statistics import SEPARABLE_Z, max_threshold, share
 from conformance.numerics.arithmetic import hypotheses
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network
 
 
@@ -55,13 +58,19 @@ def _expected(network: Network, dtype: str) -> Iterator[tuple[str, str, float]]:
         segment = Segment(network, name, values)
         values[name] = segment.value
         judged = judged_elements(row, network.batch, segment.value.shape)
+        largest = max_threshold(int(judged.sum()), share(len(network.table)))
         noise = None if row.exact else of_segment(segment, hypothesis, judged)
-        for direction in directions(network, segment):
+        for direction in _all_directions(network, segment, hypothesis.arithmetic.storage):
             if noise is None:
-                yield direction.fault.name, name, float("inf") if (direction.moved * judged).any() else 0.0
+                yield direction.fault.name, name, float("inf") if np.where(judged, direction.moved, 0.0).any() else 0.0
             else:
-                found = expected(direction, noise)
+                found = expected(direction, noise, largest)
                 yield direction.fault.name, name, found
+
+
+def _all_directions(network: Network, segment: Segment, storage: Format) -> Iterator[Direction]:
+    yield from directions(network, segment, storage)
+    yield from directions(network, segment, storage, late=True)
 
 
 def _cell(golden: str, dtype: str, fault: str, places: dict[str, float]) -> Power:

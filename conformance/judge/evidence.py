@@ -1,6 +1,6 @@
 """What the judge concludes, as frozen values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from conformance.judge.statistics import SEPARABLE_Z
@@ -48,9 +48,7 @@ class Filtered:
         amplitude: <r,d>/<d,d>: 1 where the fault is present, 0 where it is not.
         z: <r,d> in standard deviations of the noise's own projection, less what deterministic errors can add.
         expected_z: what z would be if the fault were present.
-        room: how far from 1 the amplitude may be, given the noise: random, up to the threshold, and deterministic, up to its bound.
         detected: the residual is no noise, by this filter.
-        explained: the fault, taken off, leaves a residual that passes.
         estimate: for a fault that is a number got wrong.
     """
 
@@ -59,9 +57,7 @@ class Filtered:
     amplitude: float
     z: float
     expected_z: float
-    room: float
     detected: bool = False
-    explained: bool = False
     estimate: Estimate | None = None
 
     @property
@@ -69,10 +65,24 @@ class Filtered:
         """Whether the fault, were it there, could be told from noise here."""
         return self.expected_z >= SEPARABLE_Z
 
-    @property
-    def named(self) -> bool:
-        """Detected, of the fault's own size (or of any size where that is a parameter), and nothing is left without it."""
-        return self.detected and self.explained and (self.estimate is not None or abs(self.amplitude - 1.0) <= self.room)
+    def as_detected(self, detected: bool, estimate: Estimate | None = None) -> "Filtered":
+        """The same, with what the filter concludes."""
+        return replace(self, detected=detected, estimate=estimate)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A set of faults with which the oracle accounts for what was made.
+
+    Attributes:
+        faults: each with its own evidence, all the others in place.
+        free: how many numbers were fitted.
+        surprise: −ln of the residual's likelihood with them, as `Local.surprise`.
+    """
+
+    faults: tuple[Filtered, ...]
+    free: int
+    surprise: float
 
 
 @dataclass(frozen=True)
@@ -85,6 +95,7 @@ class Local:
         surprise: −ln of its likelihood, were it normal, up to a constant: ν/N Σ (e²/2 + ln σ), N elements of ν independent rows.
         rms_threshold, max_threshold, filter_threshold: the largest that the statistics may be.
         filters: every fault that was looked for.
+        explanations: where it fails, what accounts for it, best first.
     """
 
     hypothesis: str
@@ -95,6 +106,7 @@ class Local:
     max_threshold: float
     filter_threshold: float
     filters: tuple[Filtered, ...] = ()
+    explanations: tuple[Explanation, ...] = ()
 
     @property
     def detected(self) -> tuple[Filtered, ...]:
@@ -103,8 +115,21 @@ class Local:
 
     @property
     def named(self) -> tuple[Filtered, ...]:
-        """Of those, the ones that explain the residual: nearest to amplitude 1 first."""
-        return tuple(sorted((f for f in self.filters if f.named), key=lambda f: abs(f.amplitude - 1.0)))
+        """The faults of the best explanation."""
+        return self.explanations[0].faults if self.explanations else ()
+
+    @property
+    def alternatives(self) -> tuple[Explanation, ...]:
+        """Explanations that cannot be told from the best on this batch.
+
+        They have as many faults and fitted numbers, and the residual is less likely under them by less than what a false alarm
+        is worth: ln 2/α, which is half the filters' threshold squared.
+        """
+        if not self.explanations:
+            return ()
+        best, *others = self.explanations
+        worth = self.filter_threshold**2 / 2.0
+        return tuple(o for o in others if o.free == best.free and o.surprise - best.surprise < worth)
 
     @property
     def passes(self) -> bool:

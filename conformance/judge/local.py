@@ -4,13 +4,15 @@ Faults of the activation's own layer are looked for always. Where a candidate hi
 once RMS or largest error fails: they name the mistake then, and add nothing to the tests that can raise a false alarm.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.judge.evidence import Error, Filtered, Local
-from conformance.judge.filters import Direction, Judging, directions, matched, suspects
+from conformance.judge.directions import Direction, directions, suspects
+from conformance.judge.evidence import Error, Local
+from conformance.judge.explain import Question, explanations
+from conformance.judge.filters import matched
 from conformance.judge.noise import Noise, of_exact, of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.selection import Mask, independent_rows
@@ -28,7 +30,7 @@ def locally(
     Parents are taken as unrounded only under an arithmetic that fails with parents as captured: sigma is wider then, so what
     passes as captured would pass as well.
     """
-    near = list(directions(network, segment))
+    near = list(directions(network, segment, hypotheses[0].arithmetic.storage))
     found: list[Local] = []
     passed: set[str] = set()
     for hypothesis in hypotheses:
@@ -50,53 +52,80 @@ def _under(
     near: Sequence[Direction],
     alpha: float,
 ) -> Local:
-    noise = of_segment(segment, hypothesis, judged)
-    coupled = segment.couples_positions and (not segment.is_single_step or hypothesis.parents == "unrounded")
-    rows = independent_rows(network.table[segment.name], network.batch, network.architecture.num_attention_heads, coupled=coupled)
-    rows = max(int(rows * segment.repeats(hypothesis.arithmetic.storage).share(judged)), 1)
+    rows = _independent(hypothesis, network, segment, judged)
+    limits = Limits(rms_threshold(rows, alpha), max_threshold(int(judged.sum()), alpha), projection_threshold(alpha))
+
+    def noise_of(faulty: Segment) -> Noise:
+        return of_segment(faulty, hypothesis, judged)
+
+    noise = noise_of(segment)
+    filters = [(d, matched(d, made, noise, noise_of, limits.filter, limits.max)) for d in near]
     local = Local(
         str(hypothesis),
         hypothesis.arithmetic.rounding,
         _local_error(made - segment.value, noise),
         _surprise(made - segment.value, noise) * rows,
-        rms_threshold(rows, alpha),
-        max_threshold(int(judged.sum()), alpha),
-        projection_threshold(alpha),
+        limits.rms,
+        limits.max,
+        limits.filter,
+        tuple(f for _, f in filters if f),
     )
-    local = replace(local, filters=_filtered(near, segment, made, hypothesis, noise, local))
-    if local.passes or local.named:
+    if local.passes:
         return local
-    further = _filtered(suspects(network, segment, made, noise), segment, made, hypothesis, noise, local)
-    return replace(local, filters=local.filters + tuple(f for f in further if f.detected))
+    question = Question(
+        segment,
+        made,
+        noise,
+        limits.filter,
+        noise_of,
+        lambda faulty: limits.allow(_local_error(made - faulty.value, noise_of(faulty))),
+        lambda faulty: _surprise(made - faulty.value, noise_of(faulty)) * rows,
+        [d for d, f in filters if f and f.detected],
+    )
+    storage = hypothesis.arithmetic.storage
+    further = [*directions(network, segment, storage, late=True), *suspects(network, segment, storage, made, noise)]
+    return replace(local, explanations=explanations(question, [*near, *further]))
 
 
-def _filtered(
-    faults: Iterable[Direction], segment: Segment, made: Array, hypothesis: Hypothesis, noise: Noise, limits: Local
-) -> tuple[Filtered, ...]:
-    """Every fault's filter; one explains the residual when RMS and largest error pass with it."""
+@dataclass(frozen=True)
+class Limits:
+    """The largest that RMS, largest error and |z| of a filter may be."""
 
-    def explains(faulty: Segment) -> bool:
-        error = _local_error(made - faulty.value, of_segment(faulty, hypothesis, noise.judged))
-        assert error.rms is not None
-        assert error.max is not None
-        return error.rms <= limits.rms_threshold and error.max <= limits.max_threshold
+    rms: float
+    max: float
+    filter: float
 
-    judging = Judging(limits.filter_threshold, lambda s: of_segment(s, hypothesis, noise.judged), explains)
-    filters = (matched(d, made, segment.value, noise, judging) for d in faults)
-    return tuple(f for f in filters if f)
+    def allow(self, error: Error) -> bool:
+        """Whether an error is within them."""
+        return error.rms is not None and error.max is not None and error.rms <= self.rms and error.max <= self.max
+
+
+def _independent(hypothesis: Hypothesis, network: Network, segment: Segment, judged: Mask) -> int:
+    """How many rows are draws of their own."""
+    coupled = segment.couples_positions and (not segment.is_single_step or hypothesis.parents == "unrounded")
+    rows = independent_rows(network.table[segment.name], network.batch, network.architecture.num_attention_heads, coupled=coupled)
+    return max(int(rows * segment.repeats(hypothesis.arithmetic.storage).share(judged)), 1)
 
 
 def exactly(network: Network, segment: Segment, made: Array, judged: Mask, storage: Format, alpha: float) -> Local:
     """The judgement of an exact activation: any difference fails; faults are named where they leave no difference at all."""
     error = measured(None, np.where(judged, made - segment.value, 0.0))
     noise, threshold = of_exact(segment.value, storage, judged), projection_threshold(alpha)
-
-    def explains(faulty: Segment) -> bool:
-        return not np.where(judged, made - faulty.value, 0.0).any()
-
-    judging = Judging(threshold, lambda _: noise, explains)
-    filters = (matched(d, made, segment.value, noise, judging) for d in directions(network, segment))
-    return Local("exact", "exact", error, 0.0, 0.0, 0.0, threshold, tuple(f for f in filters if f))
+    near = list(directions(network, segment, storage))
+    filters = (matched(d, made, noise, lambda _: noise, threshold, threshold) for d in near)
+    local = Local("exact", "exact", error, 0.0, 0.0, 0.0, threshold, tuple(f for f in filters if f))
+    if local.passes:
+        return local
+    question = Question(
+        segment,
+        made,
+        noise,
+        threshold,
+        lambda _: noise,
+        lambda faulty: not np.where(judged, storage.round(faulty.value) - made, 0.0).any(),
+        lambda _: 0.0,
+    )
+    return replace(local, explanations=explanations(question, [*near, *directions(network, segment, storage, late=True)]))
 
 
 def measured(scaled: Array | None, difference: Array) -> Error:

@@ -14,30 +14,11 @@ from conformance.judge.repeats import Repeats
 from conformance.numerics.arithmetic import Arithmetic, Hypothesis
 from conformance.numerics.formats import FORMATS, Array, Format
 from conformance.oracle import Network, Step
-from conformance.oracle.maps import LinearMap, Roundings
+from conformance.oracle.maps import Roundings
 
 ORACLE = FORMATS["float64"]
 
 COUPLING = {"scores", "probs", "context", "first_token_linear"}  # steps at which positions meet
-
-
-class _Struck(Step):
-    """A step that a fault has changed: another result, and roundings that are larger where it is, in proportion of the ulps."""
-
-    def __init__(self, step: Step, result: Array) -> None:
-        super().__init__(step.site, *step.parents)
-        self._step, self._result = step, result
-
-    @property
-    def value(self) -> Array:
-        return self._result
-
-    def jacobians(self) -> tuple[LinearMap, ...]:
-        return self._step.jacobians()
-
-    def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        ulp = arithmetic.storage.ulp
-        return self._step.roundings(arithmetic).scaled(np.maximum(ulp(self._result) / ulp(self._step.value), 1.0))
 
 
 class Segment:
@@ -50,6 +31,7 @@ class Segment:
         self._names = self._hidden(observed)
         used = {p for n in self._names for p in network.table[n].parents}
         self.leaves = {p: observed[p] for p in used if p not in self._names}
+        self._observed = observed
         self.steps: Mapping[str, Step] = self._evaluate()
         self._roundings: dict[tuple[str, Arithmetic], Roundings] = {}
         self._repeats: dict[Format, Repeats] = {}
@@ -74,17 +56,23 @@ class Segment:
         """The activation that the captured parents call for."""
         return self.steps[self.name].value
 
-    def struck(self, name: str, result: Array) -> "Segment":
-        """The same where the step `name` gives `result`: what a fault there makes of the segment. Later steps alone are redone."""
+    @cached_property
+    def values(self) -> Mapping[str, Array]:
+        """Everything that is known where the segment stands: what was observed and what was computed from it."""
+        return {**self._observed, **{n: step.value for n, step in self.steps.items()}}
+
+    def struck(self, name: str, step: Step) -> "Segment":
+        """The same with `step` in place of the step `name`: what a fault there makes of the segment. Later steps alone are redone."""
         other = copy.copy(self)
         other._roundings, other._repeats = {}, {}
-        other.steps = {**self.steps, name: _Struck(self.steps[name], result)}
+        other.__dict__.pop("values", None)
+        other.steps = {**self.steps, name: step}
         changed = {name}
         for n in self._names[self._names.index(name) + 1 :]:
             parents = self._network.table[n].parents
             if changed.intersection(parents):
                 known = (self.leaves[p] if p in self.leaves else other.steps[p].value for p in parents)
-                other.steps[n] = self._network.step(n, *known)
+                other.steps[n] = other.steps[n].again(parents=tuple(known))
                 changed.add(n)
         return other
 

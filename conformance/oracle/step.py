@@ -30,6 +30,14 @@ class Step(ABC):
         self.site = site
         self.parents = parents
 
+    def again(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> "Step":
+        """The same equation at another site, or of other parents."""
+        return type(self)(site or self.site, *(self.parents if parents is None else parents))
+
+    def recast(self, equation: "type[Step]") -> "Step":
+        """Another equation of the same parents."""
+        return equation(self.site, *self.parents)
+
     @property
     @abstractmethod
     def value(self) -> Array:

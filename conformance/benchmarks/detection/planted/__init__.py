@@ -1,0 +1,15 @@
+"""Every mistake of `names`, planted by hand in a torch module."""
+
+from collections.abc import Mapping
+
+from conformance.benchmarks.detection.names import CONSTRUCTED, LISTED
+from conformance.benchmarks.detection.planted import attention, embeddings, functions, heads, layers, norms, precision, projections
+from conformance.benchmarks.detection.planted.plant import Plant
+
+_THEMES = (functions, norms, attention, projections, embeddings, heads, layers, precision)
+_FOUND = {plant.name: plant for theme in _THEMES for plant in theme.PLANTS}
+
+PLANTS: Mapping[str, Plant] = {name: _FOUND[name] for name in (*LISTED, *CONSTRUCTED)}
+"""By name, in the order of `names`."""
+
+__all__ = ["PLANTS", "Plant"]

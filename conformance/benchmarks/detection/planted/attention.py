@@ -1,0 +1,190 @@
+"""Mistakes between query, key and value and what attention hands on: scores, masks, softmax, heads."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from conformance.benchmarks.detection.bert import Bert, SelfAttention
+from conformance.benchmarks.detection.planted.plant import Plant, Suits, always, in_layer, many_heads, override
+from conformance.benchmarks.detection.steps import hidden_keys
+
+SCORES, PROBS, CONTEXT = (f"attention.self.{n}" for n in ("scores", "probs", "context"))
+
+# Probabilities of (B, h, S, S) scores and a (B, S) mask of ones and zeros.
+Softmax = Callable[[Tensor, Tensor], Tensor]
+
+
+def _own(model: Bert, layer: int) -> SelfAttention:
+    return model.layer(layer).attention.self
+
+
+def _over_keys(mask: Tensor) -> Tensor:
+    """(B, S) -> (B, 1, 1, S): which keys are attended to."""
+    return mask[:, None, None, :] == 1
+
+
+def _masked(scores: Tensor, mask: Tensor) -> Tensor:
+    return hidden_keys(scores, _over_keys(mask))
+
+
+def _with_mask(change: Callable[[Tensor], Tensor]) -> Softmax:
+    """The right softmax under another mask: (B, S) -> (B, S)."""
+    return lambda scores, mask: torch.softmax(_masked(scores, change(mask)), -1)
+
+
+def _inverted(mask: Tensor) -> Tensor:
+    """Padded keys where there are any; adding a number to every key, as an additive mask then does, changes nothing."""
+    return torch.where((mask == 0).any(-1, keepdim=True), 1 - mask, mask)
+
+
+def _shifted(mask: Tensor) -> Tensor:
+    """The mask of key j is that of key j − 1."""
+    return torch.cat([mask[:, :1], mask[:, :-1]], -1)
+
+
+def _on_queries(scores: Tensor, mask: Tensor) -> Tensor:
+    """The mask is laid along the queries' axis."""
+    return torch.softmax(hidden_keys(scores, mask[:, None, :, None] == 1), -1)
+
+
+def _with_pairs(pairs: Callable[[Tensor], Tensor]) -> Softmax:
+    """The right softmax with further keys hidden, by (S, S) that is made from a square of ones."""
+
+    def softmax(scores: Tensor, mask: Tensor) -> Tensor:
+        square = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+        return torch.softmax(hidden_keys(scores, _over_keys(mask) & pairs(square)), -1)
+
+    return softmax
+
+
+def _number(mask: Tensor, scores: Tensor) -> Tensor:
+    return mask[:, None, None, :].to(scores.dtype)
+
+
+def _plus_one(scores: Tensor, mask: Tensor) -> Tensor:
+    """exp(s) / (1 + Σ exp(s)): the softmax beside a score of 0."""
+    masked = _masked(scores, mask)
+    beside = torch.cat([masked, torch.zeros_like(masked[..., :1])], -1)
+    return torch.softmax(beside, -1)[..., :-1]
+
+
+_SOFTMAX: dict[str, tuple[Softmax, Suits]] = {
+    "softmax-temperature": (lambda s, m: torch.softmax(_masked(s / 2.0, m), -1), always),
+    "softmax-queries": (lambda s, m: torch.softmax(_masked(s, m), -2), always),
+    "mask-ignored": (lambda s, m: torch.softmax(s, -1), always),
+    "mask-inverted": (_with_mask(_inverted), always),
+    "mask-on-queries": (_on_queries, always),
+    "mask-constant": (lambda s, m: torch.softmax(s - (1.0 - _number(m, s)), -1), always),
+    "mask-shifted": (_with_mask(_shifted), always),
+    "mask-multiplied": (lambda s, m: torch.softmax(s * _number(m, s), -1), always),
+    "mask-after-softmax": (lambda s, m: torch.softmax(s, -1) * _number(m, s), always),
+    "mask-causal": (_with_pairs(torch.tril), always),
+    "mask-added-raw": (lambda s, m: torch.softmax(s + _number(m, s), -1), always),
+    "mask-diagonal": (_with_pairs(lambda square: ~torch.eye(len(square), dtype=torch.bool, device=square.device)), always),
+    "mask-of-first-row": (_with_mask(lambda mask: mask[:1].expand_as(mask)), always),
+    "softmax-heads": (lambda s, m: torch.softmax(_masked(s, m), 1), many_heads),
+    "softmax-missing": (lambda s, m: s.masked_fill(~_over_keys(m), 0.0), always),
+    "softmax-plus-one": (_plus_one, always),
+}
+
+
+def _softmax(name: str, wrong: Softmax, suits: Suits) -> Plant:
+    return in_layer(name, lambda model, layer: override(_own(model, layer).probs, "forward", wrong), PROBS, suits=suits)
+
+
+# What the scores' methods `split` and `product` are replaced by, made from the number of heads.
+_SPLIT: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "head-split-interleaved": lambda x, heads: x.view(*x.shape[:-1], -1, heads).permute(0, 3, 1, 2),
+    "head-split-unmoved": lambda x, heads: x.reshape(len(x), heads, x.shape[1], -1),
+}
+
+# (B, h, S, d) -> (B, S, H).
+_MERGE: dict[str, Callable[[Tensor], Tensor]] = {
+    "head-order": lambda x: x.reshape(len(x), x.shape[2], -1),
+    "head-merge-interleaved": lambda x: x.permute(0, 2, 3, 1).flatten(2),
+    "heads-reversed": lambda x: x.flip(1).transpose(1, 2).flatten(2),
+}
+
+
+def _split(name: str, wrong: Callable[[Tensor, int], Tensor]) -> Plant:
+    def install(model: Bert, layer: int) -> None:
+        scores = _own(model, layer).scores
+        override(scores, "split", lambda x: wrong(x, scores.heads))
+
+    return in_layer(name, install, SCORES, suits=many_heads)
+
+
+def _merge(name: str, wrong: Callable[[Tensor], Tensor]) -> Plant:
+    return in_layer(name, lambda model, layer: override(_own(model, layer).context, "merge", wrong), CONTEXT, suits=many_heads)
+
+
+def _unscaled(model: Bert, layer: int) -> None:
+    """Not divided by √d."""
+    _own(model, layer).scores.root = 1.0
+
+
+def _transposed(model: Bert, layer: int) -> None:
+    """k qᵀ."""
+    scores = _own(model, layer).scores
+    right = scores.product
+    override(scores, "product", lambda query, key: right(key, query))
+
+
+def _clipped(model: Bert, layer: int) -> None:
+    """Clipped to ±1."""
+    scores = _own(model, layer).scores
+    right = scores.product
+    override(scores, "product", lambda query, key: right(query, key).clamp(-1.0, 1.0))
+
+
+def _unsplit(model: Bert, layer: int) -> None:
+    """One head of the whole width, its scores used by all."""
+    scores = _own(model, layer).scores
+
+    def forward(query: Tensor, key: Tensor) -> Tensor:
+        whole = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1] // scores.heads)
+        return whole[:, None].expand(-1, scores.heads, -1, -1)
+
+    override(scores, "forward", forward)
+
+
+def _context_uniform(model: Bert, layer: int) -> None:
+    """The mean of the unmasked values: probabilities are made, and not used."""
+    own = _own(model, layer)
+
+    def forward(hidden: Tensor, mask: Tensor) -> Tensor:
+        scores, value = own.scores(own.query(hidden), own.key(hidden)), own.value(hidden)
+        own.dropout(own.probs(scores, mask))
+        uniform = torch.softmax(_masked(torch.zeros_like(scores), mask), -1)
+        context: Tensor = own.context(uniform, value)
+        return context
+
+    override(own, "forward", forward)
+
+
+def _context_of_keys(model: Bert, layer: int) -> None:
+    """probs · k."""
+    own = _own(model, layer)
+
+    def forward(hidden: Tensor, mask: Tensor) -> Tensor:
+        query, key = own.query(hidden), own.key(hidden)
+        own.value(hidden)
+        context: Tensor = own.context(own.dropout(own.probs(own.scores(query, key), mask)), key)
+        return context
+
+    override(own, "forward", forward)
+
+
+PLANTS = (
+    *(_softmax(name, wrong, suits) for name, (wrong, suits) in _SOFTMAX.items()),
+    *(_split(name, wrong) for name, wrong in _SPLIT.items()),
+    *(_merge(name, wrong) for name, wrong in _MERGE.items()),
+    in_layer("scale-missing", _unscaled, SCORES, suits=lambda a: a.head_size > 1),
+    in_layer("scores-transposed", _transposed, SCORES),
+    in_layer("scores-clipped", _clipped, SCORES),
+    in_layer("heads-unsplit", _unsplit, SCORES, suits=many_heads),
+    in_layer("context-uniform", _context_uniform, CONTEXT),
+    in_layer("context-of-keys", _context_of_keys, CONTEXT),
+)

@@ -1,0 +1,175 @@
+"""Mistakes in the three embeddings and in their sum."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from conformance.architecture import Architecture
+from conformance.benchmarks.detection.bert import Bert
+from conformance.benchmarks.detection.planted.plant import Plant, Suits, after, in_place, override, parameter
+from conformance.benchmarks.detection.steps import Inputs, PositionLookup, WordLookup, sinusoids
+
+WORDS, POSITIONS, TYPES = (f"embeddings.{n}_embeddings" for n in ("word", "position", "token_type"))
+
+
+def _order(inputs: Inputs) -> Tensor:
+    """0, 1, 2, …: (1, S)."""
+    return torch.arange(inputs.ids.shape[1], device=inputs.ids.device)[None]
+
+
+def _many_types(a: Architecture) -> bool:
+    return a.type_vocab_size > 1
+
+
+def _two_types(a: Architecture) -> bool:
+    return a.type_vocab_size == 2
+
+
+def _is_learned(a: Architecture) -> bool:
+    return a.position_embedding_type == "absolute"
+
+
+def _is_sinusoidal(a: Architecture) -> bool:
+    return a.position_embedding_type == "sinusoidal"
+
+
+# Which rows are read; beyond a table's ends its nearest row is.
+_POSITIONS: dict[str, Callable[[Inputs], Tensor]] = {
+    "positions-shifted": lambda i: _order(i) + 2,
+    "positions-from-one": lambda i: _order(i) + 1,
+    "positions-repeated": lambda i: torch.zeros_like(_order(i)),
+    "positions-from-token-types": lambda i: i.types,
+    "positions-reversed": lambda i: _order(i).flip(-1),
+    "positions-counted-by-mask": lambda i: i.mask.cumsum(-1) - i.mask,
+}
+_TYPES: dict[str, tuple[Callable[[Inputs], Tensor], Suits]] = {
+    "token-types-ignored": (lambda i: torch.zeros_like(i.types), _many_types),
+    "token-types-shifted": (lambda i: i.types + 1, _many_types),
+    "token-types-from-mask": (lambda i: i.mask, _many_types),
+    "token-types-from-positions": (lambda i: _order(i).expand_as(i.types), _many_types),
+    "token-types-inverted": (lambda i: 1 - i.types, _two_types),
+}
+
+
+def _read(lookup: WordLookup, rows: Callable[[Inputs], Tensor]) -> None:
+    """Let a look-up read other rows."""
+    override(lookup, "rows", lambda inputs: rows(inputs).clamp(0, len(lookup.weight) - 1))
+
+
+def _positions(name: str, rows: Callable[[Inputs], Tensor]) -> Plant:
+    return in_place(name, lambda model: _read(model.embeddings.position_embeddings, rows), POSITIONS)
+
+
+def _types(name: str, rows: Callable[[Inputs], Tensor], suits: Suits) -> Plant:
+    return in_place(name, lambda model: _read(model.embeddings.token_type_embeddings, rows), TYPES, suits=suits)
+
+
+def _computed_positions(model: Bert) -> None:
+    """Sinusoids where a table was learned."""
+    lookup = model.embeddings.position_embeddings
+    lookup.weight = parameter(sinusoids(*lookup.weight.shape).to(lookup.weight))
+
+
+def _waves(rows: int, width: int, sines: Callable[[Tensor], Tensor], cosines: Callable[[Tensor], Tensor]) -> Tensor:
+    """(rows, width): sines and cosines by turns, of 10000 to the negative power that is made from 0, 2, 4, … for each."""
+    even, position = torch.arange(0, width, 2).double(), torch.arange(rows).double()[:, None]
+    pairs = [(position * 10000.0 ** -sines(even)).sin(), (position * 10000.0 ** -cosines(even)).cos()]
+    return torch.stack(pairs, -1).flatten(1)[:, :width]
+
+
+def _exponents(rows: int, width: int) -> Tensor:
+    """The exponent of i that already steps by two: (2 i)/d for the sine, 2 (i + 1)/d for the cosine."""
+    return _waves(rows, width, lambda i: 2 * i / width, lambda i: 2 * (i + 1) / width)
+
+
+def _base(rows: int, width: int) -> Tensor:
+    """1000 for 10000: three quarters of the exponent."""
+    return _waves(rows, width, lambda i: 0.75 * i / width, lambda i: 0.75 * i / width)
+
+
+def _halves(rows: int, width: int) -> Tensor:
+    """All sines, then all cosines."""
+    table = sinusoids(rows, width)
+    return torch.cat([table[:, ::2], table[:, 1::2]], -1)
+
+
+def _exchanged(rows: int, width: int) -> Tensor:
+    """Cosine at even, sine at odd features."""
+    table = sinusoids(rows, width)
+    return torch.stack([table[:, 1::2], table[:, ::2]], -1).flatten(1)
+
+
+_SINUSOIDS: dict[str, Callable[[int, int], Tensor]] = {
+    "sinusoid-exponent": _exponents,
+    "sinusoid-halves": _halves,
+    "sinusoid-order": _exchanged,
+    "sinusoid-base": _base,
+}
+
+
+def _sinusoid(name: str, table: Callable[[int, int], Tensor]) -> Plant:
+    def install(model: Bert) -> None:
+        lookup: PositionLookup = model.embeddings.position_embeddings
+        lookup.weight = table(*lookup.weight.shape).to(lookup.weight)
+
+    return in_place(name, install, POSITIONS, suits=_is_sinusoidal)
+
+
+def _words_scaled(model: Bert) -> None:
+    """Times √H, as a transformer with a table in common with its softmax has it."""
+    after(model.embeddings.word_embeddings, lambda words: words * words.shape[-1] ** 0.5)
+
+
+def _words_shifted(model: Bert) -> None:
+    """The row of id + 1."""
+    _read(model.embeddings.word_embeddings, lambda inputs: inputs.ids + 1)
+
+
+def _padding_zeroed(model: Bert) -> None:
+    """Row 0 of the table that is read is zero; a decoder tied to it keeps the stored one."""
+    lookup = model.embeddings.word_embeddings
+    lookup.weight = parameter(lookup.weight)
+    lookup.weight[0] = 0.0
+
+
+# How the word, token-type and position embeddings are summed.
+_SUMS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "positions-doubled": lambda word, kind, position: word + kind + position + position,
+    "token-types-doubled": lambda word, kind, position: word + kind + kind + position,
+}
+
+
+def _of_sum(a: Architecture, _: int) -> frozenset[str]:
+    return frozenset([f"embeddings.{'LayerNorm' if a.embedding_norm else 'sum'}"])
+
+
+def _summed(name: str, wrong: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Plant:
+    return Plant(name, lambda model, _: override(model.embeddings.last, "add", wrong), False, _of_sum)
+
+
+def _without(kind: str) -> Callable[[Bert, int], None]:
+    """The embeddings without one of them, which is not even looked up."""
+
+    def install(model: Bert, _: int) -> None:
+        own = model.embeddings
+        lookups = {"token_type": own.token_type_embeddings, "position": own.position_embeddings}
+        del lookups[kind]
+        (other,) = lookups.values()
+        override(own, "forward", lambda inputs: own.dropout(own.last(own.word_embeddings(inputs), other(inputs))))
+
+    return install
+
+
+PLANTS = (
+    *(_positions(name, rows) for name, rows in _POSITIONS.items()),
+    *(_types(name, rows, suits) for name, (rows, suits) in _TYPES.items()),
+    *(_sinusoid(name, table) for name, table in _SINUSOIDS.items()),
+    *(_summed(name, wrong) for name, wrong in _SUMS.items()),
+    in_place("positions-sinusoidal", _computed_positions, POSITIONS, suits=_is_learned),
+    Plant("positions-missing", _without("position"), False, _of_sum),
+    Plant("token-types-missing", _without("token_type"), False, _of_sum),
+    in_place("word-embeddings-scaled", _words_scaled, WORDS),
+    in_place("padding-word-zeroed", _padding_zeroed, WORDS),
+    in_place("words-shifted", _words_shifted, WORDS),
+)

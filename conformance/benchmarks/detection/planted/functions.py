@@ -1,0 +1,69 @@
+"""Mistakes in the activation function between the two feed-forward products."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from conformance.architecture import Architecture
+from conformance.benchmarks.detection.bert import Bert
+from conformance.benchmarks.detection.planted.plant import Plant, Suits, always, gelu, in_layer, widely
+from conformance.benchmarks.detection.steps import erf_gelu, tanh_gelu
+
+Function = Callable[[Tensor], Tensor]
+
+
+def _is_erf(a: Architecture) -> bool:
+    return a.hidden_act == "gelu"
+
+
+def _is_tanh(a: Architecture) -> bool:
+    return a.hidden_act in ("gelu_new", "gelu_pytorch_tanh")
+
+
+def _is_no_relu(a: Architecture) -> bool:
+    return a.hidden_act != "relu"
+
+
+def _other_form(right: Function) -> Function:
+    return tanh_gelu if right is erf_gelu else erf_gelu
+
+
+def _gelu_of_argument(x: Tensor) -> Tensor:
+    """x/2 · (1 + erf(x))."""
+    return x * 0.5 * (1.0 + torch.erf(x))
+
+
+def _gelu_with_constant(x: Tensor) -> Tensor:
+    """x/2 · (1 + tanh(√(2/π) (x + 0.44715 x³)))."""
+    return x * 0.5 * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.44715 * x**3)))
+
+
+# What stands for the right function, made from it; and which architectures can have the mistake.
+_FUNCTIONS: dict[str, tuple[Callable[[Function], Function], Suits]] = {
+    "activation-form": (_other_form, gelu),
+    "activation-quick-gelu": (lambda _: lambda x: x * torch.sigmoid(1.702 * x), always),
+    "activation-relu": (lambda _: torch.relu, _is_no_relu),
+    "activation-missing": (lambda _: lambda x: x, always),
+    "gelu-argument": (lambda _: _gelu_of_argument, _is_erf),
+    "gelu-tanh-constant": (lambda _: _gelu_with_constant, _is_tanh),
+    "activation-silu": (lambda _: F.silu, always),
+    "activation-twice": (lambda right: lambda x: right(right(x)), gelu),
+    "activation-leaky-relu": (lambda _: F.leaky_relu, always),  # 0.01 is torch's own slope
+    "activation-softplus": (lambda _: F.softplus, always),
+    "activation-tanh": (lambda _: torch.tanh, always),
+    "gelu-half-missing": (lambda right: lambda x: 2.0 * right(x), gelu),
+}
+
+
+def _planted(name: str, wrong: Callable[[Function], Function], suits: Suits) -> Plant:
+    def install(model: Bert, layer: int) -> None:
+        step = model.layer(layer).intermediate.intermediate_act_fn
+        step.function = widely(wrong(step.function))
+
+    return in_layer(name, install, "intermediate.intermediate_act_fn", suits=suits)
+
+
+PLANTS = tuple(_planted(name, wrong, suits) for name, (wrong, suits) in _FUNCTIONS.items())

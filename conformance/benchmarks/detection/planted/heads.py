@@ -1,0 +1,147 @@
+"""Mistakes in the pooler, in the heads and in their losses."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from conformance.architecture import Architecture
+from conformance.batch import IGNORED_LABEL
+from conformance.benchmarks.detection.bert import Bert, Classifier, PlainClassifier, Pooler, Predictions
+from conformance.benchmarks.detection.planted.initial import initial
+from conformance.benchmarks.detection.planted.plant import (
+    Plant,
+    in_place,
+    masked_lm,
+    next_sentence,
+    override,
+    parameter,
+    widely,
+)
+from conformance.benchmarks.detection.steps import Linear
+
+PAIR, PAIR_LOSS, TOKENS_LOSS = "cls.seq_relationship", "cls.seq_relationship.loss", "cls.predictions.loss"
+
+
+def _pooled(a: Architecture) -> bool:
+    return a.pooler
+
+
+def _tied(a: Architecture) -> bool:
+    return "masked_lm" in a.heads
+
+
+def _classified(a: Architecture) -> bool:
+    return "classification" in a.heads
+
+
+def _pooler(model: Bert) -> Pooler:
+    assert model.pooler
+    return model.pooler
+
+
+def _predictions(model: Bert) -> Predictions:
+    assert model.cls.predictions
+    return model.cls.predictions
+
+
+def _pair(model: Bert) -> Classifier | PlainClassifier:
+    assert model.cls.seq_relationship
+    return model.cls.seq_relationship
+
+
+def _last_unmasked(hidden: Tensor, mask: Tensor) -> Tensor:
+    position = torch.arange(mask.shape[1], device=mask.device)
+    return hidden[torch.arange(len(hidden), device=mask.device), (position * mask).argmax(-1)]
+
+
+def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    weights = mask[:, :, None].to(hidden.dtype)
+    return (hidden * weights).sum(1) / weights.sum(1)
+
+
+def _largest(hidden: Tensor, mask: Tensor) -> Tensor:
+    return hidden.masked_fill(mask[:, :, None] == 0, torch.finfo(hidden.dtype).min).amax(1)
+
+
+# What stands for the sentence, of (B, S, H) and the mask.
+_SENTENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "pooler-token": lambda hidden, mask: hidden[:, -1],
+    "pooler-last-unmasked": _last_unmasked,
+    "pooler-mean": _mean,
+    "pooler-second-token": lambda hidden, mask: hidden[:, min(1, hidden.shape[1] - 1)],
+    "pooler-max": _largest,
+}
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "pooler-activation-missing": lambda x: x,
+    "pooler-sigmoid": torch.sigmoid,
+    "pooler-relu": torch.relu,
+}
+
+
+def _sentence(name: str, wrong: Callable[[Tensor, Tensor], Tensor]) -> Plant:
+    return in_place(name, lambda model: override(_pooler(model).dense, "sentence", wrong), "pooler.dense", suits=_pooled)
+
+
+def _activation(name: str, wrong: Callable[[Tensor], Tensor]) -> Plant:
+    return in_place(
+        name, lambda model: setattr(_pooler(model).activation, "function", widely(wrong)), "pooler.activation", suits=_pooled
+    )
+
+
+def _no_pooler(model: Bert) -> None:
+    """The first token as it is."""
+    override(_pooler(model).dense, "product", lambda x: x)
+
+
+def _untied(model: Bert) -> None:
+    """A decoder of its own, as torch initialises one."""
+    decoder = _predictions(model).decoder
+    decoder.weight, _ = initial(decoder.weight)
+
+
+def _backwards(linear: Linear) -> None:
+    linear.weight, linear.bias = parameter(linear.weight.flip(0)), parameter(linear.bias.flip(0))
+
+
+def _classes_backwards(model: Bert) -> None:
+    """Class logits in reverse order."""
+    assert model.classifier
+    _backwards(model.classifier)
+
+
+def _other_label(labels: Tensor) -> Tensor:
+    """Label 1 for is-next."""
+    return torch.where(labels == IGNORED_LABEL, labels, 1 - labels)
+
+
+def _zero_dropped(labels: Tensor) -> Tensor:
+    """Label 0 counts as none."""
+    return labels.masked_fill(labels == 0, IGNORED_LABEL)
+
+
+def _all_tokens(model: Bert) -> None:
+    """The sum over labelled tokens, divided by the number of all tokens."""
+    loss = _predictions(model).loss
+    loss.reduction = "sum"
+    right = loss.forward
+    override(loss, "forward", lambda logits, labels: right(logits, labels) / labels.numel())
+
+
+def _summed(model: Bert) -> None:
+    """The sum over labelled tokens."""
+    _predictions(model).loss.reduction = "sum"
+
+
+PLANTS = (
+    *(_sentence(name, wrong) for name, wrong in _SENTENCES.items()),
+    *(_activation(name, wrong) for name, wrong in _ACTIVATIONS.items()),
+    in_place("pooler-missing", _no_pooler, "pooler.dense", suits=_pooled),
+    in_place("decoder-untied", _untied, "cls.predictions.decoder", suits=_tied),
+    in_place("next-sentence-order", lambda model: _backwards(_pair(model)), PAIR, suits=next_sentence),
+    in_place("next-sentence-label", lambda m: override(_pair(m).loss, "labels", _other_label), PAIR_LOSS, suits=next_sentence),
+    in_place("loss-ignores-zero", lambda m: override(_pair(m).loss, "labels", _zero_dropped), PAIR_LOSS, suits=next_sentence),
+    in_place("loss-denominator", _all_tokens, TOKENS_LOSS, suits=masked_lm),
+    in_place("loss-summed", _summed, TOKENS_LOSS, suits=masked_lm),
+    in_place("class-labels-reversed", _classes_backwards, "classifier", suits=_classified),
+)

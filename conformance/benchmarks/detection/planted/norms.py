@@ -1,0 +1,152 @@
+"""Mistakes in a layer's norms and residuals: in that of attention, but where the definition names the other."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from conformance.architecture import Architecture
+from conformance.benchmarks.detection.bert import Bert, Layer
+from conformance.benchmarks.detection.planted.plant import Plant, Suits, always, in_layer, many_heads, override, widely
+from conformance.benchmarks.detection.steps import LayerNorm
+
+FIRST, SECOND = "attention.output.LayerNorm", "output.LayerNorm"
+EPSILON = 1e-5
+
+
+def _variance(x: Tensor) -> Tensor:
+    return x.var(-1, keepdim=True, unbiased=False)
+
+
+def _centred(x: Tensor) -> Tensor:
+    return x - x.mean(-1, keepdim=True)
+
+
+def _plain(norm: LayerNorm, x: Tensor) -> Tensor:
+    """Normalised, without γ and β."""
+    return _centred(x) / torch.sqrt(_variance(x) + norm.eps)
+
+
+def _per_head(norm: LayerNorm, x: Tensor, heads: int) -> Tensor:
+    """Mean and variance over each head's features."""
+    return _plain(norm, x.view(*x.shape[:-1], heads, -1)).flatten(-2) * norm.weight + norm.bias
+
+
+def _over_positions(norm: LayerNorm, x: Tensor) -> Tensor:
+    """Mean and variance over the positions, padding and all."""
+    centred = x - x.mean(1, keepdim=True)
+    return centred / torch.sqrt(x.var(1, keepdim=True, unbiased=False) + norm.eps) * norm.weight + norm.bias
+
+
+def _twice(norm: LayerNorm, x: Tensor) -> Tensor:
+    """LayerNorm(LayerNorm(x)), γ and β each time."""
+    once = _plain(norm, x) * norm.weight + norm.bias
+    return _plain(norm, once) * norm.weight + norm.bias
+
+
+# What a norm makes of the sum that reaches it.
+_NORMALISED: dict[str, Callable[[LayerNorm, Tensor], Tensor]] = {
+    "epsilon-outside-root": lambda n, x: _centred(x) / (_variance(x).sqrt() + EPSILON) * n.weight + n.bias,
+    "norm-variance": lambda n, x: _centred(x) / torch.sqrt(x.var(-1, keepdim=True) + n.eps) * n.weight + n.bias,
+    "norm-missing": lambda n, x: x,
+    "norm-without-mean": lambda n, x: x / torch.sqrt((x * x).mean(-1, keepdim=True) + n.eps) * n.weight + n.bias,
+    "norm-affine-missing": _plain,
+    "norm-bias-missing": lambda n, x: _plain(n, x) * n.weight,
+    "norm-weight-missing": lambda n, x: _plain(n, x) + n.bias,
+    "norm-weight-plus-one": lambda n, x: _plain(n, x) * (1.0 + n.weight) + n.bias,
+    "norm-over-positions": _over_positions,
+    "norm-twice": _twice,
+    "norm-by-variance": lambda n, x: _centred(x) / (_variance(x) + n.eps) * n.weight + n.bias,
+}
+
+# What is normalised, of a sublayer's result and the skip connection.
+_ADDED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "residual-missing": lambda x, skip: x,
+    "residual-doubled": lambda x, skip: x + 2.0 * skip,
+    "residual-subtracted": lambda x, skip: x - skip,
+    "residual-scaled": lambda x, skip: x + skip * 0.5**0.5,
+    "sublayer-missing": lambda x, skip: skip,
+    "sublayer-doubled": lambda x, skip: 2.0 * x + skip,
+}
+
+
+def _first(model: Bert, layer: int) -> LayerNorm:
+    return model.layer(layer).attention.output.LayerNorm
+
+
+def _normalised(name: str, wrong: Callable[[LayerNorm, Tensor], Tensor]) -> Plant:
+    def install(model: Bert, layer: int) -> None:
+        norm = _first(model, layer)
+        override(norm, "normalise", widely(lambda x: wrong(norm, x)))
+
+    return in_layer(name, install, FIRST)
+
+
+def _added(name: str, wrong: Callable[[Tensor, Tensor], Tensor]) -> Plant:
+    return in_layer(name, lambda model, layer: override(_first(model, layer), "add", wrong), FIRST)
+
+
+def _heads_apart(model: Bert, layer: int) -> None:
+    """Mean and variance over each head's features."""
+    norm = _first(model, layer)
+    override(norm, "normalise", widely(lambda x: _per_head(norm, x, model.architecture.num_attention_heads)))
+
+
+def _epsilon(model: Bert, layer: int) -> None:
+    """The epsilon of torch's own LayerNorm."""
+    _first(model, layer).eps = EPSILON
+
+
+def _shared(model: Bert, layer: int) -> None:
+    """The second norm has the first one's γ and β."""
+    norm = model.layer(layer).output.LayerNorm
+    norm.weight, norm.bias = _first(model, layer).weight, _first(model, layer).bias
+
+
+def _residual_after_norm(model: Bert, layer: int) -> None:
+    """LayerNorm(x) + skip."""
+    norm = _first(model, layer)
+    override(norm, "forward", lambda x, skip: norm.normalise(x) + skip)
+
+
+def _residual_from_layer_input(model: Bert, layer: int) -> None:
+    """The second residual adds what the layer was given."""
+    changed: Layer = model.layer(layer)
+
+    def forward(hidden: Tensor, mask: Tensor) -> Tensor:
+        inner: Tensor = changed.intermediate(changed.attention(hidden, mask))
+        out: Tensor = changed.output(inner, hidden)
+        return out
+
+    override(changed, "forward", forward)
+
+
+def _pre_norm(model: Bert, layer: int) -> None:
+    """Attention reads its input normalised; its residual adds it as it is."""
+    own, norm = model.layer(layer).attention.self, _first(model, layer)
+    right = own.forward
+    override(own, "forward", lambda hidden, mask: right(norm.normalise(hidden), mask))
+
+
+def _other_epsilon(a: Architecture) -> bool:
+    return a.layer_norm_eps != EPSILON
+
+
+def _two_norms(a: Architecture) -> bool:
+    return not a.shared_layer_norm
+
+
+_OTHERS: tuple[tuple[str, Callable[[Bert, int], None], tuple[str, ...], Suits], ...] = (
+    ("epsilon", _epsilon, (FIRST,), _other_epsilon),
+    ("norm-per-head", _heads_apart, (FIRST,), many_heads),
+    ("norm-shared", _shared, (SECOND,), _two_norms),
+    ("residual-after-norm", _residual_after_norm, (FIRST,), always),
+    ("residual-from-layer-input", _residual_from_layer_input, (SECOND,), always),
+    ("pre-norm", _pre_norm, tuple(f"attention.self.{n}" for n in ("query", "key", "value")), always),
+)
+
+PLANTS = (
+    *(_normalised(name, wrong) for name, wrong in _NORMALISED.items()),
+    *(_added(name, wrong) for name, wrong in _ADDED.items()),
+    *(in_layer(name, install, *steps, suits=suits) for name, install, steps, suits in _OTHERS),
+)

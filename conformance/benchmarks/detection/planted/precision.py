@@ -1,0 +1,78 @@
+"""Less precision than was promised, and dropout that nobody turned off."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from conformance.benchmarks.detection.bert import Bert
+from conformance.benchmarks.detection.planted.plant import Plant, in_layer, override
+from conformance.benchmarks.detection.steps import Linear
+
+PROJECTIONS = (
+    *(f"attention.self.{n}" for n in ("query", "key", "value")), "attention.output.dense", "intermediate.dense", "output.dense",
+)  # fmt: skip
+DROPOUT = 0.1
+
+# x Wᵀ + b in less precision, back in the format of x.
+Product = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _in(dtype: torch.dtype) -> Product:
+    """Operands and result in another format, as autocast has them."""
+    return lambda x, weight, bias: F.linear(x.to(dtype), weight.to(dtype), bias.to(dtype)).to(x.dtype)
+
+
+def _tf32(x: Tensor) -> Tensor:
+    """Rounded to 11 significant bits, ties to even."""
+    mantissa, exponent = torch.frexp(x)
+    return torch.ldexp(torch.round(mantissa * 2**11) / 2**11, exponent)
+
+
+def _int8(weight: Tensor) -> Tensor:
+    """Rounded to 127 levels on either side of 0, the largest of the tensor the last."""
+    level = weight.abs().max() / 127
+    return torch.round(weight / level) * level
+
+
+_PRODUCTS: dict[str, Product] = {
+    "precision-bfloat16": _in(torch.bfloat16),
+    "precision-float16": _in(torch.float16),
+    "precision-tf32": lambda x, weight, bias: F.linear(_tf32(x), _tf32(weight), bias),
+    "precision-int8": lambda x, weight, bias: F.linear(x, _int8(weight), bias),
+}
+
+
+def _linears(model: Bert, layer: int) -> tuple[Linear, ...]:
+    changed = model.layer(layer)
+    own = changed.attention.self
+    return (own.query, own.key, own.value, changed.attention.output.dense, changed.intermediate.dense, changed.output.dense)
+
+
+def _planted(name: str, product: Product) -> Plant:
+    def rounded(linear: Linear) -> Callable[[Tensor], Tensor]:
+        return lambda x: product(x, linear.weight, linear.bias)
+
+    def install(model: Bert, layer: int) -> None:
+        for linear in _linears(model, layer):
+            override(linear, "product", rounded(linear))
+
+    return in_layer(name, install, *PROJECTIONS, dtypes=("float32",))
+
+
+def _active_dropout(model: Bert, layer: int) -> None:
+    """Dropout as in training; seeded anew each time, so that a run can be repeated, without touching torch's own generator."""
+
+    def dropped(x: Tensor) -> Tensor:
+        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []):
+            torch.manual_seed(layer)
+            return F.dropout(x, DROPOUT, training=True)
+
+    override(model.layer(layer).attention.output.dropout, "forward", dropped)
+
+
+PLANTS = (
+    *(_planted(name, product) for name, product in _PRODUCTS.items()),
+    in_layer("dropout-active", _active_dropout, "attention.output.dropout"),
+)

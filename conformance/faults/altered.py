@@ -1,0 +1,50 @@
+"""A step whose result a fault rewrites."""
+
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.maps import LinearMap, Roundings, Source, identity
+from conformance.oracle.step import Site
+
+
+class Altered(Step):
+    """`after(inner)` in place of the inner step's result; errors travel and arise as in the inner step.
+
+    Roundings are larger where the result is, in proportion of the ulps. `slack` is the variance of what the fault itself leaves
+    open, such as the rounding of a result that may or may not have been made.
+    """
+
+    def __init__(self, inner: Step, after: Callable[[Step], Array], slack: Callable[[Array], Array] | None = None) -> None:
+        """Rewrite the result of `inner`."""
+        super().__init__(inner.site, *inner.parents)
+        self.inner, self.after, self.slack = inner, after, slack
+
+    def again(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
+        """The inner step again, rewritten in the same way."""
+        return Altered(self.inner.again(site=site, parents=parents), self.after, self.slack)
+
+    def recast(self, equation: type[Step]) -> Step:
+        """Another inner equation, its result rewritten in the same way."""
+        return Altered(self.inner.recast(equation), self.after, self.slack)
+
+    @cached_property
+    def value(self) -> Array:
+        """The rewritten result."""
+        return np.asarray(self.after(self.inner), np.float64)
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """The inner step's."""
+        return self.inner.jacobians()
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """The inner step's, scaled where the result is larger, and the slack."""
+        ulp = arithmetic.storage.ulp
+        own = self.inner.roundings(arithmetic).scaled(np.maximum(ulp(self.value) / ulp(self.inner.value), 1.0))
+        if self.slack is None:
+            return own
+        return Roundings((*own.sources, Source(self.slack(self.value), identity())), own.bound)

@@ -1,0 +1,194 @@
+"""Scores, mask, softmax and heads."""
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.fault import Fault, Parameter, Place, with_batch
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.products import merge_heads, split_heads
+from conformance.oracle.softmax import Probabilities
+
+SCORES, PROBS, CONTEXT = frozenset({"scores"}), frozenset({"probs"}), frozenset({"context"})
+
+
+def _heads(step: Step) -> int:
+    return step.site.architecture.num_attention_heads
+
+
+def _softmax(s: Array, keys: Array, axis: int = -1, more: float = 0.0) -> Array:
+    """exp(s) / (more + Σ exp(s)) over an axis of the unmasked scores; 0 at masked ones and where all are masked."""
+    masked = np.where(keys, s, -np.inf)
+    top = masked.max(axis, keepdims=True)
+    top = np.where(np.isfinite(top), top, 0.0)
+    weights = np.exp(masked - top)
+    total = weights.sum(axis, keepdims=True) + more * np.exp(-top)
+    return np.asarray(weights / np.where(total > 0, total, 1.0))
+
+
+def _probabilities(f: Callable[[Array, Array], Array]) -> Callable[[Step, Place], Step]:
+    """f of the scores and the mask over keys, (B, 1, 1, S), in place of the probabilities."""
+
+    def change(step: Step, _: Place) -> Step:
+        keys = step.site.batch.mask[:, None, None, :]
+        return Altered(step, lambda inner: f(inner.parents[0], keys))
+
+    return change
+
+
+def _scale(step: Step) -> float:
+    return float(step.site.architecture.head_size**-0.5)
+
+
+def _rescaled(step: Step, scale: float) -> Step:
+    return Altered(step, lambda inner: inner.value * (scale / _scale(step)))
+
+
+def _with_temperature(step: Step, temperature: float) -> Step:
+    return step.again(parents=(step.parents[0] / temperature,))
+
+
+def _weighing(step: Step, weight: float) -> Step:
+    """Masked keys keep a share of their weight: e^c where c is added to their scores."""
+
+    def weighed(inner: Step) -> Array:
+        keys = step.site.batch.mask[:, None, None, :]
+        s = inner.parents[0]
+        masked = s.max(-1, keepdims=True)
+        weights = np.exp(s - masked) * np.where(keys, 1.0, weight)
+        return np.asarray(weights / weights.sum(-1, keepdims=True))
+
+    return Altered(step, weighed)
+
+
+def _ignored(step: Step, _: Place) -> Step | None:
+    return None if step.site.batch.mask.all() else with_batch(step, attention_mask=None)
+
+
+def _inverted(step: Step, _: Place) -> Step | None:
+    mask = step.site.batch.mask
+    if mask.all():
+        return None
+    other = np.where(mask.all(-1, keepdims=True), mask, ~mask)
+    return with_batch(step, attention_mask=other.astype(np.int64))
+
+
+def _shifted(step: Step, _: Place) -> Step:
+    mask = step.site.batch.mask
+    return with_batch(step, attention_mask=np.concatenate([mask[:, :1], mask[:, :-1]], 1).astype(np.int64))
+
+
+def _causal(s: Array, keys: Array) -> Array:
+    return _softmax(s, keys & np.tri(s.shape[-1], dtype=bool))
+
+
+def _split_interleaved(x: Array, heads: int) -> Array:
+    """Feature i goes to head i mod h."""
+    return x.reshape(*x.shape[:-1], -1, heads).swapaxes(-1, -2).reshape(x.shape)
+
+
+def _merged_interleaved(x: Array, heads: int) -> Array:
+    """Feature d · h + head of what has feature head · d_k + d."""
+    return x.reshape(*x.shape[:-1], heads, -1).swapaxes(-1, -2).reshape(x.shape)
+
+
+def _split_unmoved(x: Array, heads: int) -> Array:
+    """(B, S, H) read as (B, h, S, d)."""
+    batch, length, width = x.shape
+    return merge_heads(x.reshape(batch, heads, length, width // heads))
+
+
+def _split(f: Callable[[Array, int], Array]) -> Callable[[Step, Place], Step]:
+    """Query and key, or the values, split in another way."""
+
+    def change(step: Step, _: Place) -> Step:
+        p = step.parents
+        wrong = tuple(f(x, _heads(step)) for x in p) if step.site.activation.kind == "scores" else (p[0], f(p[1], _heads(step)))
+        return step.again(parents=wrong)
+
+    return change
+
+
+def _merged(f: Callable[[Array, int], Array]) -> Callable[[Step, Place], Step]:
+    return lambda step, _: Altered(step, lambda inner: f(inner.value, _heads(step)))
+
+
+def _unmoved_merge(x: Array, heads: int) -> Array:
+    return split_heads(x, heads).reshape(x.shape)
+
+
+def _reversed_heads(x: Array, heads: int) -> Array:
+    return merge_heads(split_heads(x, heads)[:, ::-1])
+
+
+def _of_keys(step: Step, place: Place) -> Step | None:
+    keys = place.values.get(step.site.activation.name.removesuffix("context") + "key")
+    return None if keys is None else step.again(parents=(step.parents[0], keys))
+
+
+class _Multiplied(Probabilities):
+    @cached_property
+    def value(self) -> Array:
+        s = self.parents[0] * self.keys
+        return _softmax(s, np.ones_like(s, np.bool_))
+
+
+class _OnQueries(Probabilities):
+    @cached_property
+    def value(self) -> Array:
+        return _softmax(self.parents[0], np.broadcast_to(self.keys.swapaxes(-1, -2), self.parents[0].shape))
+
+
+def faults() -> Iterator[Fault]:
+    """The faults of scores, mask, softmax and heads."""
+    yield Fault(
+        "scale-missing", SCORES, "the scores are multiplied by {value}, not by 1/√d = {right}", "mlc-llm#3426, flexflow#467",
+        cause="the division by √d left out, or by the whole width", parameter=Parameter("scale", _scale, lambda _: 1.0, _rescaled),
+    )
+    yield Fault("scores-transposed", SCORES, "query and key are exchanged in the product: k qᵀ", "constructed",
+                lambda step, _: step.again(parents=step.parents[::-1]))
+    yield Fault("scores-clipped", SCORES, "the scores are clipped to ±1", "constructed",
+                lambda step, _: Altered(step, lambda inner: np.clip(inner.value, -1.0, 1.0)))
+    yield Fault(
+        "softmax-temperature", PROBS, "softmax has the temperature {value}, not {right}", "constructed",
+        cause="the scores are scaled twice, or by another root",
+        parameter=Parameter("temperature", lambda _: 1.0, lambda _: 2.0, _with_temperature),
+    )
+    yield Fault("softmax-queries", PROBS, "softmax runs over the queries, not over the keys", "constructed",
+                _probabilities(lambda s, keys: _softmax(s, np.broadcast_to(keys, s.shape), axis=-2)), "a wrong axis")
+    yield Fault("softmax-missing", PROBS, "there is no softmax", "flexflow#467",
+                _probabilities(lambda s, keys: np.where(keys, s, 0.0)), "commented out")
+    yield Fault("softmax-plus-one", PROBS, "softmax has one more in its denominator", "constructed",
+                _probabilities(lambda s, keys: _softmax(s, keys, more=1.0)), "softmax-one")
+    yield Fault("mask-ignored", PROBS, "padded keys are attended to", "candle#1552, candle#1798", _ignored,
+                "the mask is not handed on, or built as all ones")
+    yield Fault("mask-inverted", PROBS, "only padded keys are attended to", "constructed", _inverted,
+                "True means masked in one API and kept in another")
+    yield Fault("mask-on-queries", PROBS, "the mask lies along the queries, not along the keys", "constructed",
+                lambda step, _: step.recast(_OnQueries), "mask[:, :, None] for mask[:, None, :]")
+    yield Fault(
+        "mask-constant", PROBS, "masked keys keep {value} of their weight", "constructed",
+        cause="too small a number is added at masked keys",
+        parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing),
+    )
+    yield Fault("mask-shifted", PROBS, "the mask is off by one position", "constructed", _shifted, "a special token not counted")
+    yield Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞", "constructed",
+                lambda step, _: step.recast(_Multiplied), "masked before softmax as one would after it")
+    yield Fault("mask-causal", PROBS, "later keys are hidden", "constructed", _probabilities(_causal), "a decoder's attention")
+    yield Fault("mask-added-raw", PROBS, "ones and zeros of the mask are added to the scores", "transformers#1788, pytorch#52667",
+                _probabilities(lambda s, keys: _softmax(s + keys, np.ones_like(s, np.bool_))),
+                "the mask not turned into 0 and −∞, or another input in its place")
+    unmoved = "the tensor is reshaped where an axis must be moved (transpose)"
+    yield Fault("head-order", CONTEXT, "heads are merged without moving the head axis back", "constructed",
+                _merged(_unmoved_merge), unmoved)
+    yield Fault("head-merge-interleaved", CONTEXT, "heads are merged with their features in turns", "constructed",
+                _merged(_merged_interleaved), "the last two axes exchanged before the reshape")
+    yield Fault("heads-reversed", CONTEXT, "heads are merged in reverse order", "constructed", _merged(_reversed_heads))
+    yield Fault("context-of-keys", CONTEXT, "probabilities weigh the keys, not the values", "constructed", _of_keys)
+    yield Fault("head-split-interleaved", SCORES | CONTEXT, "heads are split with the features in turns", "DeepLearningExamples#528",
+                _split(_split_interleaved), "(d, h) for (h, d) in the reshape")
+    yield Fault("head-split-unmoved", SCORES | CONTEXT, "heads are split by a reshape, without moving the axis", "constructed",
+                _split(_split_unmoved), unmoved)

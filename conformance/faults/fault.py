@@ -1,0 +1,103 @@
+"""What a fault is: a mistake in one step of the network, as a change of the oracle.
+
+A fault takes a right step to a faulty one. Steps can be changed again and again, so faults of the same step compose.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from conformance.activations import Activation
+from conformance.numerics.formats import Array, Format
+from conformance.oracle import Network, Step
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a fault may read besides the step that it strikes.
+
+    Attributes:
+        network: other parameters, and equations.
+        values: activations that are known where the fault strikes: captured, or computed from what was captured.
+        storage: the format that is promised.
+    """
+
+    network: Network
+    values: Mapping[str, Array]
+    storage: Format
+
+
+Change = Callable[[Step, Place], Step | None]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What a fault got wrong, where it is a number.
+
+    Attributes:
+        right, wrong: from a step, its value in the checkpoint, and the fault's usual one.
+        changed: the step with any other value.
+        least: values at or below it make no sense.
+    """
+
+    name: str
+    right: Callable[[Step], float]
+    wrong: Callable[[Step], float]
+    changed: Callable[[Step, float], Step]
+    least: float = 0.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One mistake.
+
+    Attributes:
+        name: what the results file calls it.
+        kinds: the kinds of step that it strikes.
+        sentence: the fault, told to a person; `{value}` and `{right}` stand for its number.
+        source: where it was seen, or `constructed`.
+        change: the faulty step, or None where the fault makes no sense there; a parameter gives its own.
+        cause: how it usually comes about.
+        only: ends of the activation's name, where not every step of a kind is struck.
+        parameter: its number, where there is one.
+        far: whether it replaces a whole layer, and is looked for from later layers as well.
+        whole: whether by its nature it strikes wherever it can, in every layer.
+        late: whether it is looked for only where an activation fails: it cannot hide from RMS and largest error.
+    """
+
+    name: str
+    kinds: frozenset[str]
+    sentence: str
+    source: str
+    change: Change | None = None
+    cause: str = ""
+    only: tuple[str, ...] = ("",)
+    parameter: Parameter | None = None
+    far: bool = False
+    whole: bool = False
+    late: bool = False
+
+    def strikes(self, row: Activation) -> bool:
+        """Whether it can happen at this activation."""
+        return row.kind in self.kinds and row.name.endswith(self.only)
+
+    def struck(self, step: Step, place: Place, value: float | None = None) -> Step | None:
+        """The step with the fault; with that value of its parameter, else with its usual one."""
+        if self.parameter is not None:
+            return self.parameter.changed(step, self.parameter.wrong(step) if value is None else value)
+        assert self.change is not None
+        return self.change(step, place)
+
+
+def with_parameters(step: Step, **parameters: Array) -> Step:
+    """The step with other parameters."""
+    return step.again(site=replace(step.site, parameters={**step.site.parameters, **parameters}))
+
+
+def with_batch(step: Step, **arrays: object) -> Step:
+    """The step on a batch with other arrays."""
+    return step.again(site=replace(step.site, batch=replace(step.site.batch, **arrays)))  # type: ignore[arg-type]
+
+
+def parameters_of(place: Place, name: str) -> Mapping[str, Array] | None:
+    """The parameters of another activation's step, by role; None where the network has none such."""
+    return place.network.site(name).parameters if name in place.network.table else None

@@ -1,0 +1,110 @@
+"""Faults that are a whole tensor: parameters that are not the checkpoint's, found by fitting the step to what was made.
+
+They explain much, and are asked last: a fit counts only where more rows are seen than there are numbers to fit them with.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from conformance.faults.altered import Altered
+from conformance.faults.fault import with_parameters
+from conformance.faults.projections import LINEARS
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.products import Linear
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A step fitted to what was made, and how many numbers that took; `value` of `parameter` where it is one that tells something."""
+
+    step: Step
+    free: int
+    parameter: str = ""
+    value: float = 0.0
+    deviation: float = 0.0
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fault that is found by fitting: `fit` gives None where it has no grounds to."""
+
+    name: str
+    kinds: frozenset[str]
+    sentence: str
+    source: str
+    fit: Callable[[Step, Array, Mask], Fit | None]
+    cause: str = ""
+
+
+def _linear(step: Step, made: Array, judged: Mask) -> Fit | None:
+    """Least squares for weight and bias; the rows that are different must outnumber the columns."""
+    assert isinstance(step, Linear)
+    rows = judged.any(-1).reshape(-1)
+    inputs = step.inputs.reshape(-1, step.inputs.shape[-1])[rows]
+    columns = np.concatenate([inputs, np.ones((len(inputs), 1))], 1)
+    if len(np.unique(inputs, axis=0)) <= columns.shape[1] or np.linalg.matrix_rank(columns) < columns.shape[1]:
+        return None
+    solution = np.linalg.lstsq(columns, made.reshape(-1, made.shape[-1])[rows], rcond=None)[0]
+    return Fit(with_parameters(step, weight=solution[:-1].T, bias=solution[-1]), solution.size)
+
+
+def _affine(step: Step, made: Array, judged: Mask) -> Fit | None:
+    """Gamma and beta, a feature at a time, from the normalised input."""
+    gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
+    rows = judged.any(-1)
+    normal = ((step.value - beta) / np.where(gamma == 0.0, 1.0, gamma))[rows]
+    target = made[rows]
+    if len(np.unique(target, axis=0)) <= 2 or (gamma == 0.0).any():
+        return None
+    centred = normal - normal.mean(0)
+    slope = (centred * target).sum(0) / np.maximum((centred**2).sum(0), np.finfo(np.float64).tiny)
+    return Fit(with_parameters(step, weight=slope, bias=target.mean(0) - slope * normal.mean(0)), 2 * gamma.size)
+
+
+def _table(step: Step, made: Array, judged: Mask) -> Fit | None:
+    """A row of the table for each row that is read; one must be read twice."""
+    width = step.value.shape[-1]
+    rows = judged.any(-1).reshape(-1)
+    read, found = (x.reshape(-1, width)[rows] for x in (step.value, made))
+    _, first, which = np.unique(read, axis=0, return_index=True, return_inverse=True)
+    if len(first) == len(read):
+        return None
+    value = np.array(made, np.float64).reshape(-1, width)
+    value[rows] = found[first][which.reshape(-1)]
+    return Fit(Altered(step, lambda inner: value.reshape(inner.value.shape)), first.size * width)
+
+
+def _dropped(step: Step, made: Array, judged: Mask) -> Fit | None:
+    """Each element zero, or the right one over 1 − p."""
+    right = step.value
+    kept = judged & (made != 0.0) & (right != 0.0)
+    dropped = judged & (made == 0.0) & (right != 0.0)
+    if not kept.any() or not dropped.any():
+        return None
+    factor = float(np.median(made[kept] / right[kept]))
+    if factor <= 1.0:
+        return None
+    share = 1.0 - 1.0 / factor
+    count = int(kept.sum() + dropped.sum())
+    close = np.abs(made - factor * right) <= np.abs(factor * right) * 2.0**-7  # one rounding of bfloat16, the coarsest format
+    if not close[kept].all():
+        return None
+    return Fit(Altered(step, lambda _: np.where(judged, made, right)), 1, "p", share, float(np.sqrt(share * (1.0 - share) / count)))
+
+
+FITTED = (
+    Fitted("dropout-active", frozenset({"copy"}), "dropout is active, with p = {value}", "transformers#695, google-research/bert#857",
+           _dropped, "eval() was not called"),
+    Fitted("parameters-other", LINEARS, "a linear function of its input, but not with the checkpoint's weight and bias", "constructed",
+           _linear, "parameters that were not loaded, or trained further; an untied decoder"),
+    Fitted("parameters-other", frozenset({"norm"}), "a LayerNorm, but not with the checkpoint's gamma and beta", "constructed",
+           _affine, "parameters that were not loaded, or trained further"),
+    Fitted("parameters-other", frozenset({"word_lookup", "position_lookup", "token_type_lookup"}),
+           "a table look-up, but not in the checkpoint's table", "constructed", _table, "parameters that were not loaded"),
+)  # fmt: skip

@@ -1,0 +1,80 @@
+"""Activation functions: another form, another constant, none."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from scipy.special import erf, expit
+
+from conformance.faults.altered import Altered
+from conformance.faults.fault import Fault, Parameter, Place
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.pointwise import gelu, gelu_tanh
+
+TANH_FORMS = frozenset({"gelu_new", "gelu_pytorch_tanh"})
+GELUS = TANH_FORMS | {"gelu"}
+FUNCTIONS = GELUS | {"relu"}
+
+
+def function(f: Callable[[Array], Array]) -> Callable[[Step, Place], Step]:
+    """f of the step's input in place of its result."""
+    return lambda step, _: Altered(step, lambda inner: f(inner.parents[0]))
+
+
+def _other_form(step: Step, _: Place) -> Step:
+    f = gelu_tanh if step.site.activation.kind == "gelu" else gelu
+    return Altered(step, lambda inner: f(inner.parents[0]))
+
+
+def _with_argument(step: Step, k: float) -> Step:
+    return Altered(step, lambda inner: inner.parents[0] / 2.0 * (1.0 + erf(k * inner.parents[0])))
+
+
+def _with_cubic(step: Step, c: float) -> Step:
+    def form(inner: Step) -> Array:
+        x = inner.parents[0]
+        return np.asarray(x / 2.0 * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (x + c * x**3))))
+
+    return Altered(step, form)
+
+
+def _half(inner: Step) -> Array:
+    kept = np.arange(inner.value.shape[-1]) < inner.value.shape[-1] // 2
+    return np.where(kept, inner.value, 0.0)
+
+
+def faults() -> Iterator[Fault]:
+    """The faults of activation functions."""
+    yield Fault(
+        "activation-form", GELUS, "GELU takes the other form (tanh for erf, or erf for tanh)",
+        "candle#900, mlx-embeddings#81, transformers#11364", _other_form, "two functions are called gelu; the config says which",
+    )
+    yield Fault(
+        "activation-quick-gelu", FUNCTIONS, "the activation is x · sigmoid(1.702 x)", "constructed, after CLIP's quick_gelu",
+        function(lambda x: x * expit(1.702 * x)), "a third function is called gelu, the quick one",
+    )
+    yield Fault("activation-relu", GELUS, "the activation is ReLU", "constructed", function(lambda x: np.maximum(x, 0.0)),
+                "the default of most feed-forward layers, nn.TransformerEncoderLayer's among them")
+    yield Fault("activation-missing", FUNCTIONS, "there is no activation function", "constructed", function(lambda x: x),
+                "left out between the two products")
+    yield Fault("activation-leaky-relu", FUNCTIONS, "the activation is leaky ReLU", "constructed",
+                function(lambda x: np.maximum(x, 0.01 * x)))
+    yield Fault("activation-tanh", FUNCTIONS, "the activation is tanh", "constructed", function(np.tanh))
+    yield Fault(
+        "gelu-argument", frozenset({"gelu"}), "GELU is x/2 · (1 + erf(k x)) with k = {value}, for 1/√2", "constructed",
+        cause="the √2 left out, or a constant of few digits",
+        parameter=Parameter("k", lambda _: 0.5**0.5, lambda _: 1.0, _with_argument),
+    )
+    yield Fault(
+        "gelu-tanh-constant", TANH_FORMS, "the cubic term of GELU has the factor {value}, for {right}", "constructed",
+        cause="a slip in 0.044715",
+        parameter=Parameter("factor", lambda _: 0.044715, lambda _: 0.44715, _with_cubic),
+    )
+    yield Fault("features-dropped", FUNCTIONS, "the second half of the intermediate features is zero", "constructed",
+                lambda step, _: Altered(step, _half), "a gated feed-forward layer's half")
+    for name, f, told in (
+        ("pooler-activation-missing", lambda x: x, "the pooler has no tanh"),
+        ("pooler-relu", lambda x: np.maximum(x, 0.0), "the pooler's activation is ReLU, not tanh"),
+        ("pooler-sigmoid", expit, "the pooler's activation is a sigmoid, not tanh"),
+    ):
+        yield Fault(name, frozenset({"tanh"}), told, "constructed", function(f))

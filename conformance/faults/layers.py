@@ -1,0 +1,69 @@
+"""Whole layers: not run, run twice, or with another layer's parameters."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.fault import Change, Fault, Place, parameters_of, with_parameters
+from conformance.faults.norms import LAYER_OUTPUT, layer_input
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+
+
+def _skipped(step: Step, place: Place) -> Step | None:
+    layer = step.site.activation.layer
+    entry = None if layer is None else place.values.get(layer_input(layer))
+    return None if entry is None else Altered(step, lambda _: entry)
+
+
+def _repeated(step: Step, place: Place) -> Step | None:
+    layer = step.site.activation.layer
+    return None if layer is None else Altered(step, lambda inner: _run(place, layer, inner.value))
+
+
+def _run(place: Place, layer: int, hidden: Array) -> Array:
+    """The layer's output for another input."""
+    values = {layer_input(layer): hidden}
+    output = f"encoder.layer.{layer}.output.LayerNorm"
+    for name, row in place.network.table.items():
+        if row.layer == layer and output not in values:
+            values[name] = place.network.step(name, *(values[parent] for parent in row.parents)).value
+    return values[output]
+
+
+def _clipped(inner: Step) -> Array:
+    deviation = inner.value.std()
+    return np.clip(inner.value, -deviation, deviation)
+
+
+def _with_layer(which: Callable[[int, int], int]) -> Change:
+    """A step with the parameters of the layer `which(its own, how many there are)`."""
+
+    def change(step: Step, place: Place) -> Step | None:
+        layer, layers = step.site.activation.layer, step.site.architecture.num_hidden_layers
+        if layer is None or which(layer, layers) == layer or layers == 1:
+            return None
+        other = step.site.activation.name.replace(f"encoder.layer.{layer}.", f"encoder.layer.{which(layer, layers)}.")
+        parameters = parameters_of(place, other)
+        same = parameters is not None and all(np.array_equal(parameters[n], p) for n, p in step.site.parameters.items())
+        return None if parameters is None or same else with_parameters(step, **parameters)
+
+    return change
+
+
+def faults() -> Iterator[Fault]:
+    """The faults of whole layers."""
+    norm, parametrised = frozenset({"norm"}), frozenset({"norm", "linear"})
+    yield Fault("layer-skipped", norm, "the layer is not run", "constructed", _skipped, "a loop that ends early, or a pruned layer",
+                LAYER_OUTPUT, far=True)
+    yield Fault("layer-repeated", norm, "the layer is run twice", "constructed", _repeated, "layers shared, or a list copied wrongly",
+                LAYER_OUTPUT, far=True)
+    yield Fault("hidden-clipped", norm, "the layer's output is clipped to one standard deviation", "constructed",
+                lambda step, _: Altered(step, _clipped), "", LAYER_OUTPUT)
+    yield Fault("layer-neighbour", parametrised, "it has the parameters of the layer before (the first: of the second)", "constructed",
+                _with_layer(lambda i, _: i - 1 if i else 1), "names counted from one in a checkpoint's conversion")
+    yield Fault("layers-shared", parametrised, "every layer has the parameters of the first", "constructed",
+                _with_layer(lambda i, _: 0), "[layer] * n, which is n times the same object", whole=True)
+    yield Fault("layers-reversed", parametrised, "the layers' parameters are in reverse order", "constructed",
+                _with_layer(lambda i, n: n - 1 - i), whole=True)

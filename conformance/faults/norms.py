@@ -1,0 +1,164 @@
+"""Norms and the residuals that they sum."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.fault import Change, Fault, Parameter, Place, parameters_of, with_parameters
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.norm import Norm
+
+NORMS = frozenset({"norm"})
+LAYER_OUTPUT = tuple(f"{digit}.output.LayerNorm" for digit in range(10))  # a layer's own, not its attention's
+
+
+class _UnbiasedVariance(Norm):
+    @cached_property
+    def _inverse(self) -> Array:
+        n = self._sum.shape[-1]
+        variance = ((self._sum - self._mean) ** 2).sum(-1, keepdims=True) / (n - 1)
+        return np.asarray(1.0 / np.sqrt(variance + self.site.architecture.layer_norm_eps))
+
+
+class _EpsilonOutside(Norm):
+    @cached_property
+    def _inverse(self) -> Array:
+        deviation = self._sum.std(-1, keepdims=True)
+        return np.asarray(1.0 / (deviation + self.site.architecture.layer_norm_eps))
+
+
+class _WithoutMean(Norm):
+    @cached_property
+    def _mean(self) -> Array:
+        return np.zeros((*self._sum.shape[:-1], 1))
+
+
+class _OverPositions(Norm):
+    @cached_property
+    def value(self) -> Array:
+        x = self._sum
+        normal = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + self.site.architecture.layer_norm_eps)
+        return np.asarray(normal * self.site.parameters["weight"] + self.site.parameters["bias"])
+
+
+def with_epsilon(step: Step, epsilon: float) -> Step:
+    """The norm with another epsilon."""
+    return step.again(site=replace(step.site, architecture=step.site.architecture.with_(layer_norm_eps=epsilon)))
+
+
+def _epsilon() -> Parameter:
+    return Parameter(
+        "epsilon",
+        lambda step: step.site.architecture.layer_norm_eps,
+        lambda step: 1e-12 if step.site.architecture.layer_norm_eps > 1e-6 else 1e-5,
+        with_epsilon,
+    )
+
+
+def _epsilon_outside() -> Parameter:
+    return Parameter(
+        "epsilon",
+        lambda _: 0.0,
+        lambda step: max(step.site.architecture.layer_norm_eps, 1e-5),
+        lambda step, epsilon: with_epsilon(step.recast(_EpsilonOutside), epsilon),
+    )
+
+
+def _sum(step: Step, _: Place) -> Step:
+    return Altered(step, lambda inner: np.asarray(sum(inner.parents[1:], start=inner.parents[0])))
+
+
+def _default_affine(step: Step, _: Place) -> Step:
+    weight = step.site.parameters["weight"]
+    return with_parameters(step, weight=np.ones_like(weight), bias=np.zeros_like(weight))
+
+
+def _shared(step: Step, place: Place) -> Step | None:
+    name = step.site.activation.name
+    if step.site.activation.layer is None:
+        return None
+    ours, theirs = ("output.LayerNorm", "attention.output.LayerNorm")
+    other = name.replace(theirs, ours) if name.endswith(theirs) else name.removesuffix(ours) + theirs
+    parameters = parameters_of(place, other)
+    return None if parameters is None else with_parameters(step, **parameters)
+
+
+def _sum_of(sublayer: float, skip: float) -> Change:
+    """The norm of other multiples of its two terms."""
+
+    def change(step: Step, _: Place) -> Step | None:
+        return _weighted(step, sublayer, skip) if len(step.parents) == 2 else None
+
+    return change
+
+
+def _weighted(step: Step, sublayer: float, skip: float) -> Step:
+    x, residual = step.parents
+    return step.again(parents=(sublayer * x, skip * residual))
+
+
+def _after_norm(step: Step, _: Place) -> Step | None:
+    if len(step.parents) != 2:
+        return None
+    skip = step.parents[1]
+    return Altered(_weighted(step, 1.0, 0.0), lambda inner: inner.value + skip)
+
+
+def _from_layer_input(step: Step, place: Place) -> Step | None:
+    layer = step.site.activation.layer
+    if layer is None:
+        return None
+    entry = place.values.get(layer_input(layer))
+    return None if entry is None else step.again(parents=(step.parents[0], entry))
+
+
+def layer_input(layer: int) -> str:
+    """The activation that a layer reads."""
+    return "embeddings.dropout" if layer == 0 else f"encoder.layer.{layer - 1}.output.LayerNorm"
+
+
+def faults() -> Iterator[Fault]:
+    """The faults of norms and residuals."""
+    own = (".output.LayerNorm",)  # of a layer, with a residual
+    yield Fault(
+        "epsilon", NORMS, "epsilon is {value}, the checkpoint says {right}", "keras-hub#642, gluon-nlp#1214, gpt4all#1946, nntile#378",
+        cause="a LayerNorm left at its default", parameter=_epsilon(),
+    )
+    yield Fault(
+        "epsilon-outside-root", NORMS, "epsilon = {value} is added to the deviation, not to the variance under the root",
+        "constructed, after the Annotated Transformer", cause="(x − μ) / (σ + ε) as in the Annotated Transformer",
+        parameter=_epsilon_outside(),
+    )
+    yield Fault("norm-variance", NORMS, "the variance is divided by n − 1, not by n", "constructed",
+                lambda step, _: step.recast(_UnbiasedVariance), "var() and std() are unbiased by default in PyTorch")
+    yield Fault("norm-missing", NORMS, "there is no LayerNorm: the sum is handed on", "constructed", _sum, "a norm left out")
+    yield Fault("norm-without-mean", NORMS, "the mean is not taken off (RMSNorm)", "constructed",
+                lambda step, _: step.recast(_WithoutMean), "the norm of later models")
+    yield Fault("norm-affine-missing", NORMS, "gamma is 1 and beta is 0: no affine part, or its parameters were never loaded",
+                "constructed", _default_affine, "elementwise_affine=False, or names that do not match in load_state_dict(strict=False)")
+    yield Fault("norm-bias-missing", NORMS, "beta is not added", "constructed",
+                lambda step, _: with_parameters(step, bias=np.zeros_like(step.site.parameters["bias"])), "bias=False")
+    yield Fault("norm-weight-plus-one", NORMS, "the scale is 1 + gamma", "constructed",
+                lambda step, _: with_parameters(step, weight=1.0 + step.site.parameters["weight"]), "another model family's convention")
+    yield Fault("norm-over-positions", NORMS, "mean and variance are taken over the positions, not over the features", "constructed",
+                lambda step, _: step.recast(_OverPositions), "a wrong axis")
+    yield Fault("norm-shared", NORMS, "it has the parameters of the layer's other norm", "the third seed's tutorial", _shared,
+                "one LayerNorm object serves both residuals", own)
+    yield Fault("residual-after-norm", NORMS, "the residual is added behind the norm: LayerNorm(x) + skip", "constructed",
+                _after_norm, "norm and sum in the wrong order", own)
+    yield Fault("residual-missing", NORMS, "the residual is not added", "constructed", _sum_of(1.0, 0.0), "", own)
+    yield Fault("residual-doubled", NORMS, "the residual is added twice", "constructed", _sum_of(1.0, 2.0),
+                "added in the sub-layer and around it", own)
+    yield Fault("sublayer-missing", NORMS, "only the residual is normalised, the sub-layer's result is not added", "constructed",
+                _sum_of(0.0, 1.0), "", own)
+    yield Fault(
+        "residual-scaled", NORMS, "the residual is multiplied by {value}", "constructed", only=own,
+        parameter=Parameter("factor", lambda _: 1.0, lambda _: 0.5**0.5, lambda step, factor: _weighted(step, 1.0, factor), least=-16.0),
+    )
+    yield Fault("residual-from-layer-input", NORMS, "the residual is the layer's input, not the attention's output", "constructed",
+                _from_layer_input, "one variable kept for both residuals",
+                LAYER_OUTPUT)

@@ -1,0 +1,102 @@
+"""Precision that was promised and is not there: operands, weights or results rounded to a narrower format."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.fault import Change, Fault, Place, with_parameters
+from conformance.numerics.formats import FORMATS, Array
+from conformance.oracle import Step
+
+Rounding = Callable[[Array], Array]
+
+LINEARS = frozenset({"linear", "first_token_linear"})
+PRODUCTS = LINEARS | {"scores", "context"}
+COMPUTED = PRODUCTS | {"norm", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh", "probs"}
+TF32_BITS = 11  # significant bits of TensorFloat-32 (NVIDIA 2020, A100 whitepaper): 10 stored and the leading one
+
+
+def _tf32(x: Array, *, truncated: bool = False) -> Array:
+    """x to 11 significant bits: to nearest, or towards zero."""
+    mantissa, exponent = np.frexp(x)
+    scaled = mantissa * 2.0**TF32_BITS
+    return np.ldexp(np.trunc(scaled) if truncated else np.rint(scaled), exponent - TF32_BITS)
+
+
+def _int8(weight: Array, axis: int | None) -> Array:
+    """weight to 255 levels, symmetric about 0, their distance max |w| / 127 of a tensor or of an output feature."""
+    step = np.abs(weight).max(axis, keepdims=axis is not None) / 127.0
+    return np.asarray(np.rint(weight / np.where(step > 0, step, 1.0)) * step)
+
+
+def _narrow(name: str) -> tuple[Rounding, Callable[[Array], Array]]:
+    return FORMATS[name].round, FORMATS[name].rounding_variance
+
+
+def _is_narrower(name: str, place: Place) -> bool:
+    return FORMATS[name].unit_roundoff > place.storage.unit_roundoff
+
+
+def _operands(step: Step, rounding: Rounding) -> Step:
+    parameters = {"weight": rounding(step.site.parameters["weight"])} if "weight" in step.site.parameters else {}
+    return with_parameters(step.again(parents=tuple(rounding(p) for p in step.parents)), **parameters)
+
+
+def _in_format(name: str) -> Change:
+    """A product of operands in a format, accumulated in float32, its result rounded to the format or not."""
+    rounding, variance = _narrow(name)
+
+    def change(step: Step, place: Place) -> Step | None:
+        if not _is_narrower(name, place):
+            return None
+        return Altered(_operands(step, rounding), lambda inner: inner.value, slack=variance)
+
+    return change
+
+
+def _in_tf32(*, truncated: bool) -> Change:
+    def change(step: Step, place: Place) -> Step | None:
+        if place.storage != FORMATS["float32"]:
+            return None
+        return _operands(step, lambda x: _tf32(x, truncated=truncated))
+
+    return change
+
+
+def _weights(rounding: Rounding) -> Change:
+    return lambda step, _: with_parameters(step, weight=rounding(step.site.parameters["weight"]))
+
+
+def _held_in(name: str) -> Change:
+    weights = _weights(FORMATS[name].round)
+    return lambda step, place: weights(step, place) if _is_narrower(name, place) else None
+
+
+def _result(name: str) -> Change:
+    """The result rounded to a format; where the rounding falls next to a tie it may fall the other way."""
+    rounding, variance = _narrow(name)
+
+    def change(step: Step, place: Place) -> Step | None:
+        return Altered(step, lambda inner: rounding(inner.value), slack=variance) if _is_narrower(name, place) else None
+
+    return change
+
+
+def faults() -> Iterator[Fault]:
+    """Reduced precision."""
+    tables = frozenset({"word_lookup", "position_lookup", "token_type_lookup"})
+    for name, cause in (("bfloat16", "autocast, or a runtime's default"), ("float16", "autocast, or a runtime's default")):
+        yield Fault(f"precision-{name}", PRODUCTS, f"operands are rounded to {name}: reduced precision, not a wrong equation",
+                    "transformers#14450", _in_format(name), cause, late=True)
+        yield Fault(f"weights-{name}", LINEARS | tables, f"the weights are those of the checkpoint rounded to {name}",
+                    "constructed", _held_in(name), "a checkpoint saved or loaded in half precision", late=True)
+        yield Fault(f"result-{name}", COMPUTED, f"the result is rounded to {name}: reduced precision, not a wrong equation",
+                    "constructed", _result(name), cause, late=True)
+    for end, truncated, told in (("", False, "rounded"), ("-truncated", True, "cut off")):
+        yield Fault(f"precision-tf32{end}", PRODUCTS, f"operands are {told} to TensorFloat-32: reduced precision, not a wrong equation",
+                    "transformers#14450, thunder#2579", _in_tf32(truncated=truncated),
+                    "the default of CUDA's matrix products in some versions: torch.backends.cuda.matmul.allow_tf32", late=True)
+    for end, axis, a in (("", None, "tensor"), ("-channel", 1, "output feature")):
+        yield Fault(f"precision-int8{end}", LINEARS, f"the weights are rounded to 255 levels a {a}: int8 quantisation",
+                    "constructed", _weights(lambda w, axis=axis: _int8(w, axis)), "a quantised export", late=True)  # type: ignore[misc]

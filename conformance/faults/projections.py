@@ -1,0 +1,108 @@
+"""Linear layers: another's parameters, another layout, no bias."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.fault import Change, Fault, Place, parameters_of, with_parameters
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.norm import Norm
+
+LINEARS = frozenset({"linear", "first_token_linear"})
+SELF = (".query", ".key", ".value")
+
+
+def _exchanged(**whose: str) -> Change:
+    """A projection with another's parameters: `query="key"` where query has key's."""
+
+    def change(step: Step, place: Place) -> Step | None:
+        path, _, name = step.site.activation.name.rpartition(".")
+        parameters = parameters_of(place, f"{path}.{whose[name]}") if name in whose else None
+        return None if parameters is None else with_parameters(step, **parameters)
+
+    return change
+
+
+def _transposed(step: Step, _: Place) -> Step | None:
+    weight = step.site.parameters["weight"]
+    return with_parameters(step, weight=weight.T) if weight.shape[0] == weight.shape[1] else None
+
+
+def _bias(factor: float) -> Change:
+    return lambda step, _: with_parameters(step, bias=factor * step.site.parameters["bias"])
+
+
+def _reversed(step: Step, _: Place) -> Step:
+    return Altered(step, lambda inner: inner.value[..., ::-1])
+
+
+def _pre_norm(step: Step, place: Place) -> Step | None:
+    """The input normalised first, with the parameters of the norm that stands behind this sub-layer."""
+    layer, name = step.site.activation.layer, step.site.activation.name
+    if layer is None:
+        return None
+    norm = f"encoder.layer.{layer}." + ("output.LayerNorm" if name.endswith("intermediate.dense") else "attention.output.LayerNorm")
+    site = replace(step.site, parameters=place.network.site(norm).parameters)
+    return step.again(parents=(Norm(site, step.parents[0]).value,))
+
+
+def _first_token_from(step: Step, token: Array) -> Step:
+    """The pooler reading `token` (B, H)."""
+    parent = np.array(step.parents[0])
+    parent[:, 0] = token
+    return step.again(parents=(parent,))
+
+
+def _last(step: Step, _: Place) -> Step:
+    return _first_token_from(step, step.parents[0][:, -1])
+
+
+def _second(step: Step, _: Place) -> Step | None:
+    return _first_token_from(step, step.parents[0][:, 1]) if step.site.batch.length > 1 else None
+
+
+def _last_unmasked(step: Step, _: Place) -> Step:
+    mask = step.site.batch.mask
+    last = mask.shape[1] - 1 - mask[:, ::-1].argmax(1)
+    return _first_token_from(step, step.parents[0][np.arange(len(last)), last])
+
+
+def _mean(step: Step, _: Place) -> Step:
+    mask = step.site.batch.mask[:, :, None]
+    return _first_token_from(step, (step.parents[0] * mask).sum(1) / np.maximum(mask.sum(1), 1))
+
+
+def _handed_on(step: Step, _: Place) -> Step | None:
+    same = step.site.activation.width == step.parents[0].shape[-1]
+    return Altered(step, lambda inner: inner.parents[0][:, 0]) if same else None
+
+
+def faults() -> Iterator[Fault]:
+    """The faults of linear layers, the pooler's and the heads' among them."""
+    linear, pooled = frozenset({"linear"}), frozenset({"first_token_linear"})
+    for a, b in (("query", "key"), ("query", "value"), ("key", "value")):
+        yield Fault(f"{a}-{b}-swapped", linear, f"{a} and {b} have each other's parameters", "jsbaan/transformer-from-scratch#1",
+                    _exchanged(**{a: b, b: a}), "a fused product unpacked in another order", (f".{a}", f".{b}"))
+    yield Fault("qkv-rotated", linear, "query has key's parameters, key value's and value query's", "constructed",
+                _exchanged(query="key", key="value", value="query"), "a fused product unpacked in another order", SELF)
+    yield Fault("weight-transposed", LINEARS, "the weight is transposed", "DeepLearningExamples#528", _transposed,
+                "(in, out) kernels of TensorFlow and JAX loaded as (out, in)")
+    yield Fault("weight-reversed", LINEARS, "the output features are in reverse order", "constructed", _reversed)
+    yield Fault("bias-missing", LINEARS, "the bias is not added", "vllm#46835", _bias(0.0), "bias=False, or a tied bias that was dropped")
+    yield Fault("bias-twice", LINEARS, "the bias is added twice", "transformers#2928, FARM#533", _bias(2.0),
+                "a layer that has a bias, and the same bias added behind it")
+    yield Fault("pre-norm", linear, "the input is normalised first (pre-LN)", "annotated-transformer#110", _pre_norm,
+                "the order of GPT-2 and of the Annotated Transformer", (*SELF, ".intermediate.dense"))
+    yield Fault("pooler-token", pooled, "the last token is read, not the first", "constructed", _last)
+    yield Fault("pooler-last-unmasked", pooled, "the last token that is not padding is read, not the first", "constructed",
+                _last_unmasked, "as in models that read from left to right")
+    yield Fault("pooler-mean", pooled, "the mean over all tokens is read, not the first", "constructed", _mean, "a sentence embedding's pooling")
+    yield Fault("pooler-second-token", pooled, "the second token is read, not the first", "constructed", _second)
+    yield Fault("pooler-missing", pooled, "the first token is handed on as it is", "codertimo/BERT-pytorch#95, candle#2601",
+                _handed_on, "a BERT without pooler", ("pooler.dense",))
+    yield Fault("next-sentence-order", LINEARS, "the two logits are exchanged", "transformers#836, transformers#524", _reversed,
+                "1 taken as is-next, BERT has 0", ("seq_relationship",))
+    yield Fault("class-labels-reversed", linear, "the class logits are in reverse order", "constructed", _reversed, "", ("classifier",))

@@ -1,0 +1,68 @@
+"""Anatomy of a failing activation: where its residual is, and what it is made of, for mistakes that have no name.
+
+Nothing here decides whether a step is right. What fails already is described: by place (`judge.extent`), and by what was made
+out of the right value and the step's own inputs and parameters (`judge.makeup`). An explanation must leave a residual that a
+correct candidate could have.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.judge.extent import Extent, extent, told
+from conformance.judge.makeup import Case, Finding, makeup
+from conformance.judge.makeup.case import TINY
+from conformance.judge.selection import Mask
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """What can be said of a residual.
+
+    Attributes:
+        extent: where it is.
+        makeup: what it is made of there; best explaining first, all of them explaining, or none.
+    """
+
+    extent: Extent
+    makeup: tuple[Finding, ...] = ()
+
+
+def anatomy(step: Step, made: Array, sigma: Array, bound: Array | float, judged: Mask, limits: tuple[float, float]) -> Anatomy:
+    """The anatomy of what a candidate made of `step`'s parents.
+
+    Args:
+        step: the oracle's step on the candidate's own parents.
+        made: the candidate's array.
+        sigma, bound: of the noise of each element, random and deterministic, in the activation's own unit.
+        judged: which elements count.
+        limits: of RMS and of the largest error, in sigma: what an explanation must leave.
+    """
+    shape = made.shape
+    case = Case(
+        step,
+        np.where(judged, made, step.value),
+        np.maximum(np.broadcast_to(sigma, shape), TINY),
+        np.broadcast_to(np.asarray(bound, np.float64), shape),
+        np.broadcast_to(judged, shape),
+        limits,
+    )
+    if not case.judged.any():
+        return Anatomy(Extent(0, 0))
+    found, region = extent(case)
+    return Anatomy(found, makeup(Case(step, case.made, case.sigma, case.bound, region, limits)))
+
+
+def sentences(found: Anatomy) -> tuple[str, ...]:
+    """Plain sentences: where, then what explains it, or what accounts for a share of it."""
+    return (told(found.extent), *(_sentence(f) for f in found.makeup))
+
+
+def _sentence(finding: Finding) -> str:
+    if finding.explained:
+        return f"{finding.sentence}; nothing beyond noise remains"
+    if not finding.share:
+        return finding.sentence
+    return f"{finding.sentence}; that accounts for {100.0 * finding.share:.4g} % of the residual's energy, not for all"

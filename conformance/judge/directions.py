@@ -1,0 +1,104 @@
+"""Directions: where in a segment a fault can strike, and how it moves the segment's result."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from conformance.faults import CATALOGUE, Fault, Parameter, Place
+from conformance.judge.noise import Noise
+from conformance.judge.segment import Segment
+from conformance.numerics.formats import Array, Format
+from conformance.oracle import Network
+
+SUSPECTS = 12  # of a whole network's faults, how many are followed up; each costs a few passes of the oracle
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A fault at a step of a segment, and the segment with it.
+
+    Attributes:
+        base: the segment without the fault; it may have others.
+    """
+
+    fault: Fault
+    step: str
+    base: Segment
+    place: Place
+
+    def struck(self, value: float | None = None) -> Segment | None:
+        """The segment with the fault, its parameter of that value; None where the fault changes nothing there."""
+        right = self.base.steps[self.step]
+        faulty = self.fault.struck(right, self.place, value)
+        if faulty is None or (value is None and np.array_equal(faulty.value, right.value)):
+            return None
+        return self.base.struck(self.step, faulty)
+
+    @cached_property
+    def usual(self) -> Segment | None:
+        """With the fault as it usually is."""
+        return self.struck()
+
+    @cached_property
+    def moved(self) -> Array | None:
+        """How the result moves: faulty less right."""
+        return None if self.usual is None else self.usual.value - self.base.value
+
+    @property
+    def parameter(self) -> Parameter | None:
+        """The fault's."""
+        return self.fault.parameter
+
+    def on(self, base: Segment) -> "Direction":
+        """The same fault on another base."""
+        return direction(self.fault, self.step, base, self.place.network, self.place.storage)
+
+
+def direction(fault: Fault, step: str, base: Segment, network: Network, storage: Format) -> Direction:
+    """A fault at a step of `base`."""
+    return Direction(fault, step, base, Place(network, base.values, storage))
+
+
+def directions(network: Network, segment: Segment, storage: Format, *, late: bool = False) -> Iterator[Direction]:
+    """The faults that move the result from a step of the segment in the activation's own layer, or by replacing a whole one.
+
+    Those that are looked for always, or those that are looked for late.
+    """
+    layer = network.table[segment.name].layer
+    for fault, name in strikes(segment):
+        if fault.late == late and (fault.far or network.table[name].layer == layer):
+            found = direction(fault, name, segment, network, storage)
+            if found.moved is not None:
+                yield found
+
+
+def suspects(network: Network, segment: Segment, storage: Format, made: Array, noise: Noise) -> list[Direction]:
+    """Of the faults in layers further back, the few that would account for the residual r to first order, likeliest first.
+
+    With w = r/σ² a change e of a step moves <r, result> by Σ e · (Jᵀ w): one sweep back serves all faults. The fault that made r
+    moves it by <r,r>. Only those that move it by half to twice that are followed up exactly.
+    """
+    layer, residual = network.table[segment.name].layer, made - segment.value
+    weighted = np.where(noise.judged, residual / (noise.sigma**2 + np.square(noise.bound)), 0.0)
+    energy, adjoints = float((weighted * residual).sum()), segment.adjoints(weighted)
+    place = Place(network, segment.values, storage)
+    scores: list[tuple[float, Fault, str]] = []
+    for fault, name in strikes(segment):
+        if not fault.far and network.table[name].layer != layer:
+            faulty = fault.struck(segment.steps[name], place)
+            share = 0.0 if faulty is None else float((adjoints[name] * (faulty.value - segment.steps[name].value)).sum()) / energy
+            if 0.5 <= share <= 2.0:
+                scores.append((abs(math.log(share)), fault, name))
+    likeliest = sorted(scores, key=lambda s: s[0])[:SUSPECTS]
+    return [direction(fault, name, segment, network, storage) for _, fault, name in likeliest]
+
+
+def strikes(segment: Segment) -> Iterator[tuple[Fault, str]]:
+    """Every fault at every step of the segment that it can strike."""
+    for name, step in segment.steps.items():
+        for fault in CATALOGUE:
+            if fault.strikes(step.site.activation):
+                yield fault, name

@@ -1,0 +1,188 @@
+"""Explanations: which faults account for what a step made.
+
+A set of faults explains an activation that fails when the activation passes once the oracle has them. Single faults are tried
+first; where none explains, the few that bring the oracle nearest to what was made are each tried together with every other, and
+so on (a beam search). The numbers of all of them are estimated together. What a set leaves is judged as a correct step's
+residual would be: by its RMS, by its largest error and by the filters that had called.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.faults.fitted import FITTED
+from conformance.judge.directions import Direction
+from conformance.judge.evidence import Estimate, Explanation, Filtered
+from conformance.judge.filters import NoiseOf, estimated, fitted, project
+from conformance.judge.noise import Noise
+from conformance.judge.segment import Segment
+from conformance.numerics.formats import Array
+
+AT_ONCE = 3  # faults at one step; each more costs as many trials as there are faults, for each of the
+BEAM = 6  # sets that are followed further
+SWEEPS = 3  # of estimating each number given the others
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be explained.
+
+    Attributes:
+        segment, made, noise: the oracle's, what the candidate made, and what a correct one may be off by.
+        threshold: of |z|.
+        noise_of: the noise of a segment, faulty or not.
+        passes: whether a segment accounts for what was made, by RMS and largest error.
+        surprise: how unlikely it makes it, in nats.
+        called: the filters that said that this is no noise.
+    """
+
+    segment: Segment
+    made: Array
+    noise: Noise
+    threshold: float
+    noise_of: NoiseOf
+    passes: Callable[[Segment], bool]
+    surprise: Callable[[Segment], float]
+    called: Sequence[Direction] = ()
+
+    def distance(self, segment: Segment) -> float:
+        """Σ r²/(σ² + b²) of what a segment leaves."""
+        r = self.made - segment.value
+        return float(np.where(self.noise.judged, r**2 / (self.noise.sigma**2 + np.square(self.noise.bound)), 0.0).sum())
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """Directions, each on top of those before, with the values of their parameters."""
+
+    struck: tuple[tuple[Direction, Estimate | None], ...]
+    segment: Segment
+    distance: float
+
+
+def explanations(question: Question, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
+    """Every smallest set of faults that explains what was made, fewest free numbers first, then the likeliest."""
+    candidates = list(candidates)
+    level = [_Trial((), question.segment, question.distance(question.segment))]
+    for _ in range(AT_ONCE):
+        trials = list(_extended(level, candidates, question))
+        found = [trial for trial in trials if _explains(trial.segment, question)]
+        if found:
+            told = (_told(trial, question) for trial in found)
+            return tuple(sorted(told, key=lambda e: (e.free, e.surprise)))
+        level = sorted(trials, key=lambda trial: trial.distance)[:BEAM]
+    return tuple(_by_fitting(question))
+
+
+def _extended(level: Sequence[_Trial], candidates: Sequence[Direction], question: Question) -> Iterator[_Trial]:
+    """Every set with one fault more that is nearer to what was made."""
+    seen: set[frozenset[tuple[str, str]]] = set()
+    for trial in level:
+        have = frozenset((d.fault.name, d.step) for d, _ in trial.struck)
+        for candidate in candidates:
+            now = have | {(candidate.fault.name, candidate.step)}
+            if now == have or now in seen:
+                continue
+            seen.add(now)
+            extended = _with(trial, candidate, question)
+            if extended is not None and extended.distance < trial.distance:
+                yield extended
+
+
+def _with(trial: _Trial, candidate: Direction, question: Question) -> _Trial | None:
+    added = candidate if not trial.struck else candidate.on(trial.segment)
+    if added.moved is None:
+        return None
+    estimate = None
+    if added.parameter is not None:
+        estimate = estimated(added, question.made, question.noise, question.noise_of, question.threshold)
+        if estimate is None:
+            return None
+    extended = _made_of((*trial.struck, (added, estimate)), question)
+    return _refined(extended, question) if extended and trial.struck else extended
+
+
+def _made_of(struck: Sequence[tuple[Direction, Estimate | None]], question: Question) -> _Trial | None:
+    """The faults put one upon the other, in the order of computation of their steps."""
+    order = {name: i for i, name in enumerate(question.segment.steps)}
+    base, placed = question.segment, []
+    for known, estimate in sorted(struck, key=lambda pair: order[pair[0].step]):
+        on = known.on(base)
+        after = on.struck(None if estimate is None else estimate.value)
+        if after is None:
+            return None
+        placed.append((on, estimate))
+        base = after
+    return _Trial(tuple(placed), base, question.distance(base))
+
+
+def _refined(trial: _Trial, question: Question) -> _Trial:
+    """Each number estimated again, the others given."""
+    if not any(estimate for _, estimate in trial.struck):
+        return trial
+    for _ in range(SWEEPS):
+        for index, (_, estimate) in enumerate(trial.struck):
+            if estimate is not None:
+                better = _made_of(_reestimated(trial, index, question), question)
+                if better is None or better.distance > trial.distance:
+                    continue
+                trial = better
+    return trial
+
+
+def _reestimated(trial: _Trial, index: int, question: Question) -> list[tuple[Direction, Estimate | None]]:
+    """The faults, the number of one estimated with all the others in place."""
+    known, estimate = trial.struck[index]
+    others = _made_of([pair for i, pair in enumerate(trial.struck) if i != index], question)
+    assert estimate is not None
+    assert known.parameter is not None
+    if others is None:
+        return list(trial.struck)
+    again = fitted(known.on(others.segment), known.parameter, question.made, question.noise_of, estimate.value)
+    return [(d, again if i == index else e) for i, (d, e) in enumerate(trial.struck)]
+
+
+def _explains(segment: Segment, question: Question) -> bool:
+    """Whether what the segment leaves passes as a correct step's residual."""
+    if not question.passes(segment):
+        return False
+    noise, residual = question.noise_of(segment), question.made - segment.value
+    found = (project(residual, called.moved, noise) for called in question.called if called.moved is not None)
+    return all(p is None or abs(p.z) <= question.threshold for p in found)
+
+
+def _told(trial: _Trial, question: Question) -> Explanation:
+    """Each fault's own evidence: its filter, all the others in place."""
+    filtered = []
+    for index, (known, estimate) in enumerate(trial.struck):
+        others = _made_of([pair for i, pair in enumerate(trial.struck) if i != index], question)
+        base = question.segment if others is None else others.segment
+        moved = trial.segment.value - base.value
+        found = project(question.made - base.value, moved, question.noise)
+        if found is not None:
+            own = Filtered(known.fault.name, known.step, found.amplitude, found.z, found.expected_z)
+            filtered.append(own.as_detected(True, estimate))
+    free = sum(estimate is not None for _, estimate in trial.struck)
+    return Explanation(tuple(filtered), free, question.surprise(trial.segment))
+
+
+def _by_fitting(question: Question) -> Iterator[Explanation]:
+    """The step with whole tensors of parameters fitted to what was made, for want of anything simpler."""
+    if not question.segment.is_single_step:
+        return
+    name = question.segment.name
+    step = question.segment.steps[name]
+    for fault in FITTED:
+        fit = fault.fit(step, question.made, question.noise.judged) if step.site.activation.kind in fault.kinds else None
+        if fit is None:
+            continue
+        segment = question.segment.struck(name, fit.step)
+        if question.passes(segment):
+            moved = segment.value - question.segment.value
+            found = project(question.made - question.segment.value, moved, question.noise)
+            if found is not None:
+                told = Filtered(fault.name, name, found.amplitude, found.z, found.expected_z)
+                number = Estimate(fit.parameter, 0.0, 0.0, fit.value, fit.deviation) if fit.parameter else None
+                yield Explanation((told.as_detected(True, number),), fit.free, question.surprise(segment))
+

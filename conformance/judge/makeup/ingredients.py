@@ -1,0 +1,126 @@
+"""What a step has at hand: its parents, its parameters and the intermediate values of its equation, as terms of a residual."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.maps import rows_times
+from conformance.oracle.norm import Norm
+from conformance.oracle.products import Context, Linear, Scores, merge_heads, split_heads
+from conformance.oracle.softmax import Probabilities
+
+
+@dataclass(frozen=True, eq=False)
+class Ingredient:
+    """One term.
+
+    Attributes:
+        name: for people.
+        value: broadcasts to the result's shape.
+        is_part: whether the right equation adds it once, so that it may be left out or added again.
+        is_constant: whether it is the same in every row.
+    """
+
+    name: str
+    value: Array
+    is_part: bool = False
+    is_constant: bool = False
+
+
+RIGHT = "the right value"
+
+
+def ingredients(step: Step) -> list[Ingredient]:
+    """The right value first; then what the equation adds up, what it starts from, and 1; none twice, none that is zero."""
+    found: list[Ingredient] = []
+    for term in _all(step):
+        fits = term.value.shape == step.value.shape or term.is_constant
+        if fits and np.any(term.value) and not any(_same(term.value, other.value) for other in found):
+            found.append(term)
+    return found
+
+
+def _same(one: Array, other: Array) -> bool:
+    return one.shape == other.shape and np.array_equal(one, other)
+
+
+def _all(step: Step) -> Iterator[Ingredient]:
+    yield Ingredient(RIGHT, step.value)
+    for kind, terms in _OF_KIND:
+        if isinstance(step, kind):
+            yield from terms(step)
+    yield from _of_table(step)
+    is_sum = step.site.activation.kind == "sum"
+    for name, parent in zip(step.site.activation.parents, step.parents, strict=True):
+        yield Ingredient(f"the input {name}", parent, is_part=is_sum)
+    for role, parameter in step.site.parameters.items():
+        if step.value.ndim and parameter.shape == step.value.shape[-1:]:
+            yield Ingredient(f"the {role}", parameter, is_constant=True)
+    yield Ingredient("1", np.ones(()), is_constant=True)
+
+
+def _of_linear(step: Step) -> Iterator[Ingredient]:
+    assert isinstance(step, Linear)
+    weight, bias = step.site.parameters["weight"], step.site.parameters["bias"]
+    yield Ingredient("the bias", bias, is_part=True, is_constant=True)
+    yield Ingredient("the product x Wᵀ", step.value - bias, is_part=True)
+    yield Ingredient("the input", step.inputs)
+    if weight.shape[0] == weight.shape[1]:
+        yield Ingredient("x W, the weight not transposed", rows_times(step.inputs, weight))
+
+
+def _of_norm(step: Step) -> Iterator[Ingredient]:
+    assert isinstance(step, Norm)
+    gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
+    unit = replace(step.site, parameters={"weight": np.ones_like(gamma), "bias": np.zeros_like(beta)})
+    normal = Norm(unit, *step.parents).value
+    yield Ingredient("β", beta, is_part=True, is_constant=True)
+    yield Ingredient("γ times the normalised value", gamma * normal, is_part=True)
+    yield Ingredient("the normalised value", normal)
+    if len(step.parents) > 1:
+        yield Ingredient("the sum before normalisation", np.asarray(sum(step.parents[1:], start=step.parents[0])))
+    yield Ingredient("γ", gamma, is_constant=True)
+
+
+def _of_scores(step: Step) -> Iterator[Ingredient]:
+    assert isinstance(step, Scores)
+    heads = step.site.architecture.num_attention_heads
+    q, k = (split_heads(p, heads) for p in step.parents)
+    for name, left, right in (("k qᵀ", k, q), ("q qᵀ", q, q), ("k kᵀ", k, k)):
+        yield Ingredient(f"{name} / √d", np.asarray(left @ right.swapaxes(-1, -2) * step.scale))
+
+
+def _of_probabilities(step: Step) -> Iterator[Ingredient]:
+    assert isinstance(step, Probabilities)
+    uniform = step.keys / np.maximum(step.keys.sum(-1, keepdims=True), 1)
+    yield Ingredient("a uniform attention over unmasked keys", np.broadcast_to(uniform, step.value.shape))
+    yield Ingredient("the scores", step.parents[0])
+
+
+def _of_context(step: Step) -> Iterator[Ingredient]:
+    assert isinstance(step, Context)
+    heads, probabilities, keys = step.site.architecture.num_attention_heads, step.parents[0], step.site.batch.mask
+    values = split_heads(step.parents[1], heads)
+    uniform = np.broadcast_to(keys / np.maximum(keys.sum(-1, keepdims=True), 1), (keys.shape[1], *keys.shape)).transpose(1, 0, 2)
+    yield Ingredient("pᵀ v, queries for keys", merge_heads(probabilities.swapaxes(-1, -2) @ values))
+    yield Ingredient("the mean of the unmasked values", uniform @ step.parents[1])
+    yield Ingredient("the values themselves", step.parents[1])
+
+
+_OF_KIND: tuple[tuple[type[Step], Callable[[Step], Iterator[Ingredient]]], ...] = (
+    (Linear, _of_linear),
+    (Norm, _of_norm),
+    (Scores, _of_scores),
+    (Probabilities, _of_probabilities),
+    (Context, _of_context),
+)
+
+
+def _of_table(step: Step) -> Iterator[Ingredient]:
+    """Of log-softmax, what is taken off: log Σ exp, a row."""
+    if step.site.activation.kind == "log_softmax":
+        taken_off = np.broadcast_to(step.parents[0] - step.value, step.value.shape)
+        yield Ingredient("log Σ exp, taken off", taken_off)

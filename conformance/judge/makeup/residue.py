@@ -1,0 +1,82 @@
+"""A residual without structure: results of fewer significant bits, or noise of another size."""
+
+from collections.abc import Iterator
+from math import log, log2, sqrt
+
+import numpy as np
+
+from conformance.judge.makeup.case import Case, Finding, Noise, Number
+from conformance.numerics.formats import FORMATS, Array
+
+# RMS of ulp/√12 over |y| for a mantissa m whose logarithm is uniform on [1, 2), as leading digits of products are (Hamming 1970):
+# 2^-p/√3 · √E[1/m²], with E[1/m²] = 3/8 / ln 2.
+RELATIVE_RMS = sqrt(3.0 / 8.0 / log(2.0) / 3.0)
+
+
+def fewer_bits(case: Case) -> Iterator[Finding]:
+    """Every result a number of p significant bits, and within half a unit of the right value's last of those places.
+
+    Numbers of more bits are all on the coarser grid with probability 2^-N at most; so a grid is claimed for N > 20 of them.
+    """
+    values = case.made_rows[case.kept & (case.made_rows != 0.0)]
+    bits = _bits(values) if values.size > -log2(1e-6) else FORMATS["float64"].precision
+    model, noise = case.right_rows, case.noise
+    ulp = np.ldexp(1.0, np.frexp(model)[1] - bits)
+    if np.median(ulp[case.kept] ** 2 / 12.0) <= np.median(noise.sigma[case.kept] ** 2):
+        return
+    rounded = Noise(np.hypot(noise.sigma, ulp / sqrt(12.0)), noise.bound)
+    names = " or ".join(f.name for f in FORMATS.values() if f.precision == bits)
+    sentence = f"every number made has at most {bits} significant bits{f', those of {names}' if names else ''}: rounded on the way"
+    yield _unlikely(case, case.tried("fewer bits", sentence, model, rounded))
+
+
+def _unlikely(case: Case, finding: Finding) -> Finding:
+    """The grid itself is the evidence that `tried` looks for in the residual."""
+    passes = finding.remaining <= case.limits[0]
+    return Finding(finding.kind, finding.sentence, (), passes, finding.remaining, finding.share, 0)
+
+
+def _bits(values: Array) -> int:
+    """The least p for which all are integers times 2^(exponent − p)."""
+    mantissas = np.ldexp(np.frexp(values)[0], FORMATS["float64"].precision).astype(np.int64)
+    together = int(np.bitwise_or.reduce(mantissas))  # of signed numbers the lowest bit that is set stays where it is
+    return FORMATS["float64"].precision - ((together & -together).bit_length() - 1)
+
+
+def larger_noise(case: Case) -> Iterator[Finding]:
+    """Noise R times as large as it may be: no element, row or feature stands out once sigma is R times larger.
+
+    Two scales are tried: sigma itself, and |right| (every number of the same relative error). The mean over a slice of n elements
+    has 1/√n of their deviation; it must stay below the threshold of the largest element as well.
+    """
+    residual = np.where(case.kept, case.made_rows - case.right_rows, 0.0)
+    relative = Noise(np.maximum(np.abs(case.right_rows), case.noise.sigma), case.noise.bound)
+    found = [_noise(case, residual, case.noise, is_relative=False), _noise(case, residual, relative, is_relative=True)]
+    yield min(found, key=lambda f: (not f[0].explained, f[1]))[0]
+
+
+def _noise(case: Case, residual: Array, scale: Noise, *, is_relative: bool) -> tuple[Finding, float]:
+    beyond = np.sign(residual) * np.maximum(np.abs(residual) - scale.bound, 0.0) / scale.sigma
+    count = case.count
+    size = sqrt(float((beyond**2).sum()) / count)
+    e = beyond / size
+    largest = max(float(np.abs(e).max()), _standing_out(e, case, 0), _standing_out(e, case, 1))
+    bits = _worth(case, residual)
+    told = (
+        f"a relative error of RMS {size:.3g} throughout" if is_relative else f"noise {size:.3g} times as large as rounding explains"
+    )
+    sentence = f"the residual has no structure that was looked for: {told}, as numbers of {bits:.1f} significant bits would leave"
+    numbers = (Number("relative error" if is_relative else "noise in sigma", size, size / sqrt(2.0 * count)),)
+    finding = Finding("noise", sentence, numbers, largest <= case.limits[1], 1.0, 0.0, 1)
+    return finding, largest
+
+
+def _worth(case: Case, residual: Array) -> float:
+    """p for which rounding to p bits gives the residual's RMS over that of the right value."""
+    rms, right = (sqrt(float((x[case.kept] ** 2).mean())) for x in (residual, case.right_rows))
+    return -log2(rms / right / RELATIVE_RMS) if rms and right else 0.0
+
+
+def _standing_out(e: Array, case: Case, axis: int) -> float:
+    counts = np.maximum(case.kept.sum(axis), 1)
+    return float(np.abs(e.sum(axis) / np.sqrt(counts)).max())

@@ -1,0 +1,114 @@
+"""Multiples and sums of a step's ingredients, by weighted least squares.
+
+With weights 1/(σ² + b²), target t and terms A, the coefficients are (AᵀA)⁻¹ Aᵀ t. Their covariance is the larger, coefficient by
+coefficient, of (AᵀA)⁻¹ times what remains a degree of freedom (at least 1), and of (AᵀA)⁻¹ (Σ_rows gᵣ gᵣᵀ) (AᵀA)⁻¹ with gᵣ the row's
+share of Aᵀ e: errors of one row move together (Liang and Zeger 1986, *Biometrika* 73, section 3).
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from math import sqrt
+
+import numpy as np
+
+from conformance.judge.makeup.case import Case, Finding, Number
+from conformance.judge.makeup.ingredients import RIGHT, Ingredient, ingredients
+from conformance.judge.words import near, number, simple
+from conformance.numerics.formats import Array
+
+MOST_TERMS = 3
+INDEPENDENT = sqrt(np.finfo(np.float64).eps)  # least relative eigenvalue of AᵀA, whose own rounding is √ of this below it
+
+
+def multiples(case: Case) -> Iterator[Finding]:
+    """made = a · the right value, or another ingredient as it is or times a."""
+    for term in ingredients(case.step):
+        value = case.rows(term.value)
+        a, deviation = (float(v[0]) for v in _fitted(case, [value], case.made_rows))
+        noise = case.scaled_noise(a) if term.name == RIGHT else case.noise_of(a * value)
+        if a == 0.0:
+            continue
+        if term.name != RIGHT and near(a, deviation, 1.0):
+            yield case.tried("copied", f"made is {term.name}", value, noise)
+        kind = ("sign" if near(a, deviation, -1.0) else "scale") if term.name == RIGHT else "multiple"
+        told = f"made is {_times(case, a, deviation)} {term.name}"
+        if kind == "sign":
+            told += ": the sign is wrong"
+        yield case.tried(kind, told, a * value, noise, 1, (Number(term.name, a, deviation),))
+
+
+def terms(case: Case) -> Iterator[Finding]:
+    """right + Σ a_k · ingredient, of each number of terms the best set; on to more terms only while none explains."""
+    found = [t for t in ingredients(case.step) if np.any(case.rows(t.value)[case.kept])]
+    values = [case.rows(t.value) for t in found]
+    gram, against = _gram(case, values, case.made_rows - case.right_rows)
+    for size in range(1, min(MOST_TERMS, len(found)) + 1):
+        best = max(combinations(range(len(found)), size), key=lambda s: _energy(gram, against, list(s)))
+        if size == 1 and found[best[0]].name == RIGHT:
+            continue  # told as a scale
+        finding = _sum_of(case, [found[i] for i in best], [values[i] for i in best])
+        yield finding
+        if finding.explained:
+            return
+
+
+def _sum_of(case: Case, chosen: Sequence[Ingredient], values: Sequence[Array]) -> Finding:
+    coefficients, deviations = _fitted(case, values, case.made_rows - case.right_rows)
+    added = [a * v for a, v in zip(coefficients, values, strict=True)]
+    numbers = tuple(Number(t.name, float(a), float(d)) for t, a, d in zip(chosen, coefficients, deviations, strict=True))
+    kind = "shift" if all(t.is_constant for t in chosen) else "term"
+    sentence = "the residual is " + " + ".join(_term(case, t, n) for t, n in zip(chosen, numbers, strict=True))
+    return case.tried(kind, sentence, case.right_rows + sum(added), case.noise_with(*added), len(chosen), numbers)
+
+
+def _term(case: Case, term: Ingredient, fitted: Number) -> str:
+    told = f"{_times(case, fitted.value, fitted.deviation)} {term.name}"
+    if term.name == RIGHT:
+        return f"{told} (none of it was made)" if near(fitted.value, fitted.deviation, -1.0) else told
+    if not term.is_part:
+        return told
+    meanings = {-1.0: "left out", 1.0: "added once too often", -2.0: "with the wrong sign"}
+    meaning = [m for goal, m in meanings.items() if near(fitted.value, fitted.deviation, goal)]
+    return f"{told} ({meaning[0]})" if len(meaning) == 1 else told
+
+
+def _times(case: Case, a: float, deviation: float) -> str:
+    """`0.5000 ± 0.0001 (1/2) times`."""
+    name = simple(a, deviation, case.step.site.architecture)
+    return f"{number(a, deviation)}{f' ({name})' if name and len(name) > 2 else ''} times"
+
+
+def _root_weights(case: Case) -> Array:
+    return np.where(case.kept, 1.0 / np.sqrt(case.noise.sigma**2 + case.noise.bound**2), 0.0)
+
+
+def _gram(case: Case, values: Sequence[Array], target: Array) -> tuple[Array, Array]:
+    """AᵀA and Aᵀt, each term brought to unit length."""
+    root = _root_weights(case)
+    columns = np.stack([(root * v).ravel() for v in values])
+    columns /= np.linalg.norm(columns, axis=1, keepdims=True)
+    return columns @ columns.T, columns @ np.where(case.kept, root * target, 0.0).ravel()
+
+
+def _energy(gram: Array, against: Array, chosen: list[int]) -> float:
+    """How much of the target's energy these terms account for; none where they are not independent."""
+    part, b = gram[np.ix_(chosen, chosen)], against[chosen]
+    if np.linalg.eigvalsh(part)[0] < INDEPENDENT:
+        return 0.0
+    return float(b @ np.linalg.solve(part, b))
+
+
+def _fitted(case: Case, values: Sequence[Array], target: Array) -> tuple[Array, Array]:
+    """Coefficients and their standard deviations."""
+    root = _root_weights(case)
+    columns = np.stack([(root * v).ravel() for v in values], 1)
+    weighted = np.where(case.kept, root * target, 0.0).ravel()
+    lengths = np.maximum(np.linalg.norm(columns, axis=0), np.finfo(np.float64).tiny)
+    coefficients, *_ = np.linalg.lstsq(columns / lengths, weighted, rcond=None)
+    left = weighted - columns / lengths @ coefficients
+    inverse = np.linalg.pinv((columns / lengths).T @ (columns / lengths))
+    degrees = max(case.count - len(values), 1)
+    plain = np.diag(inverse) * max(float(left @ left) / degrees, 1.0)
+    by_row = (columns / lengths * left[:, None]).reshape(*case.kept.shape, -1).sum(1)
+    clustered = np.diag(inverse @ (by_row.T @ by_row) @ inverse)
+    return coefficients / lengths, np.sqrt(np.maximum(plain, clustered)) / lengths

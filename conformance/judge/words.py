@@ -1,0 +1,112 @@
+"""Numbers and places in words: a value with its error, the simple number that it may be, sets of indices."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from conformance.architecture import Architecture
+from conformance.judge.statistics import FALSE_ALARM, projection_threshold
+
+COINCIDENCE = 0.01  # chance that an arbitrary number is called a simple one; it tests nothing, it chooses words
+LARGEST_TERM = 8  # of a simple ratio: with it a value needs an error below about 2e-4 of itself to be called one
+PIECES = 4  # runs of a set that are told one by one; more are counted
+
+_PLURALS = {"query": "queries"}
+
+
+def plural(noun: str) -> str:
+    """More than one."""
+    return _PLURALS.get(noun, f"{noun}s")
+
+
+def number(value: float, deviation: float) -> str:
+    """`2.000 ± 0.001`: as many decimals as the error leaves, at most six."""
+    if not deviation > 0.0 or not math.isfinite(deviation):
+        return f"{value:.6g}"
+    if abs(value) < 1e-4:
+        return f"{value:.2g} ± {deviation:.1g}"
+    decimals = min(max(1 - math.floor(math.log10(deviation)), 0), 6)
+    return f"{value:.{decimals}f} ± {deviation:.1g}"
+
+
+def near(value: float, deviation: float, goal: float) -> bool:
+    """Whether the value is the goal within its error, at the false-alarm probability of a run."""
+    return abs(value - goal) <= projection_threshold(FALSE_ALARM) * deviation
+
+
+def simple(value: float, deviation: float, architecture: Architecture) -> str | None:
+    """The ratio, root or size of the network that the value is within its error; None where that could as well be chance.
+
+    Of M simple numbers, spread over a range of ln c, an arbitrary number is within t deviations of one with a probability of at
+    most M · 2 t · deviation / |value| / ln c.
+    """
+    if value == 0.0 or not math.isfinite(deviation):
+        return None
+    names: defaultdict[float, list[str]] = defaultdict(list)
+    for text, candidate in _simple_numbers(architecture):
+        names[round(candidate, 12)].append(text)
+    room = 2.0 * projection_threshold(FALSE_ALARM) * deviation / abs(value)
+    if len(names) * room / math.log(max(names) / min(names)) > COINCIDENCE:
+        return None
+    nearest = min(names, key=lambda c: abs(c - abs(value)))
+    if not near(abs(value), deviation, nearest):
+        return None
+    return ("−" if value < 0 else "") + " = ".join(dict.fromkeys(names[nearest]))
+
+
+def _simple_numbers(a: Architecture) -> Iterator[tuple[str, float]]:
+    for p in range(1, LARGEST_TERM + 1):
+        for q in range(1, LARGEST_TERM + 1):
+            if math.gcd(p, q) == 1:
+                yield (f"{p}/{q}" if q > 1 else str(p)), p / q
+    for n in (2, 3, 5, 6, 7):
+        yield f"√{n}", math.sqrt(n)
+        yield f"1/√{n}", 1.0 / math.sqrt(n)
+    for what, size in (
+        ("the head size", a.head_size),
+        ("the hidden size", a.hidden_size),
+        ("the number of heads", a.num_attention_heads),
+    ):
+        if size > 1:
+            yield f"{what}", float(size)
+            yield f"1/({what})", 1.0 / size
+            yield f"√({what})", math.sqrt(size)
+            yield f"1/√({what})", 1.0 / math.sqrt(size)
+
+
+def listed(noun: str, indices: Sequence[int], size: int) -> str:
+    """`heads 1 and 3`, `positions 0 to 4`, `every 4th feature from 3`, `17 of 64 features, the first 2, the last 60`."""
+    if len(indices) == 1:
+        return f"{noun} {indices[0]}" if indices[0] != size - 1 or size < 3 else f"{noun} {indices[0]}, the last"
+    runs = _runs(indices)
+    if len(runs) <= PIECES:
+        return f"{plural(noun)} {enumerated([_run(run) for run in runs])}"
+    steps = {b - a for a, b in pairwise(indices)}
+    if len(steps) == 1:
+        step = steps.pop()
+        return f"every {_ordinal(step)} {noun} from {indices[0]}" + (f" to {indices[-1]}" if indices[-1] + step < size else "")
+    return f"{len(indices)} of {size} {plural(noun)}, the first {indices[0]}, the last {indices[-1]}"
+
+
+def enumerated(texts: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+
+
+def _runs(indices: Sequence[int]) -> list[list[int]]:
+    runs = [[indices[0]]]
+    for index in indices[1:]:
+        if index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return runs
+
+
+def _run(run: Sequence[int]) -> str:
+    return str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}"
+
+
+def _ordinal(n: int) -> str:
+    return "other" if n == 2 else f"{n}{({1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')) if n % 100 not in (11, 12, 13) else 'th'}"

@@ -1,0 +1,103 @@
+"""Every planted mistake is where it says that it is, and nowhere else; without one the module conforms."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conformance import Architecture, Golden, check, golden_of, load_golden
+from conformance.activations import table
+from conformance.benchmarks.detection.bert import Bert, Candidate, recording
+from conformance.benchmarks.detection.names import CONSTRUCTED, LISTED
+from conformance.benchmarks.detection.planted import PLANTS, Plant
+from conformance.checkpoint import Checkpoint
+from conformance.judge.selection import judged_elements
+
+NETWORKS = ("tiny", "tanh", "three layers", "sinusoidal")
+
+
+@cache
+def golden(name: str) -> Golden:
+    """A small network: `tiny` with id 0 among what is read, the same with the tanh form or a layer more, or `sinusoidal`."""
+    if name == "sinusoidal":
+        return load_golden(name)
+    tiny = load_golden("tiny")
+    batch = tiny.batches["padded"]
+    ids = np.where(np.arange(batch.length) == batch.mask.argmax(1)[:, None] + 1, 0, batch.input_ids)
+    a, weights = tiny.checkpoint.architecture, dict(tiny.checkpoint.weights)
+    if name == "tanh":
+        a = replace(a, hidden_act="gelu_new")
+    if name == "three layers":
+        a = replace(a, num_hidden_layers=3)
+        own = {n: w for n, w in weights.items() if "layer.1." in n}
+        weights |= {n.replace("layer.1.", "layer.2."): np.roll(w, 1, -1) for n, w in own.items()}
+    return golden_of(name, Checkpoint(a, weights), {"padded": replace(batch, input_ids=ids)})
+
+
+def test_all_that_is_named_can_be_planted() -> None:
+    assert list(PLANTS) == [*LISTED, *CONSTRUCTED]
+    assert all(name == plant.name for name, plant in PLANTS.items())
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_without_a_mistake_it_conforms_and_shows_everything(network: str, dtype: str) -> None:
+    result = check(Candidate(), golden(network), dtype=dtype)
+    assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
+    judged, activations = result.coverage
+    assert judged == activations
+
+
+def made(model: Bert, batch: Any, instead: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What every step makes; each goes on from what stands `instead` of the activations that it reads."""
+    found = recording(model)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for name, value in (instead or {}).items():
+        modules[name].register_forward_hook(lambda *_, value=value: value)
+    with torch.no_grad():
+        model(batch)
+    return dict(found)
+
+
+def wrong_steps(plant: Plant, layer: int, given: Golden) -> frozenset[str]:
+    """The activations that are not what the right step makes of the inputs that it was given."""
+    (batch,) = given.batches.values()
+    dtype = plant.dtypes[0]
+    shown = Candidate((plant.at(layer),)).prepare(given.checkpoint, "cpu", dtype)(batch.on("cpu"))
+    right = made(Candidate().build(given.checkpoint, "cpu", dtype), batch.on("cpu"), shown)
+    rows, room = table(given.checkpoint.architecture), 1e-9 if dtype == "float64" else 1e-5
+    found = set()
+    for name, value in shown.items():
+        judged = judged_elements(rows[name], batch, tuple(value.shape)) if value.shape[:1] != (1,) else np.ones(value.shape, bool)
+        difference = (value - right[name]).abs().numpy()[judged]
+        assert np.isfinite(difference).all(), name
+        if difference.max() > room * float(right[name].abs().max()):
+            found.add(name)
+    return frozenset(found)
+
+
+def _places(plant: Plant) -> list[tuple[str, int]]:
+    def layers(a: Architecture) -> range:
+        return range(a.num_hidden_layers if plant.layered else 1)
+
+    architectures = {network: golden(network).checkpoint.architecture for network in NETWORKS}
+    return [(network, layer) for network, a in architectures.items() if plant.suits(a) for layer in layers(a)]
+
+
+# There, only padding would change: id 0 stands for nothing else, and all of it is on the right.
+UNSEEN = {("padding-word-zeroed", "sinusoidal"), ("positions-counted-by-mask", "sinusoidal")}
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_mistake_is_at_its_origins_and_nowhere_else(name: str) -> None:
+    plant = PLANTS[name]
+    places = [(network, layer) for network, layer in _places(plant) if (name, network) not in UNSEEN]
+    assert places
+    for network, layer in places:
+        given = golden(network)
+        expected = plant.origins(given.checkpoint.architecture, layer)
+        assert expected
+        assert wrong_steps(plant, layer, given) == expected, (network, layer)
