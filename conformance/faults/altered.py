@@ -11,15 +11,17 @@ from conformance.oracle import Step
 from conformance.oracle.maps import LinearMap, Roundings, Source, identity
 from conformance.oracle.step import Site
 
+Slack = Callable[[Arithmetic, Array], Array]  # elementwise variance, from the arithmetic and the rewritten result
+
 
 class Altered(Step):
     """`after(inner)` in place of the inner step's result; errors travel and arise as in the inner step.
 
-    Roundings are larger where the result is, in proportion of the ulps. `slack` is the variance of what the fault itself leaves
-    open, such as the rounding of a result that may or may not have been made.
+    Roundings are larger where the result is, in proportion of the ulps. `slack` is the variance of what the fault itself brings
+    or leaves open, such as the rounding of a result that may or may not have been made.
     """
 
-    def __init__(self, inner: Step, after: Callable[[Step], Array], slack: Callable[[Array], Array] | None = None) -> None:
+    def __init__(self, inner: Step, after: Callable[[Step], Array], slack: Slack | None = None) -> None:
         """Rewrite the result of `inner`."""
         super().__init__(inner.site, *inner.parents)
         self.inner, self.after, self.slack = inner, after, slack
@@ -47,4 +49,4 @@ class Altered(Step):
         own = self.inner.roundings(arithmetic).scaled(np.maximum(ulp(self.value) / ulp(self.inner.value), 1.0))
         if self.slack is None:
             return own
-        return Roundings((*own.sources, Source(self.slack(self.value), identity())), own.bound)
+        return Roundings((*own.sources, Source(self.slack(arithmetic, self.value), identity())), own.bound)

@@ -129,6 +129,16 @@ def _of_keys(step: Step, place: Place) -> Step | None:
     return None if keys is None else step.again(parents=(step.parents[0], keys))
 
 
+def _over_queries(step: Step, _: Place) -> Step:
+    """A masked key has no unmasked query to share with: what it gets, anything from 0 to 1, depends on the mask's constant."""
+    keys = step.site.batch.mask[:, None, None, :]
+
+    def over(inner: Step) -> Array:
+        return _softmax(inner.parents[0], np.broadcast_to(keys, inner.parents[0].shape), axis=-2)
+
+    return Altered(step, over, slack=lambda _, value: np.where(keys, np.zeros_like(value), 1.0))
+
+
 class _Multiplied(Probabilities):
     @cached_property
     def value(self) -> Array:
@@ -158,7 +168,7 @@ def faults() -> Iterator[Fault]:
         parameter=Parameter("temperature", lambda _: 1.0, lambda _: 2.0, _with_temperature),
     )
     yield Fault("softmax-queries", PROBS, "softmax runs over the queries, not over the keys", "constructed",
-                _probabilities(lambda s, keys: _softmax(s, np.broadcast_to(keys, s.shape), axis=-2)), "a wrong axis")
+                _over_queries, "a wrong axis")
     yield Fault("softmax-missing", PROBS, "there is no softmax", "flexflow#467",
                 _probabilities(lambda s, keys: np.where(keys, s, 0.0)), "commented out")
     yield Fault("softmax-plus-one", PROBS, "softmax has one more in its denominator", "constructed",

@@ -12,10 +12,19 @@ from conformance.oracle import Step
 
 POSITIONS = frozenset({"position_lookup", "sinusoids"})
 SINUSOIDS, TYPES, WORDS = frozenset({"sinusoids"}), frozenset({"token_type_lookup"}), frozenset({"word_lookup"})
+SUMS, SUMMED = frozenset({"norm", "sum"}), ("embeddings.LayerNorm", "embeddings.sum")
 
 
-def _times(factor: float) -> Change:
-    return lambda step, _: Altered(step, lambda inner: factor * inner.value)
+def _times(table: str, factor: float) -> Change:
+    """A multiple of the embeddings from a table: looked up, or, where the look-up is right, summed."""
+
+    def change(step: Step, _: Place) -> Step:
+        parents = step.site.activation.parents
+        if not parents:
+            return Altered(step, lambda inner: factor * inner.value)
+        return step.again(parents=tuple(factor * x if table in n else x for n, x in zip(parents, step.parents, strict=True)))
+
+    return change
 
 
 def _waves(positions: Array, width: int, base: float = 10000.0) -> Array:
@@ -93,10 +102,10 @@ def faults() -> Iterator[Fault]:
                 "ANEForge#257, sentence-transformers#3879", _positions(lambda s: _counted(s) + 2), "another model's convention")
     yield Fault("positions-from-one", POSITIONS, "positions start at 1", "constructed", _positions(lambda s: _counted(s) + 1),
                 "row 0 kept for padding")
-    yield Fault("positions-doubled", POSITIONS, "the position embedding is added twice", "constructed", _times(2.0))
+    yield Fault("positions-doubled", POSITIONS | SUMS, "the position embedding is added twice", "constructed", _times("position_embeddings", 2.0), "", (".position_embeddings", *SUMMED))
     yield Fault("positions-repeated", POSITIONS, "every position has the embedding of position 0", "constructed",
                 _positions(lambda s: 0 * _counted(s)), "a constant baked into an export")
-    yield Fault("positions-missing", POSITIONS, "no position embedding is added", "constructed", _times(0.0))
+    yield Fault("positions-missing", POSITIONS | SUMS, "no position embedding is added", "constructed", _times("position_embeddings", 0.0), "", (".position_embeddings", *SUMMED))
     yield Fault("positions-reversed", POSITIONS, "positions are counted from the end", "constructed",
                 _positions(lambda s: _counted(s)[::-1]))
     yield Fault("positions-from-token-types", POSITIONS, "token types are taken as positions", "MGCA#13",
@@ -112,8 +121,8 @@ def faults() -> Iterator[Fault]:
                 _sinusoids(lambda s, width: _waves(s, width, 1000.0)))
     yield Fault("token-types-ignored", TYPES, "token types are taken as all zeros", "optimum#2062, optimum#2081",
                 _types(lambda s: 0 * s.site.batch.types), "the input is left out of an export or not handed on")
-    yield Fault("token-types-missing", TYPES, "no token-type embedding is added", "constructed", _times(0.0))
-    yield Fault("token-types-doubled", TYPES, "the token-type embedding is added twice", "constructed", _times(2.0))
+    yield Fault("token-types-missing", TYPES | SUMS, "no token-type embedding is added", "constructed", _times("token_type_embeddings", 0.0), "", (".token_type_embeddings", *SUMMED))
+    yield Fault("token-types-doubled", TYPES | SUMS, "the token-type embedding is added twice", "constructed", _times("token_type_embeddings", 2.0), "", (".token_type_embeddings", *SUMMED))
     yield Fault("token-types-shifted", TYPES, "token types are one too large", "constructed", _types(lambda s: s.site.batch.types + 1),
                 "segments counted from one")
     yield Fault("token-types-inverted", TYPES, "token types 0 and 1 are exchanged", "constructed", _types(lambda s: 1 - s.site.batch.types))

@@ -70,8 +70,9 @@ def faults() -> Iterator[Fault]:
         cause="a slip in 0.044715",
         parameter=Parameter("factor", lambda _: 0.044715, lambda _: 0.44715, _with_cubic),
     )
-    yield Fault("features-dropped", FUNCTIONS, "the second half of the intermediate features is zero", "constructed",
-                lambda step, _: Altered(step, _half), "a gated feed-forward layer's half")
+    yield Fault("features-dropped", FUNCTIONS | {"linear"}, "the second half of the intermediate features is zero", "constructed",
+                lambda step, _: Altered(step, _half), "a gated feed-forward layer's half",
+                ("intermediate.dense", "_act_fn"))
     for name, f, told in (
         ("pooler-activation-missing", lambda x: x, "the pooler has no tanh"),
         ("pooler-relu", lambda x: np.maximum(x, 0.0), "the pooler's activation is ReLU, not tanh"),

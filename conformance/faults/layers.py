@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered
-from conformance.faults.fault import Change, Fault, Place, parameters_of, with_parameters
+from conformance.faults.altered import Altered, Slack
+from conformance.faults.fault import Change, Fault, Parameter, Place, parameters_of, with_parameters
 from conformance.faults.norms import LAYER_OUTPUT, layer_input
+from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
+from conformance.oracle.propagation import propagated
 
 
 def _skipped(step: Step, place: Place) -> Step | None:
@@ -19,22 +21,35 @@ def _skipped(step: Step, place: Place) -> Step | None:
 
 def _repeated(step: Step, place: Place) -> Step | None:
     layer = step.site.activation.layer
-    return None if layer is None else Altered(step, lambda inner: _run(place, layer, inner.value))
+    if layer is None:
+        return None
+    again = _run(place, layer, step.value)
+    return Altered(step, lambda _: again[step.site.activation.name].value, slack=_rounded_on_the_way(place, again))
 
 
-def _run(place: Place, layer: int, hidden: Array) -> Array:
-    """The layer's output for another input."""
-    values = {layer_input(layer): hidden}
-    output = f"encoder.layer.{layer}.output.LayerNorm"
+def _run(place: Place, layer: int, hidden: Array) -> dict[str, Step]:
+    """The layer's steps for another input."""
+    values, steps = {layer_input(layer): hidden}, {}
     for name, row in place.network.table.items():
-        if row.layer == layer and output not in values:
-            values[name] = place.network.step(name, *(values[parent] for parent in row.parents)).value
-    return values[output]
+        if row.layer == layer:
+            steps[name] = place.network.step(name, *(values[parent] for parent in row.parents))
+            values[name] = steps[name].value
+    return steps
 
 
-def _clipped(inner: Step) -> Array:
-    deviation = inner.value.std()
-    return np.clip(inner.value, -deviation, deviation)
+def _rounded_on_the_way(place: Place, steps: dict[str, Step]) -> Slack:
+    """What the second pass rounds; its input's own rounding among it."""
+    first = next(iter(steps.values()))
+
+    def slack(arithmetic: Arithmetic, _: Array) -> Array:
+        entry = {p: arithmetic.storage.rounding_variance(v) for p, v in zip(first.site.activation.parents, first.parents, strict=True)}
+        return propagated(place.network.table, steps, entry, lambda name: steps[name].roundings(arithmetic))
+
+    return slack
+
+
+def _clipped(step: Step, limit: float) -> Step:
+    return Altered(step, lambda inner: np.clip(inner.value, -limit, limit))
 
 
 def _with_layer(which: Callable[[int, int], int]) -> Change:
@@ -56,11 +71,13 @@ def faults() -> Iterator[Fault]:
     """The faults of whole layers."""
     norm, parametrised = frozenset({"norm"}), frozenset({"norm", "linear"})
     yield Fault("layer-skipped", norm, "the layer is not run", "constructed", _skipped, "a loop that ends early, or a pruned layer",
-                LAYER_OUTPUT, far=True)
+                LAYER_OUTPUT, far=True, late=True)
     yield Fault("layer-repeated", norm, "the layer is run twice", "constructed", _repeated, "layers shared, or a list copied wrongly",
-                LAYER_OUTPUT, far=True)
-    yield Fault("hidden-clipped", norm, "the layer's output is clipped to one standard deviation", "constructed",
-                lambda step, _: Altered(step, _clipped), "", LAYER_OUTPUT)
+                LAYER_OUTPUT, far=True, late=True)
+    yield Fault(
+        "hidden-clipped", norm, "the layer's output is clipped to ±{value}", "constructed", only=LAYER_OUTPUT,
+        parameter=Parameter("limit", lambda step: float(np.abs(step.value).max()), lambda step: float(step.value.std()), _clipped),
+    )
     yield Fault("layer-neighbour", parametrised, "it has the parameters of the layer before (the first: of the second)", "constructed",
                 _with_layer(lambda i, _: i - 1 if i else 1), "names counted from one in a checkpoint's conversion")
     yield Fault("layers-shared", parametrised, "every layer has the parameters of the first", "constructed",

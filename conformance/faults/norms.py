@@ -8,9 +8,12 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.fault import Change, Fault, Parameter, Place, parameters_of, with_parameters
+from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
+from conformance.oracle.maps import Roundings
 from conformance.oracle.norm import Norm
+from conformance.oracle.step import elementwise
 
 NORMS = frozenset({"norm"})
 LAYER_OUTPUT = tuple(f"{digit}.output.LayerNorm" for digit in range(10))  # a layer's own, not its attention's
@@ -39,10 +42,17 @@ class _WithoutMean(Norm):
 
 class _OverPositions(Norm):
     @cached_property
-    def value(self) -> Array:
-        x = self._sum
-        normal = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + self.site.architecture.layer_norm_eps)
-        return np.asarray(normal * self.site.parameters["weight"] + self.site.parameters["bias"])
+    def _mean(self) -> Array:
+        return np.asarray(self._sum.mean(1, keepdims=True))
+
+    @cached_property
+    def _inverse(self) -> Array:
+        return np.asarray(1.0 / np.sqrt(self._sum.var(1, keepdims=True) + self.site.architecture.layer_norm_eps))
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Those of the features' norm, taken as independent: what rows share there features share here."""
+        own = super().roundings(arithmetic)
+        return elementwise(own.variance(), own.bound)
 
 
 def with_epsilon(step: Step, epsilon: float) -> Step:

@@ -25,9 +25,13 @@ def _tf32(x: Array, *, truncated: bool = False) -> Array:
 
 
 def _int8(weight: Array, axis: int | None) -> Array:
-    """weight to 255 levels, symmetric about 0, their distance max |w| / 127 of a tensor or of an output feature."""
-    step = np.abs(weight).max(axis, keepdims=axis is not None) / 127.0
-    return np.asarray(np.rint(weight / np.where(step > 0, step, 1.0)) * step)
+    """weight to 255 levels, symmetric about 0, their distance max |w| / 127 of a tensor or of an output feature.
+
+    In float32, as quantisers compute it: weights of few digits lie on ties.
+    """
+    w = weight.astype(np.float32)
+    step = np.abs(w).max(axis, keepdims=axis is not None) / np.float32(127.0)
+    return np.asarray(np.rint(w / np.where(step > 0, step, 1)) * step, np.float64)
 
 
 def _narrow(name: str) -> tuple[Rounding, Callable[[Array], Array]]:
@@ -50,7 +54,7 @@ def _in_format(name: str) -> Change:
     def change(step: Step, place: Place) -> Step | None:
         if not _is_narrower(name, place):
             return None
-        return Altered(_operands(step, rounding), lambda inner: inner.value, slack=variance)
+        return Altered(_operands(step, rounding), lambda inner: inner.value, slack=lambda _, value: variance(value))
 
     return change
 
@@ -78,7 +82,7 @@ def _result(name: str) -> Change:
     rounding, variance = _narrow(name)
 
     def change(step: Step, place: Place) -> Step | None:
-        return Altered(step, lambda inner: rounding(inner.value), slack=variance) if _is_narrower(name, place) else None
+        return Altered(step, lambda inner: rounding(inner.value), slack=lambda _, value: variance(value)) if _is_narrower(name, place) else None
 
     return change
 

@@ -88,6 +88,9 @@ def faults() -> Iterator[Fault]:
                     _exchanged(**{a: b, b: a}), "a fused product unpacked in another order", (f".{a}", f".{b}"))
     yield Fault("qkv-rotated", linear, "query has key's parameters, key value's and value query's", "constructed",
                 _exchanged(query="key", key="value", value="query"), "a fused product unpacked in another order", SELF)
+    yield Fault("next-sentence-order", LINEARS, "the two logits are exchanged", "transformers#836, transformers#524", _reversed,
+                "1 taken as is-next, BERT has 0", ("seq_relationship",))
+    yield Fault("class-labels-reversed", linear, "the class logits are in reverse order", "constructed", _reversed, "", ("classifier",))
     yield Fault("weight-transposed", LINEARS, "the weight is transposed", "DeepLearningExamples#528", _transposed,
                 "(in, out) kernels of TensorFlow and JAX loaded as (out, in)")
     yield Fault("weight-reversed", LINEARS, "the output features are in reverse order", "constructed", _reversed)
@@ -103,6 +106,3 @@ def faults() -> Iterator[Fault]:
     yield Fault("pooler-second-token", pooled, "the second token is read, not the first", "constructed", _second)
     yield Fault("pooler-missing", pooled, "the first token is handed on as it is", "codertimo/BERT-pytorch#95, candle#2601",
                 _handed_on, "a BERT without pooler", ("pooler.dense",))
-    yield Fault("next-sentence-order", LINEARS, "the two logits are exchanged", "transformers#836, transformers#524", _reversed,
-                "1 taken as is-next, BERT has 0", ("seq_relationship",))
-    yield Fault("class-labels-reversed", linear, "the class logits are in reverse order", "constructed", _reversed, "", ("classifier",))

@@ -36,7 +36,8 @@ def anatomy(step: Step, made: Array, sigma: Array, bound: Array | float, judged:
     Args:
         step: the oracle's step on the candidate's own parents.
         made: the candidate's array.
-        sigma, bound: of the noise of each element, random and deterministic, in the activation's own unit.
+        sigma: standard deviation of each element's random error.
+        bound: its largest deterministic error.
         judged: which elements count.
         limits: of RMS and of the largest error, in sigma: what an explanation must leave.
     """
@@ -44,7 +45,7 @@ def anatomy(step: Step, made: Array, sigma: Array, bound: Array | float, judged:
     case = Case(
         step,
         np.where(judged, made, step.value),
-        np.maximum(np.broadcast_to(sigma, shape), TINY),
+        np.maximum(sigma, np.abs(step.value) * np.finfo(np.float64).eps + TINY),  # an exact step is held to float64
         np.broadcast_to(np.asarray(bound, np.float64), shape),
         np.broadcast_to(judged, shape),
         limits,
@@ -52,12 +53,14 @@ def anatomy(step: Step, made: Array, sigma: Array, bound: Array | float, judged:
     if not case.judged.any():
         return Anatomy(Extent(0, 0))
     found, region = extent(case)
-    return Anatomy(found, makeup(Case(step, case.made, case.sigma, case.bound, region, limits)))
+    return Anatomy(found, makeup(case, region))
 
 
 def sentences(found: Anatomy) -> tuple[str, ...]:
     """Plain sentences: where, then what explains it, or what accounts for a share of it."""
-    return (told(found.extent), *(_sentence(f) for f in found.makeup))
+    there = "there " if found.extent.places else ""
+    made_of = [there + _sentence(f) for f in found.makeup] or ["nothing that was looked for accounts for the residual"]
+    return (told(found.extent), *made_of)
 
 
 def _sentence(finding: Finding) -> str:

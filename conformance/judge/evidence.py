@@ -78,11 +78,13 @@ class Explanation:
         faults: each with its own evidence, all the others in place.
         free: how many numbers were fitted.
         surprise: −ln of the residual's likelihood with them, as `Local.surprise`.
+        is_usual: whether each number is, within its error, what people usually have it wrong by.
     """
 
     faults: tuple[Filtered, ...]
     free: int
     surprise: float
+    is_usual: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,14 +124,20 @@ class Local:
     def alternatives(self) -> tuple[Explanation, ...]:
         """Explanations that cannot be told from the best on this batch.
 
-        They have as many faults and fitted numbers, and the residual is less likely under them by less than what a false alarm
-        is worth: ln 2/α, which is half the filters' threshold squared.
+        They have as many faults, no more fitted numbers that are not usual, and the residual is less likely under them by less
+        than what a false alarm is worth: ln 2/α, which is half the filters' threshold squared.
         """
         if not self.explanations:
             return ()
         best, *others = self.explanations
-        worth = self.filter_threshold**2 / 2.0
-        return tuple(o for o in others if o.free == best.free and o.surprise - best.surprise < worth)
+        worth, told = self.filter_threshold**2 / 2.0, {tuple(f.name for f in best.faults)}
+        alike = []
+        for other in others:
+            names = tuple(f.name for f in other.faults)
+            if names not in told and (other.free == best.free or other.is_usual) and other.surprise - best.surprise < worth:
+                told.add(names)
+                alike.append(other)
+        return tuple(alike)
 
     @property
     def passes(self) -> bool:

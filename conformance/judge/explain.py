@@ -2,15 +2,17 @@
 
 A set of faults explains an activation that fails when the activation passes once the oracle has them. Single faults are tried
 first; where none explains, the few that bring the oracle nearest to what was made are each tried together with every other, and
-so on (a beam search). The numbers of all of them are estimated together. What a set leaves is judged as a correct step's
+so on (a beam search). Of n faults whose effects are orthogonal the largest accounts for at least a share 1/n of what is left, so
+that a set that takes away less is not followed. The numbers of all of them are estimated together. What a set leaves is judged as a correct step's
 residual would be: by its RMS, by its largest error and by the filters that had called.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from conformance.faults import CATALOGUE
 from conformance.faults.fitted import FITTED
 from conformance.judge.directions import Direction
 from conformance.judge.evidence import Estimate, Explanation, Filtered
@@ -21,6 +23,7 @@ from conformance.numerics.formats import Array
 
 AT_ONCE = 3  # faults at one step; each more costs as many trials as there are faults, for each of the
 BEAM = 6  # sets that are followed further
+_RANK = {fault.name: i for i, fault in enumerate(CATALOGUE)}
 SWEEPS = 3  # of estimating each number given the others
 
 
@@ -54,29 +57,42 @@ class Question:
 
 @dataclass(frozen=True)
 class _Trial:
-    """Directions, each on top of those before, with the values of their parameters."""
+    """Directions, each on top of those before, with the values of their parameters, and what they leave."""
 
     struck: tuple[tuple[Direction, Estimate | None], ...]
     segment: Segment
     distance: float
+    allowed: float = 0.0
 
 
 def explanations(question: Question, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
     """Every smallest set of faults that explains what was made, fewest free numbers first, then the likeliest."""
     candidates = list(candidates)
     level = [_Trial((), question.segment, question.distance(question.segment))]
-    for _ in range(AT_ONCE):
-        trials = list(_extended(level, candidates, question))
+    for left in range(AT_ONCE, 0, -1):
+        trials = list(_extended(level, candidates, question, 1.0 - 1.0 / left))
+        if left < AT_ONCE:  # the numbers of several faults depend on one another
+            nearest = sorted(trials, key=lambda t: t.distance)[:BEAM]
+            trials = [replace(_refined(t, question), allowed=t.allowed) for t in nearest]
         found = [trial for trial in trials if _explains(trial.segment, question)]
         if found:
-            told = (_told(trial, question) for trial in found)
-            return tuple(sorted(told, key=lambda e: (e.free, e.surprise)))
-        level = sorted(trials, key=lambda trial: trial.distance)[:BEAM]
+            return _ordered([_told(trial, question) for trial in found], question)
+        level = sorted((t for t in trials if t.distance <= t.allowed), key=lambda t: t.distance)[:BEAM]
     return tuple(_by_fitting(question))
 
 
-def _extended(level: Sequence[_Trial], candidates: Sequence[Direction], question: Question) -> Iterator[_Trial]:
-    """Every set with one fault more that is nearer to what was made."""
+def _ordered(found: Sequence[Explanation], question: Question) -> tuple[Explanation, ...]:
+    """Fewest free numbers first, usual ones before others, then the likeliest; the catalogue's order where likelihood cannot tell."""
+    ranked = sorted(found, key=lambda e: (e.free, not e.is_usual, e.surprise))
+    best = ranked[0]
+    worth = question.threshold**2 / 2.0  # of a false alarm, in nats: ln 2/α
+    alike = [e for e in ranked if (e.free, e.is_usual) == (best.free, best.is_usual) and e.surprise - best.surprise < worth]
+    told = sorted(alike, key=lambda e: sorted(_RANK[f.name] for f in e.faults))
+    return (*told, *(e for e in ranked if e not in alike))
+
+
+def _extended(level: Sequence[_Trial], candidates: Sequence[Direction], question: Question, leaving: float) -> Iterator[_Trial]:
+    """Every set with one fault more that is nearer to what was made; it is followed if it leaves at most that share."""
     seen: set[frozenset[tuple[str, str]]] = set()
     for trial in level:
         have = frozenset((d.fault.name, d.step) for d, _ in trial.struck)
@@ -87,7 +103,7 @@ def _extended(level: Sequence[_Trial], candidates: Sequence[Direction], question
             seen.add(now)
             extended = _with(trial, candidate, question)
             if extended is not None and extended.distance < trial.distance:
-                yield extended
+                yield replace(extended, allowed=leaving * trial.distance)
 
 
 def _with(trial: _Trial, candidate: Direction, question: Question) -> _Trial | None:
@@ -97,10 +113,9 @@ def _with(trial: _Trial, candidate: Direction, question: Question) -> _Trial | N
     estimate = None
     if added.parameter is not None:
         estimate = estimated(added, question.made, question.noise, question.noise_of, question.threshold)
-        if estimate is None:
+        if estimate is None or estimate.value == estimate.right:
             return None
-    extended = _made_of((*trial.struck, (added, estimate)), question)
-    return _refined(extended, question) if extended and trial.struck else extended
+    return _made_of((*trial.struck, (added, estimate)), question)
 
 
 def _made_of(struck: Sequence[tuple[Direction, Estimate | None]], question: Question) -> _Trial | None:
@@ -164,7 +179,8 @@ def _told(trial: _Trial, question: Question) -> Explanation:
             own = Filtered(known.fault.name, known.step, found.amplitude, found.z, found.expected_z)
             filtered.append(own.as_detected(True, estimate))
     free = sum(estimate is not None for _, estimate in trial.struck)
-    return Explanation(tuple(filtered), free, question.surprise(trial.segment))
+    usual = all(e is None or abs(e.value - e.wrong) <= question.threshold * e.deviation for _, e in trial.struck)
+    return Explanation(tuple(filtered), free, question.surprise(trial.segment), usual)
 
 
 def _by_fitting(question: Question) -> Iterator[Explanation]:

@@ -7,8 +7,10 @@ import numpy as np
 
 from conformance.judge.makeup.case import Case
 from conformance.judge.selection import Mask
-from conformance.judge.words import listed, plural
+from conformance.judge.words import listed
 from conformance.oracle import Step
+
+FEW = 3  # elements that are counted, where more are told as a share
 
 _BY_HEAD = (".query", ".key", ".value", ".context")  # ends of names of activations whose features are heads side by side
 _SIDES = ("keys before the query", "each query's own key", "keys after the query")
@@ -19,7 +21,7 @@ class Place:
     """Slices of one axis that hold all of the residual.
 
     Attributes:
-        axis: `batch row`, `position`, `head`, `query`, `key`, `feature`, `feature of a head` or `side` (of the key, seen from the query).
+        axis: `batch row`, `position`, `head`, `query`, `key`, `feature`, `feature of a head` or `side` (key's, from the query).
         indices: the affected ones.
         size: how many there are.
         words: the same for people.
@@ -89,7 +91,8 @@ def _without_repetition(places: tuple[Place, ...]) -> tuple[Place, ...]:
     size = within.size if within else features.size // (by_head.size if by_head else 1)
     inner = within.indices if within else range(size)
     same = {h * size + i for h in heads for i in inner} == set(features.indices)
-    drop = ("feature",) if same else ("head", "feature of a head")
+    alone = by_head is not None and within is not None and len(by_head.indices) == 1
+    drop = ("feature",) if same and not alone else ("head", "feature of a head")
     return tuple(p for p in places if p.axis not in drop)
 
 
@@ -135,7 +138,7 @@ def _side_view(length: int) -> _View:
     side = np.sign(np.arange(length) - np.arange(length)[:, None]) + 1
 
     def collapse(mask: Mask) -> Mask:
-        pairs = mask.reshape(-1, length, length).any(0)
+        pairs: Mask = np.asarray(mask.reshape(-1, length, length).any(0))
         return np.array([pairs[side == s].any() for s in range(len(_SIDES))])
 
     return _View("side", collapse, lambda s: s[side])
@@ -145,10 +148,6 @@ def told(found: Extent) -> str:
     """The extent as a sentence."""
     if not found.beyond:
         return f"none of {found.judged} judged elements is beyond the threshold by itself: the error is spread over them"
-    share = f"{100.0 * found.share:.3g} % of {found.judged} judged elements" if found.beyond > 3 else _few(found)
-    where = ", ".join(p.words for p in found.places)
-    return f"beyond the threshold are {share}" + (f", all at {where}" if where else ", along every axis everywhere")
-
-
-def _few(found: Extent) -> str:
-    return f"{found.beyond} {plural('element') if found.beyond > 1 else 'element'} of {found.judged} judged"
+    count = f"{100.0 * found.share:.3g} %" if found.beyond > FEW else str(found.beyond)
+    where = f"all at {', '.join(p.words for p in found.places)}" if found.places else "along every axis everywhere"
+    return f"{count} of {found.judged} judged elements {'is' if count == '1' else 'are'} beyond the threshold, {where}"

@@ -107,19 +107,24 @@ def estimated(direction: Direction, made: Array, noise: Noise, noise_of: NoiseOf
     if abs(found.z) <= threshold:
         return Estimate(parameter.name, right, wrong, right, found.deviation * abs(wrong - right))
     start = right + found.amplitude * (wrong - right)
-    return fitted(direction, parameter, made, noise_of, start if start > parameter.least else wrong)
+    return fitted(direction, parameter, made, noise_of, start)
 
 
 def fitted(direction: Direction, parameter: Parameter, made: Array, noise_of: NoiseOf, start: float) -> Estimate:
-    """The parameter by weighted least squares, Gauss–Newton from `start`; each step under its own value's noise."""
+    """The parameter by weighted least squares, Gauss–Newton from `start`, under the noise of a value within a factor of two."""
     step = direction.base.steps[direction.step]
-    right, wrong, value, deviation = parameter.right(step), parameter.wrong(step), start, math.inf
+    right, wrong, deviation = parameter.right(step), parameter.wrong(step), math.inf
+    value = start if start > parameter.least else wrong
+    noise, noise_at = None, math.inf
     for _ in range(NEWTON_STEPS):
         nudge = NUDGE * (abs(value) or abs(wrong - right))
         segment, nudged = direction.struck(value), direction.struck(value + nudge)
         assert segment is not None
         assert nudged is not None
-        found = project(made - segment.value, (nudged.value - segment.value) / nudge, noise_of(segment))
+        # Ratios of distances to the least value, which the noise may depend on.
+        if noise is None or not 0.5 <= (value - parameter.least) / (noise_at - parameter.least) <= 2.0:
+            noise, noise_at = noise_of(segment), value
+        found = project(made - segment.value, (nudged.value - segment.value) / nudge, noise)
         if found is None:
             break
         deviation = found.deviation

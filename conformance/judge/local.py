@@ -15,7 +15,7 @@ from conformance.judge.explain import Question, explanations
 from conformance.judge.filters import matched
 from conformance.judge.noise import Noise, of_exact, of_segment
 from conformance.judge.segment import Segment
-from conformance.judge.selection import Mask, independent_rows
+from conformance.judge.selection import Mask, explained_elements, independent_rows
 from conformance.judge.statistics import max_threshold, projection_threshold, rms_threshold, share
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Format
@@ -31,16 +31,25 @@ def locally(
     passes as captured would pass as well.
     """
     near = list(directions(network, segment, hypotheses[0].arithmetic.storage))
-    found: list[Local] = []
+    found: list[tuple[Local, Question]] = []
     passed: set[str] = set()
     for hypothesis in hypotheses:
         if hypothesis.arithmetic.rounding in passed:
             continue
-        local = _under(hypothesis, network, segment, made, judged, near, share(2 + len(near), alpha))
+        local, question = _under(hypothesis, network, segment, made, judged, near, share(2 + len(near), alpha))
         if local.passes:
             passed.add(local.arithmetic)
-        found.append(local)
-    return tuple(found)
+        found.append((local, question))
+    if passed:
+        # Within a wider arithmetic's noise there is no number got wrong that no filter has called.
+        fixed = [d for d in near if d.parameter is None]
+        return tuple(replace(one, explanations=() if one.passes else explanations(q, [*q.called, *fixed])) for one, q in found)
+    storage = hypotheses[0].arithmetic.storage
+    late = list(directions(network, segment, storage, late=True))
+    return tuple(
+        replace(one, explanations=explanations(q, [*near, *late, *suspects(network, segment, storage, made, q.noise)]))
+        for one, q in found
+    )
 
 
 def _under(
@@ -51,15 +60,18 @@ def _under(
     judged: Mask,
     near: Sequence[Direction],
     alpha: float,
-) -> Local:
+) -> tuple[Local, Question]:
+    """The judgement under one hypothesis, and the question that is asked where it fails."""
     rows = _independent(hypothesis, network, segment, judged)
     limits = Limits(rms_threshold(rows, alpha), max_threshold(int(judged.sum()), alpha), projection_threshold(alpha))
 
-    def noise_of(faulty: Segment) -> Noise:
-        return of_segment(faulty, hypothesis, judged)
+    noise = of_segment(segment, hypothesis, judged)
+    explained = explained_elements(network.table[segment.name], network.batch, made.shape)
 
-    noise = noise_of(segment)
-    filters = [(d, matched(d, made, noise, noise_of, limits.filter, limits.max)) for d in near]
+    def noise_of(faulty: Segment) -> Noise:
+        return of_segment(faulty, hypothesis, explained)
+
+    filters = [(d, f) for d in near if (f := matched(d, made, noise, noise_of, limits.filter, limits.max))]
     local = Local(
         str(hypothesis),
         hypothesis.arithmetic.rounding,
@@ -68,11 +80,9 @@ def _under(
         limits.rms,
         limits.max,
         limits.filter,
-        tuple(f for _, f in filters if f),
+        tuple(f for _, f in filters),
     )
-    if local.passes:
-        return local
-    question = Question(
+    return local, Question(
         segment,
         made,
         noise,
@@ -80,11 +90,8 @@ def _under(
         noise_of,
         lambda faulty: limits.allow(_local_error(made - faulty.value, noise_of(faulty))),
         lambda faulty: _surprise(made - faulty.value, noise_of(faulty)) * rows,
-        [d for d, f in filters if f and f.detected],
+        [d for d, f in filters if f.detected],
     )
-    storage = hypothesis.arithmetic.storage
-    further = [*directions(network, segment, storage, late=True), *suspects(network, segment, storage, made, noise)]
-    return replace(local, explanations=explanations(question, [*near, *further]))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from conformance.numerics.arithmetic import Arithmetic, Hypothesis
 from conformance.numerics.formats import FORMATS, Array, Format
 from conformance.oracle import Network, Step
 from conformance.oracle.maps import Roundings
+from conformance.oracle.propagation import propagated
 
 ORACLE = FORMATS["float64"]
 
@@ -104,23 +105,10 @@ class Segment:
         return {n: rounding(v) for n, v in self.leaves.items() if self._network.table[n].parents}
 
     def propagate(self, leaves: Mapping[str, Array], hypothesis: Hypothesis | None = None) -> Array:
-        """Elementwise variance of the result, for leaves of these variances and, given a hypothesis, every step's roundings.
-
-        A hidden step's deterministic bound b enters as a variance b²: its error has a sign that is fixed, but the weights that
-        later steps sum it with have signs that know nothing of it, so that it adds up as random terms of that size do.
-        """
-        variances = dict(leaves)
-        for n in self._names:
-            step, total = self.steps[n], np.zeros(())
-            for parent, jacobian in zip(self._network.table[n].parents, step.jacobians(), strict=True):
-                if parent in variances:
-                    total = total + jacobian.variance(variances[parent])
-            if hypothesis is not None:
-                own = self._own(n, hypothesis.arithmetic)
-                total = total + own.variance() + (0.0 if n == self.name else np.square(own.bound))
-            if np.ndim(total) or total:
-                variances[n] = total
-        return np.broadcast_to(variances.get(self.name, np.zeros(())), self.value.shape)
+        """Elementwise variance of the result, for leaves of these variances and, given a hypothesis, every step's roundings."""
+        arithmetic = hypothesis.arithmetic if hypothesis else None
+        own = None if arithmetic is None else lambda name: self._own(name, arithmetic)
+        return propagated(self._network.table, self.steps, leaves, own)
 
     def bound(self, hypothesis: Hypothesis) -> Array | float:
         """Largest deterministic error of the last step."""

@@ -27,6 +27,13 @@ def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Ma
     return np.broadcast_to(keep, shape)
 
 
+def explained_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Mask:
+    """True where a fault has to account for what was made: what is judged, and the probabilities of masked keys, which must be 0."""
+    if row.kind == "probs":
+        return np.broadcast_to(batch.mask[:, None, :, None], shape)
+    return judged_elements(row, batch, shape)
+
+
 def independent_rows(row: Activation, batch: Batch, heads: int, *, coupled: bool) -> int:
     """How many groups of elements have independent roundings, if no inputs repeat.
 

@@ -23,11 +23,12 @@ def plural(noun: str) -> str:
 def number(value: float, deviation: float) -> str:
     """`2.000 ± 0.001`: as many decimals as the error leaves, at most six."""
     if not deviation > 0.0 or not math.isfinite(deviation):
-        return f"{value:.6g}"
-    if abs(value) < 1e-4:
-        return f"{value:.2g} ± {deviation:.1g}"
+        return f"{value:.6g}".replace("-", "−")
+    if near(value, deviation, 0.0):
+        return f"0 ± {deviation:.1g}"
     decimals = min(max(1 - math.floor(math.log10(deviation)), 0), 6)
-    return f"{value:.{decimals}f} ± {deviation:.1g}"
+    told = f"{value:.2g}" if abs(value) < 1e-4 else f"{value:.{decimals}f}"
+    return f"{told.replace('-', '−', 1)} ± {deviation:.1g}"
 
 
 def near(value: float, deviation: float, goal: float) -> bool:
@@ -63,11 +64,7 @@ def _simple_numbers(a: Architecture) -> Iterator[tuple[str, float]]:
     for n in (2, 3, 5, 6, 7):
         yield f"√{n}", math.sqrt(n)
         yield f"1/√{n}", 1.0 / math.sqrt(n)
-    for what, size in (
-        ("the head size", a.head_size),
-        ("the hidden size", a.hidden_size),
-        ("the number of heads", a.num_attention_heads),
-    ):
+    for what, size in (("the head size", a.head_size), ("the hidden size", a.hidden_size)):
         if size > 1:
             yield f"{what}", float(size)
             yield f"1/({what})", 1.0 / size

@@ -14,6 +14,7 @@ import torch
 
 from conformance import Seen, check, golden_of, load_golden
 from conformance.batch import Batch
+from conformance.benchmarks.detection.bert import Candidate
 from conformance.checks.catalogue import CHECKS, run
 from conformance.cli import main
 from conformance.oracle.products import partial_squares
@@ -21,7 +22,6 @@ from conformance.records import read
 from conformance.report.junit import junit
 from conformance.report.markdown import markdown
 from conformance.report.telling import results_of
-from conformance.tests.functional import Functional
 from conformance.tests.planted import Planted, epsilon
 from implementations.hugging_face import HuggingFace
 from implementations.making_bert import making_bert
@@ -228,7 +228,7 @@ def test_hostile_texts_stay_texts_in_markdown_and_junit() -> None:
 def result_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Results of a pass and of a failure of the same name."""
     files = {}
-    for name, candidate in (("pass", Functional()), ("fail", Planted(epsilon(0)))):
+    for name, candidate in (("pass", Candidate()), ("fail", Planted(epsilon(0)))):
         folder = tmp_path_factory.mktemp(name)
         globals()["same"] = candidate
         main(["run", "-i", "conformance.tests.test_attacks:same", "--golden", "tiny", "--out", str(folder)])

@@ -10,9 +10,10 @@ import torch
 from conformance import check as judge
 from conformance import golden_of, load_golden
 from conformance.batch import Batch
+from conformance.benchmarks.detection.bert import Candidate
+from conformance.benchmarks.detection.rewritten import places
 from conformance.checks.catalogue import CHECKS, named, run
 from conformance.errors import UnknownNameError
-from conformance.tests.functional import Functional, Pieces
 from conformance.tests.planted import Planted, epsilon, unscaled
 from implementations.hugging_face import HuggingFace
 
@@ -61,15 +62,15 @@ def _needs_company(_: Any, batch: Any, name: str, value: Any) -> Any:
     return value * 1.001 if len(batch.input_ids) == 1 and name == "pooler.dense" else value
 
 
-def _no_norm(x: Any, weight: Any, bias: Any, eps: float, name: str) -> Any:
-    return x * weight + bias
+def _no_norm(norm: Any, x: Any) -> Any:
+    return x * norm.weight + norm.bias
 
 
 BROKEN = {
     "values": Planted(epsilon(0)),
     "outputs": Planted(unscaled(1)),
     "stages": Planted(unscaled(0)),
-    "moments": Functional(Pieces(norm=_no_norm)),
+    "moments": Candidate((places.norms(_no_norm),)),
     "omitted-inputs": _Around(before=_need_types),
     "masked-row": _Around(after=_poison),
     "row-by-row": _Around(after=_needs_company),
@@ -92,8 +93,7 @@ def test_the_check_catches_its_broken_candidate(name: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", CHECKS)
 def test_the_check_lets_an_unusual_but_correct_candidate_through(name: str, dtype: str) -> None:
-    candidate = HuggingFace("sdpa") if name in ("omitted-inputs", "masked-row") else Functional(computes="float32")
-    result = run(named(name), candidate, "tiny", "cpu", dtype)
+    result = run(named(name), Candidate(computes="float32"), "tiny", "cpu", dtype)
     assert result.outcome == "pass", result.reason
 
 

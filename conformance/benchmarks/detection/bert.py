@@ -4,7 +4,7 @@ The module at `encoder.layer.0.attention.self.scores` computes the activation of
 method of one overridden, or parameters exchanged.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,20 +13,17 @@ from torch import Tensor, nn
 from conformance.activations import table
 from conformance.architecture import Architecture
 from conformance.batch import TorchBatch
+from conformance.benchmarks.detection.heads import Classifier, Pooler, PretrainingHeads
 from conformance.benchmarks.detection.steps import (
     ACTIVATIONS,
     Context,
     Inputs,
     LayerNorm,
     Linear,
-    LogProbsLoss,
-    LogSoftmax,
-    Loss,
     Pointwise,
     PositionLookup,
     Probabilities,
     Scores,
-    SentenceLinear,
     SinusoidLookup,
     Sum,
     TokenTypeLookup,
@@ -162,110 +159,6 @@ class Encoder(nn.Module):
         return hidden
 
 
-class Pooler(nn.Module):
-    """tanh(W x₀ + b): (B, S, H) -> (B, H)."""
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__()
-        self.dense = SentenceLinear(a.hidden_size, a.hidden_size)
-        self.activation = Pointwise(torch.tanh)
-
-    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Of the first token."""
-        pooled: Tensor = self.activation(self.dense(hidden, mask))
-        return pooled
-
-
-class Transform(nn.Module):
-    """LayerNorm(f(W x + b)), before the masked-LM decoder."""
-
-    def __init__(self, a: Architecture) -> None:
-        super().__init__()
-        self.dense = Linear(a.hidden_size, a.hidden_size)
-        self.transform_act_fn = Pointwise(ACTIVATIONS[a.hidden_act])
-        self.LayerNorm = LayerNorm(a.hidden_size, a.layer_norm_eps)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Projected, activated, normalised."""
-        hidden = self.LayerNorm(self.transform_act_fn(self.dense(hidden)))
-        return hidden
-
-
-class Predictions(nn.Module):
-    """The masked-LM head: a transform and a decoder tied to the word embeddings; plain, a decoder of its own and a log-softmax."""
-
-    def __init__(self, a: Architecture, words: WordLookup) -> None:
-        super().__init__()
-        plain = "plain_masked_lm" in a.heads
-        self.transform = None if plain else Transform(a)
-        self.decoder = Linear(a.hidden_size, a.vocab_size)
-        if not plain:
-            self.decoder.weight = words.weight
-        self.log_probs = LogSoftmax() if plain else None
-        self.loss = LogProbsLoss() if plain else Loss()
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """(B, S, H) -> (B, S, V): what the loss is taken of."""
-        logits: Tensor = self.decoder(self.transform(hidden) if self.transform else hidden)
-        return self.log_probs(logits) if self.log_probs else logits
-
-
-class Classifier(Linear):
-    """Class logits of the pooled sentence, with their loss: (B, H) -> (B, C)."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__(inputs, outputs)
-        self.loss = Loss()
-
-
-class PlainClassifier(SentenceLinear):
-    """The same of the first token's hidden state, with a log-softmax."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__(inputs, outputs)
-        self.log_probs = LogSoftmax()
-        self.loss = LogProbsLoss()
-
-
-class PretrainingHeads(nn.Module):
-    """The heads masked-LM and next-sentence, as far as the architecture has them, and the sum of their losses."""
-
-    def __init__(self, a: Architecture, words: WordLookup) -> None:
-        super().__init__()
-        width = a.hidden_size
-        self.predictions = Predictions(a, words) if {"masked_lm", "plain_masked_lm"} & set(a.heads) else None
-        self.seq_relationship: Classifier | PlainClassifier | None = None
-        if "next_sentence" in a.heads:
-            self.seq_relationship = Classifier(width, 2)
-        elif "plain_next_sentence" in a.heads:
-            self.seq_relationship = PlainClassifier(width, 2)
-        self.loss = Sum()
-
-    def pair(self, hidden: Tensor, pooled: Tensor | None, mask: Tensor) -> Tensor:
-        """(B, 2): what the next-sentence loss is taken of."""
-        head = self.seq_relationship
-        if isinstance(head, PlainClassifier):
-            log_probs: Tensor = head.log_probs(head(hidden, mask))
-            return log_probs
-        assert head is not None
-        logits: Tensor = head(pooled)
-        return logits
-
-    def forward(self, hidden: Tensor, pooled: Tensor | None, inputs: Inputs) -> None:
-        """Logits always, losses where there are labels."""
-        losses = []
-        if self.predictions:
-            tokens = self.predictions(hidden)
-            if labelled(inputs.labels):
-                losses.append(self.predictions.loss(tokens, inputs.labels))
-        if self.seq_relationship:
-            pair = self.pair(hidden, pooled, inputs.mask)
-            if labelled(inputs.next_sentence_label):
-                losses.append(self.seq_relationship.loss(pair, inputs.next_sentence_label))
-        if len(losses) == 2:
-            self.loss(*losses)
-
-
 class Bert(nn.Module):
     """The whole of an architecture, with every head that it names; parameters are to be loaded."""
 
@@ -343,18 +236,21 @@ class Candidate:
     exposes: Callable[[str], bool] = _everything
     computes: str | None = None
 
-    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[TorchBatch], dict[str, Tensor]]:
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[TorchBatch], Mapping[str, Tensor]]:
         """The module with its parameters as `dtype` holds them, changed, and listened to."""
-        model = self.build(checkpoint, device, dtype)
+        return self.runner(self.build(checkpoint, device, dtype), dtype)
+
+    def runner(self, model: Bert, dtype: str) -> Callable[[TorchBatch], dict[str, Tensor]]:
+        """Runs the module and hands on what its steps make."""
         found = recording(model)
 
-        def runner(batch: TorchBatch) -> dict[str, Tensor]:
+        def run(batch: TorchBatch) -> dict[str, Tensor]:
             found.clear()
             with torch.no_grad():
                 model(batch)
             return {name: made.to(getattr(torch, dtype)) for name, made in found.items() if self.exposes(name)}
 
-        return runner
+        return run
 
     def build(self, checkpoint: Checkpoint, device: str, dtype: str) -> Bert:
         """The module, changed."""

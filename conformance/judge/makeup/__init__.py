@@ -1,38 +1,43 @@
 """What a residual is made of: what was made, out of the right value and the step's own ingredients."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from conformance.judge.makeup.arrangement import permutations, rearrangements
 from conformance.judge.makeup.case import Case, Finding, Number
-from conformance.judge.makeup.degenerate import constant, few_elements, not_finite
+from conformance.judge.makeup.degenerate import constant, few_elements, not_finite, zeroed
 from conformance.judge.makeup.gains import gains, gains_and_shifts, shifts
 from conformance.judge.makeup.inner import scaled_parents
-from conformance.judge.makeup.maps import linear_maps, other_functions
+from conformance.judge.makeup.maps import linear_maps, other_functions, transposed_weight
 from conformance.judge.makeup.residue import fewer_bits, larger_noise
 from conformance.judge.makeup.terms import multiples, terms
+from conformance.judge.selection import Mask
 
 __all__ = ["Case", "Finding", "Number", "makeup"]
 
 # By how much each leaves free: what explains with few numbers is not looked for with more.
 _STAGES: tuple[tuple[Callable[[Case], Iterator[Finding]], ...], ...] = (
-    (few_elements, constant, multiples, rearrangements),
+    (constant, multiples, rearrangements, transposed_weight),
     (permutations, terms, scaled_parents),
     (shifts, gains, gains_and_shifts),
     (linear_maps, other_functions),
-    (fewer_bits,),
+    (fewer_bits, zeroed),
     (larger_noise,),
 )
 
 
-def makeup(case: Case) -> tuple[Finding, ...]:
-    """Findings that explain what was made, with as few free numbers as any; or, where none does, those that account for a share.
-
-    Of the latter, each accounts for more than all that leave fewer numbers free, and for more than chance would.
+def makeup(case: Case, region: Mask) -> tuple[Finding, ...]:
+    """Findings that explain what was made in the affected region, with as few free numbers as any; or, where none does, those that
+    account for a share: each for more than all that leave fewer numbers free, and for more than chance would.
     """
-    broken = not_finite(case)
-    if broken:
-        return (broken,)
+    broken = not_finite(case) or few_elements(case)
+    return (broken,) if broken else _described(case if region is case.judged else replace(case, judged=region))
+
+
+def _described(case: Case) -> tuple[Finding, ...]:
+    if not case.count:
+        return ()  # thinning left none of the few elements that are judged
     partial: list[Finding] = []
     for stage in _STAGES:
         found = list(chain.from_iterable(look(case) for look in stage))

@@ -4,115 +4,140 @@ Along an axis, each slice i of what was made is matched with the slice p(i) of t
 map p is then told by rule where one fits (reversed, shifted, exchanged, interleaved), and tried on every element.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from conformance.judge.makeup.case import Case, Finding, Noise
-from conformance.judge.makeup.order import Places, is_order, rules, told
+from conformance.judge.makeup.case import Case, Finding, Noise, Places
+from conformance.judge.makeup.order import is_order, rules, told
+from conformance.judge.selection import Mask
 from conformance.judge.words import plural
 from conformance.numerics.formats import Array
-from conformance.oracle.products import merge_heads, split_heads
 
 LONGEST = 4096  # an axis of which every pair of slices is compared: n² float64 distances are 128 MB then
-COLUMNS = 2**16  # elements of a slice that are compared, over the axis' length; at least LEAST_COLUMNS
+COLUMNS = 2**16  # elements of all slices that are compared; of each at least LEAST_COLUMNS
 LEAST_COLUMNS = 48  # far more than needed to tell n slices apart: a match by chance in each is as rare as noise is small
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Axis:
-    """One way of cutting arrays into slices: `cut` brings the axis to the front, `paste` back."""
+    """Slices along one axis of an array's view: axis `along` of the shape `view`, which is the result's own shape but for heads."""
 
     name: str
-    cut: Callable[[npt.NDArray[np.generic]], npt.NDArray[np.generic]]
-    paste: Callable[[Array], Array]
+    along: int
+    view: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        """How many slices."""
+        return self.view[self.along]
 
 
 def permutations(case: Case) -> Iterator[Finding]:
     """Along every axis, and by head where features are heads side by side; linear steps also before their bias is added."""
     bias = case.step.site.parameters.get("bias", np.zeros(()))
     for axis in _axes(case):
-        offsets = [np.zeros(()), bias] if axis.name in ("feature", "head") and np.any(bias) and bias.ndim else [np.zeros(())]
-        for offset in offsets:
-            yield from _along(case, axis, offset)
+        yield from _along(case, axis, np.zeros(()))
+        if axis.name in ("head", "feature") and np.any(bias):
+            yield from _along(case, axis, bias)
 
 
 def rearrangements(case: Case) -> Iterator[Finding]:
     """Axes exchanged: transposed where they are of equal length, or read in another order where they are not."""
-    for words, change in _changes(case):
-        model = case.rows(change(case.right))
-        noise = Noise(case.rows(change(case.sigma)), case.rows(change(case.bound)))
+    for words, view, order in _exchanges(case):
+        source = _exchanged(case, view, order)
+        noise = Noise(case.at(case.sigma, source), case.at(case.bound, source))
         kind = "transpose" if words.startswith("transposed") else "rearranged"
-        yield case.tried(kind, f"made is the right value {words}", model, noise)
+        yield case.tried(kind, f"made is the right value {words}", case.at(case.right, source), noise)
 
 
-def _changes(case: Case) -> Iterator[tuple[str, Callable[[Array], Array]]]:
+def _exchanges(case: Case) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """In words, and as x.reshape(view).transpose(order), read as if of the result's shape."""
     axes, shape, heads = case.step.site.activation.axes, case.right.shape, case.step.site.architecture.num_attention_heads
     for i in range(len(axes)):
         for j in range(i + 1, len(axes)):
-            how = f"{'transposed' if shape[i] == shape[j] else 'read as if laid out'} with {axes[i]} and {axes[j]} exchanged"
             if shape[i] > 1 and shape[j] > 1:
-                yield how, lambda x, i=i, j=j: np.ascontiguousarray(x.swapaxes(i, j)).reshape(shape)  # type: ignore[misc]
+                order = [j if k == i else i if k == j else k for k in range(len(axes))]
+                how = "transposed" if shape[i] == shape[j] else "read as if laid out"
+                yield f"{how} with {axes[i]} and {axes[j]} exchanged", shape, tuple(order)
     if axes == ("batch", "position", "feature") and shape[-1] % heads == 0 and heads > 1 and shape[1] > 1:
         batch, length, width = shape
         size = width // heads
-        yield "with heads merged before they were moved behind positions", lambda x: split_heads(x, heads).reshape(shape)
-        yield "split by reshape, heads not moved before positions", lambda x: merge_heads(x.reshape(batch, heads, length, size))
+        yield "with heads merged before they were moved behind positions", (batch, length, heads, size), (0, 2, 1, 3)
+        yield "split by reshape, heads not moved before positions", (batch, heads, length, size), (0, 2, 1, 3)
+
+
+def _exchanged(case: Case, view: tuple[int, ...], order: tuple[int, ...]) -> tuple[Places, ...]:
+    """Coordinates in x of what stands at the case's coordinates in x.reshape(view).transpose(order).reshape(x.shape)."""
+    shape = case.made.shape
+    flat = np.ravel_multi_index(np.broadcast_arrays(*case.coordinates), shape)
+    there = np.unravel_index(flat, tuple(view[k] for k in order))
+    back = [there[order.index(k)] for k in range(len(view))]
+    return tuple(np.unravel_index(np.ravel_multi_index(back, view), shape))
 
 
 def _axes(case: Case) -> Iterator[_Axis]:
-    row, shape = case.step.site.activation, case.right.shape
-    heads = case.step.site.architecture.num_attention_heads
+    row, shape, heads = case.step.site.activation, case.right.shape, case.step.site.architecture.num_attention_heads
     if row.axes[-1:] == ("feature",) and heads > 1 and shape[-1] % heads == 0 and ".attention.self." in row.name:
-        split = (-1, heads, shape[-1] // heads)
-        yield _Axis(
-            "head",
-            lambda x: x.reshape(split).swapaxes(0, 1),
-            lambda x: np.ascontiguousarray(x.swapaxes(0, 1)).reshape(shape),
-        )
-    for number, axis in enumerate(row.axes):
-        if 1 < shape[number] <= LONGEST:
-            yield _Axis(
-                "batch row" if axis == "batch" else axis,
-                lambda x, n=number: np.moveaxis(x, n, 0),  # type: ignore[misc]
-                lambda x, n=number: np.moveaxis(x, 0, n),  # type: ignore[misc]
-            )
+        yield _Axis("head", len(shape) - 1, (*shape[:-1], heads, shape[-1] // heads))
+    for along, axis in enumerate(row.axes):
+        if 1 < shape[along] <= LONGEST:
+            yield _Axis("batch row" if axis == "batch" else axis, along, shape)
 
 
 def _along(case: Case, axis: _Axis, offset: Array) -> Iterator[Finding]:
-    made, right = (axis.cut(np.broadcast_to(x - offset, case.made.shape)) for x in (case.made, case.right))
-    judged, sigma, bound = (axis.cut(x) for x in (case.judged, case.sigma, case.bound))
-    counted = judged.reshape(len(judged), -1).any(1)
-    places, own = _nearest(made, right, sigma, judged), np.arange(len(made))
-    wrong = axis.cut(case.scaled).reshape(len(made), -1).max(1) > case.limits[1]
-    places = np.where(counted & wrong, places, own)
-    if np.array_equal(places, own):
-        return
+    own, wrong = np.arange(axis.length), _slices(case, axis, case.judged & (case.scaled > case.limits[1]))
+    places = np.where(wrong, _nearest(case, axis, offset), own)
     moved = np.flatnonzero(places != own)
+    if not len(moved):
+        return
+    counted = _slices(case, axis, case.judged)
     for rule, guess in rules(axis.name, places, moved, case.step.site.architecture):
         found = np.where(counted, guess, own)
-        model = case.rows(axis.paste(right[found]) + offset)
-        noise = Noise(case.rows(axis.paste(sigma[found])), case.rows(axis.paste(bound[found])))
         before = " before the bias is added" if np.any(offset) else ""
-        kind, freedom = ("permutation" if is_order(found) else "gather"), 1 if rule else len(moved)
         sentence = f"{plural(axis.name)} are {rule or told(places, moved)}{before}"
-        finding = case.tried(kind, sentence, model, noise, freedom)
+        kind = "permutation" if is_order(found) else "gather"
+        finding = case.tried(kind, sentence, *_taken(case, axis, found, offset), 1 if rule else len(moved))
         yield finding
         if finding.explained:
             return
 
 
-def _nearest(made: Array, right: Array, sigma: Array, judged: npt.NDArray[np.bool_]) -> Places:
-    """Of each slice of `made` the nearest of `right`: Σ (made − right)²/σ² over what is judged, by three matrix products."""
-    length = len(made)
-    flat = [x.reshape(length, -1) for x in (made, right, sigma, judged)]
-    common = np.flatnonzero(flat[3].any(0))
-    most = max(COLUMNS // length, LEAST_COLUMNS)
-    columns = common[np.linspace(0, len(common) - 1, min(most, len(common))).astype(int)]
-    a, b, s, j = (np.asarray(x[:, columns], np.float64) for x in flat)
-    unit = np.median(s, 0)
-    a, b = np.where(j > 0.0, a / unit, 0.0), np.nan_to_num(b / unit)
+def _slices(case: Case, axis: _Axis, mask: Mask) -> Mask:
+    """Which slices have any of the mask."""
+    return np.asarray(np.moveaxis(mask.reshape(axis.view), axis.along, 0).any(tuple(range(1, len(axis.view)))))
+
+
+def _taken(case: Case, axis: _Axis, places: Places, offset: Array) -> tuple[Array, Noise]:
+    """The right value with slice i from places[i], an offset added afterwards; and its noise."""
+    here = case.coordinates[axis.along]
+    size = axis.view[-1] if axis.name == "head" and len(axis.view) > case.made.ndim else 1
+    source = (*case.coordinates[: axis.along], places[here // size] * size + here % size, *case.coordinates[axis.along + 1 :])
+    model = case.at(case.right - offset if np.any(offset) else case.right, source) + (case.rows(offset) if np.any(offset) else 0.0)
+    noise = Noise(case.at(case.sigma, source), case.at(case.bound, source))
+    if np.any(offset):  # sums of other pairs than the right ones
+        noise = Noise(np.hypot(noise.sigma, case.noise_of(model).sigma), noise.bound)
+    return model, noise
+
+
+def _nearest(case: Case, axis: _Axis, offset: Array) -> Places:
+    """Of each slice of what was made the nearest of the right value: Σ (made − right)²/σ² over some of what is judged.
+
+    By three matrix products; made and right without the offset.
+    """
+    judged = np.moveaxis(case.judged.reshape(axis.view), axis.along, 0)
+    common = np.flatnonzero(judged.any(0))
+    most = min(max(COLUMNS // axis.length, LEAST_COLUMNS), len(common))
+    chosen = np.unravel_index(common[np.linspace(0, len(common) - 1, most).astype(int)], judged.shape[1:])
+
+    def cut(array: npt.NDArray[Any]) -> Array:
+        wide = np.broadcast_to(array, case.made.shape).reshape(axis.view)
+        return np.asarray(np.moveaxis(wide, axis.along, 0)[(slice(None), *chosen)], np.float64)
+
+    j, shift, unit = cut(case.judged), cut(offset), np.median(cut(case.sigma), 0)
+    a, b = np.where(j > 0.0, (cut(case.made) - shift) / unit, 0.0), np.nan_to_num((cut(case.right) - shift) / unit)
     distances = (a**2).sum(1)[:, None] - 2.0 * a @ b.T + j @ (b**2).T
     return np.asarray(distances.argmin(1), np.int64)

@@ -1,7 +1,8 @@
 """A failing step's residual, how a model of what was made is tried on it, and what is found.
 
 A model explains what was made when what remains passes the same limits that a correct candidate must, with degrees of freedom in
-hand: with N judged elements, p fitted numbers, ν = N − p, and R the residual's RMS before the fit,
+hand: with N judged elements (in the last line only those that carry the residual), p fitted numbers, ν = N − p, and R the
+residual's RMS before the fit,
 
     Σ e² / ν ≤ limit²,   max |e| ≤ limit,   P(χ²_ν ≤ ν limit² / R²) ≤ FALSE_ALARM
 
@@ -12,18 +13,24 @@ residual, and so leaves R in every direction that it does not fit, passes all th
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from conformance.judge.makeup.ingredients import Ingredient, ingredients
 from conformance.judge.selection import Mask
 from conformance.judge.statistics import FALSE_ALARM
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
-MOST_ELEMENTS = 2**20  # of one fit; rows beyond are left out evenly, so that a dozen arrays of this size stay near 100 MB
-TINY = float(np.finfo(np.float64).tiny)
+MOST_ELEMENTS = 2**18  # of one fit, so that each takes milliseconds; more are thinned evenly
+LEAST_COLUMNS = 256  # that thinning leaves of features, so that as many rows are left as a linear map of a base network needs
+TINY = 2.0**-200  # the least sigma: fourth powers of errors in it are still finite
+
+
+Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class Finding:
         kind: `scale`, `permutation`, …; for machines.
         sentence: for people.
         numbers: what was fitted, where that can be listed.
-        explained: whether what remains passes as noise.
+        explained: whether what remains passes as noise; of a large array, in the rows and features that are looked at.
         remaining: RMS of what remains, in sigma, over the degrees of freedom.
         share: of the residual's energy that it accounts for, 0 to 1.
         freedom: how many numbers were free.
@@ -101,29 +108,54 @@ class Case:
         return np.maximum(np.abs(self.residual) - self.bound, 0.0) / self.sigma
 
     @cached_property
-    def _taken(self) -> npt.NDArray[np.int64]:
-        """The rows (last axis) of which anything is judged, thinned evenly where they are many."""
-        rows = np.flatnonzero(_as_rows(self.judged).any(1))
-        most = max(MOST_ELEMENTS // max(self.width, 1), 1)
-        return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(int)]
+    def taken(self) -> Places:
+        """(R,): the rows, all axes but the last in one, of which anything is judged; thinned evenly where they are many."""
+        rows = np.flatnonzero(self.judged.any(-1) if self.judged.ndim else self.judged)
+        return rows[_thinned(len(rows), max(MOST_ELEMENTS // len(self.columns), 1))]
 
-    @property
-    def width(self) -> int:
-        """Length of the last axis."""
-        return int(self.made.shape[-1]) if self.made.ndim else 1
+    @cached_property
+    def columns(self) -> Places:
+        """(F,): the places of the last axis where anything is judged; thinned before rows are, which fits need more."""
+        if not self.judged.ndim:
+            return np.zeros(1, np.int64)
+        rows, used = int(self.judged.any(-1).sum()), np.flatnonzero(self.judged.any(tuple(range(self.judged.ndim - 1))))
+        return used[_thinned(len(used), max(MOST_ELEMENTS // max(rows, 1), LEAST_COLUMNS))]
 
-    def rows(self, array: Array) -> Array:
-        """The rows that fits use, (R, F), of an array that broadcasts to the result's shape."""
-        return np.asarray(_as_rows(np.broadcast_to(array, self.made.shape))[self._taken])
+    @cached_property
+    def coordinates(self) -> tuple[Places, ...]:
+        """Where the elements that fits use stand: for each axis (R, 1), for the last (1, F)."""
+        if not self.made.ndim:
+            return ()
+        leading = np.unravel_index(self.taken, self.made.shape[:-1]) if self.made.ndim > 1 else ()
+        return (*(c[:, None] for c in leading), np.broadcast_to(self.columns, (len(self.taken), len(self.columns))))
+
+    def rows(self, array: npt.NDArray[Any]) -> Array:
+        """The elements that fits use, (R, F), of an array that broadcasts to the result's shape."""
+        return self.at(array, self.coordinates)
+
+    def at(self, array: npt.NDArray[Any], coordinates: tuple[Places, ...]) -> Array:
+        """Elements at other coordinates."""
+        found = np.asarray(np.broadcast_to(array, self.made.shape)[coordinates])
+        return found if found.ndim else found.reshape(1, 1)
 
     def rows_of(self, inputs: Array) -> Array:
-        """The same rows of inputs of another width."""
-        return np.asarray(_as_rows(inputs)[self._taken])
+        """(R, I): the same rows of inputs of another width, whole."""
+        return inputs.reshape(-1, inputs.shape[-1])[self.taken]
+
+    @cached_property
+    def ingredients(self) -> tuple[tuple[Ingredient, Array], ...]:
+        """Those of the step and their elements (R, F): none twice, none that is zero."""
+        found: list[tuple[Ingredient, Array]] = []
+        for term in ingredients(self.step):
+            fits = term.is_constant or term.value.shape == self.made.shape
+            if fits and np.any(values := self.rows(term.value)) and not any(np.array_equal(values, other) for _, other in found):
+                found.append((term, values))
+        return tuple(found)
 
     @cached_property
     def kept(self) -> Mask:
         """(R, F): which of their elements are judged."""
-        return np.asarray(_as_rows(self.judged)[self._taken])
+        return np.asarray(self.rows(self.judged), np.bool_)
 
     @cached_property
     def made_rows(self) -> Array:
@@ -161,6 +193,15 @@ class Case:
             variance = variance + self.noise_of(term).sigma ** 2
         return Noise(np.sqrt(variance), self.noise.bound)
 
+    @cached_property
+    def root_weights(self) -> Array:
+        """(R, F): √ of the weights of least squares, 1/σ, σ² the variances of the right value's noise and made's; 0 if not judged.
+
+        Where the right value is near 0 by chance, its own sigma would give a single element all the weight.
+        """
+        variance = self.noise.sigma**2 + self.noise.bound**2 + self.noise_of(self.made_rows).sigma ** 2
+        return np.where(self.kept, 1.0 / np.sqrt(variance), 0.0)
+
     def scaled_noise(self, factor: Array | float) -> Noise:
         """Of the right value times a factor."""
         size = np.maximum(np.abs(factor), TINY)
@@ -175,37 +216,50 @@ class Case:
         self, kind: str, sentence: str, model: Array, noise: Noise, freedom: int = 0, numbers: tuple[Number, ...] = ()
     ) -> Finding:
         """A finding of what remains when `model`, (R, F), is what was meant to be made."""
-        degrees = self.count - freedom
-        before, _ = self._energy(self.right_rows, noise)
-        energy, largest = self._energy(model, noise)
-        remaining = math.sqrt(energy / degrees) if degrees > 0 else math.inf
-        passes = remaining <= self.limits[0] and largest <= self.limits[1]
-        explained = passes and self._chance(degrees, before / max(self.count, 1)) <= FALSE_ALARM
-        share = 1.0 - energy / before if before > 0.0 and math.isfinite(energy) else 0.0
-        return Finding(kind, sentence, numbers, explained, remaining, max(share, 0.0), freedom)
+        degrees, left = self.count - freedom, self._left(model, noise)
+        remaining = math.sqrt(float((left**2).sum()) / degrees) if degrees > 0 else math.inf
+        passes = remaining <= self.limits[0] and float(left.max(initial=0.0)) <= self.limits[1]
+        explained = passes and self._chance(self._left(self.right_rows, noise), freedom) <= FALSE_ALARM
+        return Finding(kind, sentence, numbers, explained, remaining, self._share(model), freedom)
 
-    def _energy(self, model: Array, noise: Noise) -> tuple[float, float]:
-        """Σ e² and max |e|."""
+    def _share(self, model: Array) -> float:
+        """Of the residual's energy, in the weights of the fits: the same measure for every model."""
+        before, after = (self.root_weights * np.where(self.kept, self.made_rows - m, 0.0) for m in (self.right_rows, model))
+        square = float((before**2).sum())
+        return max(1.0 - float((after**2).sum()) / square, 0.0) if square > 0.0 and np.isfinite(after).all() else 0.0
+
+    def _left(self, model: Array, noise: Noise) -> Array:
+        """e of each judged element."""
         with np.errstate(invalid="ignore", over="ignore"):
             left = np.maximum(np.abs(self.made_rows - model) - noise.bound, 0.0) / noise.sigma
-        kept = np.where(np.isnan(left), np.inf, left)[self.kept]
-        return float((kept**2).sum()), float(kept.max(initial=0.0))
+        return np.asarray(np.where(np.isnan(left), np.inf, left)[self.kept])
 
-    def _chance(self, degrees: int, square: float) -> float:
-        """That an unrelated model passes; `square` is R²."""
-        return float(stats.chi2.cdf(degrees * self.limits[0] ** 2 / square, degrees)) if square > 0.0 else 1.0
+    def _chance(self, before: Array, freedom: int) -> float:
+        """That an unrelated model passes, given e before the fit."""
+        carrying = self._carrying(before)
+        degrees, square = carrying - freedom, float((before**2).sum()) / max(carrying, 1.0)
+        return float(stats.chi2.cdf(degrees * self.limits[0] ** 2 / square, degrees)) if degrees > 0.0 and square > 0.0 else 1.0
+
+    def _carrying(self, e: Array) -> float:
+        """N, or where few carry the residual, how many: those beyond the largest error, or 3 (Σe²)²/Σe⁴, N of a normal e."""
+        e = np.abs(e)
+        beyond, e = float((e > self.limits[1]).sum()), e / max(float(e.max(initial=0.0)), TINY)
+        fourth = float((e**4).sum())
+        return min(float(e.size), max(beyond, 3.0 * float((e**2).sum()) ** 2 / fourth if fourth else 0.0))
 
     def notable(self, finding: Finding) -> bool:
         """Whether the share could not be chance.
 
         Of a residual that has nothing to do with p terms, they account for a share that is Beta(p/2, (ν − p)/2) in ν independent
-        directions. Elements are not independent directions: ν is taken as the lesser of rows and features.
+        directions. Elements are not independent directions: ν is taken as the least of rows, features and elements that carry it.
         """
-        directions, free = min(self.kept.any(1).sum(), self.kept.any(0).sum()), max(finding.freedom, 1)
+        carrying = self._carrying((self.root_weights * (self.made_rows - self.right_rows))[self.kept])
+        directions, free = min(self.kept.any(1).sum(), self.kept.any(0).sum(), carrying), max(finding.freedom, 1)
         if directions <= free:
             return False
         return finding.share >= float(stats.beta.isf(FALSE_ALARM, free / 2.0, (directions - free) / 2.0))
 
 
-def _as_rows(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    return array.reshape(-1, array.shape[-1]) if array.ndim else array.reshape(1, 1)
+def _thinned(count: int, most: int) -> Places:
+    """At most so many of the numbers below `count`, evenly."""
+    return np.arange(count) if count <= most else np.linspace(0, count - 1, most).astype(np.int64)

@@ -1,11 +1,12 @@
 """What is no result at all: not finite, zero, constant, the same along an axis; and a few wrong elements in a right array."""
 
 from collections.abc import Iterator
+from math import inf, sqrt
 
 import numpy as np
 
-from conformance.judge.makeup.case import Case, Finding, Noise
-from conformance.numerics.formats import Array
+from conformance.judge.makeup.case import Case, Finding, Noise, Number, Places
+from conformance.judge.words import number
 
 FEW = 3  # elements that are listed one by one
 
@@ -20,23 +21,29 @@ def not_finite(case: Case) -> Finding | None:
     return Finding("not finite", sentence, (), False, np.inf, 0.0, 0)
 
 
-def few_elements(case: Case) -> Iterator[Finding]:
-    """At most three are beyond the largest error, and without them the rest passes.
+def few_elements(case: Case) -> Finding | None:
+    """At most three are beyond the largest error, and without them the rest passes; or there are no others.
 
     No chance of an unrelated model is reckoned: each of the elements is beyond a threshold of its own.
     """
-    places = np.argwhere(case.judged & (case.scaled > case.limits[1]))
-    if not 0 < len(places) <= FEW:
-        return
-    outside = case.judged.copy()
-    outside[tuple(places.T)] = False
-    before, left = float((case.scaled**2).sum()), float((case.scaled[outside] ** 2).sum())
-    remaining = np.sqrt(left / outside.sum()) if outside.any() else np.inf
-    told = (f"{tuple(int(i) for i in p)}: {case.made[tuple(p)]:.6g} for {case.right[tuple(p)]:.6g}" for p in places)
-    sentence = f"only {len(places)} element{'s are' if len(places) > 1 else ' is'} wrong: {'; '.join(told)}"
-    yield Finding(
-        "few elements", sentence, (), bool(remaining <= case.limits[0]), float(remaining), 1.0 - left / before, len(places)
-    )
+    beyond = case.judged & (case.scaled > case.limits[1])
+    count = int(beyond.sum())
+    if not 0 < count <= FEW:
+        return None
+    outside = case.scaled[case.judged & ~beyond]
+    remaining = sqrt(float((outside**2).mean())) if outside.size else inf
+    if outside.size and remaining > case.limits[0]:
+        return None
+    told = "; ".join(_element(case, place) for place in np.argwhere(beyond))
+    sentence = f"only {count} element{'s are' if count > 1 else ' is'} wrong: {told}" if outside.size else told
+    share = 1.0 - float((outside**2).sum()) / float((case.scaled[case.judged] ** 2).sum())
+    return Finding("few elements", sentence, (), bool(outside.size), remaining, share if outside.size else 0.0, count)
+
+
+def _element(case: Case, place: Places) -> str:
+    made, right = float(case.made[tuple(place)]), float(case.right[tuple(place)])
+    ratio = f", {made / right:.6g} times" if right else ""
+    return f"{tuple(int(i) for i in place)}: {made:.6g} for {right:.6g}{ratio}"
 
 
 def constant(case: Case) -> Iterator[Finding]:
@@ -47,17 +54,35 @@ def constant(case: Case) -> Iterator[Finding]:
         what = ("zeros", "all zeros were made") if values[0] == 0.0 else ("constant", f"{values[0]:.6g} was made everywhere")
         yield case.tried(*what, np.full_like(case.made_rows, values[0]), exact)
         return
-    for number, axis in enumerate(case.step.site.activation.axes):
-        if case.made.shape[number] > 1:
-            mean = _mean(case, number)
-            spread = case.rows(mean)
+    for along, axis in enumerate(case.step.site.activation.axes):
+        if case.made.shape[along] > 1:
             name = "batch row" if axis == "batch" else axis
-            freedom = int(case.kept.sum() // case.made.shape[number])
-            yield case.tried("same along an axis", f"every {name} was made the same", spread, case.noise_of(spread), freedom)
+            yield from _same_along(case, along, name)
 
 
-def _mean(case: Case, number: int) -> Array:
-    """Over the judged elements along an axis; 0 where none is judged."""
-    counts = case.judged.sum(number, keepdims=True)
-    total = np.where(case.judged, case.made, 0.0).sum(number, keepdims=True)
-    return np.asarray(total / np.maximum(counts, 1))
+def _same_along(case: Case, along: int, name: str) -> Iterator[Finding]:
+    """Each element is compared with the first that is judged along the axis: two errors, so √2 of the noise."""
+    first = case.rows(case.judged.argmax(along, keepdims=True)).astype(np.int64)
+    source = (*case.coordinates[:along], first, *case.coordinates[along + 1 :])
+    if np.array_equal(case.at(case.right, source), case.right_rows):
+        return  # as it should be
+    model = case.at(case.made, source)
+    noise = case.noise_of(model)
+    twice = Noise(sqrt(2.0) * noise.sigma, noise.bound)
+    yield case.tried("same along an axis", f"every {name} was made the same", model, twice, case.count // case.made.shape[along])
+
+
+def zeroed(case: Case) -> Iterator[Finding]:
+    """0 here and there, and elsewhere a · right: what dropout leaves, a = 1/(1 − p)."""
+    zero = case.kept & (case.made_rows == 0.0) & (np.abs(case.right_rows) > case.limits[1] * case.noise.sigma + case.noise.bound)
+    rest, count = case.kept & ~zero, int(zero.sum())
+    weights = np.where(rest, case.root_weights**2, 0.0)
+    energy = float((weights * case.right_rows**2).sum())
+    if not count or not energy:
+        return
+    a, deviation = float((weights * case.right_rows * case.made_rows).sum()) / energy, energy**-0.5
+    sentence = (
+        f"{count} elements ({100.0 * count / case.count:.3g} %) are 0, the rest is {number(a, deviation)} times the right value"
+    )
+    model = np.where(zero, 0.0, a * case.right_rows)
+    yield case.tried("zeroed", sentence, model, case.scaled_noise(a), 1 + count, (Number("the rest", a, deviation),))

@@ -4,18 +4,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.judge.makeup.case import Case, Finding, Noise, Number
+from conformance.judge.makeup.case import Case, Finding, Noise, Number, Places
 from conformance.judge.words import enumerated, number
 from conformance.numerics.formats import Array
 
-TOLD = 4  # gains that are told one by one
+TOLD, LISTED = 4, 64  # gains that are told one by one, and that are kept as numbers
 
 
 def shifts(case: Case) -> Iterator[Finding]:
     """made = right + h, h one number a feature: the weighted mean of the residual over the rows."""
     if "feature" not in case.step.site.activation.axes:
         return
-    weights = _weights(case)
+    weights = case.root_weights**2
     shift = (weights * (case.made_rows - case.right_rows)).sum(0) / np.maximum(weights.sum(0), np.finfo(np.float64).tiny)
     model = case.right_rows + shift
     told = f"a constant of its own was added to each feature, the same in every row, RMS {_rms(shift[case.kept.any(0)]):.3g}"
@@ -24,39 +24,34 @@ def shifts(case: Case) -> Iterator[Finding]:
 
 def gains(case: Case) -> Iterator[Finding]:
     """made = g · right with a g for each slice of an axis; of a result that has a bias, the same for what the bias is added to."""
-    bias = case.step.site.parameters.get("bias", np.zeros(()))
-    base = case.right - bias
-    for number_, axis in enumerate(case.step.site.activation.axes):
-        if axis != "feature" and 1 < case.made.shape[number_]:
-            others = tuple(i for i in range(case.made.ndim) if i != number_)
-            yield _gains(case, "batch row" if axis == "batch" else axis, others, base, bias)
+    bias = case.rows(case.step.site.parameters.get("bias", np.zeros(())))
+    for place, axis in zip(case.coordinates, case.step.site.activation.axes, strict=True):
+        if axis != "feature" and place.max() > place.min():
+            yield _gains(case, "batch row" if axis == "batch" else axis, place, bias)
     if case.made.ndim > 1:
-        yield _gains(case, "row of the last axis", (case.made.ndim - 1,), base, bias)
+        yield _gains(case, "row of the last axis", np.arange(len(case.taken))[:, None], bias)
 
 
-def _gains(case: Case, axis: str, others: tuple[int, ...], base: Array, bias: Array) -> Finding:
-    weights = np.where(case.judged, 1.0 / (case.sigma**2 + case.bound**2), 0.0)
-    energy = (weights * base**2).sum(others, keepdims=True)
-    made = np.where(case.judged, case.made - bias, 0.0)
-    gain = (weights * base * made).sum(others, keepdims=True) / np.where(energy > 0.0, energy, 1.0)
-    deviations = 1.0 / np.sqrt(energy[energy > 0.0])
-    values = gain[energy > 0.0]
-    listing = [number(float(g), float(d)) for g, d in zip(values[:TOLD], deviations[:TOLD], strict=True)]
-    told = f"{enumerated(listing)}" if len(values) <= TOLD else f"from {values.min():.4g} to {values.max():.4g}"
-    what = "the right value" if not np.any(bias) else "the right value less its bias"
-    sentence = f"each {axis} has a gain of its own, {told} times {what}"
-    numbers = tuple(Number(f"{axis} {i}", float(g), float(d)) for i, (g, d) in enumerate(zip(values, deviations, strict=True)))
-    model = case.rows(gain * base + bias)
-    return case.tried(
-        "gain", sentence, model, case.scaled_noise(case.rows(gain)), len(values), numbers if len(values) <= 64 else ()
-    )
+def _gains(case: Case, axis: str, place: Places, bias: Array) -> Finding:
+    """By weighted least squares in each slice; `place` is the number of each element's slice."""
+    label, weights, base = np.broadcast_to(place, case.kept.shape).ravel(), case.root_weights**2, case.right_rows - bias
+    energy = np.bincount(label, (weights * base**2).ravel())
+    against = np.bincount(label, (weights * base * np.where(case.kept, case.made_rows - bias, 0.0)).ravel())
+    gain = against / np.where(energy > 0.0, energy, 1.0)
+    slices = np.flatnonzero(energy > 0.0)
+    numbers = tuple(Number(f"{axis} {i}", float(gain[i]), float(energy[i] ** -0.5)) for i in slices)
+    told = [number(n.value, n.deviation) for n in numbers[:TOLD]]
+    values = enumerated(told) if len(slices) <= TOLD else f"from {gain[slices].min():.4g} to {gain[slices].max():.4g}"
+    sentence = f"each {axis} has a gain of its own, {values} times the right value{' less its bias' if np.any(bias) else ''}"
+    wide = gain[label].reshape(case.kept.shape)
+    return case.tried("gain", sentence, wide * base + bias, case.scaled_noise(wide), len(slices), numbers[:LISTED])
 
 
 def gains_and_shifts(case: Case) -> Iterator[Finding]:
     """made = g · right + h with a g and an h for each feature, by weighted least squares over the rows."""
     if "feature" not in case.step.site.activation.axes:
         return
-    weights, right, made = _weights(case), case.right_rows, case.made_rows
+    weights, right, made = case.root_weights**2, case.right_rows, case.made_rows
     total = np.maximum(weights.sum(0), np.finfo(np.float64).tiny)
     centre, mean = (weights * right).sum(0) / total, (weights * np.where(case.kept, made, 0.0)).sum(0) / total
     energy = (weights * (right - centre) ** 2).sum(0)
@@ -72,10 +67,6 @@ def gains_and_shifts(case: Case) -> Iterator[Finding]:
 
 def _parameters(case: Case) -> str:
     return "other γ and β" if case.step.site.activation.kind == "norm" else "other parameters of each output"
-
-
-def _weights(case: Case) -> Array:
-    return np.where(case.kept, 1.0 / (case.noise.sigma**2 + case.noise.bound**2), 0.0)
 
 
 def _features(case: Case) -> int:

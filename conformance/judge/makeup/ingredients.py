@@ -10,7 +10,9 @@ from conformance.oracle import Step
 from conformance.oracle.maps import rows_times
 from conformance.oracle.norm import Norm
 from conformance.oracle.products import Context, Linear, Scores, merge_heads, split_heads
-from conformance.oracle.softmax import Probabilities
+from conformance.oracle.softmax import LogSoftmax, Probabilities
+
+RIGHT = "the right value"
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +21,7 @@ class Ingredient:
 
     Attributes:
         name: for people.
-        value: broadcasts to the result's shape.
+        value: of the result's shape, or what broadcasts to it where it is constant.
         is_part: whether the right equation adds it once, so that it may be left out or added again.
         is_constant: whether it is the same in every row.
     """
@@ -30,29 +32,12 @@ class Ingredient:
     is_constant: bool = False
 
 
-RIGHT = "the right value"
-
-
-def ingredients(step: Step) -> list[Ingredient]:
-    """The right value first; then what the equation adds up, what it starts from, and 1; none twice, none that is zero."""
-    found: list[Ingredient] = []
-    for term in _all(step):
-        fits = term.value.shape == step.value.shape or term.is_constant
-        if fits and np.any(term.value) and not any(_same(term.value, other.value) for other in found):
-            found.append(term)
-    return found
-
-
-def _same(one: Array, other: Array) -> bool:
-    return one.shape == other.shape and np.array_equal(one, other)
-
-
-def _all(step: Step) -> Iterator[Ingredient]:
+def ingredients(step: Step) -> Iterator[Ingredient]:
+    """The right value first; then what the equation adds up, what it starts from, and 1."""
     yield Ingredient(RIGHT, step.value)
     for kind, terms in _OF_KIND:
         if isinstance(step, kind):
             yield from terms(step)
-    yield from _of_table(step)
     is_sum = step.site.activation.kind == "sum"
     for name, parent in zip(step.site.activation.parents, step.parents, strict=True):
         yield Ingredient(f"the input {name}", parent, is_part=is_sum)
@@ -82,6 +67,8 @@ def _of_norm(step: Step) -> Iterator[Ingredient]:
     yield Ingredient("the normalised value", normal)
     if len(step.parents) > 1:
         yield Ingredient("the sum before normalisation", np.asarray(sum(step.parents[1:], start=step.parents[0])))
+        for name, parent in zip(step.site.activation.parents, step.parents, strict=True):
+            yield Ingredient(f"the norm of {name} alone", Norm(step.site, parent).value)
     yield Ingredient("γ", gamma, is_constant=True)
 
 
@@ -102,12 +89,16 @@ def _of_probabilities(step: Step) -> Iterator[Ingredient]:
 
 def _of_context(step: Step) -> Iterator[Ingredient]:
     assert isinstance(step, Context)
-    heads, probabilities, keys = step.site.architecture.num_attention_heads, step.parents[0], step.site.batch.mask
-    values = split_heads(step.parents[1], heads)
-    uniform = np.broadcast_to(keys / np.maximum(keys.sum(-1, keepdims=True), 1), (keys.shape[1], *keys.shape)).transpose(1, 0, 2)
-    yield Ingredient("pᵀ v, queries for keys", merge_heads(probabilities.swapaxes(-1, -2) @ values))
-    yield Ingredient("the mean of the unmasked values", uniform @ step.parents[1])
-    yield Ingredient("the values themselves", step.parents[1])
+    heads, keys = step.site.architecture.num_attention_heads, step.site.batch.mask[:, :, None]
+    probabilities, values = step.parents
+    mean = (values * keys).sum(1, keepdims=True) / np.maximum(keys.sum(1, keepdims=True), 1)
+    yield Ingredient("pᵀ v, queries for keys", merge_heads(probabilities.swapaxes(-1, -2) @ split_heads(values, heads)))
+    yield Ingredient("the mean of the unmasked values", np.broadcast_to(mean, step.value.shape))
+    yield Ingredient("the values themselves", values)
+
+
+def _of_log_softmax(step: Step) -> Iterator[Ingredient]:
+    yield Ingredient("log Σ exp, taken off", np.asarray(step.parents[0] - step.value))
 
 
 _OF_KIND: tuple[tuple[type[Step], Callable[[Step], Iterator[Ingredient]]], ...] = (
@@ -116,11 +107,5 @@ _OF_KIND: tuple[tuple[type[Step], Callable[[Step], Iterator[Ingredient]]], ...] 
     (Scores, _of_scores),
     (Probabilities, _of_probabilities),
     (Context, _of_context),
+    (LogSoftmax, _of_log_softmax),
 )
-
-
-def _of_table(step: Step) -> Iterator[Ingredient]:
-    """Of log-softmax, what is taken off: log Σ exp, a row."""
-    if step.site.activation.kind == "log_softmax":
-        taken_off = np.broadcast_to(step.parents[0] - step.value, step.value.shape)
-        yield Ingredient("log Σ exp, taken off", taken_off)

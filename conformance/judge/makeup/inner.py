@@ -4,11 +4,12 @@ made = f(…, a · parent, …), a by Gauss–Newton in units of sigma; a = 0: l
 """
 
 from collections.abc import Callable, Iterator
-from math import sqrt
+from math import inf
 
 import numpy as np
 
 from conformance.judge.makeup.case import Case, Finding, Number
+from conformance.judge.makeup.fit import fitted
 from conformance.judge.words import near, number, simple
 from conformance.numerics.formats import Array
 from conformance.oracle.norm import Norm
@@ -17,6 +18,7 @@ from conformance.oracle.softmax import Probabilities
 
 STEPS = 8  # quadratic once near
 STARTS = (-1.0, 0.0, 0.5, 2.0)
+MEANINGS = {0.0: "left out", 2.0: "it counts twice", -1.0: "its sign is wrong"}
 NUDGE = 2.0**-26  # √u of float64, where the errors of rounding and of linearising a difference are alike
 
 
@@ -27,43 +29,54 @@ def scaled_parents(case: Case) -> Iterator[Finding]:
         isinstance(step, Norm) and len(step.parents) == 1
     ):
         return
-    for index, name in enumerate(step.site.activation.parents):
-        yield _scaled(case, index, name)
+    found = [_scaled(case, index, name) for index, name in enumerate(step.site.activation.parents)]
+    meant = [finding for finding, meaning in found if finding.explained and meaning]
+    # Half of one parent is twice the other, to a norm: the one that says what was done is told.
+    yield from meant or [finding for finding, _ in found]
 
 
-def _scaled(case: Case, index: int, name: str) -> Finding:
-    parents = case.step.parents
+def _scaled(case: Case, index: int, name: str) -> tuple[Finding, str]:
+    """The finding, and what it means where a is one of `MEANINGS`."""
+    parents = _parents(case)
 
     def made_with(a: float) -> Array:
-        scaled = (*parents[:index], a * parents[index], *parents[index + 1 :])
-        return case.rows(type(case.step)(case.step.site, *scaled).value)
+        return _again(case, (*parents[:index], a * parents[index], *parents[index + 1 :]))
 
     a, deviation = _estimated(case, made_with)
-    meanings = {0.0: "left out", 2.0: "it counts twice", -1.0: "its sign is wrong"}
-    meaning = next((f": {m}" for goal, m in meanings.items() if near(a, deviation, goal)), "")
+    meaning = next((f": {m}" for goal, m in MEANINGS.items() if near(a, deviation, goal)), "")
     known = None if meaning else simple(a, deviation, case.step.site.architecture)
     sentence = f"made is the same equation with {number(a, deviation)}{f' ({known})' if known else ''} times {name}{meaning}"
     model = made_with(a)
-    return case.tried("scaled input", sentence, model, case.noise_with(model), 1, (Number(name, a, deviation),))
+    return case.tried("scaled input", sentence, model, case.noise_with(model), 1, (Number(name, a, deviation),)), meaning
+
+
+def _parents(case: Case) -> tuple[Array, ...]:
+    """Of steps that work row by row or element by element, no more than fits use."""
+    if isinstance(case.step, Norm):
+        return tuple(case.rows_of(p) for p in case.step.parents)
+    return case.step.parents if isinstance(case.step, Probabilities) else tuple(case.rows(p) for p in case.step.parents)
+
+
+def _again(case: Case, parents: tuple[Array, ...]) -> Array:
+    """(R, F): the step's equation on such parents."""
+    value = type(case.step)(case.step.site, *parents).value
+    if isinstance(case.step, Norm):
+        return np.asarray(value[:, case.columns])
+    return case.rows(value) if isinstance(case.step, Probabilities) else value
 
 
 def _estimated(case: Case, made_with: Callable[[float], Array]) -> tuple[float, float]:
-    root = np.where(case.kept, 1.0 / np.sqrt(case.noise.sigma**2 + case.noise.bound**2), 0.0)
+    def energy(a: float) -> float:
+        return float(((case.root_weights * np.where(case.kept, case.made_rows - made_with(a), 0.0)) ** 2).sum())
 
-    def left(a: float) -> Array:
-        return np.where(case.kept, root * (case.made_rows - made_with(a)), 0.0)
-
-    a = min(STARTS, key=lambda start: float((left(start) ** 2).sum()))
-    deviation = np.inf
+    a, deviation = min(STARTS, key=energy), inf
     for _ in range(STEPS):
-        here = left(a)
-        slope = (left(a + NUDGE) - here) / NUDGE
-        steepness = float((slope**2).sum())
-        if steepness == 0.0:
+        here = made_with(a)
+        slope = (made_with(a + NUDGE) - here) / NUDGE
+        if not np.any(slope[case.kept]):
             break
-        move = -float((slope * here).sum()) / steepness
-        deviation = sqrt(max(float((here**2).sum()) / max(case.count - 1, 1), 1.0) / steepness)
+        move, deviation = (float(v[0]) for v in fitted(case, [slope], case.made_rows - here))
         a += move
         if abs(move) <= deviation / 10.0:
             break
-    return a, float(deviation)
+    return a, deviation

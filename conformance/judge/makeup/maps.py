@@ -2,44 +2,59 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import sqrt
 
 import numpy as np
 from scipy import stats
+from scipy.linalg import solve_triangular
 
-from conformance.judge.makeup.case import Case, Finding, Noise
+from conformance.judge.makeup.case import Case, Finding, Noise, Places
 from conformance.judge.makeup.order import is_order, rules, told
-from conformance.judge.statistics import FALSE_ALARM
+from conformance.judge.selection import Mask
+from conformance.judge.statistics import FALSE_ALARM, projection_threshold
 from conformance.numerics.formats import Array
-from conformance.oracle.maps import rows_times
 from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
 from conformance.oracle.products import Linear
 
 CLOSE, WIDE = (-2, -1, 1, 2), (-3, -2, -1, 1, 2, 3)  # neighbours of the cubic, and of the quintic that says how far off it is
+KINKS = 3  # where a function of few pieces may jump or bend; each shows in at most len(CLOSE) results
+
+
+def transposed_weight(case: Case) -> Iterator[Finding]:
+    """x W + b for x Wᵀ + b, of a square weight."""
+    weight = case.step.site.parameters.get("weight", np.zeros(()))
+    if isinstance(case.step, Linear) and weight.shape[0] == weight.shape[1]:
+        model = (case.rows_of(case.step.inputs) @ weight + case.step.site.parameters["bias"])[:, case.columns]
+        yield case.tried("weight transposed", "the weight was used transposed: x W + b", model, case.noise_of(model))
 
 
 def linear_maps(case: Case) -> Iterator[Finding]:
-    """x W + b, and whatever weights fit: W' and b' by least squares, where there are more different rows than inputs + 1."""
+    """Whatever weights fit: W' and b' by least squares, where there are more different rows than inputs + 1."""
     if not isinstance(case.step, Linear):
         return
-    weight, bias = case.step.site.parameters["weight"], case.step.site.parameters["bias"]
-    if weight.shape[0] == weight.shape[1]:
-        transposed = case.rows(rows_times(case.step.inputs, weight) + bias)
-        yield case.tried("weight transposed", "the weight was used transposed: x W + b", transposed, case.noise_of(transposed))
     inputs = case.rows_of(case.step.inputs)
     fitted = _fitted_map(case, inputs)
     if fitted is None:
         return
-    yield from _inputs_reordered(case, inputs, fitted[:-1].T)
+    yield from _inputs_reordered(case, inputs, fitted.weight)
     yield _other_weights(case, inputs, fitted)
 
 
-def _fitted_map(case: Case, inputs: Array) -> Array | None:
-    """(I + 1, O): W'ᵀ over b', rows weighted by the inverse of their typical sigma; None where it is not determined."""
+@dataclass(frozen=True, eq=False)
+class _Map:
+    """W' (O, I) and b' (O,) by least squares, and the standard deviation of each b'."""
+
+    weight: Array
+    bias: Array
+    deviation: Array
+
+
+def _fitted_map(case: Case, inputs: Array) -> _Map | None:
+    """Rows are weighted by their elements' mean weight; None where the rows do not determine the map."""
     rows, width = inputs.shape
     if len(np.unique(inputs, axis=0)) <= width + 1:
         return None
-    weights = 1.0 / np.median(case.noise.sigma, axis=1, keepdims=True)
+    weights = case.root_weights.sum(1, keepdims=True) / case.kept.sum(1, keepdims=True)
     design, target = (
         np.hstack([inputs, np.ones((rows, 1))]) * weights,
         np.where(case.kept, case.made_rows, case.right_rows) * weights,
@@ -47,29 +62,52 @@ def _fitted_map(case: Case, inputs: Array) -> Array | None:
     lengths = np.linalg.norm(design, axis=0)
     if not lengths.all():
         return None
-    fitted, _, rank, _ = np.linalg.lstsq(design / lengths, target, rcond=None)
-    return fitted / lengths[:, None] if rank == width + 1 else None
+    q, r = np.linalg.qr(design / lengths)
+    # A column that is a sum of others leaves nothing but rounding on the diagonal.
+    if np.abs(np.diag(r)).min() <= rows * np.finfo(np.float64).eps:
+        return None
+    fitted = solve_triangular(r, q.T @ target)
+    left = target - q @ (q.T @ target)
+    # (AᵀA)⁻¹ is R⁻¹R⁻ᵀ; the bias comes last, where R⁻¹ has one entry.
+    variance = r[-1, -1] ** -2 * (left**2).sum(0) / (rows - width - 1)
+    fitted = fitted / lengths[:, None]
+    return _Map(fitted[:-1].T, fitted[-1], np.sqrt(variance) / lengths[-1])
 
 
-def _other_weights(case: Case, inputs: Array, fitted: Array) -> Finding:
-    weight, bias = case.step.site.parameters["weight"], case.step.site.parameters["bias"]
-    used = case.kept.any(0)
-    new, old = fitted[:-1].T[used], weight[used]
+def _own(case: Case) -> tuple[Array, Array]:
+    """The step's weight and bias, of the outputs that are looked at."""
+    parameters = case.step.site.parameters
+    return parameters["weight"][case.columns], parameters["bias"][case.columns]
+
+
+def _other_weights(case: Case, inputs: Array, fitted: _Map) -> Finding:
+    (weight, _), used = _own(case), case.kept.any(0)
+    new, old = fitted.weight[used], weight[used]
     likeness = float((new * old).sum() / np.sqrt((new**2).sum() * (old**2).sum()))
     away = float(np.linalg.norm(new - old) / np.linalg.norm(old))
     sentence = (
-        f"made is linear in the same input with other weights: they differ from the right ones by {away:.3g} of their norm "
-        f"(correlation {likeness:.4f}), the bias by at most {np.abs(fitted[-1] - bias)[used].max():.3g}"
+        f"made is linear in the same input with other weights: they differ from the right ones by {away:.3g} times the norm "
+        f"of these (correlation {likeness:.4f}); {_bias(case, fitted)}"
     )
-    model = inputs @ fitted[:-1] + fitted[-1]
-    growth = np.maximum(np.linalg.norm(fitted[:-1], axis=0) / np.linalg.norm(weight, axis=1), 1.0)
-    freedom = fitted.shape[0] * int(used.sum())
-    return case.tried("other weights", sentence, model, case.scaled_noise(np.broadcast_to(growth, model.shape)), freedom)
+    model = inputs @ fitted.weight.T + fitted.bias
+    growth = np.maximum(np.linalg.norm(fitted.weight, axis=1) / np.linalg.norm(weight, axis=1), 1.0)
+    freedom = (weight.shape[1] + 1) * int(used.sum())
+    grown = case.scaled_noise(growth)
+    noise = Noise(np.hypot(grown.sigma, case.noise_of(model).sigma), grown.bound)
+    return case.tried("other weights", sentence, model, noise, freedom)
+
+
+def _bias(case: Case, fitted: _Map) -> str:
+    (_, bias), used = _own(case), case.kept.any(0)
+    away, room = np.abs(fitted.bias - bias)[used], projection_threshold(FALSE_ALARM) * fitted.deviation[used]
+    if np.all(away <= room):
+        return "the bias is right"
+    return "there is no bias" if np.all(np.abs(fitted.bias[used]) <= room) else f"the bias is off by up to {away.max():.3g}"
 
 
 def _inputs_reordered(case: Case, inputs: Array, new: Array) -> Iterator[Finding]:
     """W' = W with its columns in another order: input features read in another order."""
-    weight, bias = case.step.site.parameters["weight"], case.step.site.parameters["bias"]
+    weight, bias = _own(case)
     distances = (new**2).sum(0)[:, None] - 2.0 * new.T @ weight + (weight**2).sum(0)
     places = np.asarray(distances.argmin(1), np.int64)
     moved = np.flatnonzero(places != np.arange(len(places)))
@@ -96,16 +134,18 @@ def other_functions(case: Case) -> Iterator[Finding]:
     if points.x.size <= 2 * len(WIDE):
         return
     e, sharp, before = _foretold(points, case.limits[1])
+    kinked = e > case.limits[1]
+    sharp = sharp & ~kinked
     count = int(sharp.sum())
-    if 2 * count <= e.size:
-        return  # where most is too sparse or too wild to be foretold, nothing is known
-    remaining, largest = sqrt(float((e[sharp] ** 2).mean())), max(float(e.max()), points.repeated)
+    if 2 * count <= e.size or kinked.sum() > KINKS * len(CLOSE):
+        return  # most is too sparse or too wild to be foretold
+    remaining = sqrt(float((e[sharp] ** 2).mean()))
     square = float((before[sharp] ** 2).mean())
     chance = float(stats.chi2.cdf(count * case.limits[0] ** 2 / square, count)) if square > 0.0 else 1.0
-    passes = remaining <= case.limits[0] and largest <= case.limits[1] and chance <= FALSE_ALARM
+    passes = remaining <= case.limits[0] and points.repeated <= case.limits[1] and chance <= FALSE_ALARM
     share = max(1.0 - remaining**2 / square, 0.0) if square > 0.0 else 0.0
     sentence = f"made is another function of the same input, {_examples(points)}"
-    yield Finding("other function", sentence, (), passes, remaining if largest < inf else inf, share, 2 * len(WIDE))
+    yield Finding("other function", sentence, (), passes, remaining, share, 2 * len(WIDE))
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +170,7 @@ def _points(case: Case) -> _Points:
     return _Points(unique, y[first], sigma[first], bound[first], residual[first], float(apart.max(initial=0.0)))
 
 
-def _foretold(points: _Points, limit: float) -> tuple[Array, Array, Array]:
+def _foretold(points: _Points, limit: float) -> tuple[Array, Mask, Array]:
     """Of each inner point: how far it is from the foretold, in sigma; whether that is sharp; and its residual in the same sigma."""
     inner = np.arange(3, points.x.size - 3)
     cubic, weights = _interpolated(points, inner, CLOSE)
@@ -143,7 +183,7 @@ def _foretold(points: _Points, limit: float) -> tuple[Array, Array, Array]:
     return e, curved + bound <= limit * sigma, points.residual[inner] / sigma
 
 
-def _interpolated(points: _Points, at: Array, neighbours: tuple[int, ...]) -> tuple[Array, Array]:
+def _interpolated(points: _Points, at: Places, neighbours: tuple[int, ...]) -> tuple[Array, Array]:
     """Lagrange's polynomial through the neighbours, and its weights Π (x − x_m)/(x_j − x_m)."""
     nodes = points.x[at[:, None] + np.array(neighbours)]
     away = points.x[at][:, None] - nodes

@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from conformance.architecture import Architecture
-
-Places = npt.NDArray[np.int64]
+from conformance.judge.makeup.case import Places
 
 TOLD = 6  # places that are told one by one
 

@@ -5,7 +5,8 @@ from math import log, log2, sqrt
 
 import numpy as np
 
-from conformance.judge.makeup.case import Case, Finding, Noise, Number
+from conformance.judge.makeup.case import TINY, Case, Finding, Noise, Number
+from conformance.judge.statistics import FALSE_ALARM
 from conformance.numerics.formats import FORMATS, Array
 
 # RMS of ulp/√12 over |y| for a mantissa m whose logarithm is uniform on [1, 2), as leading digits of products are (Hamming 1970):
@@ -16,10 +17,11 @@ RELATIVE_RMS = sqrt(3.0 / 8.0 / log(2.0) / 3.0)
 def fewer_bits(case: Case) -> Iterator[Finding]:
     """Every result a number of p significant bits, and within half a unit of the right value's last of those places.
 
-    Numbers of more bits are all on the coarser grid with probability 2^-N at most; so a grid is claimed for N > 20 of them.
+    N numbers of more bits are all on the coarser grid with probability 2^-N at most; a grid is claimed where that is below
+    FALSE_ALARM.
     """
     values = case.made_rows[case.kept & (case.made_rows != 0.0)]
-    bits = _bits(values) if values.size > -log2(1e-6) else FORMATS["float64"].precision
+    bits = _bits(values) if values.size > -log2(FALSE_ALARM) else FORMATS["float64"].precision
     model, noise = case.right_rows, case.noise
     ulp = np.ldexp(1.0, np.frexp(model)[1] - bits)
     if np.median(ulp[case.kept] ** 2 / 12.0) <= np.median(noise.sigma[case.kept] ** 2):
@@ -50,6 +52,8 @@ def larger_noise(case: Case) -> Iterator[Finding]:
     has 1/√n of their deviation; it must stay below the threshold of the largest element as well.
     """
     residual = np.where(case.kept, case.made_rows - case.right_rows, 0.0)
+    if not residual.any():
+        return
     relative = Noise(np.maximum(np.abs(case.right_rows), case.noise.sigma), case.noise.bound)
     found = [_noise(case, residual, case.noise, is_relative=False), _noise(case, residual, relative, is_relative=True)]
     yield min(found, key=lambda f: (not f[0].explained, f[1]))[0]
@@ -58,16 +62,17 @@ def larger_noise(case: Case) -> Iterator[Finding]:
 def _noise(case: Case, residual: Array, scale: Noise, *, is_relative: bool) -> tuple[Finding, float]:
     beyond = np.sign(residual) * np.maximum(np.abs(residual) - scale.bound, 0.0) / scale.sigma
     count = case.count
-    size = sqrt(float((beyond**2).sum()) / count)
+    size = max(sqrt(float((beyond**2).sum()) / count), TINY)
     e = beyond / size
     largest = max(float(np.abs(e).max()), _standing_out(e, case, 0), _standing_out(e, case, 1))
     bits = _worth(case, residual)
     told = (
         f"a relative error of RMS {size:.3g} throughout" if is_relative else f"noise {size:.3g} times as large as rounding explains"
     )
-    sentence = f"the residual has no structure that was looked for: {told}, as numbers of {bits:.1f} significant bits would leave"
+    worth = f"as numbers of {bits:.1f} significant bits would leave" if bits >= 1.0 else "it is as large as the right value itself"
+    sentence = f"the residual has no structure that was looked for: {told}; {worth}"
     numbers = (Number("relative error" if is_relative else "noise in sigma", size, size / sqrt(2.0 * count)),)
-    finding = Finding("noise", sentence, numbers, largest <= case.limits[1], 1.0, 0.0, 1)
+    finding = Finding("noise", sentence, numbers, largest <= case.limits[1] and bits >= 1.0, 1.0, 0.0, 1)
     return finding, largest
 
 

@@ -1,9 +1,4 @@
-"""Multiples and sums of a step's ingredients, by weighted least squares.
-
-With weights 1/(σ² + b²), target t and terms A, the coefficients are (AᵀA)⁻¹ Aᵀ t. Their covariance is the larger, coefficient by
-coefficient, of (AᵀA)⁻¹ times what remains a degree of freedom (at least 1), and of (AᵀA)⁻¹ (Σ_rows gᵣ gᵣᵀ) (AᵀA)⁻¹ with gᵣ the row's
-share of Aᵀ e: errors of one row move together (Liang and Zeger 1986, *Biometrika* 73, section 3).
-"""
+"""Multiples and sums of a step's ingredients, by weighted least squares."""
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
@@ -12,7 +7,8 @@ from math import sqrt
 import numpy as np
 
 from conformance.judge.makeup.case import Case, Finding, Number
-from conformance.judge.makeup.ingredients import RIGHT, Ingredient, ingredients
+from conformance.judge.makeup.fit import fitted
+from conformance.judge.makeup.ingredients import RIGHT, Ingredient
 from conformance.judge.words import near, number, simple
 from conformance.numerics.formats import Array
 
@@ -22,14 +18,14 @@ INDEPENDENT = sqrt(np.finfo(np.float64).eps)  # least relative eigenvalue of A�
 
 def multiples(case: Case) -> Iterator[Finding]:
     """made = a · the right value, or another ingredient as it is or times a."""
-    for term in ingredients(case.step):
-        value = case.rows(term.value)
-        a, deviation = (float(v[0]) for v in _fitted(case, [value], case.made_rows))
+    for term, value in case.ingredients:
+        a, deviation = (float(v[0]) for v in fitted(case, [value], case.made_rows))
         noise = case.scaled_noise(a) if term.name == RIGHT else case.noise_of(a * value)
         if a == 0.0:
             continue
         if term.name != RIGHT and near(a, deviation, 1.0):
-            yield case.tried("copied", f"made is {term.name}", value, noise)
+            alone = " alone, without what the equation adds to it" if term.is_part else ""
+            yield case.tried("copied", f"made is {term.name}{alone}", value, noise)
         kind = ("sign" if near(a, deviation, -1.0) else "scale") if term.name == RIGHT else "multiple"
         told = f"made is {_times(case, a, deviation)} {term.name}"
         if kind == "sign":
@@ -39,21 +35,22 @@ def multiples(case: Case) -> Iterator[Finding]:
 
 def terms(case: Case) -> Iterator[Finding]:
     """right + Σ a_k · ingredient, of each number of terms the best set; on to more terms only while none explains."""
-    found = [t for t in ingredients(case.step) if np.any(case.rows(t.value)[case.kept])]
-    values = [case.rows(t.value) for t in found]
+    found, values = zip(*((t, v) for t, v in case.ingredients if np.any(v[case.kept])), strict=True)
     gram, against = _gram(case, values, case.made_rows - case.right_rows)
     for size in range(1, min(MOST_TERMS, len(found)) + 1):
         best = max(combinations(range(len(found)), size), key=lambda s: _energy(gram, against, list(s)))
         if size == 1 and found[best[0]].name == RIGHT:
             continue  # told as a scale
         finding = _sum_of(case, [found[i] for i in best], [values[i] for i in best])
+        if any(near(n.value, n.deviation, 0.0) for n in finding.numbers):
+            return  # a term too many
         yield finding
         if finding.explained:
             return
 
 
 def _sum_of(case: Case, chosen: Sequence[Ingredient], values: Sequence[Array]) -> Finding:
-    coefficients, deviations = _fitted(case, values, case.made_rows - case.right_rows)
+    coefficients, deviations = fitted(case, values, case.made_rows - case.right_rows)
     added = [a * v for a, v in zip(coefficients, values, strict=True)]
     numbers = tuple(Number(t.name, float(a), float(d)) for t, a, d in zip(chosen, coefficients, deviations, strict=True))
     kind = "shift" if all(t.is_constant for t in chosen) else "term"
@@ -78,13 +75,9 @@ def _times(case: Case, a: float, deviation: float) -> str:
     return f"{number(a, deviation)}{f' ({name})' if name and len(name) > 2 else ''} times"
 
 
-def _root_weights(case: Case) -> Array:
-    return np.where(case.kept, 1.0 / np.sqrt(case.noise.sigma**2 + case.noise.bound**2), 0.0)
-
-
 def _gram(case: Case, values: Sequence[Array], target: Array) -> tuple[Array, Array]:
     """AᵀA and Aᵀt, each term brought to unit length."""
-    root = _root_weights(case)
+    root = case.root_weights
     columns = np.stack([(root * v).ravel() for v in values])
     columns /= np.linalg.norm(columns, axis=1, keepdims=True)
     return columns @ columns.T, columns @ np.where(case.kept, root * target, 0.0).ravel()
@@ -96,19 +89,3 @@ def _energy(gram: Array, against: Array, chosen: list[int]) -> float:
     if np.linalg.eigvalsh(part)[0] < INDEPENDENT:
         return 0.0
     return float(b @ np.linalg.solve(part, b))
-
-
-def _fitted(case: Case, values: Sequence[Array], target: Array) -> tuple[Array, Array]:
-    """Coefficients and their standard deviations."""
-    root = _root_weights(case)
-    columns = np.stack([(root * v).ravel() for v in values], 1)
-    weighted = np.where(case.kept, root * target, 0.0).ravel()
-    lengths = np.maximum(np.linalg.norm(columns, axis=0), np.finfo(np.float64).tiny)
-    coefficients, *_ = np.linalg.lstsq(columns / lengths, weighted, rcond=None)
-    left = weighted - columns / lengths @ coefficients
-    inverse = np.linalg.pinv((columns / lengths).T @ (columns / lengths))
-    degrees = max(case.count - len(values), 1)
-    plain = np.diag(inverse) * max(float(left @ left) / degrees, 1.0)
-    by_row = (columns / lengths * left[:, None]).reshape(*case.kept.shape, -1).sum(1)
-    clustered = np.diag(inverse @ (by_row.T @ by_row) @ inverse)
-    return coefficients / lengths, np.sqrt(np.maximum(plain, clustered)) / lengths

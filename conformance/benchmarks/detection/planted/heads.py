@@ -7,7 +7,8 @@ from torch import Tensor
 
 from conformance.architecture import Architecture
 from conformance.batch import IGNORED_LABEL
-from conformance.benchmarks.detection.bert import Bert, Classifier, PlainClassifier, Pooler, Predictions
+from conformance.benchmarks.detection.bert import Bert
+from conformance.benchmarks.detection.heads import Classifier, PlainClassifier, Pooler, Predictions
 from conformance.benchmarks.detection.planted.initial import initial
 from conformance.benchmarks.detection.planted.plant import (
     Plant,

@@ -1,0 +1,66 @@
+"""Running a BERT on its batch in another arrangement: a sequence at a time, or without its padding."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from conformance.activations import table
+from conformance.architecture import Architecture
+from conformance.batch import Batch, TorchBatch
+from conformance.benchmarks.detection.bert import Bert
+from conformance.benchmarks.detection.planted.plant import override
+
+Runner = Callable[[TorchBatch], Mapping[str, Tensor]]
+Arrangement = Callable[[Bert, Runner], Runner]
+
+
+def as_given(model: Bert, run: Runner) -> Runner:
+    """The whole batch at once."""
+    return run
+
+
+def _row(batch: Batch, row: int, positions: slice | Tensor = slice(None)) -> Batch:
+    """One sequence, or some of its positions; without labels, since a mean over sequences is not that over tokens."""
+    kept = positions.numpy() if isinstance(positions, Tensor) else positions
+    names = ("input_ids", "token_type_ids", "attention_mask")
+    return Batch.of({name: array[row : row + 1, kept] for name, array in batch.arrays().items() if name in names})
+
+
+def row_by_row(model: Bert, run: Runner) -> Runner:
+    """A sequence at a time; losses are not shown."""
+
+    def runner(batch: TorchBatch) -> dict[str, Tensor]:
+        whole, device = batch.numpy(), str(batch.input_ids.device)
+        rows = [run(_row(whole, row).on(device)) for row in range(whole.size)]
+        return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+
+    return runner
+
+
+def unpadded(model: Bert, run: Runner) -> Runner:
+    """A sequence at a time, without its padding, which is zero in what is shown; losses are not shown."""
+    lookup = model.embeddings.position_embeddings
+    positions: list[Tensor] = []  # of the tokens of the sequence that is being run
+    override(lookup, "rows", lambda inputs: positions[-1].to(inputs.ids.device)[None])
+
+    def runner(batch: TorchBatch) -> dict[str, Tensor]:
+        whole, device = batch.numpy(), str(batch.input_ids.device)
+        rows = []
+        for row, mask in enumerate(whole.mask):
+            positions[:] = [torch.from_numpy(mask).nonzero()[:, 0]]
+            made = run(_row(whole, row, positions[-1]).on(device))
+            rows.append({name: _padded(x, name, positions[-1], whole.length, model.architecture) for name, x in made.items()})
+        return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+
+    return runner
+
+
+def _padded(x: Tensor, name: str, positions: Tensor, length: int, a: Architecture) -> Tensor:
+    """Put back where it belongs among `length` positions, along every axis that counts positions."""
+    for axis, counted in enumerate(table(a)[name].axes):
+        if counted in ("position", "query", "key"):
+            shape = list(x.shape)
+            shape[axis] = length
+            x = x.new_zeros(shape).index_copy(axis, positions.to(x.device), x)
+    return x

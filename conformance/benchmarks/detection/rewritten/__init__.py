@@ -1,0 +1,1 @@
+"""The steps of a BERT written in other ways, all of them right."""

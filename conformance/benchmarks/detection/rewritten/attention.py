@@ -1,0 +1,66 @@
+"""From query, key and value, a head each, and the keys that are attended to, to the heads' results."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from conformance.benchmarks.detection.bert import Bert, SelfAttention
+from conformance.benchmarks.detection.planted.plant import override
+from conformance.benchmarks.detection.steps import hidden_keys
+
+
+def native_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
+    """torch's own."""
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=keys)
+
+
+def native_attention_additive(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
+    """The same, with numbers to add for a mask."""
+    added = torch.zeros_like(keys, dtype=query.dtype).masked_fill(~keys, torch.finfo(query.dtype).min)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=added.expand(-1, -1, query.shape[-2], -1))
+
+
+def divided_afterwards(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
+    """Exponentials times values in the format of the values, divided by their sum in float32: as in a fused kernel."""
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    logits = (query.to(dtype) @ key.to(dtype).transpose(-1, -2) / math.sqrt(query.shape[-1])).masked_fill(~keys, -math.inf)
+    weights = torch.exp(logits - logits.amax(-1, keepdim=True))
+    mixed = weights.to(value.dtype).to(dtype) @ value.to(dtype)
+    return (mixed / weights.sum(-1, keepdim=True)).to(value.dtype)
+
+
+def online_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
+    """Blocks of five keys, with a running maximum and a running sum, in at least float32."""
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    q, k, v = (x.to(dtype) for x in (query, key, value))
+    mixed, total = torch.zeros_like(q), torch.zeros_like(q[..., :1])
+    largest = torch.full_like(total, torch.finfo(dtype).min)
+    for block in torch.split(torch.arange(k.shape[-2], device=k.device), 5):
+        logits = hidden_keys(q @ k[:, :, block].transpose(-1, -2) / math.sqrt(q.shape[-1]), keys[..., block])
+        risen = torch.maximum(largest, logits.amax(-1, keepdim=True))
+        weights = torch.exp(logits - risen) * keys[..., block].to(dtype)
+        kept = torch.exp(largest - risen)
+        mixed, total = mixed * kept + weights @ v[:, :, block], total * kept + weights.sum(-1, keepdim=True)
+        largest = risen
+    return (mixed / total).to(value.dtype)
+
+
+def masked_scores_shown(model: Bert) -> None:
+    """Scores are handed on, and shown, with masked keys at −∞."""
+    for index in range(model.architecture.num_hidden_layers):
+        own = model.layer(index).attention.self
+        right = own.scores.forward
+
+        def scores(query: Tensor, key: Tensor, mask: Tensor, right: Callable[..., Tensor] = right) -> Tensor:
+            return right(query, key).masked_fill(mask[:, None, None, :] == 0, -math.inf)
+
+        def forward(hidden: Tensor, mask: Tensor, own: SelfAttention = own) -> Tensor:
+            probs = own.dropout(own.probs(own.scores(own.query(hidden), own.key(hidden), mask), mask))
+            context: Tensor = own.context(probs, own.value(hidden))
+            return context
+
+        override(own.scores, "forward", scores)
+        override(own, "forward", forward)

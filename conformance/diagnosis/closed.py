@@ -1,0 +1,200 @@
+"""A closed system: the network with its poolings behind it, and behind those one last step, the numbers that were printed.
+
+The last step gathers every known number into one vector, once a pooling: (P, N). Its own rounding is that of printing. So sigma,
+the noise's projections and the faults are those of any other segment of the network.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from conformance.activations import SENTENCE, Activation
+from conformance.batch import Batch, Ids
+from conformance.diagnosis.pooling import Pooling, Unit, step_of
+from conformance.diagnosis.printed import Known
+from conformance.judge.selection import Mask, judged_elements
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.oracle import Network, Step
+from conformance.oracle.maps import LinearMap, Roundings
+from conformance.oracle.step import Site, elementwise
+
+EMBEDDING, PRINTED = "embedding", "printed"
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output: an activation's name, or `embedding` where the pooling is not known, and what is known of it."""
+
+    name: str
+    known: Known
+
+
+@dataclass(frozen=True)
+class Part:
+    """Elements of one parent of the last step: their flat indices, and where they go, lanes (poolings) and columns."""
+
+    parent: str
+    flat: Ids
+    lanes: slice
+    columns: slice
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the last step reads.
+
+    Attributes:
+        parts: where each number comes from.
+        made, units: (N,) the numbers printed, and the units of their last digits.
+        rows: (N,) the batch row of each, −1 for one that belongs to none.
+        lanes: P, how many poolings; 1 where none is needed.
+        names: the outputs, each with its number of elements.
+    """
+
+    parts: tuple[Part, ...]
+    made: Array
+    units: Array
+    rows: Ids
+    lanes: int
+    names: tuple[tuple[str, int], ...]
+
+
+class Printed(Step):
+    """The numbers that were printed, (P, N): nothing is computed."""
+
+    def __init__(self, site: Site, reading: Reading, *parents: Array) -> None:
+        """Bind the step to what it reads."""
+        super().__init__(site, *parents)
+        self.reading = reading
+
+    def again(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
+        """The same numbers of other parents."""
+        return Printed(site or self.site, self.reading, *(self.parents if parents is None else parents))
+
+    @cached_property
+    def value(self) -> Array:
+        """Every number, gathered."""
+        out = np.empty((self.reading.lanes, len(self.reading.made)))
+        for part, parent in zip(self.reading.parts, self.parents, strict=True):
+            out[part.lanes, part.columns] = parent.reshape(-1)[part.flat]
+        return out
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """A gather for each parent, whose adjoint is a scatter."""
+        return tuple(self._map(part, parent.shape) for part, parent in zip(self.reading.parts, self.parents, strict=True))
+
+    def _map(self, part: Part, shape: tuple[int, ...]) -> LinearMap:
+        lanes, columns = self.reading.lanes, len(self.reading.made)
+
+        def variance(v: Array) -> Array:
+            out = np.zeros((lanes, columns))
+            out[part.lanes, part.columns] = np.broadcast_to(v, shape).reshape(-1)[part.flat]
+            return out
+
+        def adjoint(w: Array) -> Array:
+            out = np.zeros(int(np.prod(shape, dtype=int)))
+            out[part.flat] = w[part.lanes, part.columns].sum(0)
+            return out.reshape(shape)
+
+        return LinearMap(variance, adjoint)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """unit²/12, uniform on ± half a unit, and no less than the storage format's own rounding."""
+        printing = np.maximum(self.reading.units**2 / 12.0, arithmetic.storage.rounding_variance(self.reading.made))
+        return elementwise(np.broadcast_to(printing, self.value.shape))
+
+
+@dataclass(frozen=True)
+class Closed(Network):
+    """A network, the poolings in question, and what was printed of it."""
+
+    outputs: tuple[Output, ...]
+    poolings: tuple[Pooling, ...]
+
+    @cached_property
+    def hidden(self) -> str:
+        """The last hidden state."""
+        return last_hidden(self.architecture.num_hidden_layers)
+
+    @cached_property
+    def table(self) -> dict[str, Activation]:
+        """The network's, the poolings and the last step."""
+        rows = dict(super().table)
+        width = self.architecture.hidden_size
+        pooled: list[str] = []
+        for base in dict.fromkeys(p.base for p in self.poolings):
+            parent = "pooler.activation" if base == "pooler" else self.hidden
+            rows[f"{EMBEDDING}.{base}"] = Activation(f"{EMBEDDING}.{base}", base, (parent,), SENTENCE, width, "")
+        for p in self.poolings:
+            name = f"{EMBEDDING}.{p.name}"
+            if p.is_normalised:
+                rows[name] = Activation(name, "unit", (f"{EMBEDDING}.{p.base}",), SENTENCE, width, "x / |x|")
+            pooled.append(name)
+        named = [o.name for o in self.outputs if o.name != EMBEDDING]
+        has_embedding = any(o.name == EMBEDDING for o in self.outputs)
+        rows[PRINTED] = Activation(PRINTED, "printed", (*named, *(pooled if has_embedding else ())), (), 0, "the numbers printed")
+        return rows
+
+    def step(self, name: str, *parents: Array) -> Step:
+        """As the network's, and the poolings' and the last step."""
+        if name == PRINTED:
+            return Printed(self.site(name), self.reading, *parents)
+        kind = self.table[name].kind
+        if kind == "unit":
+            return Unit(self.site(name), *parents)
+        found = {p.base: p for p in self.poolings}.get(kind)
+        if found is not None and name.startswith(EMBEDDING):
+            return step_of(found)(self.site(name), *parents)
+        return super().step(name, *parents)
+
+    @cached_property
+    def reading(self) -> Reading:
+        """Which elements are known and judged, and where they come from."""
+        lanes = max(len(self.poolings), 1)
+        parts, made, units, rows, names = [], [], [], [], []
+        start = 0
+        for output in sorted(self.outputs, key=lambda o: o.name == EMBEDDING):
+            shape = output.known.values.shape
+            judged = ~np.isnan(output.known.values) & self._judged(output.name, shape)
+            flat = np.flatnonzero(judged)
+            columns = slice(start, start + len(flat))
+            if output.name == EMBEDDING:
+                for lane, pooling in enumerate(self.poolings):
+                    parts.append(Part(f"{EMBEDDING}.{pooling.name}", flat, slice(lane, lane + 1), columns))
+            else:
+                parts.append(Part(output.name, flat, slice(0, lanes), columns))
+            start += len(flat)
+            made.append(output.known.values[judged])
+            units.append(output.known.units[judged])
+            by_row = shape and shape[0] == self.batch.size
+            rows.append(np.argwhere(judged)[:, 0] if by_row else np.full(len(flat), -1))
+            names.append((output.name, len(flat)))
+        return Reading(
+            tuple(parts), np.concatenate(made), np.concatenate(units), np.concatenate(rows), lanes, tuple(names)
+        )
+
+    def _judged(self, name: str, shape: tuple[int, ...]) -> Mask:
+        if name == EMBEDDING:
+            return np.ones(shape, np.bool_)
+        return judged_elements(self.table[name], self.batch, shape)
+
+    def of_rows(self, rows: Sequence[int]) -> "Closed":
+        """The same with these rows of the batch alone."""
+        index = np.asarray(rows)
+        batch = Batch(**{name: array[index] for name, array in self.batch.arrays().items()})
+        outputs = tuple(
+            Output(o.name, Known(o.known.values[index], o.known.units[index])) if o.known.values.ndim else o for o in self.outputs
+        )
+        return replace(self, batch=batch, outputs=outputs)
+
+    def with_poolings(self, poolings: Sequence[Pooling]) -> "Closed":
+        """The same with other poolings in question."""
+        return replace(self, poolings=tuple(poolings))
+
+
+def last_hidden(layers: int) -> str:
+    """The activation that is the last hidden state."""
+    return f"encoder.layer.{layers - 1}.output.LayerNorm" if layers else "embeddings.dropout"

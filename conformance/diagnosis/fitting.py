@@ -1,0 +1,190 @@
+"""The numbers that faults got wrong, by weighted least squares on the outputs, all of a set together (Gauss–Newton)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.diagnosis.hypotheses import Forward, Strike
+from conformance.faults import Parameter
+from conformance.judge.evidence import Estimate
+from conformance.judge.filters import NUDGE
+from conformance.numerics.arithmetic import Hypothesis
+from conformance.numerics.formats import Array
+
+STEPS = 12  # quadratic once near
+HALVINGS = 4  # of a step that leads away
+FARTHEST = 8.0  # times: how far one step may change a number's distance to the least that makes sense
+KEPT = 3  # networks that are held at once
+SETTLED = 1e-3  # of a standard deviation: a step that is shorter changes no digit that is told
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Faults with their numbers, and the weighted squares that the network with them leaves under each pooling, (P,)."""
+
+    strikes: tuple[Strike, ...]
+    squares: Array
+
+    @property
+    def lane(self) -> int:
+        """The pooling that leaves least."""
+        return int(self.squares.argmin())
+
+    @property
+    def distance(self) -> float:
+        """What it leaves."""
+        return float(self.squares.min())
+
+
+class Problem:
+    """The numbers that were printed, and the right network's sigma, by which all faulty ones are compared."""
+
+    def __init__(self, right: Forward, sigma: Array) -> None:
+        """`sigma` is (P, N)."""
+        self.right, self.sigma = right, sigma
+        self.made = right.network.reading.made
+        self._last: dict[tuple[Strike, ...], Forward | None] = {}
+
+    def forward(self, strikes: Sequence[Strike]) -> Forward | None:
+        """The network with these faults, None where they change nothing; the last few are kept, not more: they are large."""
+        key = tuple(strikes)
+        if key not in self._last:
+            while len(self._last) >= KEPT:
+                del self._last[next(iter(self._last))]
+            self._last[key] = self.right.with_(key) if key else self.right
+        return self._last[key]
+
+    def value(self, strikes: Sequence[Strike]) -> Array:
+        """(P, N): what the network with these faults prints; the right one's where they change nothing."""
+        return (self.forward(strikes) or self.right).value
+
+    def squares(self, forward: Forward) -> Array:
+        """(P,): Σ r²/σ² under each pooling; infinite where the network gives no number."""
+        with np.errstate(all="ignore"):
+            found = (((self.made - forward.value) / self.sigma) ** 2).sum(1)
+        return np.where(np.isfinite(found), found, np.inf)
+
+    def tried(self, strikes: Sequence[Strike]) -> Fit | None:
+        """The network with these faults; None where they change nothing."""
+        forward = self.forward(strikes)
+        return None if forward is None else Fit(tuple(strikes), self.squares(forward))
+
+
+def right_value(strike: Strike, forward: Forward) -> float:
+    """The checkpoint's."""
+    assert strike.fault.parameter is not None
+    return strike.fault.parameter.right(forward.steps[strike.places[0]])
+
+
+def wrong_value(strike: Strike, forward: Forward) -> float:
+    """The fault's usual one."""
+    assert strike.fault.parameter is not None
+    return strike.fault.parameter.wrong(forward.steps[strike.places[0]])
+
+
+def started(problem: Problem, strike: Strike, others: Sequence[Strike] = ()) -> Fit | None:
+    """A fault with a number, from its usual value or one step from the right one, whichever leaves less."""
+    right, wrong = right_value(strike, problem.right), wrong_value(strike, problem.right)
+    fits = [problem.tried([*others, strike.of(wrong)])]
+    moved = problem.tried([*others, strike.of(right + NUDGE * abs(wrong - right))])
+    if moved is not None:
+        base, nudged = problem.value(others), problem.value(moved.strikes)
+        lane = int(problem.squares(problem.forward(others) or problem.right).argmin())
+        slope = (nudged - base)[lane] / (NUDGE * abs(wrong - right)) / problem.sigma[lane]
+        residual = (problem.made - base[lane]) / problem.sigma[lane]
+        energy = float((slope**2).sum())
+        if energy > 0.0 and math.isfinite(energy):
+            value = _within(strike.fault.parameter, right, float((slope * residual).sum()) / energy, abs(wrong - right))
+            fits.append(problem.tried([*others, strike.of(value)]))
+    return min((f for f in fits if f is not None), key=lambda f: f.distance, default=None)
+
+
+def _within(parameter: Parameter | None, value: float, step: float, scale: float) -> float:
+    """The value a step on, which may not leave the sensible values nor go too far at once."""
+    assert parameter is not None
+    distance = value - parameter.least
+    if distance <= 0.0:
+        return value + min(max(step, 0.0), FARTHEST * scale)
+    return parameter.least + min(max(distance + step, distance / FARTHEST), max(distance, scale) * FARTHEST)
+
+
+def fitted(problem: Problem, start: Fit) -> Fit:
+    """All numbers of a set improved together until they settle."""
+    fit = start
+    for _ in range(STEPS):
+        slopes, free = _slopes(problem, fit)
+        if not free:
+            return fit
+        matrix = slopes / problem.sigma[fit.lane]
+        residual = (problem.made - problem.value(fit.strikes)[fit.lane]) / problem.sigma[fit.lane]
+        if not np.isfinite(matrix).all():
+            return fit
+        step = np.linalg.lstsq(matrix.T, residual, rcond=None)[0]
+        better = _stepped(problem, fit, free, step)
+        if better is None:
+            return fit
+        energies = np.sqrt((matrix**2).sum(1))
+        fit = better
+        if (np.abs(step) * energies <= SETTLED).all():
+            return fit
+    return fit
+
+
+def _stepped(problem: Problem, fit: Fit, free: Sequence[int], step: Array) -> Fit | None:
+    """The fit a step on, the step halved while it leads away; None where every length does."""
+    for halving in range(HALVINGS + 1):
+        moved = list(fit.strikes)
+        for index, change in zip(free, step / 2.0**halving, strict=True):
+            strike = moved[index]
+            scale = abs(wrong_value(strike, problem.right) - right_value(strike, problem.right))
+            moved[index] = strike.of(_within(strike.fault.parameter, _value(strike, problem.right), float(change), scale))
+        tried = problem.tried(moved)
+        if tried is not None and tried.squares[fit.lane] < fit.squares[fit.lane]:
+            return tried
+    return None
+
+
+def _value(strike: Strike, forward: Forward) -> float:
+    return wrong_value(strike, forward) if strike.value is None else strike.value
+
+
+def _slopes(problem: Problem, fit: Fit) -> tuple[Array, list[int]]:
+    """(K, N): how the numbers printed move with each of the K free numbers; and which strikes those belong to."""
+    found, free = [], []
+    for index, strike in enumerate(fit.strikes):
+        if strike.fault.parameter is None:
+            continue
+        value = _value(strike, problem.right)
+        nudge = NUDGE * max(abs(value), abs(wrong_value(strike, problem.right) - right_value(strike, problem.right)))
+        moved = problem.value([*fit.strikes[:index], strike.of(value + nudge), *fit.strikes[index + 1 :]])
+        slope = (moved - problem.value(fit.strikes))[fit.lane] / nudge
+        if slope.any():
+            found.append(slope)
+            free.append(index)
+    return (np.array(found) if found else np.zeros((0, len(problem.made)))), free
+
+
+def estimates(problem: Problem, fit: Fit, hypothesis: Hypothesis) -> tuple[Estimate | None, ...]:
+    """Each fault's number with its deviation, every correlation of the noise counted.
+
+    With J the slopes and W = 1/σ² the estimates move by (J W Jᵀ)⁻¹ J W n for noise n: each row is a direction to project on.
+    """
+    slopes, free = _slopes(problem, fit)
+    found: list[Estimate | None] = []
+    lane, sigma = fit.lane, problem.sigma[fit.lane]
+    gains = np.linalg.pinv(slopes / sigma).T / sigma if free else slopes
+    for index, strike in enumerate(fit.strikes):
+        if strike.fault.parameter is None:
+            found.append(None)
+            continue
+        deviation = math.inf
+        if index in free:
+            direction = np.zeros_like(problem.sigma)
+            direction[lane] = gains[free.index(index)]
+            deviation = math.sqrt((problem.forward(fit.strikes) or problem.right).projected(direction, hypothesis)[0])
+        right, wrong = right_value(strike, problem.right), wrong_value(strike, problem.right)
+        found.append(Estimate(strike.fault.parameter.name, right, wrong, _value(strike, problem.right), deviation))
+    return tuple(found)
+

@@ -1,0 +1,143 @@
+"""Hypotheses: a fault wherever it can strike, in one kind of place, in one layer or at one place; and the network that has some.
+
+A port usually makes a mistake in every layer. All faults of a set are composed in one walk in the order of computation: each
+strikes the step that the others have led to, and what lies before the first is not computed again.
+"""
+
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from conformance.diagnosis.closed import PRINTED, Closed
+from conformance.faults import CATALOGUE, Fault, Place
+from conformance.judge.segment import Segment
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array, Format
+from conformance.oracle.maps import Roundings
+
+EVERYWHERE, KIND, LAYER, SINGLE = range(4)  # how far a fault reaches; of what cannot be told apart the widest is told first
+_LAYER = re.compile(r"encoder\.layer\.\d+\.")
+_SELF = ("query", "key", "value")
+
+
+@dataclass(frozen=True)
+class Strike:
+    """A fault at all of these places, its parameter of that value (None: its usual one).
+
+    Attributes:
+        reach: EVERYWHERE, KIND (of place, in every layer), LAYER or SINGLE.
+    """
+
+    fault: Fault
+    places: tuple[str, ...]
+    reach: int
+    value: float | None = None
+
+    def of(self, value: float | None) -> "Strike":
+        """The same with another value."""
+        return replace(self, value=value)
+
+    @property
+    def key(self) -> tuple[str, tuple[str, ...]]:
+        """The same for strikes that differ in value alone."""
+        return self.fault.name, self.places
+
+
+class Forward(Segment):
+    """The whole network, from token ids to the numbers printed, evaluated; right, or with faults."""
+
+    def __init__(self, network: Closed, storage: Format) -> None:
+        """Evaluate it; `storage` is the format that is promised."""
+        super().__init__(network, PRINTED, {})
+        self.network, self.storage = network, storage
+
+    def _own(self, name: str, arithmetic: Arithmetic) -> Roundings:
+        """Numbers are printed once: printing's rounding is not the oracle's as well."""
+        return self.steps[name].roundings(arithmetic) if name == PRINTED else super()._own(name, arithmetic)
+
+    def with_(self, strikes: Sequence[Strike]) -> "Forward | None":
+        """The network with all these faults; None where they change nothing that was printed, or make no sense.
+
+        `self` must be the right network.
+        """
+        at: dict[str, list[Strike]] = {}
+        for strike in strikes:
+            for place in strike.places:
+                at.setdefault(place, []).append(strike)
+        other = copy.copy(self)
+        other.__dict__.pop("values", None)
+        values: dict[str, Array] = {name: step.value for name, step in self.steps.items()}
+        other.steps = steps = dict(self.steps)
+        place = Place(self.network, values, self.storage)
+        changed: set[str] = set()
+        landed: set[tuple[str, tuple[str, ...]]] = set()
+        with np.errstate(all="ignore"):
+            for name, row in ((n, self.network.table[n]) for n in self._names):
+                moved = not changed.isdisjoint(row.parents)
+                step = steps[name].again(parents=tuple(values[p] for p in row.parents)) if moved else steps[name]
+                before = step
+                for strike in at.get(name, ()):
+                    faulty = strike.fault.struck(step, place, strike.value)
+                    if faulty is not None:
+                        step = faulty
+                        landed.add(strike.key)
+                if moved or (step is not before and not np.array_equal(step.value, before.value)):
+                    steps[name], values[name] = step, step.value
+                    changed.add(name)
+        if PRINTED not in changed or len(landed) < len({s.key for s in strikes}):
+            return None
+        other._roundings = {key: own for key, own in self._roundings.items() if key[0] not in changed}
+        other._repeats = {}
+        return other
+
+
+def strikes(forward: Forward) -> tuple[Strike, ...]:
+    """Every fault of the catalogue, at all of its places and at each set of them that a mistake is likely to reach."""
+    rows = {name: step.site.activation for name, step in forward.steps.items()}
+    found: list[Strike] = []
+    for fault in CATALOGUE:
+        places = tuple(name for name, row in rows.items() if fault.strikes(row))
+        seen: set[tuple[str, ...]] = set()
+        for reach, some in _reaches(fault, places):
+            if some and some not in seen:
+                seen.add(some)
+                found.append(Strike(fault, some, reach))
+    return tuple(found)
+
+
+def _reaches(fault: Fault, places: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    yield EVERYWHERE, places
+    if fault.whole or fault.late:
+        return
+    kinds: dict[str, list[str]] = {}
+    layers: dict[str, list[str]] = {}
+    for name in places:
+        kinds.setdefault(kind_of(name), []).append(name)
+        if found := _LAYER.match(name):
+            layers.setdefault(found[0], []).append(name)
+    inside = tuple(name for part in layers.values() for name in part)
+    yield KIND, inside
+    yield KIND, tuple(name for name in inside if name.endswith(_SELF))
+    for part in kinds.values():
+        yield KIND if len(part) > 1 else SINGLE, tuple(part)
+    for part in layers.values():
+        yield LAYER if len(part) > 1 else SINGLE, tuple(part)
+    for name in places:
+        yield SINGLE, (name,)
+
+
+def kind_of(name: str) -> str:
+    """A place without its layer."""
+    return _LAYER.sub("", name)
+
+
+def layers_of(places: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
+    """Kinds of place, each with the layers that it is struck in; none for what is in no layer."""
+    found: dict[str, list[int]] = {}
+    for name in places:
+        layer = _LAYER.match(name)
+        found.setdefault(kind_of(name), []).extend([int(layer[0].split(".")[2])] if layer else [])
+    return {kind: tuple(layers) for kind, layers in found.items()}

@@ -1,0 +1,121 @@
+"""Numbers as they were printed: a value, the half unit of its last digit, and which of a table's numbers were printed at all.
+
+A number printed as 0.1234 is known to ± half a unit of its last digit, a uniform error of variance 10^-2d / 12, d = 4. Each number
+counts its own digits: where trailing zeros were cut off (0.123 for 0.1230) the unit is taken too large, which loses some evidence
+and raises no alarm.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from conformance.errors import UsageError
+from conformance.numerics.formats import Array
+
+ELLIPSES = ("...", "…")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?(?P<decimals>\d*)|\.(?P<only>\d+))(?:[eE](?P<exponent>[-+]?\d+))?")
+
+
+class Number(str):
+    """A number's text, told from other text."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a table: the numbers and the unit of each one's last digit (0: exact); NaN where nothing is known."""
+
+    values: Array
+    units: Array
+
+
+def unit(text: str) -> float:
+    """10^(exponent − decimals): the unit of the last digit that is printed; `ValueError` for what is no number."""
+    found = _NUMBER.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(text)
+    decimals = len(found["decimals"] or found["only"] or "")
+    return float(10.0 ** (int(found["exponent"] or 0) - decimals))
+
+
+def filled(tree: Any, shape: tuple[int, ...], name: str, digits: int | None = None) -> Known:
+    """A tree of lists, numbers as text, nulls and ellipses, spread over `shape`.
+
+    Args:
+        tree: nested lists; null stands for one element or one part that is not known, an ellipsis for any number of them. An array
+            is exact.
+        shape: of the whole output.
+        name: of the output, for errors.
+        digits: decimals of every number, in place of those that are printed.
+
+    Raises:
+        UsageError: a list of the wrong length, or what is no number; with its place.
+    """
+    if isinstance(tree, np.ndarray):
+        if tree.shape != shape:
+            raise UsageError(f"{name} is of shape {tree.shape}, expected {shape}")
+        bad = np.argwhere(~np.isfinite(tree))
+        if len(bad):
+            raise UsageError(f"{name}{[int(i) for i in bad[0]]} is {tree[tuple(bad[0])]}: not a finite number, and no fault explains it")
+        known = 0.0 if digits is None else 10.0**-digits
+        return Known(np.asarray(tree, np.float64), np.full(shape, known))
+    values, units = np.full(shape, math.nan), np.zeros(shape)
+    for index, text in _leaves(tree, shape, name, ()):
+        values[index], units[index] = _read(text, name, index)
+    if digits is not None:
+        units = np.full(shape, 10.0**-digits)
+    return Known(values, units)
+
+
+def depth(tree: Any) -> int:
+    """How many axes a tree has."""
+    if isinstance(tree, np.ndarray):
+        return tree.ndim
+    if not isinstance(tree, Sequence) or isinstance(tree, str):
+        return 0
+    return 1 + max((depth(part) for part in tree), default=0)
+
+
+def _read(text: Any, name: str, index: tuple[int, ...]) -> tuple[float, float]:
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise UsageError(f"{_place(name, index)} is {text!r}, expected a number, null or '...'")
+    told = str(text)
+    try:
+        return float(told), unit(told)
+    except ValueError:
+        why = "it is not finite, and no fault explains that" if told.lower().strip("+-") in ("nan", "inf", "infinity") else "no number"
+        raise UsageError(f"{_place(name, index)} is {told!r}: {why}; expected a number, null or '...'") from None
+
+
+def _place(name: str, index: tuple[int, ...]) -> str:
+    return f"{name}{list(index)}" if index else name
+
+
+def _leaves(tree: Any, shape: tuple[int, ...], name: str, index: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Any]]:
+    """Every number with its index."""
+    if tree is None or (isinstance(tree, str) and tree in ELLIPSES):
+        return
+    if not shape:
+        if isinstance(tree, list | tuple):
+            raise UsageError(f"{_place(name, index)} is a list, expected a number: it has more axes than the output")
+        yield index, tree
+        return
+    if not isinstance(tree, list | tuple):
+        raise UsageError(f"{_place(name, index)} is {tree!r}, expected a list of {shape[0]}: it has fewer axes than the output")
+    size = shape[0]
+    gaps = [i for i, part in enumerate(tree) if isinstance(part, str) and part in ELLIPSES]
+    if len(gaps) > 1:
+        raise UsageError(f"{_place(name, index)} has {len(gaps)} ellipses, expected at most one")
+    count = len(tree) - len(gaps)
+    if count > size or (count < size and not gaps):
+        raise UsageError(
+            f"{_place(name, index)} has {count} entries, expected {size}"
+            + ("" if gaps or count > size else " (write '...' or null for those that are not known)")
+        )
+    for i, part in enumerate(tree):
+        if i not in gaps:
+            place = i if not gaps or i < gaps[0] else size - len(tree) + i
+            yield from _leaves(part, shape[1:], name, (*index, place))

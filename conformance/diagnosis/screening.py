@@ -1,0 +1,59 @@
+"""First order: how well each fault would account for what is left, from a few sweeps back through the network.
+
+With r what is left, W = 1/σ² and δ what a fault changes at a step, it moves the outputs by J δ. One sweep Jᵀ W r serves all faults:
+<r, J δ> is its product with δ. The length |J δ| comes from sweeps of random signs: E (z · W^½ J δ)² = |J δ|². A fault is worth an
+exact look by the cosine of r and J δ. Of gross faults first order knows little more than the direction, and often that.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from conformance.diagnosis.fitting import Fit, Problem
+from conformance.diagnosis.hypotheses import Forward, Strike
+from conformance.faults import Place
+from conformance.numerics.formats import Array
+
+PROBES = 8  # each estimates |J δ|² with a relative deviation of √2; eight, of |J δ|, with a quarter
+
+
+def ranked(problem: Problem, fit: Fit, strikes: Sequence[Strike]) -> list[Strike]:
+    """The strikes on top of a fit, those that point where it must go first; those that point away are left out."""
+    forward, lane, sigma = problem.forward(fit.strikes) or problem.right, fit.lane, problem.sigma[fit.lane]
+    rng = np.random.default_rng(0)
+    left = (problem.made - forward.value[lane]) / sigma
+    directions = np.array([left, *rng.choice((-1.0, 1.0), (PROBES, len(left)))])
+    products = _products(forward, lane, directions / sigma)
+    found = []
+    for strike in strikes:
+        total = sum((p for name in strike.places if (p := products(strike, name)) is not None), start=np.zeros(len(directions)))
+        length = float(np.sqrt((total[1:] ** 2).mean()))
+        if length > 0.0 and np.isfinite(total).all():
+            cosine = float(total[0] / (length * np.sqrt((left**2).sum())))
+            score = abs(cosine) if strike.fault.parameter else cosine
+            if score > 0.0:
+                found.append((score, strike))
+    return [strike for _, strike in sorted(found, key=lambda pair: -pair[0])]
+
+
+def _products(forward: Forward, lane: int, directions: Array) -> Callable[[Strike, str], Array | None]:
+    """Of a fault at a place: the product of its δ with each direction's adjoint there; None where it makes no sense."""
+    wide = np.zeros_like(forward.value)
+    adjoints = []
+    for direction in directions:
+        wide[lane] = direction
+        adjoints.append(forward.adjoints(wide.copy()))
+    place = Place(forward.network, forward.values, forward.storage)
+    known: dict[tuple[str, str], Array | None] = {}
+
+    def product(strike: Strike, name: str) -> Array | None:
+        key = (strike.fault.name, name)
+        if key not in known:
+            step = forward.steps[name]
+            with np.errstate(all="ignore"):
+                faulty = strike.fault.struck(step, place)
+                moved = None if faulty is None else faulty.value - step.value
+            known[key] = None if moved is None else np.array([float((a[name] * moved).sum()) for a in adjoints])
+        return known[key]
+
+    return product

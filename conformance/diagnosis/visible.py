@@ -1,0 +1,88 @@
+"""Filters on the outputs of the right network: which faults call, and which the numbers would have shown had they been there."""
+
+from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from conformance.diagnosis.evidence import Unseen
+from conformance.diagnosis.fitting import right_value, wrong_value
+from conformance.diagnosis.hypotheses import EVERYWHERE, Strike
+from conformance.diagnosis.judgement import Judged, Limits
+from conformance.judge.filters import NUDGE, project
+from conformance.judge.noise import Noise
+from conformance.judge.statistics import SEPARABLE_Z
+from conformance.numerics.formats import Array
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What filters say under one pooling.
+
+    Attributes:
+        called: faults whose pattern is in the residual beyond noise, with the pattern.
+        shown, unseen: those that would have been told, and those that would not.
+    """
+
+    called: tuple[tuple[str, Array], ...]
+    shown: tuple[str, ...]
+    unseen: tuple[Unseen, ...]
+
+
+def filters(strikes: Iterable[Strike]) -> list[Strike]:
+    """One filter a fault: at all of its places."""
+    return [s for s in strikes if s.reach == EVERYWHERE]
+
+
+def seen(judged: Judged, lane: int, strikes: Sequence[Strike], limits: Limits) -> Seen:
+    """Every filter under one pooling; a fault that moves one number beyond doubt needs none, for the largest error sees it."""
+    called: list[tuple[str, Array]] = []
+    shown: list[str] = []
+    unseen: list[Unseen] = []
+    noise, residual = judged.noise(lane), judged.residual[lane]
+    for strike in strikes:
+        moved = _moved(judged, strike, None, lane)
+        z = 0.0 if moved is None else _expected(moved, noise, limits)
+        if z >= SEPARABLE_Z:
+            shown.append(strike.fault.name)
+        else:
+            unseen.append(Unseen(strike.fault.name, z))
+        pattern = moved
+        if strike.fault.parameter is not None:  # of a number slightly wrong, the pattern is the derivative
+            right, wrong = (of(strike, judged.forward) for of in (right_value, wrong_value))
+            pattern = _moved(judged, strike, right + NUDGE * abs(wrong - right), lane)
+        elif moved is not None and _gross(moved, noise, limits) is not None:
+            continue
+        if pattern is not None and _calls(residual, pattern, noise, limits, signed=strike.fault.parameter is None):
+            called.append((strike.fault.name, pattern))
+    return Seen(tuple(called), tuple(shown), tuple(unseen))
+
+
+def _moved(judged: Judged, strike: Strike, value: float | None, lane: int) -> Array | None:
+    faulty = judged.forward.with_([strike.of(value)])
+    if faulty is None:
+        return None
+    moved = faulty.value[lane] - judged.forward.value[lane]
+    return np.where(np.isfinite(moved), moved, np.sign(moved) * np.finfo(np.float32).max) if moved.any() else None
+
+
+def _gross(moved: Array, noise: Noise, limits: Limits) -> float | None:
+    size = float((np.abs(moved) / noise.sigma).max())
+    return size if size >= max(2.0 * limits.max, SEPARABLE_Z) else None
+
+
+def _expected(moved: Array, noise: Noise, limits: Limits) -> float:
+    gross = _gross(moved, noise, limits)
+    if gross is not None:
+        return gross
+    found = project(moved, moved, noise)
+    return found.expected_z if found else 0.0
+
+
+def _calls(residual: Array, pattern: Array, noise: Noise, limits: Limits, *, signed: bool) -> bool:
+    found = project(residual, pattern, noise)
+    if found is None:
+        return False
+    if signed:
+        return min(found.z, found.expected_z) > limits.filter and found.amplitude > 0.5
+    return abs(found.z) > limits.filter
