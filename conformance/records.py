@@ -56,7 +56,7 @@ class ErrorRecord(msgspec.Struct, frozen=True):
 
 
 class FaultRecord(msgspec.Struct, frozen=True):
-    """A fault that explains the error: `estimate` and its standard deviation where it is a number got wrong."""
+    """A fault that explains the error: `estimate`, its standard deviation and the right value where it is a number got wrong."""
 
     name: str
     step: str
@@ -65,10 +65,15 @@ class FaultRecord(msgspec.Struct, frozen=True):
     parameter: str | None
     estimate: float | None
     deviation: float | None
+    right: float | None = None
 
 
 class ActivationRecord(_Record, frozen=True, tag="activation"):
-    """One activation's verdict on one batch; `global` is the global error."""
+    """One activation's verdict on one batch; `global` is the global error.
+
+    `faults` together explain it best; `alternatives` are such sets that cannot be told from that on this batch; `anatomy` is what
+    can be said where nothing explains it.
+    """
 
     implementation: str
     golden: str
@@ -85,6 +90,8 @@ class ActivationRecord(_Record, frozen=True, tag="activation"):
     limits: dict[str, float]
     excess: float | None
     reason: str
+    alternatives: list[list[FaultRecord]] = []
+    anatomy: list[str] = []
 
 
 class Sensitivity(msgspec.Struct, frozen=True):

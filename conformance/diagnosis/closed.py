@@ -172,9 +172,7 @@ class Closed(Network):
             by_row = shape and shape[0] == self.batch.size
             rows.append(np.argwhere(judged)[:, 0] if by_row else np.full(len(flat), -1))
             names.append((output.name, len(flat)))
-        return Reading(
-            tuple(parts), np.concatenate(made), np.concatenate(units), np.concatenate(rows), lanes, tuple(names)
-        )
+        return Reading(tuple(parts), np.concatenate(made), np.concatenate(units), np.concatenate(rows), lanes, tuple(names))
 
     def _judged(self, name: str, shape: tuple[int, ...]) -> Mask:
         if name == EMBEDDING:

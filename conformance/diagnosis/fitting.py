@@ -20,7 +20,7 @@ KEPT = 3  # networks that are held at once
 SETTLED = 1e-3  # of a standard deviation: a step that is shorter changes no digit that is told
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fit:
     """Faults with their numbers, and the weighted squares that the network with them leaves under each pooling, (P,)."""
 
@@ -167,7 +167,7 @@ def _slopes(problem: Problem, fit: Fit) -> tuple[Array, list[int]]:
 
 
 def estimates(problem: Problem, fit: Fit, hypothesis: Hypothesis) -> tuple[Estimate | None, ...]:
-    """Each fault's number with its deviation, every correlation of the noise counted.
+    """Each fault's number with its deviation, every correlation of the right network's noise counted.
 
     With J the slopes and W = 1/σ² the estimates move by (J W Jᵀ)⁻¹ J W n for noise n: each row is a direction to project on.
     """
@@ -183,8 +183,7 @@ def estimates(problem: Problem, fit: Fit, hypothesis: Hypothesis) -> tuple[Estim
         if index in free:
             direction = np.zeros_like(problem.sigma)
             direction[lane] = gains[free.index(index)]
-            deviation = math.sqrt((problem.forward(fit.strikes) or problem.right).projected(direction, hypothesis)[0])
+            deviation = math.sqrt(problem.right.projected(direction, hypothesis)[0])
         right, wrong = right_value(strike, problem.right), wrong_value(strike, problem.right)
         found.append(Estimate(strike.fault.parameter.name, right, wrong, _value(strike, problem.right), deviation))
     return tuple(found)
-

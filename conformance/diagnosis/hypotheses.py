@@ -58,6 +58,16 @@ class Forward(Segment):
         """Numbers are printed once: printing's rounding is not the oracle's as well."""
         return self.steps[name].roundings(arithmetic) if name == PRINTED else super()._own(name, arithmetic)
 
+    def ancestors(self, lane: int) -> frozenset[str]:
+        """The activations that the numbers printed are computed from under one pooling."""
+        todo = [part.parent for part in self.network.reading.parts if part.lanes.start <= lane < part.lanes.stop]
+        found = set(todo)
+        while todo:
+            parents = set(self.network.table[todo.pop()].parents) - found
+            found |= parents
+            todo += parents
+        return frozenset(found)
+
     def with_(self, strikes: Sequence[Strike]) -> "Forward | None":
         """The network with all these faults; None where they change nothing that was printed, or make no sense.
 
@@ -65,8 +75,8 @@ class Forward(Segment):
         """
         at: dict[str, list[Strike]] = {}
         for strike in strikes:
-            for place in strike.places:
-                at.setdefault(place, []).append(strike)
+            for where in strike.places:
+                at.setdefault(where, []).append(strike)
         other = copy.copy(self)
         other.__dict__.pop("values", None)
         values: dict[str, Array] = {name: step.value for name, step in self.steps.items()}

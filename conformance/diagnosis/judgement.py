@@ -55,10 +55,12 @@ class Agreement:
 class Judged:
     """A network's numbers with their noise."""
 
-    def __init__(self, forward: Forward, hypothesis: Hypothesis) -> None:
-        """`hypothesis` is how a correct system may have computed them."""
+    def __init__(self, forward: Forward, hypothesis: Hypothesis, sigma: Array | None = None) -> None:
+        """`hypothesis` is how a correct system may have computed them; `sigma`, where given, is not propagated again."""
         self.forward, self.hypothesis = forward, hypothesis
         self.made = forward.network.reading.made
+        if sigma is not None:
+            self.sigma = sigma
 
     @cached_property
     def sigma(self) -> Array:
@@ -114,5 +116,3 @@ class Judged:
 def allowed(agreement: Agreement, limits: Limits) -> bool:
     """Whether RMS and largest error are within their limits."""
     return agreement.rms <= limits.rms and agreement.max <= limits.max
-
-

@@ -114,7 +114,9 @@ def _table(name: str, part: Any) -> Table:
         return Table(part)
     known = {"values", "digits", *_AXES.values()}
     if "values" not in part or set(part) - known:
-        raise UsageError(f"{name} has {', '.join(part)}; expected values and, where needed, {', '.join(sorted(known - {'values'}))}")
+        raise UsageError(
+            f"{name} has {', '.join(part)}; expected values and, where needed, {', '.join(sorted(known - {'values'}))}"
+        )
     parts = {axis: _integers(part[axis], f"{name}/{axis}") for axis in _AXES.values() if axis in part}
     digits = None if "digits" not in part else _integers(part["digits"], f"{name}/digits")
     return Table(part["values"], parts, digits)
@@ -156,7 +158,11 @@ def resolved(given: Mapping[str, Table], architecture: Architecture, batch: Batc
         target = _target(name or _guessed(part, batch), rows, architecture)
         if target in found:
             raise UsageError(f"{name} is given twice, under two names")
-        row = Activation(EMBEDDING, "", (), ("batch", "feature"), architecture.hidden_size, "") if target == EMBEDDING else rows[target]
+        row = (
+            Activation(EMBEDDING, "", (), ("batch", "feature"), architecture.hidden_size, "")
+            if target == EMBEDDING
+            else rows[target]
+        )
         found[target] = Output(target, _spread(part, row, batch, architecture.num_attention_heads, name or target))
     if not any((~np.isnan(o.known.values)).any() for o in found.values()):
         raise UsageError("no number of the outputs is known: there is nothing to judge")
@@ -179,7 +185,9 @@ def _target(name: str, rows: Mapping[str, Activation], architecture: Architectur
     if plain == "logits":
         heads = [n for n in _LOGITS if n in rows]
         if len(heads) != 1:
-            raise UsageError(f"logits: the checkpoint has {', '.join(heads) or 'no head'}; {'say which' if heads else 'there are none'}")
+            raise UsageError(
+                f"logits: the checkpoint has {', '.join(heads) or 'no head'}; {'say which' if heads else 'there are none'}"
+            )
         return heads[0]
     if plain not in rows:
         known = [*rows, *_ALIASES, "last_hidden_state", "logits", EMBEDDING]
@@ -216,5 +224,5 @@ def _selected(part: Table, axis: str, size: int, name: str) -> list[int]:
     if not isinstance(chosen, list | tuple) or not all(isinstance(i, int) and 0 <= i < size for i in chosen):
         raise UsageError(f"{name}: {_AXES[axis]} is {chosen!r}, expected a list of numbers from 0 to {size - 1}")
     if len(set(chosen)) < len(chosen):
-        raise UsageError(f"{name}: {_AXES[axis]} lists {[i for i in chosen if list(chosen).count(i) > 1][0]} twice")
+        raise UsageError(f"{name}: {_AXES[axis]} lists {next(i for i in chosen if list(chosen).count(i) > 1)} twice")
     return [int(i) for i in chosen]

@@ -64,7 +64,9 @@ def _inner(mask: Mask) -> Array:
 _PLAIN = (
     Pooling("cls", "the first token", lambda mask: _one(np.zeros(len(mask)), mask.shape[1])),
     Pooling("mean", "the mean over the tokens that are not padding", _mean),
-    Pooling("mean-with-padding", "the mean over all tokens, padding as well", lambda mask: np.full(mask.shape, 1.0 / mask.shape[1])),
+    Pooling(
+        "mean-with-padding", "the mean over all tokens, padding as well", lambda mask: np.full(mask.shape, 1.0 / mask.shape[1])
+    ),
     Pooling("mean-without-special", "the mean without [CLS], [SEP] and padding", _inner),
     Pooling("last", "the last token that is not padding", lambda mask: _one(_last(mask), mask.shape[1])),
     Pooling("max", "the maximum over the tokens that are not padding"),
@@ -163,8 +165,8 @@ class Unit(Step):
         return (LinearMap(variance, lambda w: (w - y * (y * w).sum(-1, keepdims=True)) / length),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """One relative error a row, of the sum of squares (halved by the root) and of the root; the division elementwise; the store."""
-        u2 = arithmetic.accumulate.unit_roundoff ** 2 / 3.0
+        """One relative error a row, of the squares' sum (halved by the root) and of the root; the division elementwise; the store."""
+        u2 = arithmetic.accumulate.unit_roundoff**2 / 3.0
         partial = np.cumsum(self.parents[0] ** 2, -1)
         row = u2 * ((partial**2).sum(-1, keepdims=True) / (4.0 * self._length**4) + (2.0 * FUNCTION_ULP["rsqrt"]) ** 2)
         own = np.maximum(u2 * self.value**2 + arithmetic.store_variance(self.value), arithmetic.storage.floor_variance)

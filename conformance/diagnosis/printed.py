@@ -59,7 +59,9 @@ def filled(tree: Any, shape: tuple[int, ...], name: str, digits: int | None = No
             raise UsageError(f"{name} is of shape {tree.shape}, expected {shape}")
         bad = np.argwhere(~np.isfinite(tree))
         if len(bad):
-            raise UsageError(f"{name}{[int(i) for i in bad[0]]} is {tree[tuple(bad[0])]}: not a finite number, and no fault explains it")
+            raise UsageError(
+                f"{name}{[int(i) for i in bad[0]]} is {tree[tuple(bad[0])]}: not a finite number, and no fault explains it"
+            )
         known = 0.0 if digits is None else 10.0**-digits
         return Known(np.asarray(tree, np.float64), np.full(shape, known))
     values, units = np.full(shape, math.nan), np.zeros(shape)
@@ -86,7 +88,11 @@ def _read(text: Any, name: str, index: tuple[int, ...]) -> tuple[float, float]:
     try:
         return float(told), unit(told)
     except ValueError:
-        why = "it is not finite, and no fault explains that" if told.lower().strip("+-") in ("nan", "inf", "infinity") else "no number"
+        why = (
+            "it is not finite, and no fault explains that"
+            if told.lower().strip("+-") in ("nan", "inf", "infinity")
+            else "no number"
+        )
         raise UsageError(f"{_place(name, index)} is {told!r}: {why}; expected a number, null or '...'") from None
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from conformance.checkpoint import Checkpoint, LazyWeights
 from conformance.diagnosis.closed import EMBEDDING, Closed
 from conformance.diagnosis.evidence import Diagnosis, Explanation
 from conformance.diagnosis.fitting import Fit, Problem, estimates, fitted
-from conformance.diagnosis.hypotheses import Forward, Strike, strikes
+from conformance.diagnosis.hypotheses import Forward, strikes
 from conformance.diagnosis.judgement import Agreement, Judged, Limits, allowed
 from conformance.diagnosis.outputs import Table, resolved
 from conformance.diagnosis.pooling import POOLINGS, Pooling
@@ -25,11 +25,14 @@ from conformance.faults import CATALOGUE
 from conformance.goldens.own import golden_of
 from conformance.judge.filters import project
 from conformance.numerics.arithmetic import Hypothesis, hypotheses
-from conformance.numerics.formats import FORMATS, Array, format_named
+from conformance.numerics.formats import FORMATS, Array, Format, format_named
 
 AT_ONCE = 3  # faults; each more costs a beam
+RENOISED = 3  # of these, and of those that round, how many are judged by a sigma of their own, which costs several passes
 VERIFIED = 16  # sets that are judged on the whole batch, at each number of faults
-PARTIAL = 5  # explanations that are told where none explains
+TOLD = 8  # explanations
+PARTIAL = 2  # explanations of each number of faults that are told where none explains
+BALLPARK = 4.0  # times: how far the size that a format's noise is guessed to have may be off, before it is computed
 LEAST_RMS = 0.3  # design/method.md 3: correct runs lie in 0.3 to 2; below, a format's noise is no explanation of an error
 _ORDER = {fault.name: i for i, fault in enumerate(CATALOGUE)}
 
@@ -84,7 +87,7 @@ def _poolings(checkpoint: Checkpoint, batch: Batch, asked: str | None) -> tuple[
     return tuple(found.values())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Trial:
     """A judged set of faults: the explanation but for its words."""
 
@@ -95,6 +98,12 @@ class _Trial:
     loose: bool = False
 
 
+def _end_to_end(dtype: str) -> list[Hypothesis]:
+    """The ways of computing a whole network: results of steps are stored somewhere, so that no kernel fuses them all."""
+    every = [h for h in hypotheses(dtype) if h.parents == "as captured"]
+    return [h for h in every if h.arithmetic.rounding != "fused"]
+
+
 class _Case:
     """One diagnosis under way."""
 
@@ -102,27 +111,35 @@ class _Case:
         self.checkpoint, self.network, self.dtype = checkpoint, network, dtype
         self.storage = format_named(dtype)
         self.right = Forward(network, self.storage)
-        self.hypotheses = [h for h in hypotheses(dtype) if h.parents == "as captured"]
         self.strikes = strikes(self.right)
         self.filters = filters(self.strikes)
         self.lanes = range(network.reading.lanes) if asked is None else range(1)
-        self.base = self._nearest([Judged(self.right, h) for h in self.hypotheses])
-        self.problem = Problem(self.right, self.base.sigma)
+        self.arithmetics = sorted((Judged(self.right, h) for h in _end_to_end(dtype)), key=self._surprise)
+        self.use(self.arithmetics[0])
 
-    def _nearest(self, judged: Sequence[Judged]) -> Judged:
-        """The arithmetic under which the right network is likeliest."""
-        return min(judged, key=lambda j: min(j.agreement(lane, j.independent).surprise for lane in self.lanes))
+    def _surprise(self, judged: Judged) -> float:
+        return min(judged.agreement(lane, judged.independent).surprise for lane in self.lanes)
+
+    def use(self, base: Judged) -> None:
+        """Take this arithmetic for the system's."""
+        self.base, self.problem = base, Problem(self.right, base.sigma)
+        self.__dict__.pop("part", None)
 
     def limits(self, lane: int) -> Limits:
+        """With a share of the false-alarm probability for RMS, largest error and each filter."""
         return self.base.limits(lane, 2 + len(self.filters))
 
     def diagnosis(self) -> Diagnosis:
         """The right network, and where it does not do, what does."""
-        agreements = [self.base.agreement(lane, self.base.independent) for lane in self.lanes]
-        best = min(agreements, key=lambda a: a.surprise)
-        passing = [a.lane for a in agreements if allowed(a, self.limits(a.lane))]
-        looks = {lane: seen(self.base, lane, self.filters, self.limits(lane)) for lane in passing}
-        good = [lane for lane in passing if not looks[lane].called]
+        for base in [*self.arithmetics, self.arithmetics[0]]:  # it must fit one of them; where it fits none, the likeliest is told
+            self.use(base)
+            agreements = [base.agreement(lane, base.independent) for lane in self.lanes]
+            best = min(agreements, key=lambda a: a.surprise)
+            passing = [a.lane for a in agreements if allowed(a, self.limits(a.lane))]
+            looks = {lane: seen(base, self.part, lane, self.filters, self.limits(lane)) for lane in passing}
+            good = [lane for lane in passing if not looks[lane].called]
+            if good:
+                break
         look = looks.get(best.lane, Seen((), (), ()))
         trials = [] if good else self._explained(best, look)
         limits, reading = self.limits(best.lane), self.network.reading
@@ -147,30 +164,36 @@ class _Case:
             tuple(self._told(trials, best)),
         )
 
+    @cached_property
+    def part(self) -> Problem:
+        """The part of the batch that shows most."""
+        rows = rows_to_search(self.problem)
+        if len(rows) == self.network.batch.size:
+            return self.problem
+        kept = np.isin(self.network.reading.rows, rows)
+        return Problem(Forward(self.network.of_rows(rows), self.storage), self.base.sigma[:, kept])
+
     def _pooling(self, lane: int) -> str:
         return self.network.poolings[lane].name if self.network.poolings else ""
 
     def _explained(self, best: Agreement, look: Seen) -> list[_Trial]:
         """Trials: those that explain, or else the nearest."""
-        rows = rows_to_search(self.problem)
-        part = self.problem
-        if len(rows) < self.network.batch.size:
-            right = Forward(self.network.of_rows(rows), self.storage)
-            part = Problem(right, Judged(right, self.base.hypothesis).sigma)
-        patterns = look.called
+        patterns, part = look.called, self.part
         found = [t for t in self._others() if t.explains]
+        if any(not t.loose for t in found):
+            return found
         nearest: list[_Trial] = []
         fits: list[Fit] = []
         for count in range(AT_ONCE):
             fits = more(part, fits, self.strikes) if count else one(part, self.strikes)
-            foremost = list(fits[:VERIFIED])
-            late = [f for f in fits[VERIFIED:] if any(s.fault.late for s in f.strikes)]
-            trials = [self._judged(fit, patterns) for fit in [*foremost, *late]]
+            late = [f for f in fits if any(s.fault.late for s in f.strikes)][:RENOISED]
+            foremost = [f for f in fits[:VERIFIED] if f not in late]
+            trials = [self._judged(fit, patterns, own=i < RENOISED) for group in (foremost, late) for i, fit in enumerate(group)]
             found += [t for t in trials if t.explains]
-            nearest += trials
+            nearest += sorted(trials, key=lambda t: float(t.fit.squares.min()))[:PARTIAL]
             if any(not t.loose for t in found) or (found and count):
                 break
-        return found or sorted(nearest, key=lambda t: float(t.fit.squares.min()))[:PARTIAL]
+        return found or nearest
 
     def _others(self) -> Iterator[_Trial]:
         """No fault at all: another pooling, or a narrower format."""
@@ -182,30 +205,36 @@ class _Case:
         for other in FORMATS.values():
             if other.unit_roundoff <= self.storage.unit_roundoff:
                 continue
+            if not self._could_be(other):
+                continue
             weights = LazyWeights(self.checkpoint.weights, lambda name, f=other: f.round(self.checkpoint.weights[name]))  # type: ignore[misc]
             forward = Forward(replace(self.network, weights=weights), other)
-            for hypothesis in (h for h in hypotheses(other.name) if h.parents == "as captured"):
-                judged = Judged(forward, hypothesis)
-                for lane in self.lanes:
-                    agreement = judged.agreement(lane, self.base.independent)
-                    explains = allowed(agreement, self.limits(lane)) and agreement.rms >= LEAST_RMS
-                    yield _Trial(Fit((), self.problem.squares(forward)), agreement, explains, other.name, loose=True)
+            judged = Judged(forward, _end_to_end(other.name)[0])
+            for lane in self.lanes:
+                agreement = judged.agreement(lane, self.base.independent)
+                explains = allowed(agreement, self.limits(lane)) and agreement.rms >= LEAST_RMS
+                yield _Trial(Fit((), self.problem.squares(forward)), agreement, explains, other.name, loose=True)
 
-    def _judged(self, fit: Fit, patterns: Sequence[tuple[str, Array]]) -> _Trial:
-        """A set of faults on the whole batch, its numbers fitted again, under the arithmetic that makes it likeliest."""
+    def _could_be(self, other: Format) -> bool:
+        """Whether the residual is of the size that a narrower format makes: the network's sigma in proportion of the formats."""
+        printing = np.minimum(self.network.reading.units**2 / 12.0, self.base.sigma**2)
+        wider = np.sqrt(printing + (self.base.sigma**2 - printing) * (other.unit_roundoff / self.storage.unit_roundoff) ** 2)
+        rms = np.sqrt(((self.base.residual / wider) ** 2).mean(1))[list(self.lanes)]
+        return bool(((rms >= LEAST_RMS / BALLPARK) & (rms <= BALLPARK * self.limits(0).rms)).any())
+
+    def _judged(self, fit: Fit, patterns: Sequence[tuple[str, Array]], *, own: bool) -> _Trial:
+        """A set of faults on the whole batch, its numbers fitted again; by the right network's sigma or, if that fails, its own."""
         if any(s.fault.parameter for s in fit.strikes):
             again = self.problem.tried(fit.strikes)
             fit = fit if again is None else fitted(self.problem, again)
         else:
             fit = self.problem.tried(fit.strikes) or fit
         forward = self.problem.forward(fit.strikes) or self.right
-        best, which = math.inf, self.base
-        for hypothesis in self.hypotheses:
-            judged = Judged(forward, hypothesis)
-            surprise = judged.agreement(fit.lane, self.base.independent).surprise
-            if surprise < best or which is self.base:
-                best, which = surprise, judged
+        which = Judged(forward, self.base.hypothesis, self.base.sigma)
         agreement = which.agreement(fit.lane, self.base.independent)
+        if own and not allowed(agreement, self.limits(fit.lane)):
+            which = Judged(forward, self.base.hypothesis)
+            agreement = which.agreement(fit.lane, self.base.independent)
         wider = float(np.median(which.sigma[fit.lane] / self.base.sigma[fit.lane])) > 2.0
         explains = allowed(agreement, self.limits(fit.lane)) and (not wider or agreement.rms >= LEAST_RMS)
         if explains and patterns:
@@ -218,18 +247,18 @@ class _Case:
         if not trials:
             return
 
-        def rank(t: _Trial) -> tuple[bool, int, int, float]:
-            return not t.explains, len(t.fit.strikes), _free(t), t.agreement.surprise
+        def rank(t: _Trial) -> tuple[bool, bool, int, int, float]:
+            return not t.explains, t.loose, len(t.fit.strikes), _free(t), t.agreement.surprise
 
         ordered = sorted(trials, key=rank)
         first, worth = ordered[0], self.limits(best.lane).worth
         tied = [
             t
             for t in ordered
-            if first.explains and rank(t)[:3] == rank(first)[:3] and t.agreement.surprise - first.agreement.surprise < worth
+            if first.explains and rank(t)[:4] == rank(first)[:4] and t.agreement.surprise - first.agreement.surprise < worth
         ]
         tied.sort(key=lambda t: (sum(s.reach for s in t.fit.strikes), [_ORDER[s.fault.name] for s in t.fit.strikes]))
-        for t in [*tied, *(t for t in ordered if t not in tied)]:
+        for t in [*tied, *(t for t in ordered if t not in tied)][:TOLD]:
             yield self._explanation(t, best, t in tied)
 
     def _explanation(self, trial: _Trial, best: Agreement, tied: bool) -> Explanation:
@@ -259,5 +288,3 @@ class _Case:
 
 def _free(trial: _Trial) -> int:
     return sum(s.fault.parameter is not None for s in trial.fit.strikes)
-
-

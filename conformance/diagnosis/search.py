@@ -13,7 +13,7 @@ from conformance.diagnosis.fitting import Fit, Problem, fitted, started
 from conformance.diagnosis.hypotheses import KIND, Strike
 from conformance.diagnosis.screening import ranked
 
-TOKENS = 64  # of the rows that sets are compared on: a pass costs as many
+TOKENS = 48  # of the rows that sets are compared on: a pass costs as many
 SINGLES = 80  # faults in one layer or place that are tried exactly
 FITTED = 8  # faults with a number whose number is fitted; the others keep what one step gave
 BEAM = 4  # sets that are followed further, each with another fault as its last
@@ -50,7 +50,7 @@ def more(problem: Problem, fits: Sequence[Fit], strikes: Sequence[Strike]) -> li
     for fit in _beam(fits):
         have = {s.key for s in fit.strikes}
         further = [s for s in strikes if not s.fault.late and not _overlaps(s, fit.strikes)]
-        chosen = []
+        chosen: list[Strike] = []
         for strike in ranked(problem, fit, further):
             key = frozenset([*have, strike.key])
             if key not in seen and len(chosen) < FOLLOWED:

@@ -52,7 +52,9 @@ def _bracket(text: str, start: int, file: str) -> tuple[Any, int]:
             open_lists[-1].append("...")
         elif token["number"]:
             if not _LIKE_A_NUMBER.match(token["number"]):
-                raise UsageError(f"{file}, {_where(text, token.start('number'))}: {token['number']!r} is no number; expected {EXPECTED}")
+                raise UsageError(
+                    f"{file}, {_where(text, token.start('number'))}: {token['number']!r} is no number; expected {EXPECTED}"
+                )
             open_lists[-1].append(Number(token["number"]))
         elif token["close"]:
             done = open_lists.pop()

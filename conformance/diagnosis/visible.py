@@ -1,13 +1,13 @@
 """Filters on the outputs of the right network: which faults call, and which the numbers would have shown had they been there."""
 
-from dataclasses import dataclass
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from conformance.diagnosis.evidence import Unseen
-from conformance.diagnosis.fitting import right_value, wrong_value
-from conformance.diagnosis.hypotheses import EVERYWHERE, Strike
+from conformance.diagnosis.fitting import Problem, right_value, wrong_value
+from conformance.diagnosis.hypotheses import EVERYWHERE, Forward, Strike
 from conformance.diagnosis.judgement import Judged, Limits
 from conformance.judge.filters import NUDGE, project
 from conformance.judge.noise import Noise
@@ -34,45 +34,52 @@ def filters(strikes: Iterable[Strike]) -> list[Strike]:
     return [s for s in strikes if s.reach == EVERYWHERE]
 
 
-def seen(judged: Judged, lane: int, strikes: Sequence[Strike], limits: Limits) -> Seen:
-    """Every filter under one pooling; a fault that moves one number beyond doubt needs none, for the largest error sees it."""
+def seen(judged: Judged, part: Problem, lane: int, strikes: Sequence[Strike], limits: Limits) -> Seen:
+    """Every filter under one pooling; a fault that moves one number beyond doubt needs none, for the largest error sees it.
+
+    `part` is some of the batch: what is beyond doubt there is not computed for all of it.
+    """
+    strikes = [s for s in strikes if not judged.forward.ancestors(lane).isdisjoint(s.places)]
     called: list[tuple[str, Array]] = []
     shown: list[str] = []
     unseen: list[Unseen] = []
     noise, residual = judged.noise(lane), judged.residual[lane]
     for strike in strikes:
-        moved = _moved(judged, strike, None, lane)
-        z = 0.0 if moved is None else _expected(moved, noise, limits)
-        if z >= SEPARABLE_Z:
+        some = _moved(part.right, strike, None, lane)
+        gross = None if some is None else _gross(some, part.sigma[lane], limits)
+        pattern = None
+        if gross is None:
+            pattern = _moved(judged.forward, strike, None, lane)
+            z = 0.0 if pattern is None else _expected(pattern, noise, limits)
+            if z < SEPARABLE_Z:
+                unseen.append(Unseen(strike.fault.name, z))
+        if gross is not None or z >= SEPARABLE_Z:
             shown.append(strike.fault.name)
-        else:
-            unseen.append(Unseen(strike.fault.name, z))
-        pattern = moved
         if strike.fault.parameter is not None:  # of a number slightly wrong, the pattern is the derivative
             right, wrong = (of(strike, judged.forward) for of in (right_value, wrong_value))
-            pattern = _moved(judged, strike, right + NUDGE * abs(wrong - right), lane)
-        elif moved is not None and _gross(moved, noise, limits) is not None:
+            pattern = _moved(judged.forward, strike, right + NUDGE * abs(wrong - right), lane)
+        elif pattern is not None and _gross(pattern, noise.sigma, limits) is not None:
             continue
         if pattern is not None and _calls(residual, pattern, noise, limits, signed=strike.fault.parameter is None):
             called.append((strike.fault.name, pattern))
     return Seen(tuple(called), tuple(shown), tuple(unseen))
 
 
-def _moved(judged: Judged, strike: Strike, value: float | None, lane: int) -> Array | None:
-    faulty = judged.forward.with_([strike.of(value)])
+def _moved(right: Forward, strike: Strike, value: float | None, lane: int) -> Array | None:
+    faulty = right.with_([strike.of(value)])
     if faulty is None:
         return None
-    moved = faulty.value[lane] - judged.forward.value[lane]
+    moved = faulty.value[lane] - right.value[lane]
     return np.where(np.isfinite(moved), moved, np.sign(moved) * np.finfo(np.float32).max) if moved.any() else None
 
 
-def _gross(moved: Array, noise: Noise, limits: Limits) -> float | None:
-    size = float((np.abs(moved) / noise.sigma).max())
+def _gross(moved: Array, sigma: Array, limits: Limits) -> float | None:
+    size = float((np.abs(moved) / sigma).max())
     return size if size >= max(2.0 * limits.max, SEPARABLE_Z) else None
 
 
 def _expected(moved: Array, noise: Noise, limits: Limits) -> float:
-    gross = _gross(moved, noise, limits)
+    gross = _gross(moved, noise.sigma, limits)
     if gross is not None:
         return gross
     found = project(moved, moved, noise)

@@ -15,7 +15,9 @@ def blamed(strike: Strike, estimate: Estimate | None, network: Closed) -> Blamed
     if estimate is not None:
         value = f"{estimate.value:.4g} ± {estimate.deviation:.1g}"
         sentence = sentence.replace("{value}", value).replace("{right}", f"{estimate.right:.4g}")
-    return Blamed(fault.name, strike.places, where(strike.places, network.architecture.num_hidden_layers), sentence, fault.cause, estimate)
+    return Blamed(
+        fault.name, strike.places, where(strike.places, network.architecture.num_hidden_layers), sentence, fault.cause, estimate
+    )
 
 
 def where(places: Sequence[str], layers: int) -> str:

@@ -98,13 +98,15 @@ def _dropped(step: Step, made: Array, judged: Mask) -> Fit | None:
     return Fit(Altered(step, lambda _: np.where(judged, made, right)), 1, "p", share, float(np.sqrt(share * (1.0 - share) / count)))
 
 
+OTHER = "the equation is right, the parameters are not the checkpoint's"
+
 FITTED = (
     Fitted("dropout-active", frozenset({"copy"}), "dropout is active, with p = {value}", "transformers#695, google-research/bert#857",
            _dropped, "eval() was not called"),
-    Fitted("parameters-other", LINEARS, "a linear function of its input, but not with the checkpoint's weight and bias", "constructed",
+    Fitted("parameters-other", LINEARS, OTHER, "constructed",
            _linear, "parameters that were not loaded, or trained further; an untied decoder"),
-    Fitted("parameters-other", frozenset({"norm"}), "a LayerNorm, but not with the checkpoint's gamma and beta", "constructed",
+    Fitted("parameters-other", frozenset({"norm"}), OTHER, "constructed",
            _affine, "parameters that were not loaded, or trained further"),
     Fitted("parameters-other", frozenset({"word_lookup", "position_lookup", "token_type_lookup"}),
-           "a table look-up, but not in the checkpoint's table", "constructed", _table, "parameters that were not loaded"),
+           OTHER, "constructed", _table, "parameters that were not loaded"),
 )  # fmt: skip

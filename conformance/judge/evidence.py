@@ -169,6 +169,7 @@ class Verdict:
         overall: the global error; None where not judged.
         padded: largest absolute local difference at padded rows, reported and not judged.
         reason: what broke the contract, how an exact activation differs, or why none of it is judged, in words.
+        anatomy: what can be said of an error that nothing explains, in words.
     """
 
     activation: str
@@ -180,6 +181,7 @@ class Verdict:
     padded: float | None = None
     reason: str = ""
     batch: str = ""
+    anatomy: tuple[str, ...] = ()
 
     @property
     def hidden(self) -> bool:

@@ -5,13 +5,15 @@ parents. Global: against the oracle's forward pass from the token ids. Memory do
 has arrived, everything before it is judged and let go.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from conformance.activations import Activation, outputs
 from conformance.errors import CandidateError
+from conformance.judge.anatomy import anatomy, sentences
 from conformance.judge.evidence import UNKNOWN, Error, Local, Verdict
 from conformance.judge.local import exactly, locally, measured
 from conformance.judge.precheck import accepted_array, known
@@ -23,6 +25,7 @@ from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network
 
+ANATOMIES = 8  # what nothing explains is looked at so often; each costs some hundred passes over the activation
 _NONE_JUDGED = "no element of it is judged: a sentence is read off its first token, and every first token is padding"
 
 
@@ -51,6 +54,7 @@ class Judge:
         self._waiting: set[str] = set()
         self._seen: set[str] = set()
         self._judged_up_to = -1
+        self._dissected = 0
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -135,7 +139,17 @@ class Judge:
             locals_ = locally(self._network, segment, value, judged, self._hypotheses, self._alpha)
         passes = any(local.passes for local in locals_) and not broken
         role = self._role(row, segment, judged) if passes else "origin"
-        return Verdict(name, row.kind, "pass" if passes else "fail", role, locals_[0], overall, padded, reason), locals_
+        verdict = Verdict(name, row.kind, "pass" if passes else "fail", role, locals_[0], overall, padded, reason)
+        return (verdict if passes else replace(verdict, anatomy=self._anatomy(segment, value, judged, locals_))), locals_
+
+    def _anatomy(self, segment: Segment, made: Array, judged: Mask, locals_: Sequence[Local]) -> tuple[str, ...]:
+        """What can be said of what nothing explains; only of the first few, since one mistake may break all that follows."""
+        if self._dissected == ANATOMIES or any(local.named for local in locals_):
+            return ()
+        self._dissected += 1
+        hypothesis, limits = self._hypotheses[0], (locals_[0].rms_threshold, locals_[0].max_threshold)
+        sigma = np.sqrt(segment.propagate(segment.leaf_variance(hypothesis), hypothesis))
+        return sentences(anatomy(segment.steps[segment.name], made, sigma, segment.bound(hypothesis), judged, limits))
 
     def _role(self, row: Activation, segment: Segment, judged: Mask) -> str | None:
         """Whether the arriving global error grew or shrank beyond what propagating it, taken as random, predicts.

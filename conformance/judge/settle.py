@@ -61,4 +61,4 @@ def _under(verdict: Verdict, local: Local) -> Verdict:
     if verdict.reason:  # broken in a way that no arithmetic excuses
         return replace(verdict, local=local)
     role = None if verdict.role == "origin" else verdict.role
-    return replace(verdict, local=local, outcome="pass", role=role)
+    return replace(verdict, local=local, outcome="pass", role=role, anatomy=())

@@ -3,7 +3,8 @@
 from xml.etree import ElementTree
 
 from conformance.records import ActivationRecord, CheckRecord, Results
-from conformance.report.terminal import UNNAMED, place, sentence
+from conformance.report.findings import findings, layers_of
+from conformance.report.terminal import place, told
 
 _CHILD = {"fail": "failure", "xpass": "failure", "crash": "error", "error": "error", "timeout": "error"}
 _CHILD |= {"skip": "skipped", "xfail": "skipped"}
@@ -23,20 +24,22 @@ def junit(results: Results) -> str:
         time=f"{sum(c.seconds for c in checks):.3f}",
     )
     for case in results.cases:
-        _case(suite, case.check, [a for a in case.activations if a.outcome == "fail"])
+        _case(suite, case.check, list(case.activations))
     root = ElementTree.Element("testsuites")
     root.append(suite)
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _case(suite: ElementTree.Element, c: CheckRecord, failed: list[ActivationRecord]) -> None:
+def _case(suite: ElementTree.Element, c: CheckRecord, activations: list[ActivationRecord]) -> None:
     name = f"{c.check}[{c.implementation}-{c.golden}-{c.device}-{c.dtype}]"
     case = ElementTree.SubElement(suite, "testcase", classname="conformance", name=_legal(name), time=f"{c.seconds:.3f}")
     if c.outcome in _CHILD:
         reason = _legal(c.reason)
         child = ElementTree.SubElement(case, _CHILD[c.outcome], message=(reason.splitlines() or [c.outcome])[0])
-        lines = [f"{place(a)}: {'; '.join(sentence(f) for f in a.faults) or a.reason or UNNAMED}" for a in failed]
+        lines = [f"{place(a)}: {a.reason}" for a in activations if a.outcome == "fail" and a.reason]
+        layers = layers_of(activations)
+        lines += ["; ".join(told(finding, layers)) for finding in findings(activations)]
         child.text = _legal("\n".join([reason, *lines]))
 
 

@@ -3,8 +3,9 @@
 import re
 
 from conformance.records import ActivationRecord, CheckRecord, Results
+from conformance.report.findings import UNNAMED, findings, layers_of
 from conformance.report.telling import footer
-from conformance.report.terminal import ORDER, UNNAMED, exclusions, headline, place, sentence, subject, verdict
+from conformance.report.terminal import ORDER, exclusions, headline, place, subject, told, verdict
 
 
 def markdown(results: Results) -> str:
@@ -29,7 +30,9 @@ def _details(c: CheckRecord, activations: list[ActivationRecord]) -> list[str]:
         lines += [f"{fence if len(fence) > 2 else '```'}text", c.reason, fence if len(fence) > 2 else "```", ""]
     failed = [a for a in activations if a.outcome == "fail"]
     if failed:
-        lines += ["| origin | local rms | limit | what it is |", "| --- | --- | --- | --- |"]
+        layers = layers_of(activations)
+        lines += [f"- {_cell('; '.join(told(finding, layers)))}" for finding in findings(activations)]
+        lines += ["", "| origin | local rms | limit | what it is |", "| --- | --- | --- | --- |"]
         lines += [_row(a) for a in failed]
     elif c.outcome == "pass":
         lines += [f"- {_cell(line)}" for line in exclusions(c.excludes)]
@@ -39,8 +42,8 @@ def _details(c: CheckRecord, activations: list[ActivationRecord]) -> list[str]:
 def _row(a: ActivationRecord) -> str:
     rms = f"{a.local.rms:.3g} σ" if a.local and a.local.rms is not None else "-"
     limit = f"{a.limits['rms']:.3g} σ" if a.local and a.local.rms is not None else "-"
-    told = "; ".join(sentence(f) for f in a.faults) or a.reason or UNNAMED
-    return f"| {_cell(place(a))} | {rms} | {limit} | {_cell(told)} |"
+    what = ", ".join(f.name for f in a.faults) or a.reason or UNNAMED
+    return f"| {_cell(place(a))} | {rms} | {limit} | {_cell(what)} |"
 
 
 def _cell(text: str) -> str:

@@ -70,6 +70,8 @@ def _activation(result: Result, v: Verdict) -> ActivationRecord:
         limits=limits,
         excess=local.excess if local and math.isfinite(local.excess) else None,
         reason=v.reason,
+        alternatives=[[_fault(f) for f in e.faults] for e in local.alternatives] if local else [],
+        anatomy=list(v.anatomy),
     )
 
 
@@ -84,9 +86,8 @@ def _finite(value: float | None) -> float | None:
 
 def _fault(f: Filtered) -> FaultRecord:
     e = f.estimate
-    return FaultRecord(
-        f.name, f.step, f.amplitude, f.z, e.parameter if e else None, e.value if e else None, e.deviation if e else None
-    )
+    number = (e.parameter, e.value, e.deviation, e.right) if e else (None, None, None, None)
+    return FaultRecord(f.name, f.step, f.amplitude, min(f.z, LARGEST), *number)
 
 
 def excludes(verdicts: Iterable[Verdict]) -> list[Sensitivity]:

@@ -4,17 +4,18 @@ from collections.abc import Sequence
 from io import StringIO
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from conformance.faults import BY_NAME
-from conformance.records import ActivationRecord, CheckRecord, FaultRecord, Footer, Results, Sensitivity
+from conformance.records import ActivationRecord, CheckRecord, Footer, Results, Sensitivity
+from conformance.report.findings import Finding, cause, evidence, findings, layers_of, sentence
 from conformance.report.telling import activation_records, check_record
 from conformance.result import Result
 
 ORDER = ("error", "crash", "timeout", "fail", "xpass", "skip", "xfail", "pass")
 _STYLE = {"pass": "green", "xfail": "green", "skip": "yellow", "xpass": "yellow", "error": "bold magenta"}
-UNNAMED = "no mistake that has a name explains it"
 _WORST = 5  # lines of failing activations a candidate; the results file has them all
 
 
@@ -59,7 +60,7 @@ def _check(check: CheckRecord, activations: list[ActivationRecord], console: Con
         console.print(Text(f"  {check.reason}"))
     failed = [a for a in activations if a.outcome == "fail"]
     if failed:
-        _failures(failed, console)
+        _failures(failed, activations, console)
     elif check.outcome == "fail":
         console.print(Text(f"  {check.reason}"))
     elif check.outcome == "pass" and check.median_rms is not None:
@@ -85,7 +86,7 @@ def exclusions(told: Sequence[Sensitivity]) -> list[str]:
     return lines
 
 
-def _failures(failed: list[ActivationRecord], console: Console) -> None:
+def _failures(failed: list[ActivationRecord], activations: list[ActivationRecord], console: Console) -> None:
     console.print(Text(f"  first origin: {place(failed[0])}"))
     # By how many times the limit, worst first; the first origin always among them.
     worst = sorted(failed, key=lambda a: -(a.excess if a.excess is not None else float("inf")))
@@ -99,25 +100,23 @@ def _failures(failed: list[ActivationRecord], console: Console) -> None:
         numbers = (a.local.rms if a.local else None, a.local.max if a.local else None, limit, a.overall.rms if a.overall else None)
         table.add_row(Text(place(a)), *(_sigma(n) for n in numbers))
     console.print(table)
-    told: set[tuple[str, str]] = set()
+    if len(worst) > _WORST:
+        console.print(f"  and {len(worst) - _WORST} more in the results file", highlight=False)
     for a in worst[:_WORST]:
         if a.reason:
             console.print(Text(f"  {place(a)}: {a.reason}"))
-        for f in a.faults:
-            if (f.step, f.name) not in told:
-                console.print(Text(f"  {f.step}: {sentence(f)}"))
-                told.add((f.step, f.name))
-        if not a.faults and not a.reason:
-            console.print(Text(f"  {place(a)}: {UNNAMED}"))
-    if len(worst) > _WORST:
-        console.print(f"  and {len(worst) - _WORST} more in the results file", highlight=False)
+    mistakes = findings(activations)
+    for finding in mistakes[:_WORST]:
+        console.print()
+        for line, indent in zip(told(finding, layers_of(activations)), ("  ", *("    ",) * 9), strict=False):
+            console.print(Padding(Text(line), (0, 0, 0, len(indent)), expand=False))
+    if len(mistakes) > _WORST:
+        console.print(f"  and {len(mistakes) - _WORST} more mistakes in the results file", highlight=False)
 
 
-def sentence(f: FaultRecord) -> str:
-    """The fault, told to a person, with its figures."""
-    said = BY_NAME[f.name].sentence if f.name in BY_NAME else f.name
-    number = f", {f.parameter} = {f.estimate:.4g} ± {f.deviation:.1g}" if f.estimate is not None else ""
-    return f"{said} (amplitude {f.amplitude:.3f}, z = {f.z:.3g}{number})"
+def told(finding: Finding, layers: int) -> list[str]:
+    """The mistake in a sentence, then its evidence, its usual cause, or what can be said of it without a name."""
+    return [line for line in (sentence(finding, layers), evidence(finding), cause(finding), *finding.anatomy) if line]
 
 
 def place(a: ActivationRecord) -> str:

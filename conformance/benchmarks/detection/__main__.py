@@ -1,0 +1,6 @@
+"""`python -m conformance.benchmarks.detection`."""
+
+from conformance.benchmarks.detection.score import main
+
+if __name__ == "__main__":
+    main()

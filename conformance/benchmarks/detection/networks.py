@@ -1,0 +1,41 @@
+"""The networks that mistakes are planted in: small, of discriminating weights from a seed, in three architectures."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from conformance.architecture import Architecture
+from conformance.batch import Batch
+from conformance.checkpoint import Checkpoint
+from conformance.goldens import sinusoidal, tiny
+from conformance.goldens.batches import batch, drawn
+from conformance.goldens.discriminating import weights
+from conformance.goldens.golden import Golden
+from conformance.goldens.own import golden_of
+
+LAYERS = 3
+_MASKS = ("1111111111111111", "1111111111000000", "0000011111111111", "1101101011101101", "1111111111111110")
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "bert": tiny.ARCHITECTURE.with_(num_hidden_layers=LAYERS, type_vocab_size=3),
+    "tanh-form": tiny.ARCHITECTURE.with_(num_hidden_layers=LAYERS, hidden_act="gelu_new"),
+    "sinusoidal": sinusoidal.ARCHITECTURE.with_(num_hidden_layers=LAYERS),
+}
+
+
+@lru_cache(maxsize=12)
+def network(architecture: str, seed: int) -> Golden:
+    """A golden of that architecture and seed; id 0 stands among its unmasked tokens, as a mistake about padding needs it."""
+    a = ARCHITECTURES[architecture]
+    inputs = batch(seed, a, drawn(list(_MASKS)))
+    ids = np.array(inputs.input_ids)
+    ids[0, 3] = 0
+    hidden = {"hidden": 1.0} if a.position_embedding_type == "sinusoidal" else {}
+    checkpoint = Checkpoint(a, weights(seed, a, **hidden))
+    name = f"{architecture}-{seed}"
+    return golden_of(name, checkpoint, {name: _with_ids(inputs, ids)})
+
+
+def _with_ids(inputs: Batch, ids: np.ndarray) -> Batch:  # type: ignore[type-arg]
+    return replace(inputs, input_ids=ids)

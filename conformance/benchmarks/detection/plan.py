@@ -1,0 +1,85 @@
+"""What is tried: every mistake alone at every place, several together, and correct variants. Drawn by hashes of seeds, not by hand."""
+
+from collections.abc import Iterator
+from functools import cache
+from hashlib import sha256
+from itertools import chain, combinations
+
+from conformance.benchmarks.detection.names import HELD_OUT
+from conformance.benchmarks.detection.networks import ARCHITECTURES, LAYERS
+from conformance.benchmarks.detection.planted import PLANTS
+from conformance.benchmarks.detection.trial import Place, Trial
+
+SEEDS = (1, 2)
+DTYPES = ("float32", "bfloat16")
+
+SAME_STEP = (
+    ("epsilon", "residual-doubled"), ("epsilon", "residual-missing"), ("norm-variance", "residual-missing"),
+    ("epsilon", "sublayer-missing"), ("query-key-swapped", "pre-norm"), ("norm-without-mean", "residual-doubled"),
+    ("epsilon", "norm-bias-missing"), ("bias-missing", "features-dropped"),
+)  # fmt: skip
+"""Pairs at one and the same step, where the modules let both be planted."""
+
+
+@cache
+def home(name: str) -> str | None:
+    """The first architecture that can have the mistake."""
+    return next((which for which, a in ARCHITECTURES.items() if PLANTS[name].suits(a)), None)
+
+
+def places(name: str) -> Iterator[Place]:
+    """Every layer, or the one place."""
+    return ((name, layer) for layer in range(LAYERS if PLANTS[name].layered else 1))
+
+
+def singles(dtype: str) -> Iterator[Trial]:
+    """Every mistake alone, at every place, for every seed."""
+    for name, plant in PLANTS.items():
+        architecture = home(name)
+        if architecture is not None and dtype in plant.dtypes:
+            yield from (Trial((place,), architecture, seed, dtype) for place in places(name) for seed in SEEDS)
+
+
+def together(count: int, how_many: int, dtype: str) -> Iterator[Trial]:
+    """Sets of mistakes that have names and begin at different steps, drawn by the least hashes."""
+    drawn = sorted(_sets(count, dtype), key=_draw)[:how_many]
+    yield from (Trial(chosen, "bert", SEEDS[0], dtype) for chosen in drawn)
+
+
+def at_one_step(dtype: str) -> Iterator[Trial]:
+    """The pairs at one step, in every layer."""
+    for pair in SAME_STEP:
+        yield from (Trial(tuple((name, layer) for name in pair), "bert", SEEDS[0], dtype) for layer in range(LAYERS))
+
+
+def _sets(count: int, dtype: str) -> Iterator[tuple[Place, ...]]:
+    """A few thousand candidates: each mistake in the layer that its hash chooses, with those next to it in the order of hashes."""
+    for salt in range(40):
+        names = sorted((n for n in PLANTS if home(n) == "bert" and n not in HELD_OUT and dtype in PLANTS[n].dtypes),
+                       key=lambda n, salt=salt: _draw((n, salt)))  # fmt: skip
+        for start in range(0, len(names) - count, count):
+            chosen = tuple((n, int(_draw((n, salt, "layer")), 16) % LAYERS if PLANTS[n].layered else 0) for n in names[start : start + count])
+            if all(_apart(a, b) for a, b in combinations(chosen, 2)):
+                yield chosen
+
+
+def _apart(a: Place, b: Place) -> bool:
+    """Whether two mistakes begin at different steps, and neither hides or repeats the layer of the other."""
+    architecture = ARCHITECTURES["bert"]
+    mine, theirs = (PLANTS[name].origins(architecture, layer) for name, layer in (a, b))
+    whole = {"layer-skipped", "layer-repeated"}
+    touched = any(x[0] in whole and f"encoder.layer.{x[1]}." in " ".join(o) for x, o in ((a, theirs), (b, mine)))
+    return not (mine & theirs) and not touched and not (a[0] in whole and b[0] in whole)
+
+
+def _draw(what: object) -> str:
+    return sha256(f"detection, 1: {what}".encode()).hexdigest()
+
+
+def everything(pairs: int, triples: int) -> Iterator[tuple[str, Trial]]:
+    """Every trial with the row of the table that it counts in."""
+    for dtype in DTYPES:
+        for trial in singles(dtype):
+            yield ("held out" if trial.plants[0][0] in HELD_OUT else "alone"), trial
+        kinds = (("pairs", together(2, pairs, dtype)), ("triples", together(3, triples, dtype)), ("one step", at_one_step(dtype)))
+        yield from chain.from_iterable(((kind, trial) for trial in trials) for kind, trials in kinds)

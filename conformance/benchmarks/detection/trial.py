@@ -1,0 +1,156 @@
+"""One trial: mistakes planted in a network, what they do there, and what the suite says of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from conformance.benchmarks.detection.bert import Candidate
+from conformance.benchmarks.detection.networks import network
+from conformance.benchmarks.detection.planted import PLANTS
+from conformance.checkpoint import Checkpoint, rounded_weights
+from conformance.judge.filters import project
+from conformance.judge.noise import of_segment
+from conformance.judge.segment import Segment
+from conformance.judge.selection import explained_elements
+from conformance.judge.statistics import FALSE_ALARM, SEPARABLE_Z, projection_threshold
+from conformance.numerics.arithmetic import hypotheses
+from conformance.oracle import Network
+from conformance.records import ActivationRecord, FaultRecord
+from conformance.report.findings import Finding, findings
+from conformance.report.telling import activation_records
+from conformance.run import check
+
+ALIASES: Mapping[str, str] = {"decoder-untied": "parameters-other", "parameters-default": "norm-affine-missing"}
+"""Planted under one name, named by another, since they are the same to what is computed."""
+
+ESTIMATES: Mapping[str, float] = {
+    "epsilon": 1e-5, "scale-missing": 1.0, "softmax-temperature": 2.0, "gelu-argument": 1.0, "gelu-tanh-constant": 0.44715,
+    "residual-scaled": 0.5**0.5, "mask-constant": float(np.exp(-1.0)), "epsilon-outside-root": 1e-5,
+}  # fmt: skip
+"""The number that was planted."""
+
+Place = tuple[str, int]  # a mistake's name, and the layer
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Mistakes planted together in the network of an architecture and a seed, judged in a dtype."""
+
+    plants: tuple[Place, ...]
+    architecture: str
+    seed: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Score:
+    """What came of a trial.
+
+    Attributes:
+        expected_z: of the mistake that is hardest to see.
+        detected: the candidate does not conform.
+        placed: every mistake fails at a step where it begins, and no activation fails where none does.
+        named: every mistake's name is told first at its place, and no name that is not there.
+        alone: and none but it is told there.
+        estimates, within: numbers that were estimated, and those within their error bars at a false-alarm probability of 1e-6.
+        judged: activations that were judged.
+    """
+
+    trial: Trial
+    expected_z: float
+    detected: bool
+    placed: bool
+    named: bool
+    alone: bool
+    estimates: int
+    within: int
+    judged: int
+    told: tuple[str, ...]
+
+    @property
+    def counted(self) -> bool:
+        """Whether all of it could be told from rounding."""
+        return self.expected_z >= SEPARABLE_Z
+
+
+def scored(trial: Trial) -> Score:
+    """Plant, judge, compare."""
+    golden = network(trial.architecture, trial.seed)
+    plants = [PLANTS[name].at(layer) for name, layer in trial.plants]
+    result = check(Candidate(plants), golden, dtype=trial.dtype)
+    if result.outcome not in ("pass", "fail"):
+        raise RuntimeError(f"{trial}: {result.outcome}: {result.reason}")
+    records = activation_records(result)
+    found = findings(records)
+    estimates = _estimates(trial, found)
+    return Score(
+        trial,
+        min(expected_z(place, trial.architecture, trial.seed, trial.dtype) for place in trial.plants),
+        result.outcome == "fail",
+        _is_placed(trial, records),
+        _is_named(trial, found),
+        not any(f.others for f in found),
+        len(estimates),
+        sum(estimates),
+        result.coverage[0],
+        tuple(f.fault.name if f.fault else "no name" for f in found),
+    )
+
+
+def _origins(place: Place, trial: Trial) -> frozenset[str]:
+    return PLANTS[place[0]].origins(network(trial.architecture, trial.seed).checkpoint.architecture, place[1])
+
+
+def _is_placed(trial: Trial, records: list[ActivationRecord]) -> bool:
+    failed = {r.activation for r in records if r.outcome == "fail"}
+    origins = [_origins(place, trial) for place in trial.plants]
+    return bool(failed) and failed <= frozenset().union(*origins) and all(failed & o for o in origins)
+
+
+def _is_named(trial: Trial, found: list[Finding]) -> bool:
+    """Each planted mistake is told by name, alone or with what it cannot be told from, and nothing else is told."""
+    wanted = {ALIASES.get(name, name) for name, _ in trial.plants}
+    told = [{f.fault.name, *f.others} if f.fault else set() for f in found]
+    return all(any(name in names for names in told) for name in wanted) and all(names & wanted for names in told)
+
+
+def _estimates(trial: Trial, found: list[Finding]) -> list[bool]:
+    """Whether each number that was planted lies within its error bar."""
+    names = {name for name, _ in trial.plants}
+    told = [f.fault for f in found if f.fault and f.fault.name in names & ESTIMATES.keys()]
+    return [_is_within(fault) for fault in told if fault.estimate is not None and fault.deviation is not None]
+
+
+def _is_within(fault: FaultRecord) -> bool:
+    assert fault.estimate is not None
+    assert fault.deviation is not None
+    return abs(fault.estimate - ESTIMATES[fault.name]) <= projection_threshold(FALSE_ALARM) * fault.deviation
+
+
+@lru_cache(maxsize=4096)
+def expected_z(place: Place, architecture: str, seed: int, dtype: str) -> float:
+    """The z that a filter made for just this mistake would see at the best of its steps, from its effect in float64."""
+    golden = network(architecture, seed)
+    checkpoint = Checkpoint(golden.checkpoint.architecture, rounded_weights(golden.checkpoint, dtype))
+    ((_, batch),) = golden.batches.items()
+    plant = PLANTS[place[0]]
+    made = Candidate([plant.at(place[1])]).prepare(checkpoint, "cpu", "float64")(batch.on("cpu"))
+    values = {name: np.asarray(value.numpy(), np.float64) for name, value in made.items()}
+    net = Network(checkpoint.architecture, checkpoint.weights, batch)
+    hypothesis = next(h for h in hypotheses(dtype) if h.arithmetic.rounding == "modular")
+    best = 0.0
+    for origin in plant.origins(checkpoint.architecture, place[1]):
+        if origin not in values or origin not in net.table:
+            continue
+        order = list(net.table)
+        segment = Segment(net, origin, {n: v for n, v in values.items() if order.index(n) < order.index(origin)})
+        moved = values[origin] - segment.value
+        judged = explained_elements(net.table[origin], batch, moved.shape)
+        if net.table[origin].exact and np.where(judged, moved, 0.0).any():
+            return float("inf")
+        if not net.table[origin].exact and np.isfinite(moved[judged]).all():
+            found = project(moved, moved, of_segment(segment, hypothesis, judged))
+            best = max(best, found.expected_z if found else 0.0)
+    return best

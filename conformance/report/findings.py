@@ -1,0 +1,193 @@
+"""Findings: what the failing activations of a case have in common, one finding a mistake. A pure function of the records.
+
+An activation may have several explanations that cannot be told apart there. Of them that one is taken which accounts for most
+activations; a mistake that by its nature strikes every layer is considered only where it does, and then before single ones.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from conformance.faults import BY_NAME
+from conformance.faults.fitted import FITTED
+from conformance.records import ActivationRecord, FaultRecord
+
+_LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
+WHOLE = frozenset(name for name, fault in BY_NAME.items() if fault.whole)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One mistake.
+
+    Attributes:
+        fault: the strongest evidence for it; None where no mistake that has a name explains the activation.
+        steps: where it strikes.
+        others: names of mistakes that cannot be told from it.
+        excess: by how many times its limit the worst activation that it explains is off; None where there is no limit.
+        activations: the activations that it explains.
+        anatomy: for a mistake without a name, what can be said of it.
+    """
+
+    fault: FaultRecord | None
+    steps: tuple[str, ...]
+    others: tuple[str, ...]
+    excess: float | None
+    activations: tuple[str, ...]
+    anatomy: tuple[str, ...] = ()
+
+
+def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
+    """The mistakes of one case, worst first; what has no name last but for its size."""
+    activations = list(activations)
+    failed = [a for a in activations if a.outcome == "fail"]
+    chosen = _chosen([a for a in failed if a.faults], _layers(activations))
+    named = [_finding(group) for group in _grouped(chosen)]
+    unnamed = [_unnamed(a) for a in failed if not a.faults and not a.reason]
+    return sorted([*named, *unnamed], key=lambda f: -(float("inf") if f.excess is None else f.excess))
+
+
+def where(steps: Sequence[str], layers: int) -> str:
+    """Places told shortly: the layers, then the steps in them; `layers` is how many the network has."""
+    by_step: dict[str, list[int]] = {}
+    for step in steps:
+        match = _LAYER.fullmatch(step)
+        by_step.setdefault(match[2] if match else step, []).extend([int(match[1])] if match else [])
+    by_layers: dict[tuple[int, ...], list[str]] = {}
+    for step, found in by_step.items():
+        by_layers.setdefault(tuple(sorted(set(found))), []).append(step)
+    return "; ".join(_place(found, names, layers) for found, names in by_layers.items())
+
+
+def layers_of(activations: Iterable[ActivationRecord]) -> int:
+    """How many layers the network has."""
+    return _layers(list(activations))
+
+
+def _layers(activations: Sequence[ActivationRecord]) -> int:
+    return max((int(match[1]) + 1 for a in activations if (match := _LAYER.fullmatch(a.activation))), default=0)
+
+
+def _place(found: tuple[int, ...], names: Sequence[str], layers: int) -> str:
+    told = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    if not found:
+        return told
+    if len(found) == layers and layers > 1:
+        return f"every layer, {told}"
+    if len(found) == 1:
+        return f"layer {found[0]}, {told}"
+    run = found == tuple(range(found[0], found[-1] + 1)) and len(found) > 2
+    return f"layers {found[0]} to {found[-1]}, {told}" if run else f"layers {', '.join(map(str, found))}, {told}"
+
+
+def _chosen(failed: Sequence[ActivationRecord], layers: int) -> list[tuple[ActivationRecord, Sequence[FaultRecord]]]:
+    """For each activation the explanation whose faults account for most activations."""
+    options = {id(a): [e for e in (a.faults, *a.alternatives) if _is_possible(e, failed, layers)] or [a.faults] for a in failed}
+    count: Counter[str] = Counter(chain.from_iterable({f.name for e in options[id(a)] for f in e} for a in failed))
+
+    def weight(explanation: Sequence[FaultRecord]) -> tuple[float, bool]:
+        return min(count[f.name] for f in explanation), any(f.name in WHOLE for f in explanation)
+
+    return [(a, max(options[id(a)], key=weight)) for a in failed]
+
+
+def _is_possible(explanation: Sequence[FaultRecord], failed: Sequence[ActivationRecord], layers: int) -> bool:
+    """A mistake that strikes every layer leaves at most one as it was: that which has the right parameters all the same."""
+    for name in WHOLE & {f.name for f in explanation}:
+        struck = {m[1] for a in failed for e in (a.faults, *a.alternatives) for f in e if f.name == name and (m := _LAYER.match(f.step))}
+        if len(struck) < layers - 1:
+            return False
+    return True
+
+
+_Evidence = tuple[ActivationRecord, FaultRecord, Sequence[FaultRecord]]
+
+
+def _grouped(chosen: Iterable[tuple[ActivationRecord, Sequence[FaultRecord]]]) -> Iterator[list[_Evidence]]:
+    """Evidence of the same mistake, with the same number within the errors."""
+    groups: dict[str, list[list[_Evidence]]] = {}
+    for activation, explanation in chosen:
+        for fault in explanation:
+            alike = groups.setdefault(fault.name, [])
+            group = next((g for g in alike if _agrees(fault, g[0][1], activation.limits)), None)
+            if group is None:
+                alike.append(group := [])
+            group.append((activation, fault, explanation))
+    yield from chain.from_iterable(groups.values())
+
+
+def _agrees(a: FaultRecord, b: FaultRecord, limits: Mapping[str, float]) -> bool:
+    """Whether two estimates are of one number, at the filters' threshold."""
+    if a.estimate is None or b.estimate is None or a.deviation is None or b.deviation is None:
+        return True
+    return abs(a.estimate - b.estimate) <= limits.get("filter", 0.0) * (a.deviation**2 + b.deviation**2) ** 0.5
+
+
+def _finding(group: Sequence[_Evidence]) -> Finding:
+    strongest = max((fault for _, fault, _ in group), key=lambda f: abs(f.z))
+    sharpest = min((fault for _, fault, _ in group if fault.deviation is not None), key=lambda f: f.deviation or 0.0, default=strongest)
+    excesses = [a.excess for a, _, _ in group]
+    return Finding(
+        sharpest if sharpest.estimate is not None else strongest,
+        tuple(dict.fromkeys(fault.step for _, fault, _ in group)),
+        _others(group),
+        None if None in excesses else max(e for e in excesses if e is not None),
+        tuple(dict.fromkeys(a.activation for a, _, _ in group)),
+    )
+
+
+def _others(group: Sequence[_Evidence]) -> tuple[str, ...]:
+    """What explains every activation of the group alone as well."""
+    name = group[0][1].name
+    alone = [{e[0].name for e in (a.faults, *a.alternatives) if len(e) == 1} - {name} for a, _, e in group if len(e) == 1]
+    return tuple(sorted(set.intersection(*alone) - WHOLE)) if alone else ()
+
+
+def _unnamed(a: ActivationRecord) -> Finding:
+    return Finding(None, (a.activation,), (), a.excess, (a.activation,), tuple(a.anatomy))
+
+
+UNNAMED = "no mistake that has a name explains it"
+
+
+def sentence(finding: Finding, layers: int) -> str:
+    """The mistake in one sentence: where, what, and what it cannot be told from."""
+    if finding.fault is None:
+        return f"{where(finding.steps, layers)}: {UNNAMED}"
+    others = f"; on these inputs it cannot be told from {', '.join(finding.others)}" if finding.others else ""
+    return f"{where(finding.steps, layers)}: {_said(finding.fault)}{others}"
+
+
+def evidence(finding: Finding) -> str:
+    """The figures: amplitude, z in standard deviations, and the number with its error."""
+    f = finding.fault
+    if f is None:
+        return ""
+    number = f", {f.parameter} = {f.estimate:.4g} ± {f.deviation:.1g}" if f.estimate is not None else ""
+    return f"{f.name}: amplitude {f.amplitude:.3f}, z = {f.z:.3g}{number}"
+
+
+def cause(finding: Finding) -> str:
+    """The usual cause with its source, or an empty text."""
+    known = _known(finding.fault.name) if finding.fault else None
+    if known is None or not known[1]:
+        return ""
+    return f"usually {known[1]} ({known[2]})" if known[2] != "constructed" else f"usually {known[1]}"
+
+
+def _said(f: FaultRecord) -> str:
+    known = _known(f.name)
+    if known is None:
+        return f.name
+    value, right = (("" if x is None else f"{x:.4g}") for x in (f.estimate, f.right))
+    return known[0].format(value=value, right=right)
+
+
+def _known(name: str) -> tuple[str, str, str] | None:
+    """Sentence, cause and source of a fault."""
+    for fault in (BY_NAME.get(name), *(f for f in FITTED if f.name == name)):
+        if fault is not None:
+            return fault.sentence, fault.cause, fault.source
+    return None
