@@ -23,6 +23,7 @@ from conformance.judge.settle import settle
 from conformance.numerics.formats import format_named
 from conformance.oracle import Network
 from conformance.result import Result
+from conformance.telling_apart import told_apart
 
 Judged = list[tuple[Verdict, tuple[Local, ...]]]
 
@@ -77,7 +78,16 @@ def _run(
             endings[name] = attempt(partial(_batch, label, batch, judge, runner, case, require, judged))
     finally:
         verdicts += settle(judged)
+    if all(ending.outcome == "pass" for ending in endings.values()):
+        verdicts[:] = told_apart(verdicts, network, case.dtype, partial(_again, network, runner, case))
     return _together(endings, verdicts)
+
+
+def _again(network: Network, runner: Runner, case: Case, batch: Batch) -> Sequence[Verdict]:
+    """The verdicts on one batch more."""
+    judge = Judge(Network(network.architecture, network.weights, batch), case.dtype, case.device)
+    output = by_candidate(lambda: runner(batch.on(case.device)))
+    return settle(judge.judge(_stream(output, judge.order)))
 
 
 def _batch(label: str, batch: Batch, judge: Judge, runner: Runner, case: Case, require: Sequence[str], judged: Judged) -> Ending:

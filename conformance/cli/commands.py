@@ -97,7 +97,26 @@ def diff(arguments: Namespace) -> int:
     if arguments.format == "pretty":
         where = f"begins at {', '.join(begins)}" if begins else "nowhere more than rounding"
         print(f"\n{a.name} and {b.name} on {golden.name}: {both} activations in both, the difference {where}")
+    if arguments.format != "json":
+        for side in (a, b):
+            _tell_mistakes(side, golden)
     return 1 if begins else 0
+
+
+def _tell_mistakes(side: "Trace", golden: "Golden") -> None:
+    """One side of a difference against the oracle: a sentence a mistake, worst first."""
+    from conformance.report.findings import findings, layers_of
+    from conformance.report.terminal import told
+    from conformance.traces.mistakes import judged
+
+    records = judged(side, golden.checkpoint)
+    mistakes = findings(records)
+    if not mistakes:
+        failed = [r.activation for r in records if r.outcome == "fail"]
+        what = f"fails at {', '.join(failed)}" if failed else "nothing wrong by itself"
+        print(f"\n{side.name}: {what}")
+    for finding in mistakes:
+        print(f"\n{side.name}: " + "\n    ".join(told(finding, layers_of(records))))
 
 
 def _trace(side: str, golden: "Golden", arguments: Namespace) -> "Trace":

@@ -165,7 +165,7 @@ class Unit(Step):
         return (LinearMap(variance, lambda w: (w - y * (y * w).sum(-1, keepdims=True)) / length),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """One relative error a row, of the squares' sum (halved by the root) and of the root; the division elementwise; the store."""
+        """One relative error a row, of the squares (halved by the root) and of the root; the division elementwise; the store."""
         u2 = arithmetic.accumulate.unit_roundoff**2 / 3.0
         partial = np.cumsum(self.parents[0] ** 2, -1)
         row = u2 * ((partial**2).sum(-1, keepdims=True) / (4.0 * self._length**4) + (2.0 * FUNCTION_ULP["rsqrt"]) ** 2)
