@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from conformance.checkpoint import Checkpoint, LazyWeights
 from conformance.diagnosis.closed import EMBEDDING, Closed
 from conformance.diagnosis.evidence import Diagnosis, Explanation
 from conformance.diagnosis.fitting import Fit, Problem, estimates, fitted
-from conformance.diagnosis.hypotheses import Forward, strikes
+from conformance.diagnosis.hypotheses import Forward, Strike, strikes
 from conformance.diagnosis.judgement import Agreement, Judged, Limits, allowed
 from conformance.diagnosis.outputs import Table, resolved
 from conformance.diagnosis.pooling import POOLINGS, Pooling
@@ -28,7 +28,9 @@ from conformance.numerics.arithmetic import Hypothesis, hypotheses
 from conformance.numerics.formats import FORMATS, Array, Format, format_named
 
 AT_ONCE = 3  # faults; each more costs a beam
-RENOISED = 3  # of these, and of those that round, how many are judged by a sigma of their own, which costs several passes
+RENOISED = 2  # of these, and of those that round, how many are judged by a sigma of their own, which costs several passes
+PROMISING = 8.0  # times the limit: what leaves more on the whole batch will not come below it by another digit of its numbers
+TIES = 8.0  # worths, of twice the likelihood: what is so much farther on a part of the batch than an explanation is not tied to it
 VERIFIED = 16  # sets that are judged on the whole batch, at each number of faults
 TOLD = 8  # explanations
 PARTIAL = 2  # explanations of each number of faults that are told where none explains
@@ -123,7 +125,6 @@ class _Case:
     def use(self, base: Judged) -> None:
         """Take this arithmetic for the system's."""
         self.base, self.problem = base, Problem(self.right, base.sigma)
-        self.__dict__.pop("part", None)
 
     def limits(self, lane: int) -> Limits:
         """With a share of the false-alarm probability for RMS, largest error and each filter."""
@@ -136,10 +137,13 @@ class _Case:
             agreements = [base.agreement(lane, base.independent) for lane in self.lanes]
             best = min(agreements, key=lambda a: a.surprise)
             passing = [a.lane for a in agreements if allowed(a, self.limits(a.lane))]
-            looks = {lane: seen(base, self.part, lane, self.filters, self.limits(lane)) for lane in passing}
+            part = self.part()
+            looks = {lane: seen(base, part, lane, self.filters, self.limits(lane)) for lane in passing}
             good = [lane for lane in passing if not looks[lane].called]
             if good:
                 break
+        if good:
+            best = min((a for a in agreements if a.lane in good), key=lambda a: a.surprise)
         look = looks.get(best.lane, Seen((), (), ()))
         trials = [] if good else self._explained(best, look)
         limits, reading = self.limits(best.lane), self.network.reading
@@ -164,10 +168,9 @@ class _Case:
             tuple(self._told(trials, best)),
         )
 
-    @cached_property
-    def part(self) -> Problem:
-        """The part of the batch that shows most."""
-        rows = rows_to_search(self.problem)
+    def part(self, strikes: Sequence[Strike] = ()) -> Problem:
+        """The part of the batch that shows most of what these faults leave."""
+        rows = rows_to_search(self.problem, strikes)
         if len(rows) == self.network.batch.size:
             return self.problem
         kept = np.isin(self.network.reading.rows, rows)
@@ -178,22 +181,33 @@ class _Case:
 
     def _explained(self, best: Agreement, look: Seen) -> list[_Trial]:
         """Trials: those that explain, or else the nearest."""
-        patterns, part = look.called, self.part
         found = [t for t in self._others() if t.explains]
         if any(not t.loose for t in found):
             return found
         nearest: list[_Trial] = []
         fits: list[Fit] = []
         for count in range(AT_ONCE):
+            part = self.part(fits[0].strikes if fits else ())
             fits = more(part, fits, self.strikes) if count else one(part, self.strikes)
-            late = [f for f in fits if any(s.fault.late for s in f.strikes)][:RENOISED]
-            foremost = [f for f in fits[:VERIFIED] if f not in late]
-            trials = [self._judged(fit, patterns, own=i < RENOISED) for group in (foremost, late) for i, fit in enumerate(group)]
+            trials = list(self._verified(fits, look.called))
             found += [t for t in trials if t.explains]
             nearest += sorted(trials, key=lambda t: float(t.fit.squares.min()))[:PARTIAL]
-            if any(not t.loose for t in found) or (found and count):
+            if any(not t.loose for t in found) or (found and count) or not fits:
                 break
         return found or nearest
+
+    def _verified(self, fits: Sequence[Fit], patterns: Sequence[tuple[str, Array]]) -> Iterator[_Trial]:
+        """The nearest sets judged on the whole batch: until one explains, and those that are as near as the first that does."""
+        late = [f for f in fits if any(s.fault.late for s in f.strikes)][:RENOISED]
+        yield from (self._judged(fit, patterns, own=True) for fit in late)
+        explained = math.inf
+        for number, fit in enumerate([f for f in fits[:VERIFIED] if f not in late]):
+            if fit.distance > explained:
+                return
+            trial = self._judged(fit, patterns, own=number < RENOISED)
+            if trial.explains and not trial.loose:
+                explained = min(explained, fit.distance + TIES * self.limits(fit.lane).worth)
+            yield trial
 
     def _others(self) -> Iterator[_Trial]:
         """No fault at all: another pooling, or a narrower format."""
@@ -224,11 +238,10 @@ class _Case:
 
     def _judged(self, fit: Fit, patterns: Sequence[tuple[str, Array]], *, own: bool) -> _Trial:
         """A set of faults on the whole batch, its numbers fitted again; by the right network's sigma or, if that fails, its own."""
-        if any(s.fault.parameter for s in fit.strikes):
-            again = self.problem.tried(fit.strikes)
-            fit = fit if again is None else fitted(self.problem, again)
-        else:
-            fit = self.problem.tried(fit.strikes) or fit
+        fit = self.problem.tried(fit.strikes) or Fit(fit.strikes, self.problem.squares(self.right))
+        far = math.sqrt(fit.distance / len(self.problem.made)) > PROMISING * self.limits(fit.lane).rms
+        if not far and _numbers(fit):
+            fit = fitted(self.problem, fit)
         forward = self.problem.forward(fit.strikes) or self.right
         which = Judged(forward, self.base.hypothesis, self.base.sigma)
         agreement = which.agreement(fit.lane, self.base.independent)
@@ -247,17 +260,23 @@ class _Case:
         if not trials:
             return
 
-        def rank(t: _Trial) -> tuple[bool, bool, int, int, float]:
-            return not t.explains, t.loose, len(t.fit.strikes), _free(t), t.agreement.surprise
+        worth = self.limits(best.lane).worth
 
-        ordered = sorted(trials, key=rank)
-        first, worth = ordered[0], self.limits(best.lane).worth
+        def cost(t: _Trial) -> float:
+            """Each fault and each number must make the rest likelier by what a false alarm is worth."""
+            return t.agreement.surprise + worth * (_complexity(t.fit) + (t.agreement.lane not in self.lanes))
+
+        ordered = sorted(trials, key=lambda t: (not t.explains, t.loose, cost(t)))
+        first = ordered[0]
         tied = [
             t
             for t in ordered
-            if first.explains and rank(t)[:4] == rank(first)[:4] and t.agreement.surprise - first.agreement.surprise < worth
+            if first.explains
+            and (t.explains, t.loose) == (True, first.loose)
+            and cost(t) - cost(first) < worth
+            and _complexity(t.fit) <= _complexity(first.fit)
         ]
-        tied.sort(key=lambda t: (sum(s.reach for s in t.fit.strikes), [_ORDER[s.fault.name] for s in t.fit.strikes]))
+        tied.sort(key=lambda t: (_complexity(t.fit), sum(s.reach for s in t.fit.strikes), _catalogued(t.fit)))
         for t in [*tied, *(t for t in ordered if t not in tied)][:TOLD]:
             yield self._explanation(t, best, t in tied)
 
@@ -280,11 +299,19 @@ class _Case:
             z,
             best.surprise - trial.agreement.surprise,
             1.0 - float(fit.squares[lane]) / before if before else 0.0,
-            _free(trial),
+            _numbers(trial.fit),
             tied,
             trial.agreement.surprise,
         )
 
 
-def _free(trial: _Trial) -> int:
-    return sum(s.fault.parameter is not None for s in trial.fit.strikes)
+def _numbers(fit: Fit) -> int:
+    return sum(s.fault.parameter is not None for s in fit.strikes)
+
+
+def _complexity(fit: Fit) -> int:
+    return len(fit.strikes) + _numbers(fit)
+
+
+def _catalogued(fit: Fit) -> list[int]:
+    return [_ORDER[s.fault.name] for s in fit.strikes]

@@ -1,7 +1,7 @@
 """The search: which sets of one to three faults bring the oracle nearest to the numbers that were printed.
 
-One fault: wherever it can strike and in each kind of place, tried exactly; in one layer or at one place, those that first order
-ranks foremost. Two and three: a beam from the best, each with what first order ranks foremost on top of it. Sets are compared on
+One fault: wherever it can strike, tried exactly; in one kind of place, in one layer or at one place, those that first order ranks
+foremost. Two and three: a beam from the best, each with what first order ranks foremost on top of it. Sets are compared on
 the part of the batch that shows most; the caller judges them on all of it.
 """
 
@@ -10,44 +10,52 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from conformance.diagnosis.fitting import Fit, Problem, fitted, started
-from conformance.diagnosis.hypotheses import KIND, Strike
+from conformance.diagnosis.hypotheses import EVERYWHERE, KIND, Strike
 from conformance.diagnosis.screening import ranked
 
-TOKENS = 48  # of the rows that sets are compared on: a pass costs as many
-SINGLES = 80  # faults in one layer or place that are tried exactly
+TOKENS = 32  # of the rows that sets are compared on: a pass costs as many
+NUMBERS = 64  # that those rows should show; to tell some hundred sets from each other takes fewer
+KINDS, SINGLES = 30, 50  # faults in one kind of place, and in one layer or place, that are tried exactly
 FITTED = 8  # faults with a number whose number is fitted; the others keep what one step gave
 BEAM = 4  # sets that are followed further, each with another fault as its last
 FOLLOWED = 40  # faults that are tried on top of each
 
 
-def rows_to_search(problem: Problem) -> list[int]:
-    """Rows of the batch, those with most to explain first, and one with padding, up to `TOKENS` tokens."""
-    network = problem.right.network
-    batch, reading = network.batch, network.reading
+def rows_to_search(problem: Problem, strikes: Sequence[Strike] = ()) -> list[int]:
+    """Rows of the batch that show most of what the network with these faults leaves, until they have numbers and tokens enough."""
+    batch, reading = problem.right.network.batch, problem.right.network.reading
     if (reading.rows < 0).any():
         return list(range(batch.size))
-    left = (((problem.made - problem.right.value) / problem.sigma) ** 2).min(0)
-    by_row = np.bincount(reading.rows, left, batch.size)
-    order = [int(i) for i in np.argsort(-by_row, kind="stable") if by_row[i] > 0.0]
-    padded = [i for i in order if not batch.mask[i].all()]
-    typed = [i for i in order if batch.types[i].any()]
-    wanted = list(dict.fromkeys([*order[:1], *padded[:1], *typed[:1], *order]))
-    return sorted(wanted[: max(TOKENS // batch.length, 1)])
+    with np.errstate(all="ignore"):
+        left = (((problem.made - problem.value(strikes)) / problem.sigma) ** 2).min(0)
+    by_row = np.bincount(reading.rows, np.where(np.isfinite(left), left, np.finfo(np.float32).max), batch.size)
+    numbers = np.bincount(reading.rows, minlength=batch.size)
+    chosen: list[int] = []
+    for row in np.argsort(-by_row, kind="stable"):
+        if chosen and (len(chosen) + 1) * batch.length > TOKENS and numbers[chosen].sum() >= NUMBERS:
+            break
+        if numbers[row]:
+            chosen.append(int(row))
+    return sorted(chosen)
 
 
 def one(problem: Problem, strikes: Sequence[Strike]) -> list[Fit]:
     """Every fault alone that is nearer than none, nearest first."""
     base = _none(problem)
-    wide = [s for s in strikes if s.reach <= KIND]
-    narrow = ranked(problem, base, [s for s in strikes if s.reach > KIND])[:SINGLES]
-    return _improved(problem, base, [*wide, *narrow])
+    ordered = ranked(problem, base, [s for s in strikes if s.reach != EVERYWHERE])
+    kinds = [s for s in ordered if s.reach == KIND][:KINDS]
+    narrow = [s for s in ordered if s.reach > KIND][:SINGLES]
+    return _improved(problem, base, [*(s for s in strikes if s.reach == EVERYWHERE), *kinds, *narrow])
 
 
 def more(problem: Problem, fits: Sequence[Fit], strikes: Sequence[Strike]) -> list[Fit]:
-    """Sets with one fault more, nearest first."""
+    """Sets with one fault more, nearest first; `fits` may come from other rows of the batch."""
     found: list[Fit] = []
     seen: set[frozenset[object]] = set()
-    for fit in _beam(fits):
+    for known in _beam(fits):
+        fit = problem.tried(known.strikes)
+        if fit is None:  # nothing on these rows: it is the other fault that shows there
+            fit = Fit(known.strikes, problem.squares(problem.right))
         have = {s.key for s in fit.strikes}
         further = [s for s in strikes if not s.fault.late and not _overlaps(s, fit.strikes)]
         chosen: list[Strike] = []

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.faults import BY_NAME
+from conformance.judge.statistics import SEPARABLE_Z
 from conformance.records import ActivationRecord, CheckRecord, Footer, Results, Sensitivity
 from conformance.report.findings import Finding, cause, evidence, findings, layers_of, sentence
 from conformance.report.telling import activation_records, check_record
@@ -70,20 +71,25 @@ def _check(check: CheckRecord, activations: list[ActivationRecord], console: Con
 
 
 def exclusions(told: Sequence[Sensitivity]) -> list[str]:
-    """What the pass excludes, and what it cannot, a line each."""
-    seen = [s.fault for s in told if s.separable == s.places]
-    lines = [f"excluded at every place: {', '.join(sorted(seen))}"] if seen else []
-    unseen = sorted(set(BY_NAME) - {s.fault for s in told})
+    """What the pass excludes, and what it cannot, a line each; the results file has every mistake by name."""
+    everywhere = sum(s.separable == s.places for s in told)
+    lines = [f"excludes {everywhere} of the {len(told)} mistakes that were looked for, at every place"] if told else []
+    some = [s for s in told if s.separable < s.places]
+    if some:
+        places = (f"{s.fault} ({s.places - s.separable} of {s.places}, z = {s.expected_z:.2g} at {s.weakest})" for s in some)
+        lines.append(f"not separable at some places (expected z below {SEPARABLE_Z:.0f}): {', '.join(places)}")
+    looked_for = {name for name, fault in BY_NAME.items() if not fault.late}
+    unseen = sorted(looked_for - {s.fault for s in told})
     if unseen:
-        lines.append(f"could not show, since they would change nothing that was seen: {', '.join(unseen)}")
-    for s in told:
-        if s.smallest is not None and s.right is not None and s.separable:
-            lines.append(f"at the best place {s.parameter} {s.right:.4g} shows when it is off by {abs(s.smallest - s.right):.2g}")
-    for s in told:
-        if s.separable < s.places:
-            where = f"{s.places - s.separable} of {s.places} places"
-            lines.append(f"{s.fault}: not separable at {where}, expected z = {s.expected_z:.2g} at {s.weakest}")
+        lines.append(f"would change nothing that was seen: {', '.join(unseen)}")
+    numbers = [f"{s.fault} {s.right:.4g} ± {abs(s.smallest - s.right):.2g}" for s in told if _has_number(s) and s.smallest is not None]
+    if numbers:
+        lines.append(f"numbers that are right, each to what shows at its best place: {', '.join(numbers)}")
     return lines
+
+
+def _has_number(s: Sensitivity) -> bool:
+    return s.smallest is not None and s.right is not None and s.separable > 0
 
 
 def _failures(failed: list[ActivationRecord], activations: list[ActivationRecord], console: Console) -> None:

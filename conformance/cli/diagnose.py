@@ -1,0 +1,62 @@
+"""`diagnose`: the outputs of a closed system, read from a file; the diagnosis, printed."""
+
+import json
+import sys
+from argparse import Namespace
+from dataclasses import asdict
+from pathlib import Path
+
+from conformance.batch import Batch
+from conformance.checkpoint import load_directory
+from conformance.diagnosis import Table, diagnose, read
+from conformance.diagnosis.outputs import Given
+from conformance.diagnosis.telling import markdown, pretty
+from conformance.errors import UsageError
+from conformance.goldens.own import read_batches
+from conformance.tokens import tokenized
+
+
+def run(arguments: Namespace) -> int:
+    """0 where the right network explains the outputs, else 1."""
+    given = read(arguments.outputs)
+    checkpoint = load_directory(arguments.checkpoint)
+    batch = _batch(arguments, given)
+    tables = _named(given, arguments)
+    found = diagnose(checkpoint, batch, tables, dtype=arguments.dtype, pooling=arguments.pooling)
+    if arguments.format == "json":
+        print(json.dumps(asdict(found), indent=2, default=str))
+    else:
+        sys.stdout.write((markdown if arguments.format == "markdown" else pretty)(found))
+    return 0 if found.conforms else 1
+
+
+def _named(given: Given, arguments: Namespace) -> dict[str, Table]:
+    """The tables, the one without a name called as `--output` says."""
+    if arguments.output is None:
+        return dict(given.tables)
+    if list(given.tables) != [""]:
+        raise UsageError(f"--output names a table without a name; {arguments.outputs} has {', '.join(given.tables)}")
+    return {arguments.output: given.tables[""]}
+
+
+def _batch(arguments: Namespace, given: Given) -> Batch:
+    """The inputs: from one place."""
+    sources = {
+        "--text": bool(arguments.text),
+        "--batch": bool(arguments.batch),
+        f"text in {arguments.outputs}": bool(given.texts),
+        f"{', '.join(given.inputs)} in {arguments.outputs}": bool(given.inputs),
+    }
+    said = [name for name, there in sources.items() if there]
+    if len(said) != 1:
+        found = " and ".join(said) if said else "none"
+        raise UsageError(f"inputs are needed, from one place: --text, --batch, or text or input_ids in the file; found {found}")
+    if arguments.batch:
+        batches = read_batches(Path(arguments.batch))
+        if len(batches) != 1:
+            raise UsageError(f"{arguments.batch} holds {len(batches)} batches, and outputs are of one: {', '.join(batches)}")
+        return next(iter(batches.values()))
+    if given.inputs:
+        return Batch.of(given.inputs)
+    texts = arguments.text or given.texts
+    return tokenized(arguments.checkpoint, [(text, None) for text in texts])
