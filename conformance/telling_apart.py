@@ -24,12 +24,7 @@ Again = Callable[[Batch], Sequence[Verdict]]
 
 
 def told_apart(verdicts: Sequence[Verdict], network: Network, dtype: str, again: Again) -> list[Verdict]:
-    """The verdicts, with explanations taken away that one more batch speaks against.
-
-    Args:
-        network: the candidate's, on any batch.
-        again: runs the candidate on another batch and judges it.
-    """
+    """The verdicts, with explanations taken away that another batch speaks against; `again` judges the candidate on it."""
     told = list(verdicts)
     for names in list(_ambiguous(told))[:AT_MOST]:
         first = next(v for v in told if _names(v) == names)

@@ -76,9 +76,42 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("implementation", metavar="NAME", help="an implementation, or golden:NAME for the true values of all")
     trace.add_argument("-o", "--output", type=Path, metavar="FILE", help="save the activations there (safetensors)")
     _add_subject(trace)
+    _add_diagnose(command("diagnose", "which faults explain the final outputs of a closed system, given its checkpoint"))
     command("replay", "run again what a failure left behind").add_argument("file", type=Path)
     _add_golden(parts.add_parser("golden", help="verify or make goldens, or show their power"))
     return parser
+
+
+def _diagnose(arguments: argparse.Namespace) -> int:
+    from conformance.cli.diagnose import run
+
+    return run(arguments)
+
+
+def _add_diagnose(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command=_diagnose)
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", required=True, help="the local Hugging Face BERT that it should run"
+    )
+    parser.add_argument(
+        "--outputs",
+        type=Path,
+        metavar="FILE",
+        required=True,
+        help="JSON, npz or safetensors by name (last_hidden_state, pooler_output, embedding, logits, any activation), with the "
+        "inputs or without; or text as print() shows a tensor",
+    )
+    parser.add_argument(
+        "--text", action="append", metavar="TEXT", help="an input, where FILE has none; the checkpoint's tokenizer reads it"
+    )
+    parser.add_argument("--batch", type=Path, metavar="FILE", help="inputs, where FILE has none; JSON or safetensors")
+    parser.add_argument("--output", metavar="NAME", help="which output a table without a name is (default: by its axes)")
+    parser.add_argument(
+        "--pooling", metavar="NAME", help="how an embedding is pooled: cls, mean, max, mean-normalised … (default: any)"
+    )
+    parser.add_argument(
+        "--dtype", default="float32", help="what it computes in: float64, float32, bfloat16 or float16 (default: float32)"
+    )
 
 
 def _add_subject(parser: argparse.ArgumentParser) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from conformance.faults.altered import Altered
 from conformance.faults.fault import Fault, Parameter, Place, with_batch
@@ -12,6 +13,7 @@ from conformance.oracle import Step
 from conformance.oracle.products import merge_heads, split_heads
 from conformance.oracle.softmax import Probabilities
 
+Mask = npt.NDArray[np.bool_]
 SCORES, PROBS, CONTEXT = frozenset({"scores"}), frozenset({"probs"}), frozenset({"context"})
 
 
@@ -19,7 +21,7 @@ def _heads(step: Step) -> int:
     return step.site.architecture.num_attention_heads
 
 
-def _softmax(s: Array, keys: Array, axis: int = -1, more: float = 0.0) -> Array:
+def _softmax(s: Array, keys: Mask, axis: int = -1, more: float = 0.0) -> Array:
     """exp(s) / (more + Σ exp(s)) over an axis of the unmasked scores; 0 at masked ones and where all are masked."""
     masked = np.where(keys, s, -np.inf)
     top = masked.max(axis, keepdims=True)
@@ -29,7 +31,7 @@ def _softmax(s: Array, keys: Array, axis: int = -1, more: float = 0.0) -> Array:
     return np.asarray(weights / np.where(total > 0, total, 1.0))
 
 
-def _probabilities(f: Callable[[Array, Array], Array]) -> Callable[[Step, Place], Step]:
+def _probabilities(f: Callable[[Array, Mask], Array]) -> Callable[[Step, Place], Step]:
     """f of the scores and the mask over keys, (B, 1, 1, S), in place of the probabilities."""
 
     def change(step: Step, _: Place) -> Step:
@@ -81,7 +83,7 @@ def _shifted(step: Step, _: Place) -> Step:
     return with_batch(step, attention_mask=np.concatenate([mask[:, :1], mask[:, :-1]], 1).astype(np.int64))
 
 
-def _causal(s: Array, keys: Array) -> Array:
+def _causal(s: Array, keys: Mask) -> Array:
     return _softmax(s, keys & np.tri(s.shape[-1], dtype=bool))
 
 
@@ -152,6 +154,7 @@ class _OnQueries(Probabilities):
         return _softmax(self.parents[0], np.broadcast_to(self.keys.swapaxes(-1, -2), self.parents[0].shape))
 
 
+# fmt: off
 def faults() -> Iterator[Fault]:
     """The faults of scores, mask, softmax and heads."""
     yield Fault(
@@ -198,7 +201,9 @@ def faults() -> Iterator[Fault]:
                 _merged(_merged_interleaved), "the last two axes exchanged before the reshape")
     yield Fault("heads-reversed", CONTEXT, "heads are merged in reverse order", "constructed", _merged(_reversed_heads))
     yield Fault("context-of-keys", CONTEXT, "probabilities weigh the keys, not the values", "constructed", _of_keys)
-    yield Fault("head-split-interleaved", SCORES | CONTEXT, "heads are split with the features in turns", "DeepLearningExamples#528",
+    yield Fault("head-split-interleaved", SCORES | CONTEXT, "heads are split with the features in turns",
+                "DeepLearningExamples#528",
                 _split(_split_interleaved), "(d, h) for (h, d) in the reshape")
     yield Fault("head-split-unmoved", SCORES | CONTEXT, "heads are split by a reshape, without moving the axis", "constructed",
                 _split(_split_unmoved), unmoved)
+# fmt: on

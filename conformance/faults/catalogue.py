@@ -6,8 +6,6 @@ from conformance.faults import attention, embeddings, functions, layers, losses,
 from conformance.faults.fault import Fault
 
 CATALOGUE: tuple[Fault, ...] = tuple(
-    fault
-    for theme in (functions, norms, attention, projections, embeddings, losses, layers, precision)
-    for fault in theme.faults()
+    fault for theme in (functions, norms, attention, projections, embeddings, losses, layers, precision) for fault in theme.faults()
 )
 BY_NAME: Mapping[str, Fault] = {fault.name: fault for fault in CATALOGUE}

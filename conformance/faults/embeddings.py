@@ -27,7 +27,7 @@ def _times(table: str, factor: float) -> Change:
     return change
 
 
-def _waves(positions: Array, width: int, base: float = 10000.0) -> Array:
+def _waves(positions: Ids, width: int, base: float = 10000.0) -> Array:
     """(…, H): sines at even, cosines at odd features, of s / base^(2i/H)."""
     feature = np.arange(width)
     angles = positions[..., None] / base ** (2 * (feature // 2) / width)
@@ -59,24 +59,24 @@ def _sinusoidal(step: Step, _: Place) -> Step | None:
     return Altered(step, lambda inner: np.broadcast_to(_waves(_counted(step), inner.value.shape[-1]), inner.value.shape))
 
 
-def _sinusoids(f: Callable[[Array, int], Array]) -> Change:
+def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:
     """f of positions and width in place of the sinusoids."""
     return lambda step, _: Altered(step, lambda inner: np.broadcast_to(f(_counted(step), inner.value.shape[-1]), inner.value.shape))
 
 
-def _tutorial(positions: Array, width: int) -> Array:
+def _tutorial(positions: Ids, width: int) -> Array:
     i = 2 * (np.arange(width) // 2)
     sine = positions[:, None] / 10000.0 ** (2 * i / width)
     cosine = positions[:, None] / 10000.0 ** (2 * (i + 1) / width)
     return np.where(np.arange(width) % 2 == 0, np.sin(sine), np.cos(cosine))
 
 
-def _halves(positions: Array, width: int) -> Array:
+def _halves(positions: Ids, width: int) -> Array:
     waves = _waves(positions, width)
     return np.concatenate([waves[:, ::2], waves[:, 1::2]], -1)
 
 
-def _cosine_first(positions: Array, width: int) -> Array:
+def _cosine_first(positions: Ids, width: int) -> Array:
     waves = _waves(positions, width)
     pairs = waves[:, : width - width % 2].reshape(len(positions), -1, 2)[:, :, ::-1].reshape(len(positions), -1)
     return np.concatenate([pairs, np.cos(np.arcsin(waves[:, width - width % 2 :]))], -1)
@@ -96,39 +96,50 @@ def _padding_zeroed(inner: Step) -> Array:
     return np.where(inner.site.batch.input_ids[..., None] == 0, 0.0, inner.value)
 
 
+# fmt: off
 def faults() -> Iterator[Fault]:
     """The faults of embeddings."""
     yield Fault("positions-shifted", POSITIONS, "positions start at 2, the padding id + 1 of RoBERTa",
                 "ANEForge#257, sentence-transformers#3879", _positions(lambda s: _counted(s) + 2), "another model's convention")
     yield Fault("positions-from-one", POSITIONS, "positions start at 1", "constructed", _positions(lambda s: _counted(s) + 1),
                 "row 0 kept for padding")
-    yield Fault("positions-doubled", POSITIONS | SUMS, "the position embedding is added twice", "constructed", _times("position_embeddings", 2.0), "", (".position_embeddings", *SUMMED))
+    yield Fault("positions-doubled", POSITIONS | SUMS, "the position embedding is added twice", "constructed",
+                _times("position_embeddings", 2.0), "", (".position_embeddings", *SUMMED))
     yield Fault("positions-repeated", POSITIONS, "every position has the embedding of position 0", "constructed",
                 _positions(lambda s: 0 * _counted(s)), "a constant baked into an export")
-    yield Fault("positions-missing", POSITIONS | SUMS, "no position embedding is added", "constructed", _times("position_embeddings", 0.0), "", (".position_embeddings", *SUMMED))
+    yield Fault("positions-missing", POSITIONS | SUMS, "no position embedding is added", "constructed",
+                _times("position_embeddings", 0.0), "", (".position_embeddings", *SUMMED))
     yield Fault("positions-reversed", POSITIONS, "positions are counted from the end", "constructed",
                 _positions(lambda s: _counted(s)[::-1]))
     yield Fault("positions-from-token-types", POSITIONS, "token types are taken as positions", "MGCA#13",
                 _positions(lambda s: s.site.batch.types), "arguments handed on by place")
-    yield Fault("positions-sinusoidal", frozenset({"position_lookup"}), "positions are sinusoids, the checkpoint's table is not used",
+    yield Fault("positions-sinusoidal", frozenset({"position_lookup"}),
+                "positions are sinusoids, the checkpoint's table is not used",
                 "rust-bert#228, rust-bert#230", _sinusoidal, "the Transformer's positions in place of BERT's")
-    yield Fault("sinusoid-exponent", SINUSOIDS, "the exponents are twice too large: i steps by two already", "the third seed's tutorial",
+    yield Fault("sinusoid-exponent", SINUSOIDS, "the exponents are twice too large: i steps by two already",
+                "the third seed's tutorial",
                 _sinusoids(_tutorial), "(2i)/d with i = 0, 2, 4, …")
     yield Fault("sinusoid-halves", SINUSOIDS, "sines fill the first half of the features, cosines the second", "constructed",
                 _sinusoids(_halves), "concatenated, not interleaved (as in tensor2tensor)")
-    yield Fault("sinusoid-order", SINUSOIDS, "cosines stand at even, sines at odd features", "constructed", _sinusoids(_cosine_first))
+    yield Fault("sinusoid-order", SINUSOIDS, "cosines stand at even, sines at odd features", "constructed",
+                _sinusoids(_cosine_first))
     yield Fault("sinusoid-base", SINUSOIDS, "the base of the wavelengths is 1000, not 10000", "constructed",
                 _sinusoids(lambda s, width: _waves(s, width, 1000.0)))
     yield Fault("token-types-ignored", TYPES, "token types are taken as all zeros", "optimum#2062, optimum#2081",
                 _types(lambda s: 0 * s.site.batch.types), "the input is left out of an export or not handed on")
-    yield Fault("token-types-missing", TYPES | SUMS, "no token-type embedding is added", "constructed", _times("token_type_embeddings", 0.0), "", (".token_type_embeddings", *SUMMED))
-    yield Fault("token-types-doubled", TYPES | SUMS, "the token-type embedding is added twice", "constructed", _times("token_type_embeddings", 2.0), "", (".token_type_embeddings", *SUMMED))
-    yield Fault("token-types-shifted", TYPES, "token types are one too large", "constructed", _types(lambda s: s.site.batch.types + 1),
+    yield Fault("token-types-missing", TYPES | SUMS, "no token-type embedding is added", "constructed",
+                _times("token_type_embeddings", 0.0), "", (".token_type_embeddings", *SUMMED))
+    yield Fault("token-types-doubled", TYPES | SUMS, "the token-type embedding is added twice", "constructed",
+                _times("token_type_embeddings", 2.0), "", (".token_type_embeddings", *SUMMED))
+    yield Fault("token-types-shifted", TYPES, "token types are one too large", "constructed",
+                _types(lambda s: s.site.batch.types + 1),
                 "segments counted from one")
-    yield Fault("token-types-inverted", TYPES, "token types 0 and 1 are exchanged", "constructed", _types(lambda s: 1 - s.site.batch.types))
+    yield Fault("token-types-inverted", TYPES, "token types 0 and 1 are exchanged", "constructed",
+                _types(lambda s: 1 - s.site.batch.types))
     yield Fault("token-types-from-mask", TYPES, "the attention mask is taken as token types", "pytorch#52667, transformers#1788",
                 _types(lambda s: s.site.batch.mask.astype(np.int64)), "arguments handed on by place")
     yield Fault("token-types-from-positions", TYPES, "positions are taken as token types", "constructed",
                 _types(lambda s: np.broadcast_to(_counted(s), s.site.batch.types.shape)), "arguments handed on by place")
     yield Fault("padding-word-zeroed", WORDS, "the word embedding of id 0 is zero", "constructed",
                 lambda step, _: Altered(step, _padding_zeroed), "padding_idx=0, with the row overwritten")
+# fmt: on

@@ -21,7 +21,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Fit:
-    """A step fitted to what was made, and how many numbers that took; `value` of `parameter` where it is one that tells something."""
+    """A step fitted to what was made, and how many numbers that took; `value` of `parameter` where one of them tells something."""
 
     step: Step
     free: int
@@ -101,8 +101,8 @@ def _dropped(step: Step, made: Array, judged: Mask) -> Fit | None:
 OTHER = "the equation is right, the parameters are not the checkpoint's"
 
 FITTED = (
-    Fitted("dropout-active", frozenset({"copy"}), "dropout is active, with p = {value}", "transformers#695, google-research/bert#857",
-           _dropped, "eval() was not called"),
+    Fitted("dropout-active", frozenset({"copy"}), "dropout is active, with p = {value}",
+           "transformers#695, google-research/bert#857", _dropped, "eval() was not called"),
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
            _linear, "parameters that were not loaded, or trained further; an untied decoder"),
     Fitted("parameters-other", frozenset({"norm"}), OTHER, "constructed",

@@ -43,6 +43,7 @@ def _half(inner: Step) -> Array:
     return np.where(kept, inner.value, 0.0)
 
 
+# fmt: off
 def faults() -> Iterator[Fault]:
     """The faults of activation functions."""
     yield Fault(
@@ -79,3 +80,4 @@ def faults() -> Iterator[Fault]:
         ("pooler-sigmoid", expit, "the pooler's activation is a sigmoid, not tanh"),
     ):
         yield Fault(name, frozenset({"tanh"}), told, "constructed", function(f))
+# fmt: on

@@ -42,7 +42,9 @@ def _rounded_on_the_way(place: Place, steps: dict[str, Step]) -> Slack:
     first = next(iter(steps.values()))
 
     def slack(arithmetic: Arithmetic, _: Array) -> Array:
-        entry = {p: arithmetic.storage.rounding_variance(v) for p, v in zip(first.site.activation.parents, first.parents, strict=True)}
+        entry = {
+            p: arithmetic.storage.rounding_variance(v) for p, v in zip(first.site.activation.parents, first.parents, strict=True)
+        }
         return propagated(place.network.table, steps, entry, lambda name: steps[name].roundings(arithmetic))
 
     return slack
@@ -67,20 +69,24 @@ def _with_layer(which: Callable[[int, int], int]) -> Change:
     return change
 
 
+# fmt: off
 def faults() -> Iterator[Fault]:
     """The faults of whole layers."""
     norm, parametrised = frozenset({"norm"}), frozenset({"norm", "linear"})
     yield Fault("layer-skipped", norm, "the layer is not run", "constructed", _skipped, "a loop that ends early, or a pruned layer",
                 LAYER_OUTPUT, far=True, late=True)
-    yield Fault("layer-repeated", norm, "the layer is run twice", "constructed", _repeated, "layers shared, or a list copied wrongly",
+    yield Fault("layer-repeated", norm, "the layer is run twice", "constructed", _repeated,
+                "layers shared, or a list copied wrongly",
                 LAYER_OUTPUT, far=True, late=True)
     yield Fault(
         "hidden-clipped", norm, "the layer's output is clipped to ±{value}", "constructed", only=LAYER_OUTPUT,
         parameter=Parameter("limit", lambda step: float(np.abs(step.value).max()), lambda step: float(step.value.std()), _clipped),
     )
-    yield Fault("layer-neighbour", parametrised, "it has the parameters of the layer before (the first: of the second)", "constructed",
+    yield Fault("layer-neighbour", parametrised, "it has the parameters of the layer before (the first: of the second)",
+                "constructed",
                 _with_layer(lambda i, _: i - 1 if i else 1), "names counted from one in a checkpoint's conversion")
     yield Fault("layers-shared", parametrised, "every layer has the parameters of the first", "constructed",
                 _with_layer(lambda i, _: 0), "[layer] * n, which is n times the same object", whole=True)
     yield Fault("layers-reversed", parametrised, "the layers' parameters are in reverse order", "constructed",
                 _with_layer(lambda i, n: n - 1 - i), whole=True)
+# fmt: on

@@ -33,11 +33,14 @@ def _over_all(step: Step, _: Place) -> Step:
     return Altered(step, lambda inner: inner.value * share)
 
 
+# fmt: off
 def faults() -> Iterator[Fault]:
     """The faults of losses."""
-    yield Fault("next-sentence-label", NEXT_SENTENCE, "label 1 is taken as is-next, BERT has 0", "transformers#836, transformers#524",
+    yield Fault("next-sentence-label", NEXT_SENTENCE, "label 1 is taken as is-next, BERT has 0",
+                "transformers#836, transformers#524",
                 _inverted, "the opposite convention")
     yield Fault("loss-ignores-zero", NEXT_SENTENCE, "pairs of label 0 are left out of the loss", "the third seed's tutorial",
                 _without_zero, "ignore_index=0, meant for padded tokens")
     yield Fault("loss-denominator", MASKED_LM, "the loss is divided by the number of all tokens, not of the labelled ones",
                 "tinygrad d2e3c391e8", _over_all, "a mean over all positions, those without a label counted as 0")
+# fmt: on

@@ -131,11 +131,13 @@ def layer_input(layer: int) -> str:
     return "embeddings.dropout" if layer == 0 else f"encoder.layer.{layer - 1}.output.LayerNorm"
 
 
+# fmt: off
 def faults() -> Iterator[Fault]:
     """The faults of norms and residuals."""
     own = (".output.LayerNorm",)  # of a layer, with a residual
     yield Fault(
-        "epsilon", NORMS, "epsilon is {value}, the checkpoint says {right}", "keras-hub#642, gluon-nlp#1214, gpt4all#1946, nntile#378",
+        "epsilon", NORMS, "epsilon is {value}, the checkpoint says {right}",
+                "keras-hub#642, gluon-nlp#1214, gpt4all#1946, nntile#378",
         cause="a LayerNorm left at its default", parameter=_epsilon(),
     )
     yield Fault(
@@ -149,12 +151,15 @@ def faults() -> Iterator[Fault]:
     yield Fault("norm-without-mean", NORMS, "the mean is not taken off (RMSNorm)", "constructed",
                 lambda step, _: step.recast(_WithoutMean), "the norm of later models")
     yield Fault("norm-affine-missing", NORMS, "gamma is 1 and beta is 0: no affine part, or its parameters were never loaded",
-                "constructed", _default_affine, "elementwise_affine=False, or names that do not match in load_state_dict(strict=False)")
+                "constructed", _default_affine,
+                "elementwise_affine=False, or names that do not match in load_state_dict(strict=False)")
     yield Fault("norm-bias-missing", NORMS, "beta is not added", "constructed",
                 lambda step, _: with_parameters(step, bias=np.zeros_like(step.site.parameters["bias"])), "bias=False")
     yield Fault("norm-weight-plus-one", NORMS, "the scale is 1 + gamma", "constructed",
-                lambda step, _: with_parameters(step, weight=1.0 + step.site.parameters["weight"]), "another model family's convention")
-    yield Fault("norm-over-positions", NORMS, "mean and variance are taken over the positions, not over the features", "constructed",
+                lambda step, _: with_parameters(step, weight=1.0 + step.site.parameters["weight"]),
+                "another model family's convention")
+    yield Fault("norm-over-positions", NORMS, "mean and variance are taken over the positions, not over the features",
+                "constructed",
                 lambda step, _: step.recast(_OverPositions), "a wrong axis")
     yield Fault("norm-shared", NORMS, "it has the parameters of the layer's other norm", "the third seed's tutorial", _shared,
                 "one LayerNorm object serves both residuals", own)
@@ -167,8 +172,10 @@ def faults() -> Iterator[Fault]:
                 _sum_of(0.0, 1.0), "", own)
     yield Fault(
         "residual-scaled", NORMS, "the residual is multiplied by {value}", "constructed", only=own,
-        parameter=Parameter("factor", lambda _: 1.0, lambda _: 0.5**0.5, lambda step, factor: _weighted(step, 1.0, factor), least=-16.0),
+        parameter=Parameter("factor", lambda _: 1.0, lambda _: 0.5**0.5, lambda step, factor: _weighted(step, 1.0, factor),
+                least=-16.0),
     )
     yield Fault("residual-from-layer-input", NORMS, "the residual is the layer's input, not the attention's output", "constructed",
                 _from_layer_input, "one variable kept for both residuals",
                 LAYER_OUTPUT)
+# fmt: on

@@ -1,6 +1,7 @@
 """Precision that was promised and is not there: operands, weights or results rounded to a narrower format."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -21,7 +22,7 @@ def _tf32(x: Array, *, truncated: bool = False) -> Array:
     """x to 11 significant bits: to nearest, or towards zero."""
     mantissa, exponent = np.frexp(x)
     scaled = mantissa * 2.0**TF32_BITS
-    return np.ldexp(np.trunc(scaled) if truncated else np.rint(scaled), exponent - TF32_BITS)
+    return np.asarray(np.ldexp(np.trunc(scaled) if truncated else np.rint(scaled), exponent - TF32_BITS), np.float64)
 
 
 def _int8(weight: Array, axis: int | None) -> Array:
@@ -82,11 +83,16 @@ def _result(name: str) -> Change:
     rounding, variance = _narrow(name)
 
     def change(step: Step, place: Place) -> Step | None:
-        return Altered(step, lambda inner: rounding(inner.value), slack=lambda _, value: variance(value)) if _is_narrower(name, place) else None
+        return (
+            Altered(step, lambda inner: rounding(inner.value), slack=lambda _, value: variance(value))
+            if _is_narrower(name, place)
+            else None
+        )
 
     return change
 
 
+# fmt: off
 def faults() -> Iterator[Fault]:
     """Reduced precision."""
     tables = frozenset({"word_lookup", "position_lookup", "token_type_lookup"})
@@ -98,9 +104,11 @@ def faults() -> Iterator[Fault]:
         yield Fault(f"result-{name}", COMPUTED, f"the result is rounded to {name}: reduced precision, not a wrong equation",
                     "constructed", _result(name), cause, late=True)
     for end, truncated, told in (("", False, "rounded"), ("-truncated", True, "cut off")):
-        yield Fault(f"precision-tf32{end}", PRODUCTS, f"operands are {told} to TensorFloat-32: reduced precision, not a wrong equation",
+        yield Fault(f"precision-tf32{end}", PRODUCTS,
+                f"operands are {told} to TensorFloat-32: reduced precision, not a wrong equation",
                     "transformers#14450, thunder#2579", _in_tf32(truncated=truncated),
                     "the default of CUDA's matrix products in some versions: torch.backends.cuda.matmul.allow_tf32", late=True)
     for end, axis, a in (("", None, "tensor"), ("-channel", 1, "output feature")):
         yield Fault(f"precision-int8{end}", LINEARS, f"the weights are rounded to 255 levels a {a}: int8 quantisation",
-                    "constructed", _weights(lambda w, axis=axis: _int8(w, axis)), "a quantised export", late=True)  # type: ignore[misc]
+                    "constructed", _weights(partial(_int8, axis=axis)), "a quantised export", late=True)
+# fmt: on

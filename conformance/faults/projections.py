@@ -80,6 +80,7 @@ def _handed_on(step: Step, _: Place) -> Step | None:
     return Altered(step, lambda inner: inner.parents[0][:, 0]) if same else None
 
 
+# fmt: off
 def faults() -> Iterator[Fault]:
     """The faults of linear layers, the pooler's and the heads' among them."""
     linear, pooled = frozenset({"linear"}), frozenset({"first_token_linear"})
@@ -90,11 +91,13 @@ def faults() -> Iterator[Fault]:
                 _exchanged(query="key", key="value", value="query"), "a fused product unpacked in another order", SELF)
     yield Fault("next-sentence-order", LINEARS, "the two logits are exchanged", "transformers#836, transformers#524", _reversed,
                 "1 taken as is-next, BERT has 0", ("seq_relationship",))
-    yield Fault("class-labels-reversed", linear, "the class logits are in reverse order", "constructed", _reversed, "", ("classifier",))
+    yield Fault("class-labels-reversed", linear, "the class logits are in reverse order", "constructed", _reversed, "",
+                ("classifier",))
     yield Fault("weight-transposed", LINEARS, "the weight is transposed", "DeepLearningExamples#528", _transposed,
                 "(in, out) kernels of TensorFlow and JAX loaded as (out, in)")
     yield Fault("weight-reversed", LINEARS, "the output features are in reverse order", "constructed", _reversed)
-    yield Fault("bias-missing", LINEARS, "the bias is not added", "vllm#46835", _bias(0.0), "bias=False, or a tied bias that was dropped")
+    yield Fault("bias-missing", LINEARS, "the bias is not added", "vllm#46835", _bias(0.0),
+                "bias=False, or a tied bias that was dropped")
     yield Fault("bias-twice", LINEARS, "the bias is added twice", "transformers#2928, FARM#533", _bias(2.0),
                 "a layer that has a bias, and the same bias added behind it")
     yield Fault("pre-norm", linear, "the input is normalised first (pre-LN)", "annotated-transformer#110", _pre_norm,
@@ -102,7 +105,9 @@ def faults() -> Iterator[Fault]:
     yield Fault("pooler-token", pooled, "the last token is read, not the first", "constructed", _last)
     yield Fault("pooler-last-unmasked", pooled, "the last token that is not padding is read, not the first", "constructed",
                 _last_unmasked, "as in models that read from left to right")
-    yield Fault("pooler-mean", pooled, "the mean over all tokens is read, not the first", "constructed", _mean, "a sentence embedding's pooling")
+    yield Fault("pooler-mean", pooled, "the mean over all tokens is read, not the first", "constructed", _mean,
+                "a sentence embedding's pooling")
     yield Fault("pooler-second-token", pooled, "the second token is read, not the first", "constructed", _second)
     yield Fault("pooler-missing", pooled, "the first token is handed on as it is", "codertimo/BERT-pytorch#95, candle#2601",
                 _handed_on, "a BERT without pooler", ("pooler.dense",))
+# fmt: on

@@ -62,7 +62,7 @@ def _expected(network: Network, dtype: str) -> Iterator[tuple[str, str, float]]:
         noise = None if row.exact else of_segment(segment, hypothesis, judged)
         for direction in _all_directions(network, segment, hypothesis.arithmetic.storage):
             if noise is None:
-                yield direction.fault.name, name, float("inf") if np.where(judged, direction.moved, 0.0).any() else 0.0
+                yield direction.fault.name, name, float("inf") if np.where(judged, direction.changed, 0.0).any() else 0.0
             else:
                 found = expected(direction, noise, largest)
                 yield direction.fault.name, name, found

@@ -48,6 +48,12 @@ class Direction:
         return None if self.usual is None else self.usual.value - self.base.value
 
     @property
+    def changed(self) -> Array:
+        """As `moved`, of a fault that moves something."""
+        assert self.moved is not None
+        return self.moved
+
+    @property
     def parameter(self) -> Parameter | None:
         """The fault's."""
         return self.fault.parameter

@@ -3,8 +3,8 @@
 A set of faults explains an activation that fails when the activation passes once the oracle has them. Single faults are tried
 first; where none explains, the few that bring the oracle nearest to what was made are each tried together with every other, and
 so on (a beam search). Of n faults whose effects are orthogonal the largest accounts for at least a share 1/n of what is left, so
-that a set that takes away less is not followed. The numbers of all of them are estimated together. What a set leaves is judged as a correct step's
-residual would be: by its RMS, by its largest error and by the filters that had called.
+that a set that takes away less is not followed. The numbers of all of them are estimated together. What a set leaves is judged as
+a correct step's residual would be: by its RMS, by its largest error and by the filters that had called.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -82,7 +82,7 @@ def explanations(question: Question, candidates: Iterable[Direction]) -> tuple[E
 
 
 def _ordered(found: Sequence[Explanation], question: Question) -> tuple[Explanation, ...]:
-    """Fewest free numbers first, usual ones before others, then the likeliest; the catalogue's order where likelihood cannot tell."""
+    """Fewest free numbers first, usual ones before others, then the likeliest; the catalogue's order where that cannot tell."""
     ranked = sorted(found, key=lambda e: (e.free, not e.is_usual, e.surprise))
     best = ranked[0]
     worth = question.threshold**2 / 2.0  # of a false alarm, in nats: ln 2/α
@@ -201,4 +201,3 @@ def _by_fitting(question: Question) -> Iterator[Explanation]:
                 told = Filtered(fault.name, name, found.amplitude, found.z, found.expected_z)
                 number = Estimate(fit.parameter, 0.0, 0.0, fit.value, fit.deviation) if fit.parameter else None
                 yield Explanation((told.as_detected(True, number),), fit.free, question.surprise(segment))
-

@@ -62,11 +62,10 @@ def project(residual: Array, moved: Array, noise: Noise) -> Projection | None:
 
 def expected(direction: Direction, noise: Noise, largest: float) -> float:
     """What z would be if the fault were there, or, where it is gross, a lower bound on it; `largest` is the limit of an error."""
-    assert direction.moved is not None
-    gross = _gross(direction.moved, noise, largest)
+    gross = _gross(direction.changed, noise, largest)
     if gross is not None:
         return gross
-    found = project(direction.moved, direction.moved, noise)
+    found = project(direction.changed, direction.changed, noise)
     return found.expected_z if found else 0.0
 
 
@@ -77,14 +76,15 @@ def _gross(moved: Array, noise: Noise, largest: float) -> float | None:
     return size if size >= max(2.0 * largest, SEPARABLE_Z) else None
 
 
-def matched(direction: Direction, made: Array, noise: Noise, noise_of: NoiseOf, threshold: float, largest: float) -> Filtered | None:
+def matched(
+    direction: Direction, made: Array, noise: Noise, noise_of: NoiseOf, threshold: float, largest: float
+) -> Filtered | None:
     """One fault's filter on what the candidate made; None where the fault moves nothing that is judged."""
-    assert direction.moved is not None
     fault, right = direction.fault, direction.base.value
-    gross = _gross(direction.moved, noise, largest) if direction.parameter is None else None
+    gross = _gross(direction.changed, noise, largest) if direction.parameter is None else None
     if gross is not None:
         return Filtered(fault.name, direction.step, 0.0, 0.0, gross)
-    found = project(made - right, direction.moved, noise)
+    found = project(made - right, direction.changed, noise)
     if found is None:
         return None
     seen, parameter = Filtered(fault.name, direction.step, found.amplitude, found.z, found.expected_z), direction.parameter

@@ -63,7 +63,7 @@ class Segment:
         return {**self._observed, **{n: step.value for n, step in self.steps.items()}}
 
     def struck(self, name: str, step: Step) -> "Segment":
-        """The same with `step` in place of the step `name`: what a fault there makes of the segment. Later steps alone are redone."""
+        """The same with `step` in place of the step `name`: a fault there. Later steps alone are redone."""
         other = copy.copy(self)
         other._roundings, other._repeats = {}, {}
         other.__dict__.pop("values", None)

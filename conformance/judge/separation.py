@@ -23,7 +23,9 @@ from conformance.numerics.formats import Array
 from conformance.oracle import Network
 
 
-def separating(network: Network, name: str, explanations: Sequence[Explanation], dtype: str, batches: Iterable[Batch]) -> Batch | None:
+def separating(
+    network: Network, name: str, explanations: Sequence[Explanation], dtype: str, batches: Iterable[Batch]
+) -> Batch | None:
     """The batch that separates the first explanation of activation `name` from the others best; None where none does by z = 12."""
     best, found = 0.0, None
     for batch in batches:

@@ -21,7 +21,7 @@ def propagated(
     A hidden step's deterministic bound b enters as a variance b²: its error has a sign that is fixed, but the weights that
     later steps sum it with have signs that know nothing of it, so that it adds up as random terms of that size do.
     """
-    variances, last = dict(leaves), next(reversed(steps))
+    variances, last = dict(leaves), list(steps)[-1]
     for name, step in steps.items():
         total = np.zeros(())
         for parent, jacobian in zip(table[name].parents, step.jacobians(), strict=True):

@@ -96,7 +96,9 @@ def _chosen(failed: Sequence[ActivationRecord], layers: int) -> list[tuple[Activ
 def _is_possible(explanation: Sequence[FaultRecord], failed: Sequence[ActivationRecord], layers: int) -> bool:
     """A mistake that strikes every layer leaves at most one as it was: that which has the right parameters all the same."""
     for name in WHOLE & {f.name for f in explanation}:
-        struck = {m[1] for a in failed for e in (a.faults, *a.alternatives) for f in e if f.name == name and (m := _LAYER.match(f.step))}
+        struck = {
+            m[1] for a in failed for e in (a.faults, *a.alternatives) for f in e if f.name == name and (m := _LAYER.match(f.step))
+        }
         if len(struck) < layers - 1:
             return False
     return True
@@ -122,12 +124,14 @@ def _agrees(a: FaultRecord, b: FaultRecord, limits: Mapping[str, float]) -> bool
     """Whether two estimates are of one number, at the filters' threshold."""
     if a.estimate is None or b.estimate is None or a.deviation is None or b.deviation is None:
         return True
-    return abs(a.estimate - b.estimate) <= limits.get("filter", 0.0) * (a.deviation**2 + b.deviation**2) ** 0.5
+    return bool(abs(a.estimate - b.estimate) <= limits.get("filter", 0.0) * (a.deviation**2 + b.deviation**2) ** 0.5)
 
 
 def _finding(group: Sequence[_Evidence]) -> Finding:
     strongest = max((fault for _, fault, _ in group), key=lambda f: abs(f.z))
-    sharpest = min((fault for _, fault, _ in group if fault.deviation is not None), key=lambda f: f.deviation or 0.0, default=strongest)
+    sharpest = min(
+        (fault for _, fault, _ in group if fault.deviation is not None), key=lambda f: f.deviation or 0.0, default=strongest
+    )
     excesses = [a.excess for a, _, _ in group]
     return Finding(
         sharpest if sharpest.estimate is not None else strongest,

@@ -48,6 +48,6 @@ def _row(a: ActivationRecord) -> str:
 
 def _cell(text: str) -> str:
     """Text that cannot break out of a table's cell, nor be read as HTML."""
-    for special, told in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("`", "&#96;"), ("_", "\\_"), ("*", "\\*")):
-        text = text.replace(special, told)
+    for special, safe in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("`", "&#96;"), ("_", "\\_"), ("*", "\\*")):
+        text = text.replace(special, safe)
     return " ".join(text.split())

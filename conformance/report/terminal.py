@@ -82,14 +82,14 @@ def exclusions(told: Sequence[Sensitivity]) -> list[str]:
     unseen = sorted(looked_for - {s.fault for s in told})
     if unseen:
         lines.append(f"would change nothing that was seen: {', '.join(unseen)}")
-    numbers = [f"{s.fault} {s.right:.4g} ± {abs(s.smallest - s.right):.2g}" for s in told if _has_number(s) and s.smallest is not None]
+    numbers = [
+        f"{s.fault} {s.right:.4g} ± {abs(s.smallest - s.right):.2g}"
+        for s in told
+        if s.smallest is not None and s.right is not None and s.separable
+    ]
     if numbers:
         lines.append(f"numbers that are right, each to what shows at its best place: {', '.join(numbers)}")
     return lines
-
-
-def _has_number(s: Sensitivity) -> bool:
-    return s.smallest is not None and s.right is not None and s.separable > 0
 
 
 def _failures(failed: list[ActivationRecord], activations: list[ActivationRecord], console: Console) -> None:

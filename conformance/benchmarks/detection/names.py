@@ -57,7 +57,7 @@ LISTED: Mapping[str, str] = {
     "positions-missing": "no position embedding",
     "positions-from-token-types": "token_type_ids are used as position ids",
     "positions-sinusoidal": "the learned table is ignored, sinusoids are used",
-    "sinusoid-exponent": "sine exponent (2i)/d with i already stepping by two, cosine exponent 2(i + 1)/d; sinusoidal positions only",
+    "sinusoid-exponent": "sine exponent (2i)/d with i stepping by two already, cosine 2(i + 1)/d; sinusoidal positions only",
     "sinusoid-halves": "all sines in the first half of the features, cosines in the second; sinusoidal positions only",
     "sinusoid-order": "cosine at even, sine at odd features; sinusoidal positions only",
     "token-types-ignored": "all zeros",

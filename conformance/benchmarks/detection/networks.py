@@ -6,7 +6,6 @@ from functools import lru_cache
 import numpy as np
 
 from conformance.architecture import Architecture
-from conformance.batch import Batch
 from conformance.checkpoint import Checkpoint
 from conformance.goldens import sinusoidal, tiny
 from conformance.goldens.batches import batch, drawn
@@ -34,8 +33,4 @@ def network(architecture: str, seed: int) -> Golden:
     hidden = {"hidden": 1.0} if a.position_embedding_type == "sinusoidal" else {}
     checkpoint = Checkpoint(a, weights(seed, a, **hidden))
     name = f"{architecture}-{seed}"
-    return golden_of(name, checkpoint, {name: _with_ids(inputs, ids)})
-
-
-def _with_ids(inputs: Batch, ids: np.ndarray) -> Batch:  # type: ignore[type-arg]
-    return replace(inputs, input_ids=ids)
+    return golden_of(name, checkpoint, {name: replace(inputs, input_ids=ids)})

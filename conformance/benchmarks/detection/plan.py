@@ -1,7 +1,7 @@
-"""What is tried: every mistake alone at every place, several together, and correct variants. Drawn by hashes of seeds, not by hand."""
+"""What is tried: every mistake alone at every place, and several together, drawn by hashes and not by hand."""
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from itertools import chain, combinations
 
@@ -55,12 +55,22 @@ def at_one_step(dtype: str) -> Iterator[Trial]:
 def _sets(count: int, dtype: str) -> Iterator[tuple[Place, ...]]:
     """A few thousand candidates: each mistake in the layer that its hash chooses, with those next to it in the order of hashes."""
     for salt in range(40):
-        names = sorted((n for n in PLANTS if home(n) == "bert" and n not in HELD_OUT and dtype in PLANTS[n].dtypes),
-                       key=lambda n, salt=salt: _draw((n, salt)))  # fmt: skip
+        names = sorted(_named(dtype), key=partial(_salted, salt))
         for start in range(0, len(names) - count, count):
-            chosen = tuple((n, int(_draw((n, salt, "layer")), 16) % LAYERS if PLANTS[n].layered else 0) for n in names[start : start + count])
+            chosen = tuple(
+                (n, int(_draw((n, salt, "layer")), 16) % LAYERS if PLANTS[n].layered else 0) for n in names[start : start + count]
+            )
             if all(_apart(a, b) for a, b in combinations(chosen, 2)):
                 yield chosen
+
+
+def _named(dtype: str) -> Iterator[str]:
+    """The mistakes of the commonest architecture that have names."""
+    return (n for n in PLANTS if home(n) == "bert" and n not in HELD_OUT and dtype in PLANTS[n].dtypes)
+
+
+def _salted(salt: int, name: str) -> str:
+    return _draw((name, salt))
 
 
 def _apart(a: Place, b: Place) -> bool:

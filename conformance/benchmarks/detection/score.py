@@ -1,4 +1,4 @@
-"""The mutation score: of the mistakes planted, how many are detected, placed and named; and the false alarms of correct variants."""
+"""The mutation score: of the mistakes planted, how many are detected, placed and named; and correct variants' false alarms."""
 
 import argparse
 import multiprocessing
@@ -75,7 +75,11 @@ def _variant(task: tuple[str, str, int, str]) -> Alarm:
     if result.outcome not in ("pass", "fail", "skip"):
         raise RuntimeError(f"{task}: {result.outcome}: {result.reason}")
     judged = [v for v in result.verdicts if v.outcome in ("pass", "fail")]
-    return Alarm(dtype, len(judged), tuple(f"{variant}, {architecture} {seed}, {dtype}: {v.activation}" for v in judged if v.outcome == "fail"))
+    return Alarm(
+        dtype,
+        len(judged),
+        tuple(f"{variant}, {architecture} {seed}, {dtype}: {v.activation}" for v in judged if v.outcome == "fail"),
+    )
 
 
 def _alarms(pool: Pool, wanted: int) -> list[Alarm]:
@@ -103,10 +107,11 @@ def table(scores: Iterable[tuple[str, Score]], alarms: Sequence[Alarm]) -> str:
     lines = [
         "# Detection",
         "",
-        "Written by `python -m conformance.benchmarks.detection --write`. Mistakes are planted by hand in torch modules, at every layer",
-        "of networks of three seeds' weights and architectures, and judged as any candidate is. Counted are those whose expected z, that of a",
-        "filter made for just that effect, is 12 or more. *Placed*: each fails where it begins, and nothing else fails. *Named*: the name is",
-        "told first, alone or with what cannot be told from it, and no other is. Of the mistakes held out no filter exists.",
+        "Written by `python -m conformance.benchmarks.detection --write`. Mistakes are planted by hand in torch modules, at every",
+        "layer of small networks of three architectures and two seeds, and judged as any candidate is. Counted are those",
+        "whose expected z, that of a filter made for just that effect, is 12 or more. *Placed*: each fails where it begins, and nothing",
+        "else fails. *Named*: the name is told first, alone or with what cannot be told from it, and no other is. For those",
+        "held out no filter exists. *One step*: two mistakes at one and the same step.",
         "",
         "| dtype | mistakes | tried | counted | detected | placed | named | told alone | estimates within error |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -142,5 +147,15 @@ def _row(dtype: str, kind: str, found: Sequence[Score]) -> str:
     named = "-" if kind == "held out" else share(s.named for s in counted)
     alone = "-" if kind == "held out" else share(s.named and s.alone for s in counted)
     numbers = f"{within} of {estimates}" if estimates else "-"
-    cells = (dtype, kind, len(found), len(counted), share(s.detected for s in counted), share(s.placed for s in counted), named, alone, numbers)
+    cells = (
+        dtype,
+        kind,
+        len(found),
+        len(counted),
+        share(s.detected for s in counted),
+        share(s.placed for s in counted),
+        named,
+        alone,
+        numbers,
+    )
     return f"| {' | '.join(map(str, cells))} |"
