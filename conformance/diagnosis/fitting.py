@@ -110,8 +110,8 @@ def _within(parameter: Parameter | None, value: float, step: float, scale: float
     return parameter.least + min(max(distance + step, distance / FARTHEST), max(distance, scale) * FARTHEST)
 
 
-def fitted(problem: Problem, start: Fit) -> Fit:
-    """All numbers of a set improved together until they settle."""
+def fitted(problem: Problem, start: Fit, least: float = 0.0) -> Fit:
+    """All numbers of a set improved together until they settle, or a step takes less than the share `least` off the squares."""
     fit = start
     for _ in range(STEPS):
         slopes, free = _slopes(problem, fit)
@@ -126,8 +126,8 @@ def fitted(problem: Problem, start: Fit) -> Fit:
         if better is None:
             return fit
         energies = np.sqrt((matrix**2).sum(1))
-        fit = better
-        if (np.abs(step) * energies <= SETTLED).all():
+        gain, fit = 1.0 - better.distance / fit.distance, better
+        if gain < least or (np.abs(step) * energies <= SETTLED).all():
             return fit
     return fit
 

@@ -9,6 +9,7 @@ count as independent, each with its summand ω_i: in thresholds, and in the like
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,6 +21,9 @@ from conformance.judge.noise import Noise
 from conformance.judge.statistics import max_threshold, projection_threshold, rms_threshold, share
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array
+
+PROBES = 8  # sweeps; each gives a ratio with a relative deviation of √(2/modes), of hundreds of modes
+VISIBLE = 0.02  # of a variance: a percent of a sigma, the third digit, which is the last that is told
 
 
 @dataclass(frozen=True)
@@ -77,13 +81,40 @@ class Judged:
     def independent(self) -> Array:
         """(P, N): ω, how much of a draw of its own each number is."""
         reading, batch = self.forward.network.reading, self.forward.network.batch
-        printing = self.forward.steps[PRINTED].roundings(self.hypothesis.arithmetic).variance()
-        own = np.minimum(printing / self.sigma**2, 1.0)
+        own = self._printing_share
         inputs = np.concatenate([batch.input_ids, batch.mask, batch.types], 1)
         _, number, count = np.unique(inputs, axis=0, return_inverse=True, return_counts=True)
         copies = np.where(reading.rows < 0, 1, count[number.reshape(-1)[reading.rows]])
         printed = number.reshape(-1)[reading.rows]
         return np.asarray((own + (1.0 - own) * len(np.unique(printed)) / own.shape[1]) / copies)
+
+    def correlated(self, lanes: Iterable[int]) -> "Judged":
+        """The same, the network's part of sigma widened under these poolings as far as errors of different tokens are alike.
+
+        Elementwise propagation takes the errors that a step sums for independent, and pooling sums those of tokens that read the
+        same values. For signs z at random the noise along z/σ has a variance of mean Σ V_i/σ_i², V_i the true ones: the ratio of
+        that to N says by what factor c the network's part is too small; below 1 it is left. At most the length S: where S times the
+        network's share changes nothing of the RMS that is told, it is not looked for.
+        """
+        sigma = np.array(self.sigma)
+        length, count = self.forward.network.batch.length, sigma.shape[1]
+        rng = np.random.default_rng(0)
+        for lane in lanes:
+            network = 1.0 - self._printing_share[lane]
+            if not network.mean() * length > VISIBLE:
+                continue
+            directions = rng.choice((-1.0, 1.0), (PROBES, count)) / self.sigma[lane]
+            noise = self.noise(lane)
+            ratio = float(np.mean([noise.projected(direction)[0] for direction in directions])) / count
+            factor = max((ratio - 1.0) / float(network.mean()) + 1.0, 1.0)
+            sigma[lane] = self.sigma[lane] * np.sqrt(1.0 + (factor - 1.0) * network)
+        return Judged(self.forward, self.hypothesis, sigma)
+
+    @cached_property
+    def _printing_share(self) -> Array:
+        """(P, N): of the variance, what printing makes."""
+        printing = self.forward.steps[PRINTED].roundings(self.hypothesis.arithmetic).variance()
+        return np.asarray(np.minimum(printing / self.sigma**2, 1.0))
 
     def noise(self, lane: int) -> Noise:
         """For filters: a direction of (N,) stands for that lane's."""

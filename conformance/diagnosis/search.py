@@ -16,7 +16,8 @@ from conformance.diagnosis.screening import ranked
 TOKENS = 32  # of the rows that sets are compared on: a pass costs as many
 NUMBERS = 64  # that those rows should show; to tell some hundred sets from each other takes fewer
 KINDS, SINGLES = 30, 50  # faults in one kind of place, and in one layer or place, that are tried exactly
-FITTED = 8  # faults with a number whose number is fitted; the others keep what one step gave
+FITTED = 6  # faults with a number whose number is fitted; the others keep what one step gave
+GAIN = 1 / 64  # of the squares: while fits are compared, a step that takes less off them is the last
 BEAM = 4  # sets that are followed further, each with another fault as its last
 FOLLOWED = 40  # faults that are tried on top of each
 
@@ -88,7 +89,7 @@ def _improved(problem: Problem, base: Fit, added: Sequence[Strike]) -> list[Fit]
     """The base with each strike, where that is nearer; the foremost numbers fitted. Nearest first."""
     fits = sorted(_tried(problem, base, added), key=lambda f: f.distance)
     numbers = [f for f in fits if any(s.fault.parameter for s in f.strikes)][:FITTED]
-    refined = {id(f): fitted(problem, f) for f in numbers}
+    refined = {id(f): fitted(problem, f, GAIN) for f in numbers}
     found = [refined.get(id(f), f) for f in fits]
     return sorted((f for f in found if f.distance < base.distance), key=lambda f: f.distance)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from conformance import load_golden
+from conformance.errors import DependencyMissingError
 from conformance.faults import CATALOGUE
 from conformance.goldens.philox import Stream
 from conformance.goldens.power import power
@@ -85,19 +86,28 @@ def test_philox_normals_are_normal_and_exact_in_bfloat16() -> None:
     assert (FORMATS["bfloat16"].round(x) == x).all()
 
 
+WEIGHTS = {"weights-bfloat16", "weights-float16"}  # generated weights are exact in both formats
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_the_golden_tiny_separates_every_fault_somewhere(dtype: str) -> None:
-    cells = {p.fault: p for p in power(GOLDEN, dtype)}
-    assert set(cells) == {f.name for f in CATALOGUE}
-    assert [p.fault for p in cells.values() if p.best < 12.0] == []
+def test_among_the_generated_goldens_every_fault_is_separable_somewhere(dtype: str) -> None:
+    best: dict[str, float] = {}
+    for golden in ("tiny", "tanh", "sinusoidal", "edges", "deep"):
+        for p in power(load_golden(golden), dtype):
+            best[p.fault] = max(p.best, best.get(p.fault, 0.0))
+    promised = {f.name for f in CATALOGUE if dtype == "float32" or not f.late} - WEIGHTS
+    assert sorted(promised - set(best)) == []
+    assert sorted(fault for fault, z in best.items() if z < 12.0) == []
 
 
-@pytest.mark.parametrize("golden", ["edges", "deep", "wide", "sinusoidal"])
-def test_every_golden_separates_every_fault_that_its_architecture_can_have(golden: str) -> None:
-    cells = {p.fault: p for p in power(load_golden(golden), "float32")}
-    absent = {"positions-shifted"} if golden == "sinusoidal" else set()
-    assert set(cells) == {f.name for f in CATALOGUE} - absent
-    assert [p.fault for p in cells.values() if p.best < 12.0] == []
+def test_weights_of_half_precision_show_on_the_trained_network() -> None:
+    golden = load_golden("minilm")
+    try:
+        golden.checkpoint  # noqa: B018 -- it is made when it is asked for
+    except DependencyMissingError as why:
+        pytest.skip(str(why))
+    cells = {p.fault: p for p in power(golden, "float32")}
+    assert all(cells[name].separable == cells[name].places for name in WEIGHTS)
 
 
 def test_half_formats_declare_three_roundings_and_two_readings_of_the_parents() -> None:

@@ -143,7 +143,9 @@ ENTRY = '[[known-failure]]\ncheck = "{check}"\nimplementation = "{who}"\nreason 
 def test_a_strangers_file_gets_one_test_id_a_check(pytester: pytest.Pytester) -> None:
     result = _outcomes(pytester)
     result.assert_outcomes(passed=2, failed=2)
-    result.stdout.fnmatch_lines(["*LayerNorm epsilon is not*", "PASSED*values-good-tiny-cpu-float32?", "FAILED*bad-tiny*"])
+    result.stdout.fnmatch_lines(
+        ["*epsilon is 1e-05, the checkpoint says*", "PASSED*values-good-tiny-cpu-float32?", "FAILED*bad-tiny*"]
+    )
 
 
 def test_known_failures_are_xfail_and_their_reason_is_told(pytester: pytest.Pytester) -> None:

@@ -65,6 +65,8 @@ def _scores(pool: Pool, pairs: int, triples: int) -> list[tuple[str, Score]]:
     for number, score in enumerate(pool.imap(_scored, trials, chunksize=8), 1):
         found.append(score)
         _progress("mistakes", number, len(trials))
+        if score[1].counted and not _is_right(*score):
+            print(f"{score[0]}: {_told(score[1])}", file=sys.stderr, flush=True)
     return found
 
 

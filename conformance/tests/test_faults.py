@@ -1,0 +1,102 @@
+"""The catalogue: its faults are complete as values, change what they say they change, and compose."""
+
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from conformance import load_golden
+from conformance.benchmarks.detection.names import CONSTRUCTED, HELD_OUT, LISTED
+from conformance.benchmarks.detection.trial import ALIASES
+from conformance.checkpoint import rounded_weights
+from conformance.faults import BY_NAME, CATALOGUE, Place
+from conformance.faults.altered import Altered
+from conformance.faults.fitted import FITTED
+from conformance.numerics.formats import FORMATS
+from conformance.oracle import Network, Step
+from conformance.report.findings import cause
+
+GOLDEN = load_golden("tiny")
+NETWORK = Network(GOLDEN.checkpoint.architecture, rounded_weights(GOLDEN.checkpoint, "float32"), GOLDEN.batches["padded"])
+VALUES = dict(NETWORK.walk())
+PLACE = Place(NETWORK, VALUES, FORMATS["float32"])
+
+
+def _step(name: str) -> Step:
+    return NETWORK.step(name, *(VALUES[parent] for parent in NETWORK.table[name].parents))
+
+
+def test_there_are_more_than_sixty_forward_faults_and_each_has_one_name() -> None:
+    assert len(CATALOGUE) > 60
+    assert [name for name, count in Counter(f.name for f in CATALOGUE).items() if count > 1] == []
+
+
+def test_every_mistake_that_the_project_set_out_to_name_has_a_filter_and_none_that_is_held_out_has() -> None:
+    named = set(BY_NAME) | {f.name for f in FITTED} | set(ALIASES)
+    assert set(LISTED) - named == set()
+    assert HELD_OUT & named == set()
+    assert set(CONSTRUCTED) - HELD_OUT - named == set()
+    assert len(HELD_OUT) >= 20
+
+
+@pytest.mark.parametrize("fault", CATALOGUE, ids=lambda f: f.name)
+def test_a_fault_tells_what_it_is_and_where_it_was_seen(fault) -> None:  # type: ignore[no-untyped-def]
+    assert fault.sentence.format(value="1", right="2")
+    assert ("{value}" in fault.sentence) == (fault.parameter is not None)
+    assert fault.source
+
+
+@pytest.mark.parametrize("fault", CATALOGUE, ids=lambda f: f.name)
+def test_a_fault_changes_no_shape_and_leaves_the_right_step_as_it_is(fault) -> None:  # type: ignore[no-untyped-def]
+    struck = [name for name, row in NETWORK.table.items() if fault.strikes(row)]
+    for name in struck[:2]:
+        right = _step(name)
+        before = right.value.copy()
+        faulty = fault.struck(right, PLACE)
+        if faulty is not None:
+            assert faulty.value.shape == before.shape
+            assert np.isfinite(faulty.value).all()
+        np.testing.assert_array_equal(right.value, before)
+
+
+def test_a_fault_with_the_right_number_changes_nothing() -> None:
+    exempt = {"epsilon-outside-root"}  # right without any epsilon, and the checkpoint has one
+    for fault in CATALOGUE:
+        name = next((n for n, row in NETWORK.table.items() if fault.strikes(row)), None)
+        if fault.parameter is not None and name is not None and fault.name not in exempt:
+            step = _step(name)
+            same = fault.struck(step, PLACE, fault.parameter.right(step))
+            assert same is not None
+            np.testing.assert_allclose(same.value, step.value, rtol=1e-12, atol=1e-15, err_msg=fault.name)
+
+
+def test_two_faults_of_one_step_are_both_there() -> None:
+    step = _step("encoder.layer.0.attention.output.LayerNorm")
+    once = BY_NAME["residual-doubled"].struck(step, PLACE)
+    assert once is not None
+    both = BY_NAME["epsilon"].struck(once, PLACE, 1e-3)
+    assert both is not None
+    x = step.parents[0] + 2.0 * step.parents[1]
+    normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-3)
+    np.testing.assert_allclose(both.value, normal * step.site.parameters["weight"] + step.site.parameters["bias"], rtol=1e-12)
+
+
+def test_a_rewritten_result_stays_rewritten_when_its_step_is_changed_again() -> None:
+    step = _step("encoder.layer.0.attention.self.query")
+    doubled = Altered(step, lambda inner: 2.0 * inner.value)
+    unbiased = BY_NAME["bias-missing"].struck(doubled, PLACE)
+    assert unbiased is not None
+    np.testing.assert_allclose(unbiased.value, 2.0 * (step.value - step.site.parameters["bias"]), rtol=1e-9, atol=1e-12)
+
+
+def test_sources_are_threads_commits_or_said_to_be_constructed() -> None:
+    thread = re.compile(r"[\w./-]+#\d+|[0-9a-f]{9,}")
+    for fault in (*CATALOGUE, *FITTED):
+        told = fault.source
+        assert thread.search(told) or "constructed" in told or "seed" in told, (fault.name, told)
+
+
+def test_a_cause_is_told_with_its_source() -> None:
+    assert cause.__doc__
+    assert all(not f.cause.endswith(".") for f in CATALOGUE)

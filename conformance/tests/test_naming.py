@@ -1,0 +1,156 @@
+"""Naming: what `check` says of mistakes planted by hand, alone and several at once, and where it must not say a name."""
+
+from typing import Any
+
+import pytest
+
+from conformance import check, golden_of, load_golden
+from conformance.batch import Batch
+from conformance.benchmarks.detection.bert import Candidate
+from conformance.benchmarks.detection.names import HELD_OUT
+from conformance.benchmarks.detection.networks import network
+from conformance.benchmarks.detection.plan import SAME_STEP
+from conformance.benchmarks.detection.planted import PLANTS
+from conformance.benchmarks.detection.score import Alarm, table
+from conformance.benchmarks.detection.trial import Trial, scored
+from conformance.cli import main
+from conformance.report.findings import Finding, evidence, findings, sentence, where
+from conformance.report.telling import activation_records
+from conformance.report.terminal import text
+
+FIVE = ("epsilon", "activation-form", "query-key-swapped", "residual-from-layer-input", "head-merge-interleaved")
+
+five_faults = Candidate(plants=[PLANTS[name].at(layer) for layer, name in enumerate(FIVE)])
+
+
+def _found(candidate: Any, golden: Any = "tiny", dtype: str = "float32") -> list[Finding]:
+    result = check(candidate, golden, dtype=dtype)
+    assert result.outcome in ("pass", "fail"), result.reason
+    return findings(activation_records(result))
+
+
+def _planted(*places: tuple[str, int]) -> Candidate:
+    return Candidate(plants=[PLANTS[name].at(layer) for name, layer in places])
+
+
+def _names(found: list[Finding]) -> set[str]:
+    return {f.fault.name if f.fault else "" for f in found}
+
+
+def test_a_bert_with_five_faults_in_five_layers_gets_five_right_sentences() -> None:
+    found = _found(five_faults, "deep")
+    told = {sentence(f, 12) for f in found}
+    assert told == {
+        "layer 0, attention.output.LayerNorm: epsilon is 1e-05, the checkpoint says 1e-12",
+        "layer 1, intermediate.intermediate_act_fn: GELU takes the other form (tanh for erf, or erf for tanh)",
+        "layer 2, attention.self.query and attention.self.key: query and key have each other's parameters",
+        "layer 3, output.LayerNorm: the residual is the layer's input, not the attention's output",
+        "layer 4, attention.self.context: heads are merged with their features in turns",
+    }
+    assert [f.excess or 0.0 for f in found] == sorted((f.excess or 0.0 for f in found), reverse=True)
+
+
+@pytest.mark.parametrize("pair", SAME_STEP, ids="+".join)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_two_faults_of_one_step_are_both_named(pair: tuple[str, str], dtype: str) -> None:
+    found = _found(_planted(*((name, 1) for name in pair)), network("bert", 1), dtype)
+    assert set(pair) <= _names(found) or {name for f in found for name in f.others} & set(pair)
+
+
+def test_a_mistake_in_every_layer_is_one_finding() -> None:
+    (found,) = _found(_planted(("layers-shared", 0)), "deep")
+    assert found.fault
+    assert found.fault.name == "layers-shared"
+    assert where(found.steps, 12).startswith("layers 1 to 11, ")
+
+
+def test_swaps_among_three_projections_are_told_as_one_rotation() -> None:
+    (found,) = _found(_planted(("qkv-rotated", 0)))
+    assert found.fault
+    assert found.fault.name == "qkv-rotated"
+    assert len(found.steps) == 3
+
+
+def test_explanations_that_the_batch_does_not_separate_are_separated_by_another_batch() -> None:
+    tiny = load_golden("tiny")
+    unpadded = {name: array[:1] for name, array in tiny.batches["padded"].arrays().items()}
+    golden = golden_of("unpadded", tiny.checkpoint, {"unpadded": Batch.of(unpadded)})
+    for name, other in (("pooler-token", "pooler-last-unmasked"), ("pooler-last-unmasked", "pooler-token")):
+        (found,) = _found(_planted((name, 0)), golden)
+        assert found.fault
+        assert (found.fault.name, other in found.others) == (name, False)
+
+
+def test_faults_that_are_the_same_function_are_both_named() -> None:
+    (found,) = _found(_planted(("mask-on-queries", 0)))
+    assert found.fault
+    assert {found.fault.name, *found.others} == {"mask-ignored", "mask-on-queries"}
+    assert "cannot be told from" in sentence(found, 2)
+
+
+@pytest.mark.parametrize("name", ["precision-bfloat16", "precision-tf32", "precision-int8"])
+def test_reduced_precision_is_told_as_such_and_not_as_a_wrong_equation(name: str) -> None:
+    assert _names(_found(_planted((name, 1)), network("bert", 1))) == {name}
+
+
+def test_a_bfloat16_run_has_no_reduced_precision() -> None:
+    assert _found(Candidate(), dtype="bfloat16") == []
+
+
+def test_active_dropout_is_named_with_its_probability() -> None:
+    found = _found(_planted(("dropout-active", 0)))
+    (fault,) = [f.fault for f in found if f.fault and f.fault.name == "dropout-active"]
+    assert fault.estimate == pytest.approx(0.1, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["norm-per-head", "heads-unsplit", "activation-silu", "first-token-zeroed"])
+def test_a_mistake_that_has_no_name_is_found_placed_and_described_and_given_none(name: str) -> None:
+    assert name in HELD_OUT
+    found = _found(_planted((name, 1)))
+    assert _names(found) == {""}
+    assert {f.steps[0] for f in found} <= PLANTS[name].origins(load_golden("tiny").checkpoint.architecture, 1)
+    assert all(f.anatomy for f in found)
+
+
+def test_a_number_got_wrong_is_estimated_within_its_error_in_bfloat16() -> None:
+    score = scored(Trial((("softmax-temperature", 1),), "bert", 1, "bfloat16"))
+    assert (score.detected, score.placed, score.named) == (True, True, True)
+    assert (score.within, score.estimates) == (1, 1)
+
+
+def test_a_mistake_that_changes_nothing_is_not_counted() -> None:
+    assert scored(Trial((("layers-reversed", 0),), "bert", 1, "float32")).counted
+    assert not scored(Trial((("epsilon-outside-root", 1),), "bert", 1, "bfloat16")).counted
+
+
+def test_the_table_of_detection_counts_what_is_missed() -> None:
+    right = scored(Trial((("bias-missing", 0),), "bert", 1, "float32"))
+    text = table([("alone", right)], [Alarm("float32", 10, ("x",))])
+    assert "| float32 | alone | 1 | 1 | 100.0 % | 100.0 % | 100.0 % | 100.0 % | - |" in text
+    assert "False alarms: 1 in 10 judged activations" in text
+    from dataclasses import replace
+
+    missed = table([("alone", replace(right, detected=False))], [])
+    assert "| float32 | alone | 1 | 1 | 0.0 % |" in missed
+    assert "not detected" in missed
+
+
+def test_the_report_tells_the_mistake_its_evidence_and_its_usual_cause() -> None:
+    told = text(check(_planted(("bias-missing", 1)), "tiny"))
+    assert "layer 1, intermediate.dense: the bias is not added" in told
+    assert "bias-missing: amplitude 1.000, z = " in told
+    assert "(vllm#46835)" in told
+
+
+def test_evidence_has_the_number_with_its_error() -> None:
+    (found,) = _found(_planted(("scale-missing", 0)))
+    assert evidence(found).startswith("scale-missing: amplitude 1.000, z = ")
+    assert "scale = 1 ± " in evidence(found)
+
+
+def test_diff_names_each_sides_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["diff", "conformance.tests.test_naming:five_faults", "hf-eager", "--golden", "deep"])
+    told = capsys.readouterr().out
+    assert code == 1
+    assert "epsilon is 1e-05, the checkpoint says 1e-12" in told
+    assert "hf-eager: nothing wrong by itself" in told
