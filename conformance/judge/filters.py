@@ -76,9 +76,7 @@ def _gross(moved: Array, noise: Noise, largest: float) -> float | None:
     return size if size >= max(2.0 * largest, SEPARABLE_Z) else None
 
 
-def matched(
-    direction: Direction, made: Array, noise: Noise, noise_of: NoiseOf, threshold: float, largest: float
-) -> Filtered | None:
+def matched(direction: Direction, made: Array, noise: Noise, threshold: float, largest: float) -> Filtered | None:
     """One fault's filter on what the candidate made; None where the fault moves nothing that is judged."""
     fault, right = direction.fault, direction.base.value
     gross = _gross(direction.changed, noise, largest) if direction.parameter is None else None
@@ -90,8 +88,14 @@ def matched(
     seen, parameter = Filtered(fault.name, direction.step, found.amplitude, found.z, found.expected_z), direction.parameter
     if parameter is None:
         return seen.as_detected(min(found.z, found.expected_z) > threshold and found.amplitude > 0.5)
-    detected = abs(found.z) > threshold
-    return seen.as_detected(detected, estimated(direction, made, noise, noise_of, threshold))
+    return seen.as_detected(abs(found.z) > threshold, _as_right(direction, parameter, found))
+
+
+def _as_right(direction: Direction, parameter: Parameter, found: Projection) -> Estimate:
+    """The right value, and how well the residual determines it."""
+    step = direction.base.steps[direction.step]
+    right, wrong = parameter.right(step), parameter.wrong(step)
+    return Estimate(parameter.name, right, wrong, right, found.deviation * abs(wrong - right))
 
 
 def estimated(direction: Direction, made: Array, noise: Noise, noise_of: NoiseOf, threshold: float) -> Estimate | None:
@@ -105,7 +109,7 @@ def estimated(direction: Direction, made: Array, noise: Noise, noise_of: NoiseOf
     if found is None:
         return None
     if abs(found.z) <= threshold:
-        return Estimate(parameter.name, right, wrong, right, found.deviation * abs(wrong - right))
+        return _as_right(direction, parameter, found)
     start = right + found.amplitude * (wrong - right)
     return fitted(direction, parameter, made, noise_of, start)
 

@@ -71,7 +71,7 @@ def _under(
     def noise_of(faulty: Segment) -> Noise:
         return of_segment(faulty, hypothesis, explained)
 
-    filters = [(d, f) for d in near if (f := matched(d, made, noise, noise_of, limits.filter, limits.max))]
+    filters = [(d, f) for d in near if (f := matched(d, made, noise, limits.filter, limits.max))]
     local = Local(
         str(hypothesis),
         hypothesis.arithmetic.rounding,
@@ -119,7 +119,7 @@ def exactly(network: Network, segment: Segment, made: Array, judged: Mask, stora
     error = measured(None, np.where(judged, made - segment.value, 0.0))
     noise, threshold = of_exact(segment.value, storage, judged), projection_threshold(alpha)
     near = list(directions(network, segment, storage))
-    filters = (matched(d, made, noise, lambda _: noise, threshold, threshold) for d in near)
+    filters = (matched(d, made, noise, threshold, threshold) for d in near)
     local = Local("exact", "exact", error, 0.0, 0.0, 0.0, threshold, tuple(f for f in filters if f))
     if local.passes:
         return local
