@@ -1,7 +1,7 @@
 """A step whose result a fault rewrites."""
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -50,3 +50,44 @@ class Altered(Step):
         if self.slack is None:
             return own
         return Roundings((*own.sources, Source(self.slack(arithmetic, self.value), identity())), own.bound)
+
+
+class Rearranged(Altered):
+    """The inner step's elements in other places, their roundings with them; `moved` takes an array to the one rearranged."""
+
+    def __init__(self, inner: Step, moved: Callable[[Array], Array]) -> None:
+        """Rearrange the result of `inner`."""
+        super().__init__(inner, lambda step: moved(step.value))
+        self._moved = moved
+
+    def again(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
+        """The inner step again, rearranged in the same way."""
+        return Rearranged(self.inner.again(site=site, parents=parents), self._moved)
+
+    def recast(self, equation: type[Step]) -> Step:
+        """Another inner equation, its result rearranged in the same way."""
+        return Rearranged(self.inner.recast(equation), self._moved)
+
+    def _back(self, w: Array) -> Array:
+        """The inverse of the rearrangement."""
+        shape = self.inner.value.shape
+        came_from = self._moved(np.arange(w.size, dtype=np.float64).reshape(shape)).astype(np.int64)
+        back = np.empty(w.size)
+        back[came_from.ravel()] = w.ravel()
+        return back.reshape(shape)
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """The inner step's, then the rearrangement."""
+        return tuple(LinearMap(partial(self._spread, j), partial(self._pulled, j)) for j in self.inner.jacobians())
+
+    def _spread(self, inner: LinearMap, v: Array) -> Array:
+        return self._moved(np.broadcast_to(inner.variance(v), self.inner.value.shape))
+
+    def _pulled(self, inner: LinearMap, w: Array) -> Array:
+        return inner.adjoint(self._back(w))
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """The inner step's, each where its element is now."""
+        own, shape = self.inner.roundings(arithmetic), self.inner.value.shape
+        variance, bound = (self._moved(np.broadcast_to(x, shape)) for x in (own.variance(), np.asarray(own.bound)))
+        return Roundings((Source(variance, identity()),), bound)

@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, Rearranged
 from conformance.faults.fault import Fault, Parameter, Place, with_batch
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -115,7 +115,7 @@ def _split(f: Callable[[Array, int], Array]) -> Callable[[Step, Place], Step]:
 
 
 def _merged(f: Callable[[Array, int], Array]) -> Callable[[Step, Place], Step]:
-    return lambda step, _: Altered(step, lambda inner: f(inner.value, _heads(step)))
+    return lambda step, _: Rearranged(step, lambda x: f(x, _heads(step)))
 
 
 def _unmoved_merge(x: Array, heads: int) -> Array:

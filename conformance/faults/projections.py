@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.altered import Altered, Rearranged
 from conformance.faults.fault import Change, Fault, Place, parameters_of, with_parameters
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -36,7 +36,7 @@ def _bias(factor: float) -> Change:
 
 
 def _reversed(step: Step, _: Place) -> Step:
-    return Altered(step, lambda inner: inner.value[..., ::-1])
+    return Rearranged(step, lambda x: x[..., ::-1])
 
 
 def _pre_norm(step: Step, place: Place) -> Step | None:

@@ -32,8 +32,8 @@ class Alarm:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run it all and print the table; `--write` puts it beside this file."""
     parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks.detection")
-    parser.add_argument("--pairs", type=int, default=60, help="sets of two mistakes a dtype (default: 60)")
-    parser.add_argument("--triples", type=int, default=60, help="sets of three (default: 60)")
+    parser.add_argument("--pairs", type=int, default=40, help="sets of two mistakes a dtype (default: 40)")
+    parser.add_argument("--triples", type=int, default=40, help="sets of three (default: 40)")
     parser.add_argument("--activations", type=int, default=100_000, help="of correct variants to judge (default: 100000)")
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--write", action="store_true", help=f"write the table to {TABLE.name}")
@@ -110,7 +110,7 @@ def table(scores: Iterable[tuple[str, Score]], alarms: Sequence[Alarm]) -> str:
         "# Detection",
         "",
         "Written by `python -m conformance.benchmarks.detection --write`. Mistakes are planted by hand in torch modules, at every",
-        "layer of small networks of three architectures and two seeds, and judged as any candidate is. Counted are those whose",
+        "layer of small networks of three architectures and three seeds, and judged as any candidate is. Counted are those whose",
         "expected z, that of a filter made for just that effect, is 12 or more. *Placed*: each fails where it begins, and nothing",
         "else fails. *Named*: the name is told first, alone or with what cannot be told from it, and no other is. For those held",
         "out no filter exists. *One step*: two mistakes at one and the same step.",

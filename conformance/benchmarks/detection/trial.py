@@ -111,9 +111,14 @@ def _is_placed(trial: Trial, records: list[ActivationRecord]) -> bool:
 
 def _is_named(trial: Trial, found: list[Finding]) -> bool:
     """Each planted mistake is told by name, alone or with what it cannot be told from, and nothing else is told."""
-    wanted = {ALIASES.get(name, name) for name, _ in trial.plants}
-    told = [{f.fault.name, *f.others} if f.fault else set() for f in found]
+    wanted = {_known_as(name) for name, _ in trial.plants}
+    told = [{_known_as(name) for name in (f.fault.name, *f.others)} if f.fault else set() for f in found]
     return all(any(name in names for names in told) for name in wanted) and all(names & wanted for names in told)
+
+
+def _known_as(name: str) -> str:
+    """The name that the suite has for it; a product of operands that are of the format already only has its result rounded."""
+    return ALIASES.get(name, name).replace("result-", "precision-")
 
 
 def _estimates(trial: Trial, found: list[Finding]) -> list[bool]:
