@@ -87,6 +87,17 @@ def _default_affine(step: Step, _: Place) -> Step:
     return with_parameters(step, weight=np.ones_like(weight), bias=np.zeros_like(weight))
 
 
+def _plus_one(step: Step, place: Place) -> Step:
+    """1 + γ; it may be rounded to storage, which moves results by that error, at most half an ulp, times the normalised input.
+
+    The error is the same in every row, so that its largest square stands for its variance.
+    """
+    gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
+    rounded = place.storage.ulp(1.0 + gamma) ** 2 / 4.0
+    scaled = with_parameters(step, weight=1.0 + gamma)
+    return Altered(scaled, lambda inner: inner.value, slack=lambda _, value: rounded * ((value - beta) / (1.0 + gamma)) ** 2)
+
+
 def _shared(step: Step, place: Place) -> Step | None:
     name = step.site.activation.name
     if step.site.activation.layer is None:
@@ -155,9 +166,7 @@ def faults() -> Iterator[Fault]:
                 "elementwise_affine=False, or names that do not match in load_state_dict(strict=False)")
     yield Fault("norm-bias-missing", NORMS, "beta is not added", "constructed",
                 lambda step, _: with_parameters(step, bias=np.zeros_like(step.site.parameters["bias"])), "bias=False")
-    yield Fault("norm-weight-plus-one", NORMS, "the scale is 1 + gamma", "constructed",
-                lambda step, _: with_parameters(step, weight=1.0 + step.site.parameters["weight"]),
-                "another model family's convention")
+    yield Fault("norm-weight-plus-one", NORMS, "the scale is 1 + gamma", "constructed", _plus_one, "another model family's convention")
     yield Fault("norm-over-positions", NORMS, "mean and variance are taken over the positions, not over the features",
                 "constructed",
                 lambda step, _: step.recast(_OverPositions), "a wrong axis")

@@ -5,8 +5,9 @@ that none of its like needs. An arithmetic costs a step what its residual is les
 passes (`Local.surprise`), in nats, but no more than what a failure is worth, ln 1/α: with more evidence than that against it the
 step is a fault, whatever the arithmetic. Of equal costs, that under which most faults have a name; then the tightest.
 
-The parts, embeddings, encoder, pooler and heads, are often written apart and may differ. Whether a step consumed its parents
-rounded or not may differ from place to place; it passes if either fits.
+The parts, embeddings, encoder, pooler and each head, are often written apart and may differ; a kernel may choose its arithmetic by
+the width of a row, as torch's log-softmax does, which is a vocabulary in one head and two in the other. Whether a step consumed its
+parents rounded or not may differ from place to place; it passes if either fits.
 """
 
 from collections import Counter, defaultdict
@@ -33,8 +34,9 @@ def settle(judged: Iterable[tuple[Verdict, tuple[Local, ...]]]) -> list[Verdict]
 
 
 def _group(verdict: Verdict) -> tuple[str, str]:
-    """The kind of step, and the part of the network: the first part of the activation's name."""
-    return verdict.kind, verdict.activation.split(".")[0]
+    """The kind of step, and the part of the network: the first part of the activation's name, of a head's the first two."""
+    part, *rest = verdict.activation.split(".")
+    return verdict.kind, f"{part}.{rest[0]}" if part == "cls" else part
 
 
 def _costs(locals_: tuple[Local, ...]) -> dict[str, float]:
