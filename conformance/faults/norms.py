@@ -166,7 +166,8 @@ def faults() -> Iterator[Fault]:
                 "elementwise_affine=False, or names that do not match in load_state_dict(strict=False)")
     yield Fault("norm-bias-missing", NORMS, "beta is not added", "constructed",
                 lambda step, _: with_parameters(step, bias=np.zeros_like(step.site.parameters["bias"])), "bias=False")
-    yield Fault("norm-weight-plus-one", NORMS, "the scale is 1 + gamma", "constructed", _plus_one, "another model family's convention")
+    yield Fault("norm-weight-plus-one", NORMS, "the scale is 1 + gamma", "constructed", _plus_one,
+                "another model family's convention")
     yield Fault("norm-over-positions", NORMS, "mean and variance are taken over the positions, not over the features",
                 "constructed",
                 lambda step, _: step.recast(_OverPositions), "a wrong axis")

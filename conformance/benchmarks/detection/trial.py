@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
@@ -87,7 +86,7 @@ def scored(trial: Trial) -> Score:
     estimates = _estimates(trial, found)
     return Score(
         trial,
-        min(expected_z(place, trial.architecture, trial.seed, trial.dtype) for place in trial.plants),
+        min(expected_z(place, trial) for place in trial.plants),
         result.outcome == "fail",
         _is_placed(trial, records),
         _is_named(trial, found),
@@ -134,19 +133,21 @@ def _is_within(fault: FaultRecord) -> bool:
     return abs(fault.estimate - ESTIMATES[fault.name]) <= projection_threshold(FALSE_ALARM) * fault.deviation
 
 
-@lru_cache(maxsize=4096)
-def expected_z(place: Place, architecture: str, seed: int, dtype: str) -> float:
-    """The z that a filter made for just this mistake would see at the best of its steps, from its effect in float64."""
-    golden = network(architecture, seed)
-    checkpoint = Checkpoint(golden.checkpoint.architecture, rounded_weights(golden.checkpoint, dtype))
+def expected_z(place: Place, trial: Trial) -> float:
+    """The z that a filter made for just this mistake would see at the best of its steps, from its effect in float64.
+
+    In the company of the trial's other mistakes, which may take from it what it would act upon.
+    """
+    golden = network(trial.architecture, trial.seed)
+    checkpoint = Checkpoint(golden.checkpoint.architecture, rounded_weights(golden.checkpoint, trial.dtype))
     ((_, batch),) = golden.batches.items()
-    plant = PLANTS[place[0]]
-    made = Candidate([plant.at(place[1])]).prepare(checkpoint, "cpu", "float64")(batch.on("cpu"))
+    plants = [PLANTS[name].at(layer) for name, layer in trial.plants]
+    made = Candidate(plants).prepare(checkpoint, "cpu", "float64")(batch.on("cpu"))
     values = {name: np.asarray(value.numpy(), np.float64) for name, value in made.items()}
     net = Network(checkpoint.architecture, checkpoint.weights, batch)
-    hypothesis = next(h for h in hypotheses(dtype) if h.arithmetic.rounding == "modular")
+    hypothesis = next(h for h in hypotheses(trial.dtype) if h.arithmetic.rounding == "modular")
     best = 0.0
-    for origin in plant.origins(checkpoint.architecture, place[1]):
+    for origin in _origins(place, trial):
         if origin not in values or origin not in net.table:
             continue
         order = list(net.table)
