@@ -1,7 +1,7 @@
 """One diagnosis under way: the right network with its noise, and the judged sets of faults."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from conformance.diagnosis.closed import Closed
 from conformance.diagnosis.fitting import Fit, Problem, fitted
 from conformance.diagnosis.hypotheses import Forward, Strike, strikes
 from conformance.diagnosis.judgement import Agreement, Judged, Limits, allowed
-from conformance.diagnosis.search import more, one, rows_to_search
+from conformance.diagnosis.search import more, one, rounded, rows_to_search, simpler
 from conformance.diagnosis.visible import Seen, filters
 from conformance.judge.filters import project
 from conformance.numerics.arithmetic import Hypothesis, hypotheses
@@ -24,6 +24,7 @@ TIES = 8.0  # worths, of twice the likelihood: what is so much farther on a part
 VERIFIED = 16  # sets that are judged on the whole batch, at each number of faults
 PARTIAL = 2  # explanations of each number of faults that are told where none explains
 BALLPARK = 4.0  # times: how far the size that a format's noise is guessed to have may be off, before it is computed
+COARSEST = FORMATS["bfloat16"]
 LEAST_RMS = 0.3  # the RMS of correct runs lies in 0.3 to 2 sigma; below, the noise of another format is no explanation of an error
 WIDER = 2.0  # times the right network's sigma: then the explanation is mostly noise
 
@@ -90,8 +91,12 @@ class Case:
         return self.network.poolings[lane].name if self.network.poolings else ""
 
     def explained(self, best: Agreement, look: Seen) -> list[Trial]:
-        """Trials: those that explain, or else the nearest."""
-        found = [t for t in self._others() if t.explains]
+        """Trials: those that explain, and better than the right network with its larger rest; or else the nearest."""
+
+        def explaining(trials: Iterable[Trial]) -> list[Trial]:
+            return [t for t in trials if t.explains and t.agreement.surprise < best.surprise]
+
+        found = explaining(self._others())
         if any(not t.loose for t in found):
             return found
         nearest: list[Trial] = []
@@ -100,18 +105,24 @@ class Case:
             part = self.part(fits[0].strikes if fits else ())
             fits = more(part, fits, self.strikes) if count else one(part, self.strikes)
             trials = list(self._verified(fits, look.called))
-            found += [t for t in trials if t.explains]
+            if not count and self._could_be(COARSEST) and not explaining(trials):
+                trials += [self._judged(fit, look.called, own=True) for fit in rounded(part, self.strikes)[:RENOISED]]
+            explained = explaining(trials)
+            if explained and numbers(explained[0].fit):
+                known = {frozenset(s.key for s in t.fit.strikes) for t in explained}
+                others = simpler(self.problem, explained[0].fit, self.strikes)[:RENOISED]
+                fresh = [f for f in others if frozenset(s.key for s in f.strikes) not in known]
+                explained += explaining(self._verified(fresh, look.called))
+            found += explained
             nearest += sorted(trials, key=lambda t: float(t.fit.squares.min()))[:PARTIAL]
             if any(not t.loose for t in found) or (found and count) or not fits:
                 break
-        return found or nearest
+        return found or [replace(t, explains=False) for t in nearest]
 
     def _verified(self, fits: Sequence[Fit], patterns: Sequence[tuple[str, Array]]) -> Iterator[Trial]:
         """The nearest sets judged on the whole batch: until one explains, and those that are as near as the first that does."""
-        late = [f for f in fits if any(s.fault.late for s in f.strikes)][:RENOISED]
-        yield from (self._judged(fit, patterns, own=True) for fit in late)
         explained = math.inf
-        for number, fit in enumerate([f for f in fits[:VERIFIED] if f not in late]):
+        for number, fit in enumerate(fits[:VERIFIED]):
             if fit.distance > explained:
                 return
             trial = self._judged(fit, patterns, own=number < RENOISED)
@@ -129,7 +140,7 @@ class Case:
         for other in FORMATS.values():
             if other.unit_roundoff <= self.storage.unit_roundoff:
                 continue
-            if not self._could_be(other):
+            if not self._could_be(other, BALLPARK):
                 continue
             weights = LazyWeights(self.checkpoint.weights, lambda name, f=other: f.round(self.checkpoint.weights[name]))  # type: ignore[misc]
             forward = Forward(replace(self.network, weights=weights), other)
@@ -139,12 +150,14 @@ class Case:
                 explains = allowed(agreement, self.limits(lane)) and agreement.rms >= LEAST_RMS
                 yield Trial(Fit((), self.problem.squares(forward)), agreement, explains, other.name, loose=True)
 
-    def _could_be(self, other: Format) -> bool:
-        """Whether the residual is of the size that a narrower format makes: the network's sigma in proportion of the formats."""
+    def _could_be(self, other: Format, times: float = math.inf) -> bool:
+        """Whether the residual is no larger than what a narrower format makes (and at most so many times smaller than it could be),
+        by the network's sigma in proportion of the formats.
+        """
         printing = np.minimum(self.network.reading.units**2 / 12.0, self.base.sigma**2)
         wider = np.sqrt(printing + (self.base.sigma**2 - printing) * (other.unit_roundoff / self.storage.unit_roundoff) ** 2)
         rms = np.sqrt(((self.base.residual / wider) ** 2).mean(1))[list(self.lanes)]
-        return bool(((rms >= LEAST_RMS / BALLPARK) & (rms <= BALLPARK * self.limits(0).rms)).any())
+        return bool(((rms >= LEAST_RMS / times) & (rms <= BALLPARK * self.limits(0).rms)).any())
 
     def _judged(self, fit: Fit, patterns: Sequence[tuple[str, Array]], *, own: bool) -> Trial:
         """A set of faults on the whole batch, its numbers fitted again; by the right network's sigma or, if that fails, its own."""

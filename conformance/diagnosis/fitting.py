@@ -1,7 +1,7 @@
 """The numbers that faults got wrong, by weighted least squares on the outputs, all of a set together (Gauss–Newton)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from conformance.numerics.formats import Array
 STEPS = 12  # quadratic once near
 HALVINGS = 4  # of a step that leads away
 FARTHEST = 8.0  # times: how far one step may change a number's distance to the least that makes sense
+GAIN = 1 / 64  # of the squares: while fits are compared, a step that takes less off them is the last
 KEPT = 3  # networks that are held at once
 SETTLED = 1e-3  # of a standard deviation: a step that is shorter changes no digit that is told
 
@@ -87,7 +88,7 @@ def wrong_value(strike: Strike, forward: Forward) -> float:
 def started(problem: Problem, strike: Strike, others: Sequence[Strike] = ()) -> Fit | None:
     """A fault with a number, from its usual value or one step from the right one, whichever leaves less."""
     right, wrong = right_value(strike, problem.right), wrong_value(strike, problem.right)
-    fits = [problem.tried([*others, strike.of(wrong)])]
+    fits: list[Fit | None] = [problem.tried([*others, strike.of(wrong)])]
     moved = problem.tried([*others, strike.of(right + NUDGE * abs(wrong - right))])
     if moved is not None:
         base, nudged = problem.value(others), problem.value(moved.strikes)
@@ -97,17 +98,36 @@ def started(problem: Problem, strike: Strike, others: Sequence[Strike] = ()) -> 
         energy = float((slope**2).sum())
         if energy > 0.0 and math.isfinite(energy):
             value = _within(strike.fault.parameter, right, float((slope * residual).sum()) / energy, abs(wrong - right))
-            fits.append(problem.tried([*others, strike.of(value)]))
+            fits += _farther(problem, strike, others, value, _farthest(strike.fault.parameter, right, abs(wrong - right)))
     return min((f for f in fits if f is not None), key=lambda f: f.distance, default=None)
+
+
+def _farther(problem: Problem, strike: Strike, others: Sequence[Strike], value: float, end: float) -> Iterator[Fit]:
+    """From a value on; where one step could not go far enough, in ever longer ones while they lead nearer."""
+    parameter, nearest = strike.fault.parameter, math.inf
+    assert parameter is not None
+    fit = problem.tried([*others, strike.of(value)])
+    while fit is not None and fit.distance < (1.0 - GAIN) * nearest:
+        yield fit
+        nearest = fit.distance
+        if value < end:
+            return
+        value = end = parameter.least + (value - parameter.least) * FARTHEST
+        fit = problem.tried([*others, strike.of(value)])
 
 
 def _within(parameter: Parameter | None, value: float, step: float, scale: float) -> float:
     """The value a step on, which may not leave the sensible values nor go too far at once."""
     assert parameter is not None
     distance = value - parameter.least
-    if distance <= 0.0:
-        return value + min(max(step, 0.0), FARTHEST * scale)
-    return parameter.least + min(max(distance + step, distance / FARTHEST), max(distance, scale) * FARTHEST)
+    nearest = parameter.least + max(distance, 0.0) / FARTHEST
+    return min(max(value + step, nearest), _farthest(parameter, value, scale))
+
+
+def _farthest(parameter: Parameter | None, value: float, scale: float) -> float:
+    """The largest value that one step may lead to."""
+    assert parameter is not None
+    return parameter.least + max(value - parameter.least, scale) * FARTHEST
 
 
 def fitted(problem: Problem, start: Fit, least: float = 0.0) -> Fit:

@@ -9,17 +9,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from conformance.diagnosis.fitting import Fit, Problem, fitted, started
+from conformance.diagnosis.fitting import GAIN, Fit, Problem, fitted, started
 from conformance.diagnosis.hypotheses import EVERYWHERE, KIND, Strike
 from conformance.diagnosis.screening import ranked
 
 TOKENS = 32  # of the rows that sets are compared on: a pass costs as many
 NUMBERS = 64  # that those rows should show; to tell some hundred sets from each other takes fewer
 KINDS, SINGLES = 30, 50  # faults in one kind of place, and in one layer or place, that are tried exactly
-FITTED = 6  # faults with a number whose number is fitted; the others keep what one step gave
-GAIN = 1 / 64  # of the squares: while fits are compared, a step that takes less off them is the last
+FITTED = 4  # faults with a number whose number is fitted further than one step, of those tried together
 BEAM = 4  # sets that are followed further, each with another fault as its last
-FOLLOWED = 40  # faults that are tried on top of each
+FOLLOWED = 25  # faults that are tried on top of each
 
 
 def rows_to_search(problem: Problem, strikes: Sequence[Strike] = ()) -> list[int]:
@@ -41,12 +40,18 @@ def rows_to_search(problem: Problem, strikes: Sequence[Strike] = ()) -> list[int
 
 
 def one(problem: Problem, strikes: Sequence[Strike]) -> list[Fit]:
-    """Every fault alone that is nearer than none, nearest first."""
+    """Every fault alone that is nearer than none, nearest first; those of formats are `rounded`'s."""
     base = _none(problem)
     ordered = ranked(problem, base, [s for s in strikes if s.reach != EVERYWHERE])
     kinds = [s for s in ordered if s.reach == KIND][:KINDS]
     narrow = [s for s in ordered if s.reach > KIND][:SINGLES]
-    return _improved(problem, base, [*(s for s in strikes if s.reach == EVERYWHERE), *kinds, *narrow])
+    wide = [s for s in strikes if s.reach == EVERYWHERE and not s.fault.late]
+    return _improved(problem, base, [*wide, *kinds, *narrow])
+
+
+def rounded(problem: Problem, strikes: Sequence[Strike]) -> list[Fit]:
+    """Operands, weights or results in another format than promised: each rounds every weight of the network."""
+    return _improved(problem, _none(problem), [s for s in strikes if s.fault.late])
 
 
 def more(problem: Problem, fits: Sequence[Fit], strikes: Sequence[Strike]) -> list[Fit]:
@@ -67,6 +72,16 @@ def more(problem: Problem, fits: Sequence[Fit], strikes: Sequence[Strike]) -> li
                 chosen.append(strike)
         found += _improved(problem, fit, chosen)
     return sorted(found, key=lambda f: f.distance)
+
+
+def simpler(problem: Problem, fit: Fit, strikes: Sequence[Strike]) -> list[Fit]:
+    """The set with a fault without a number in place of one that has one, at the same places; nearest first."""
+    found = []
+    for index, numbered in enumerate(fit.strikes):
+        if numbered.fault.parameter is not None:
+            plain = [s for s in strikes if s.places == numbered.places and s.fault.parameter is None and not s.fault.late]
+            found += [problem.tried([*fit.strikes[:index], s, *fit.strikes[index + 1 :]]) for s in plain]
+    return sorted((f for f in found if f is not None), key=lambda f: f.distance)
 
 
 def _none(problem: Problem) -> Fit:

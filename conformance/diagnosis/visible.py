@@ -30,8 +30,8 @@ class Seen:
 
 
 def filters(strikes: Iterable[Strike]) -> list[Strike]:
-    """One filter a fault: at all of its places."""
-    return [s for s in strikes if s.reach == EVERYWHERE]
+    """One filter a fault, at all of its places; formats are no faults of an equation, and are told by RMS."""
+    return [s for s in strikes if s.reach == EVERYWHERE and not s.fault.late]
 
 
 def seen(judged: Judged, part: Problem, lane: int, strikes: Sequence[Strike], limits: Limits) -> Seen:

@@ -67,18 +67,27 @@ class _Trial:
 
 def explanations(question: Question, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
     """Every smallest set of faults that explains what was made, fewest free numbers first, then the likeliest."""
+    return _searched(question, candidates, AT_ONCE) or tuple(_by_fitting(question))
+
+
+def single_explanations(question: Question, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
+    """The same of single faults alone, at a small part of the cost."""
+    return _searched(question, candidates, 1)
+
+
+def _searched(question: Question, candidates: Iterable[Direction], at_once: int) -> tuple[Explanation, ...]:
     candidates = list(candidates)
     level = [_Trial((), question.segment, question.distance(question.segment))]
-    for left in range(AT_ONCE, 0, -1):
+    for left in range(at_once, 0, -1):
         trials = list(_extended(level, candidates, question, 1.0 - 1.0 / left))
-        if left < AT_ONCE:  # the numbers of several faults depend on one another
+        if left < at_once:  # the numbers of several faults depend on one another
             nearest = sorted(trials, key=lambda t: t.distance)[:BEAM]
             trials = [replace(_refined(t, question), allowed=t.allowed) for t in nearest]
         found = [trial for trial in trials if _explains(trial.segment, question)]
         if found:
             return _ordered([_told(trial, question) for trial in found], question)
         level = sorted((t for t in trials if t.distance <= t.allowed), key=lambda t: t.distance)[:BEAM]
-    return tuple(_by_fitting(question))
+    return ()
 
 
 def _ordered(found: Sequence[Explanation], question: Question) -> tuple[Explanation, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from conformance.judge.directions import Direction, directions, suspects
 from conformance.judge.evidence import Error, Local
-from conformance.judge.explain import Question, explanations
+from conformance.judge.explain import Question, explanations, single_explanations
 from conformance.judge.filters import matched
 from conformance.judge.noise import Noise, of_exact, of_segment
 from conformance.judge.segment import Segment
@@ -43,7 +43,9 @@ def locally(
     if passed:
         # Within a wider arithmetic's noise there is no number got wrong that no filter has called.
         fixed = [d for d in near if d.parameter is None]
-        return tuple(replace(one, explanations=() if one.passes else explanations(q, [*q.called, *fixed])) for one, q in found)
+        return tuple(
+            replace(one, explanations=() if one.passes else single_explanations(q, [*q.called, *fixed])) for one, q in found
+        )
     storage = hypotheses[0].arithmetic.storage
     late = list(directions(network, segment, storage, late=True))
     return tuple(

@@ -1,0 +1,380 @@
+"""Diagnosis of closed systems: outputs made by Hugging Face's BERT, with mistakes that it is configured or patched to make."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from transformers import BertConfig, BertModel
+
+from conformance import load_golden
+from conformance.cli import main
+from conformance.diagnosis import POOLINGS, Diagnosis, Table, diagnose, read
+from conformance.diagnosis.closed import EMBEDDING, Closed, Output
+from conformance.diagnosis.outputs import resolved
+from conformance.diagnosis.printed import Number, filled, unit
+from conformance.diagnosis.tables import tables
+from conformance.diagnosis.telling import markdown
+from conformance.errors import UsageError
+from conformance.tests.test_checkpoint import _write
+
+TINY = load_golden("tiny")
+CHECKPOINT, BATCH = TINY.checkpoint, TINY.batches["padded"]
+Tensor = torch.Tensor
+
+
+def _model(dtype: str = "float32", **config: Any) -> BertModel:
+    sizes = {k: v for k, v in CHECKPOINT.architecture.as_dict().items() if k in BertConfig().to_dict()}
+    model = BertModel(BertConfig(**{**sizes, **config}, attn_implementation="eager")).eval()
+    weights = {k.removeprefix("bert."): v for k, v in CHECKPOINT.state_dict().items() if k.startswith("bert.")}
+    model.load_state_dict(weights, strict=False)
+    return model.to(getattr(torch, dtype))
+
+
+def _hidden(model: BertModel, **inputs: Any) -> Tensor:
+    given = {
+        "input_ids": torch.tensor(BATCH.input_ids),
+        "attention_mask": torch.tensor(BATCH.mask.astype(int)),
+        "token_type_ids": torch.tensor(BATCH.types),
+        **inputs,
+    }
+    with torch.no_grad():
+        return model(**given).last_hidden_state
+
+
+def _mean(hidden: Tensor) -> Tensor:
+    mask = torch.tensor(BATCH.mask)[:, :, None].float()
+    return (hidden.float() * mask).sum(1) / mask.sum(1)
+
+
+def _unit_mean(hidden: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(_mean(hidden))
+
+
+def _text(x: Tensor, digits: int = 4) -> Any:
+    return np.vectorize(lambda v: f"{v:.{digits}f}", otypes=[object])(x.double().numpy()).tolist()
+
+
+def _asked(outputs: Mapping[str, Any], **kwargs: Any) -> Diagnosis:
+    return diagnose(CHECKPOINT, BATCH, outputs, **kwargs)
+
+
+def _named(found: Diagnosis) -> list[set[str]]:
+    return [{f.name for f in e.faults} for e in found.explanations]
+
+
+def _thin_layer() -> BertModel:
+    """Layer 1 does not add its residual."""
+    model = _model()
+    out = model.encoder.layer[1].output
+    out.forward = lambda hidden, _: out.LayerNorm(out.dropout(out.dense(hidden)))
+    return model
+
+
+def _swapped() -> BertModel:
+    model = _model()
+    for layer in model.encoder.layer:
+        own = layer.attention.self
+        own.query, own.key = own.key, own.query
+    return model
+
+
+def _unbiased() -> BertModel:
+    model = _model()
+    for layer in model.encoder.layer:
+        torch.nn.init.zeros_(layer.attention.self.value.bias)
+    return model
+
+
+PLANTED: dict[str, tuple[str, Callable[[], Tensor]]] = {
+    "epsilon": ("epsilon", lambda: _hidden(_model(layer_norm_eps=1e-3))),
+    "relu": ("activation-relu", lambda: _hidden(_model(hidden_act="relu"))),
+    "mask": ("mask-ignored", lambda: _hidden(_model(), attention_mask=None)),
+    "types": ("token-types-ignored", lambda: _hidden(_model(), token_type_ids=None)),
+    "positions": ("positions-shifted", lambda: _hidden(_model(), position_ids=torch.arange(BATCH.length)[None] + 2)),
+    "bias": ("bias-missing", lambda: _hidden(_unbiased())),
+    "one layer": ("residual-missing", lambda: _hidden(_thin_layer())),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "pooled"), [*((case, False) for case in PLANTED), ("mask", True), ("relu", True), ("one layer", True)]
+)
+def test_a_planted_fault_is_named_first(case: str, pooled: bool) -> None:
+    name, make = PLANTED[case]
+    hidden = make()
+    found = _asked({"embedding": _text(_mean(hidden))} if pooled else {"last_hidden_state": _text(hidden)})
+    assert not found.conforms
+    best = found.explanations[0]
+    assert best.explains
+    assert _named(found)[0] == {name}
+    assert best.pooling == ("mean" if pooled else "")
+    assert best.evidence > 0.0
+    if case == "epsilon":
+        estimate = best.faults[0].estimate
+        assert estimate is not None
+        assert abs(estimate.value - 1e-3) < 5 * estimate.deviation < 1e-4
+    if case == "bias":
+        assert best.faults[0].where == "in every layer, attention.self.value"
+    if case == "one layer":
+        assert best.faults[0].where == "in layer 1, output.LayerNorm"
+
+
+def test_the_tanh_form_from_an_embedding_of_four_digits() -> None:
+    found = _asked({"embedding": _text(_unit_mean(_hidden(_model(hidden_act="gelu_new"))))})
+    assert _named(found)[0] == {"activation-form"}
+    assert "every layer" in found.explanations[0].faults[0].where
+
+
+def test_what_cannot_be_told_apart_is_named_together() -> None:
+    """q kᵀ of exchanged projections is (q kᵀ)ᵀ: the same number."""
+    found = _asked({"last_hidden_state": _text(_hidden(_swapped()))})
+    assert {tuple(f.name for f in e.faults) for e in found.tied} == {("query-key-swapped",), ("scores-transposed",)}
+
+
+def test_two_at_once() -> None:
+    hidden = _hidden(_model(hidden_act="relu"), attention_mask=None)
+    found = _asked({"last_hidden_state": _text(hidden)})
+    assert found.explanations[0].explains
+    assert _named(found)[0] == {"mask-ignored", "activation-relu"}
+    again = _asked({"embedding": _text(_mean(_hidden(_model(layer_norm_eps=1e-3), token_type_ids=None)))})
+    assert _named(again)[0] == {"epsilon", "token-types-ignored"}
+
+
+@pytest.mark.parametrize("name", ["cls", "mean", "mean-with-padding", "max", "mean-normalised", "pooler"])
+def test_right_outputs_conform_under_their_pooling(name: str) -> None:
+    hidden = _hidden(_model())
+    makers: dict[str, Callable[[], Tensor]] = {
+        "cls": lambda: hidden[:, 0],
+        "mean": lambda: _mean(hidden),
+        "mean-with-padding": lambda: hidden.mean(1),
+        "max": lambda: hidden.masked_fill(torch.tensor(~BATCH.mask)[:, :, None], -1e9).amax(1),
+        "mean-normalised": lambda: _unit_mean(hidden),
+        "pooler": lambda: torch.tanh(_model().pooler.dense(hidden[:, 0])),
+    }
+    found = _asked({"embedding": _text(makers[name]().detach())})
+    assert found.conforms
+    assert found.poolings == (name,)
+    assert len(found.shown) > 60
+    assert all(u.expected_z < 12.0 for u in found.unseen)
+
+
+def test_a_pooling_mistake_is_told_as_pooling() -> None:
+    outputs = {"embedding": _text(_hidden(_model()).mean(1))}
+    found = _asked(outputs, pooling="mean")
+    assert not found.conforms
+    (best,) = found.explanations
+    assert (best.faults, best.pooling, best.pooling_differs, best.explains) == ((), "mean-with-padding", True, True)
+    assert _asked(outputs, pooling="mean-with-padding").conforms
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_correct_system_raises_no_alarm_in_its_own_format(dtype: str, exact: bool) -> None:
+    hidden = _hidden(_model(dtype)).float()
+    for outputs in ({"last_hidden_state": hidden}, {"embedding": _mean(hidden)}):
+        given = {k: v.numpy() if exact else _text(v) for k, v in outputs.items()}
+        assert _asked(given, dtype=dtype).conforms
+
+
+def test_another_format_than_promised_is_told_as_such() -> None:
+    found = _asked({"last_hidden_state": _text(_hidden(_model("bfloat16")))})
+    assert not found.conforms
+    best = found.explanations[0]
+    assert (best.faults, best.dtype, best.explains) == ((), "bfloat16", True)
+
+
+def test_a_tensor_as_torch_prints_it_is_enough(tmp_path: Path) -> None:
+    hidden = _hidden(_model(layer_norm_eps=1e-3))
+    torch.set_printoptions(threshold=10, sci_mode=False)
+    try:
+        text = f"BaseModelOutput(last_hidden_state={hidden!r}, hidden_states=None)"
+    finally:
+        torch.set_printoptions(profile="default")
+    assert "..." in text
+    file = tmp_path / "printed.txt"
+    file.write_text(text)
+    given = read(file)
+    found = _asked(given.tables)
+    assert 0 < found.elements < 250
+    assert found.digits == 4.0
+    assert _named(found)[0] == {"epsilon"}
+
+
+def test_a_part_of_a_table() -> None:
+    hidden = _hidden(_model(), token_type_ids=None)
+    part = Table(_text(hidden[:, [0, 3]][:, :, 5:20]), {"positions": [0, 3], "features": list(range(5, 20))})
+    found = _asked({"last_hidden_state": part})
+    assert found.elements == int(BATCH.mask[:, [0, 3]].sum()) * 15
+    assert _named(found)[0] == {"token-types-ignored"}
+    rounded = _asked({"embedding": Table(_mean(_hidden(_model())).double().numpy().round(3), digits=3)})
+    assert rounded.conforms
+    assert rounded.digits == 3.0
+
+
+def test_what_nothing_explains_is_said_so() -> None:
+    hidden = _hidden(_model())
+    noise = 0.05 * torch.randn(hidden.shape, generator=torch.Generator().manual_seed(0))
+    found = _asked({"last_hidden_state": _text(hidden + noise)})
+    assert not found.conforms
+    assert found.explanations
+    assert not any(e.explains or e.tied for e in found.explanations)
+    assert all(e.accounted < 0.5 for e in found.explanations)
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _write(tmp_path_factory.mktemp("checkpoint"))
+
+
+def _inputs() -> dict[str, Any]:
+    return {"input_ids": BATCH.input_ids, "token_type_ids": BATCH.types, "attention_mask": BATCH.mask.astype(np.int64)}
+
+
+def _call(folder: Path, file: Path, *more: str) -> int:
+    return main(["diagnose", "--checkpoint", str(folder), "--outputs", str(file), *more])
+
+
+def test_every_kind_of_file_is_read(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hidden = _hidden(_model())
+    lists = {k: v.tolist() for k, v in _inputs().items()}
+    rounded = [[round(x, 4) for x in row] for row in _mean(hidden).tolist()]
+    (tmp_path / "a.json").write_text(json.dumps({**lists, "sentence_embedding": rounded}))
+    (tmp_path / "b.json").write_text(json.dumps({**lists, "last_hidden_state": hidden.tolist()}))
+    part = {"values": hidden[:, :, :7].tolist(), "features": [*range(7)], "digits": 6}
+    (tmp_path / "c.json").write_text(json.dumps({**lists, "encoder.layer.1.output.LayerNorm": part}))
+    np.savez(tmp_path / "d.npz", **_inputs(), last_hidden_state=hidden.numpy())
+    save_file({**_inputs(), "embedding": _mean(hidden).numpy()}, tmp_path / "e.safetensors")
+    for name in "abc":
+        assert _call(folder, tmp_path / f"{name}.json") == 0
+    assert _call(folder, tmp_path / "d.npz") == 0
+    assert _call(folder, tmp_path / "e.safetensors", "--pooling", "mean") == 0
+    assert "conforms, as far as these numbers show" in capsys.readouterr().out
+    (tmp_path / "batch.json").write_text(json.dumps(lists))
+    (tmp_path / "f.txt").write_text(repr(hidden))
+    with np.printoptions(threshold=20, precision=5):
+        (tmp_path / "g.txt").write_text(str(_mean(hidden).numpy()))
+    np.savetxt(tmp_path / "h.txt", hidden[:, 0].numpy(), "%.4f")
+    for name in "fgh":
+        assert _call(folder, tmp_path / f"{name}.txt", "--batch", str(tmp_path / "batch.json")) == 0
+    assert _call(folder, tmp_path / "f.txt", "--batch", str(tmp_path / "batch.json"), "--output", "last_hidden_state") == 0
+
+
+def test_what_the_command_prints(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "out.json"
+    hidden = _hidden(_model(layer_norm_eps=1e-3))
+    file.write_text(json.dumps({**{k: v.tolist() for k, v in _inputs().items()}, "embedding": _text(_mean(hidden))}))
+    assert _call(folder, file, "--pooling", "mean") == 1
+    told = capsys.readouterr().out
+    assert "does not conform" in told
+    assert "epsilon is 0.001 ±" in told
+    assert "in every layer, attention.output.LayerNorm and output.LayerNorm; in embeddings.LayerNorm" in told
+    assert "pooling mean" in told
+    assert _call(folder, file, "--format", "json") == 1
+    assert json.loads(capsys.readouterr().out)["explanations"][0]["faults"][0]["name"] == "epsilon"
+
+
+def test_markdown_escapes_what_it_tells() -> None:
+    told = markdown(_asked({"pooler_output": _text(_model().pooler(_hidden(_model())).detach())}))
+    assert told.startswith("**conforms, as far as these numbers show**\n\n- read: 128 numbers of pooler.activation;")
+    assert "faults would have been seen" in told
+
+
+BAD = {
+    "no.json": ("", "cannot be read"),
+    "list.json": ("[1, 2]", "holds a list, expected an object"),
+    "empty.json": ('{"input_ids": [[1, 2]]}', "holds no outputs, only input_ids"),
+    "unknown.json": ('{"input_ids": [[1, 2]], "last_hiden_state": [[0.1]]}', "did you mean last_hidden_state?"),
+    "short.json": ('{"input_ids": [[1, 2]], "embedding": [[0.1, 0.2]]}', "embedding[0] has 2 entries, expected 32"),
+    "deep.json": ('{"input_ids": [[1]], "embedding": [[[0.1], "..."]]}', "it has more axes than the output"),
+    "word.json": ('{"input_ids": [[1]], "embedding": [["x", "..."]]}', "embedding[0, 0] is 'x': no number"),
+    "nan.json": ('{"input_ids": [[1]], "embedding": [[NaN, "..."]]}', "it is not finite"),
+    "nothing.json": ('{"input_ids": [[1]], "embedding": [["..."]]}', "no number of the outputs is known"),
+    "ids.json": ('{"input_ids": [[1, 960]], "embedding": [["..."]]}', "input_ids[0, 1] is 960"),
+    "inputs.json": ('{"embedding": [[0.1, "..."]]}', "inputs are needed"),
+    "logits.json": ('{"input_ids": [[1]], "logits": [[0.1, 0.2, 0.3]]}', "say which"),
+    "parts.json": ('{"input_ids": [[1]], "embedding": {"values": [[0.1]], "features": [32]}}', "from 0 to 31"),
+    "axis.json": ('{"input_ids": [[1]], "embedding": {"values": [[0.1]], "keys": [3]}}', "embedding has no keys"),
+    "open.txt": ("tensor([[0.1, 0.2", "opens at line 1, column 8 is not closed"),
+    "word.txt": ("tensor([[0.1,\n 0.2, oops]])", "line 2, column 7: 'oops' is no number"),
+    "prose.txt": ("it was right\nyesterday", "line 1: 'it' is no number"),
+    "blank.txt": ("", "holds no table"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_refused_with_what_and_where(
+    name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, said = BAD[name]
+    file = tmp_path / name
+    file.write_text(content)
+    batch = tmp_path / "batch"
+    batch.write_text('{"input_ids": [[1, 2]]}')
+    assert _call(folder, file, *(["--batch", str(batch)] if name.endswith(".txt") else [])) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_usage(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _call(folder, tmp_path / "missing.json") == 2
+    file = tmp_path / "a.json"
+    file.write_text('{"input_ids": [[1, 2]], "embedding": [[0.1, "..."]]}')
+    for more, said in (
+        (["--text", "twice"], "from one place"),
+        (["--pooling", "median"], "no pooling 'median'"),
+        (["--dtype", "float8"], "no floating-point format"),
+        (["--output", "embedding"], "--output names a table without a name"),
+    ):
+        assert _call(folder, file, *more) == 2
+        assert said in capsys.readouterr().err
+
+
+# The parts
+
+
+def test_the_unit_of_a_printed_number() -> None:
+    assert [unit(t) for t in ("0.1234", "1.", "-3", "1.25e-03", ".5")] == pytest.approx([1e-4, 1.0, 1.0, 1e-5, 0.1])
+    with pytest.raises(ValueError, match="x"):
+        unit("x")
+
+
+def test_ellipses_stand_for_what_is_left_out() -> None:
+    known = filled([["1.0", "...", "2.00"], "...", [None, "...", "3"]], (4, 5), "x")
+    assert np.argwhere(~np.isnan(known.values)).tolist() == [[0, 0], [0, 4], [3, 4]]
+    assert known.units[0].tolist() == [0.1, 0.0, 0.0, 0.0, 0.01]
+    with pytest.raises(UsageError, match="2 ellipses"):
+        filled(["...", "1", "..."], (5,), "x")
+    assert tables("a = [1, ...] b: array([[2.]])", "f") == [("a", [Number("1"), "..."]), ("b", [[Number("2.")]])]
+
+
+@pytest.mark.parametrize("name", POOLINGS)
+def test_a_pooling_s_jacobian_is_that_of_its_function(name: str) -> None:
+    pooling = POOLINGS[name]
+    known = resolved({"embedding": Table(np.zeros((BATCH.size, 32)))}, CHECKPOINT.architecture, BATCH)
+    network = Closed(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, (pooling,))
+    assert isinstance(known[0], Output)
+    rng = np.random.default_rng(0)
+    shape = (BATCH.size, 32) if pooling.base == "pooler" else (BATCH.size, BATCH.length, 32)
+    x, e = rng.standard_normal(shape), 1e-6 * rng.standard_normal(shape)
+
+    def steps(x: np.ndarray) -> list[Any]:
+        found = [network.step(f"{EMBEDDING}.{pooling.base}", x)]
+        return [*found, network.step(f"{EMBEDDING}.{name}", found[0].value)] if pooling.is_normalised else found
+
+    w = rng.standard_normal((BATCH.size, 32))
+    back, moved = w, steps(x + e)[-1].value - steps(x)[-1].value
+    for step in reversed(steps(x)):
+        back = step.jacobians()[0].adjoint(back)
+    assert float((w * moved).sum()) == pytest.approx(float((back * e).sum()), rel=1e-3)
+    last = steps(x)[-1]
+    unit_errors = np.zeros_like(last.parents[0])
+    unit_errors[0, ..., 3] = 1.0
+    expected = sum(last.jacobians()[0].adjoint(row.reshape(w.shape))[0, ..., 3] ** 2 for row in [np.eye(1, w.size, 3)[0]])
+    assert last.jacobians()[0].variance(unit_errors)[0, 3] == pytest.approx(float(np.sum(expected)))
