@@ -1,10 +1,12 @@
 """`diagnose`: the outputs of a closed system, read from a file; the diagnosis, printed."""
 
 import json
+import math
 import sys
 from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from conformance.batch import Batch
 from conformance.checkpoint import load_directory
@@ -24,10 +26,19 @@ def run(arguments: Namespace) -> int:
     tables = _named(given, arguments)
     found = diagnose(checkpoint, batch, tables, dtype=arguments.dtype, pooling=arguments.pooling)
     if arguments.format == "json":
-        print(json.dumps(asdict(found), indent=2, default=str))
+        print(json.dumps(_finite(asdict(found)), indent=2))
     else:
         sys.stdout.write((markdown if arguments.format == "markdown" else pretty)(found))
     return 0 if found.conforms else 1
+
+
+def _finite(value: Any) -> Any:
+    """What is not finite as null: JSON has no word for it."""
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _named(given: Given, arguments: Namespace) -> dict[str, Table]:

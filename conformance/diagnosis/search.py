@@ -17,7 +17,7 @@ TOKENS = 32  # of the rows that sets are compared on: a pass costs as many
 NUMBERS = 64  # that those rows should show; to tell some hundred sets from each other takes fewer
 KINDS, SINGLES = 30, 50  # faults in one kind of place, and in one layer or place, that are tried exactly
 FITTED = 4  # faults with a number whose number is fitted further than one step, of those tried together
-BEAM = 4  # sets that are followed further, each with another fault as its last
+BEAM = 4  # sets that are followed further
 FOLLOWED = 25  # faults that are tried on top of each
 
 
@@ -89,7 +89,7 @@ def _none(problem: Problem) -> Fit:
 
 
 def _beam(fits: Sequence[Fit]) -> list[Fit]:
-    """The nearest, one for each fault that was added last."""
+    """The nearest, one for each set of names: of places where a fault may be, the nearest stands for all."""
     best: dict[tuple[str, ...], Fit] = {}
     for fit in fits:
         best.setdefault(tuple(sorted(s.fault.name for s in fit.strikes)), fit)

@@ -130,6 +130,15 @@ def test_the_tanh_form_from_an_embedding_of_four_digits() -> None:
     assert "every layer" in found.explanations[0].faults[0].where
 
 
+def test_a_pattern_gives_away_what_rms_and_largest_error_let_pass() -> None:
+    found = _asked({"last_hidden_state": _text(_hidden(_model(layer_norm_eps=2e-7)))})
+    assert found.rms < found.rms_limit
+    assert found.max < found.max_limit
+    assert not found.conforms
+    assert "epsilon" in found.called
+    assert _named(found)[0] == {"epsilon"}
+
+
 def test_what_cannot_be_told_apart_is_named_together() -> None:
     """q kᵀ of exchanged projections is (q kᵀ)ᵀ: the same number."""
     found = _asked({"last_hidden_state": _text(_hidden(_swapped()))})
