@@ -13,9 +13,9 @@ from conformance.checkpoint import rounded_weights
 from conformance.faults import BY_NAME, CATALOGUE, Place
 from conformance.faults.altered import Altered
 from conformance.faults.fitted import FITTED
+from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS
 from conformance.oracle import Network, Step
-from conformance.report.findings import cause
 
 GOLDEN = load_golden("tiny")
 NETWORK = Network(GOLDEN.checkpoint.architecture, rounded_weights(GOLDEN.checkpoint, "float32"), GOLDEN.batches["padded"])
@@ -97,6 +97,13 @@ def test_sources_are_threads_commits_or_said_to_be_constructed() -> None:
         assert thread.search(told) or "constructed" in told or "seed" in told, (fault.name, told)
 
 
-def test_a_cause_is_told_with_its_source() -> None:
-    assert cause.__doc__
-    assert all(not f.cause.endswith(".") for f in CATALOGUE)
+def test_a_rearranged_result_has_rearranged_roundings_and_the_adjoint_of_its_jacobian() -> None:
+    step = _step("encoder.layer.0.attention.self.query")
+    turned = BY_NAME["weight-reversed"].struck(step, PLACE)
+    assert turned is not None
+    arithmetic = hypotheses("float32")[0].arithmetic
+    own, moved = (s.roundings(arithmetic).variance() for s in (step, turned))
+    np.testing.assert_array_equal(moved, own[..., ::-1])
+    w = np.random.default_rng(0).standard_normal(step.value.shape)
+    (right,), (wrong,) = step.jacobians(), turned.jacobians()
+    np.testing.assert_array_equal(wrong.adjoint(w), right.adjoint(w[..., ::-1]))
