@@ -7,7 +7,8 @@ otherwise no larger. So
     sigma² = u²/3 · (Σ_k s_k² + y²)
 
 the last term for the store (Higham 2002, section 3.1, with Higham and Mary 2019 for the random model). A bias b may be added last
-or be what accumulation starts from (a BLAS with beta = 1): Σ s_k² is the larger of both, with s_k + b in the second.
+or be what accumulation starts from (a BLAS with beta = 1), with s_k + b in place of s_k; and terms may be added from the last to the
+first, with y − s_k: Σ s_k² is the largest of the four.
 
 Σ s_k² is estimated from at most eight block partial sums. Between a block's ends, s_{i-1} and s_i, the partial sums are taken as a
 Brownian bridge: over m terms Σ s² = m · (s_{i-1}² + s_{i-1} s_i + s_i²)/3 + m · t/6 (Revuz and Yor 1999, chapter I, exercise
@@ -41,9 +42,11 @@ def partial_squares(left: Array, right: Array, bias: Array | float = 0.0) -> Arr
         sums = sums + (stop - start) / 2.0 * (before + after)
         increments = increments + increment**2
         before = after
-    from_bias = 2.0 * bias * sums + length * np.square(bias)
+    backwards = length * before**2 - 2.0 * before * sums
+    from_bias, from_bias_backwards = (2.0 * bias * t + length * np.square(bias) for t in (sums, length * before - sums))
+    orders = np.maximum(np.maximum(from_bias, 0.0), backwards + np.maximum(from_bias_backwards, 0.0))
     spread = np.maximum(increments, product(left**2, right**2))
-    return np.asarray(squares + np.maximum(from_bias, 0.0) + length / 6.0 / (len(edges) - 1) * spread)
+    return np.asarray(squares + orders + length / 6.0 / (len(edges) - 1) * spread)
 
 
 def accumulation_variance(squares: Array, y: Array, arithmetic: Arithmetic) -> Array:

@@ -159,6 +159,13 @@ def test_partial_sums_are_not_underestimated_where_terms_cancel_within_a_block()
     assert (partial_squares(left, right) > 0.5 * exact).all()
 
 
+def test_partial_sums_are_not_underestimated_when_terms_are_added_from_the_last_to_the_first() -> None:
+    terms = np.array([[1e-2, -1e-2] * 16 + [1.0]])
+    exact = (np.cumsum(terms[:, ::-1], 1) ** 2).sum(1)
+    assert exact > 30 * (np.cumsum(terms, 1) ** 2).sum(1)
+    assert (partial_squares(terms, np.ones((33, 1)))[:, 0] > 0.9 * exact).all()
+
+
 def test_a_mapping_in_any_order_passes_every_check() -> None:
     backwards = Stream(lambda f: dict(reversed(list(f.items()))))
     for name in ("values", "stages", "moments", "inputs-untouched"):

@@ -15,6 +15,7 @@ from conformance.judge.segment import Segment
 from conformance.judge.selection import explained_elements
 from conformance.judge.statistics import FALSE_ALARM, SEPARABLE_Z, projection_threshold
 from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.formats import Format
 from conformance.oracle import Network
 from conformance.records import ActivationRecord, FaultRecord
 from conformance.report.findings import Finding, findings
@@ -28,7 +29,7 @@ ESTIMATES: Mapping[str, float] = {
     "epsilon": 1e-5, "scale-missing": 1.0, "softmax-temperature": 2.0, "gelu-argument": 1.0, "gelu-tanh-constant": 0.44715,
     "residual-scaled": 0.5**0.5, "mask-constant": float(np.exp(-1.0)), "epsilon-outside-root": 1e-5,
 }  # fmt: skip
-"""The number that was planted."""
+"""The number that was planted, as it is written."""
 
 Place = tuple[str, int]  # a mistake's name, and the layer
 
@@ -124,13 +125,16 @@ def _estimates(trial: Trial, found: list[Finding]) -> list[bool]:
     """Whether each number that was planted lies within its error bar."""
     names = {name for name, _ in trial.plants}
     told = [f.fault for f in found if f.fault and f.fault.name in names & ESTIMATES.keys()]
-    return [_is_within(fault) for fault in told if fault.estimate is not None and fault.deviation is not None]
+    accumulate = hypotheses(trial.dtype)[0].arithmetic.accumulate
+    return [_is_within(fault, accumulate) for fault in told if fault.estimate is not None and fault.deviation is not None]
 
 
-def _is_within(fault: FaultRecord) -> bool:
+def _is_within(fault: FaultRecord, accumulate: Format) -> bool:
+    """Of the number that was planted as torch computes with it: a scalar is rounded to the format of accumulation."""
     assert fault.estimate is not None
     assert fault.deviation is not None
-    return abs(fault.estimate - ESTIMATES[fault.name]) <= projection_threshold(FALSE_ALARM) * fault.deviation
+    planted = float(accumulate.round(np.asarray(ESTIMATES[fault.name])))
+    return abs(fault.estimate - planted) <= projection_threshold(FALSE_ALARM) * fault.deviation
 
 
 def expected_z(place: Place, trial: Trial) -> float:
