@@ -40,10 +40,14 @@ class HuggingFace:
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Runner:
         """Build the model from the checkpoint."""
+        model = self.module(checkpoint, device, dtype)
+        return lambda batch: run(model, batch)
+
+    def module(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.ModuleDict:
+        """The module in eval mode."""
         import torch
 
-        model = self.build(checkpoint).to(device=device, dtype=getattr(torch, dtype)).eval()
-        return lambda batch: run(model, batch)
+        return self.build(checkpoint).to(device=device, dtype=getattr(torch, dtype)).eval()
 
     def build(self, checkpoint: Checkpoint) -> nn.ModuleDict:
         """The module, float64, parameters loaded strictly."""

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,7 @@ class TorchImplementation:
         ignored: patterns of state-dict entries that are no parameters.
         supported: why an (architecture, device, dtype) is not supported, or None.
         name: what results call it.
+        known_failures: a TOML file of what it is known to fail (`conformance.checks.known_failures`).
     """
 
     build: Callable[[Architecture], nn.Module]
@@ -82,6 +84,7 @@ class TorchImplementation:
     ignored: Sequence[str] = ()
     supported: Callable[[Architecture, str, str], str | None] = field(default=lambda a, device, dtype: None)
     name: str | None = None
+    known_failures: Path | None = None
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
         """As `supported` says; nor where the tables speak of what BERT has and this architecture has not."""
@@ -97,15 +100,8 @@ class TorchImplementation:
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[Any], Iterator[tuple[str, Any]]]:
         """Build the module, load it and tap it; `CandidateError` lists all that the two tables get wrong."""
-        a = checkpoint.architecture
-        module = self.build(a).to(torch.float64)
-        taps, seen = self._taps(module, a)
-        state = self.state_dict(module, checkpoint)
-        loaded = module.load_state_dict(state, strict=False)
-        lost = [n for n in loaded.missing_keys if n in state] + list(loaded.unexpected_keys)
-        if lost:
-            raise CandidateError(f"the module did not take {', '.join(lost)} from its state dict")
-        module = module.to(device=device, dtype=getattr(torch, dtype)).eval()
+        module = self.module(checkpoint, device, dtype)
+        taps, seen = self.taps(module, checkpoint.architecture)
 
         def runner(batch: Any) -> Iterator[tuple[str, Any]]:
             def forward() -> dict[str, Any]:
@@ -120,6 +116,16 @@ class TorchImplementation:
                 yield from (seen.get(key) or Seen.of(key)).show(tensor)
 
         return runner
+
+    def module(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
+        """The module, built and loaded, in eval mode; `CandidateError` lists all that the table of parameters gets wrong."""
+        module = self.build(checkpoint.architecture).to(torch.float64)
+        state = self.state_dict(module, checkpoint)
+        loaded = module.load_state_dict(state, strict=False)
+        lost = [n for n in loaded.missing_keys if n in state] + list(loaded.unexpected_keys)
+        if lost:
+            raise CandidateError(f"the module did not take {', '.join(lost)} from its state dict")
+        return module.to(device=device, dtype=getattr(torch, dtype)).eval()
 
     def state_dict(self, module: nn.Module, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
         """The checkpoint in the module's own names and layouts, float64.
@@ -170,7 +176,7 @@ class TorchImplementation:
         wrong += [f"used, though named in `unused`: {p}" for p in used if _matches(p, self.unused)]
         return entries, wrong
 
-    def _taps(self, module: nn.Module, a: Architecture) -> tuple[dict[str, Tap], dict[str, Seen]]:
+    def taps(self, module: nn.Module, a: Architecture) -> tuple[dict[str, Tap], dict[str, Seen]]:
         """Where to listen, and what is heard there, by a key a tap; raises `CandidateError` with all that is wrong."""
         rows, modules = table(a), dict(module.named_modules(remove_duplicate=False))
         taps: dict[str, Tap] = {}

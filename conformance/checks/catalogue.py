@@ -62,12 +62,16 @@ def _prepared(check: Check, implementation: Any, golden: "Golden") -> tuple[Any,
     return (check.view(candidate, changed) if check.view else candidate), changed
 
 
+Stream = Iterator[tuple[str, Any]]
+Look = Callable[[Any, Stream], Stream]
+
+
 @dataclass(frozen=True)
 class _Viewed:
-    """A candidate whose stream is filtered on its way out."""
+    """A candidate whose stream is looked at on its way out; `looking(checkpoint, device, dtype)` makes the look."""
 
     candidate: Any
-    look: Callable[[Any, Iterator[tuple[str, Any]]], Iterator[tuple[str, Any]]]
+    looking: Callable[[Any, str, str], Look]
 
     def supports(self, architecture: Any, device: str, dtype: str) -> str | None:
         supports = getattr(self.candidate, "supports", None)
@@ -77,23 +81,22 @@ class _Viewed:
         from conformance.activations import table
         from conformance.candidates.stream import pairs
 
-        runner = self.candidate.prepare(checkpoint, device, dtype)
+        look, runner = self.looking(checkpoint, device, dtype), self.candidate.prepare(checkpoint, device, dtype)
         order = {name: i for i, name in enumerate(table(checkpoint.architecture))}
 
-        def run(batch: Any) -> Iterator[tuple[str, Any]]:
-            return self.look(batch, pairs(runner(batch), order))
+        def run(batch: Any) -> Stream:
+            return look(batch, pairs(runner(batch), order))
 
         return run
 
 
 def _showing(wanted: Callable[[str, Any], bool]) -> View:
     """Only the activations that `wanted(name, architecture)` lets through."""
+    return lambda candidate, _: _Viewed(candidate, lambda checkpoint, *_: _only(wanted, checkpoint.architecture))
 
-    def view(candidate: Any, golden: "Golden") -> Any:
-        architecture = golden.checkpoint.architecture
-        return _Viewed(candidate, lambda batch, stream: ((n, v) for n, v in stream if wanted(n, architecture)))
 
-    return view
+def _only(wanted: Callable[[str, Any], bool], architecture: Any) -> Look:
+    return lambda batch, stream: ((n, v) for n, v in stream if wanted(n, architecture))
 
 
 def _is_output(name: str, architecture: Any) -> bool:
@@ -114,7 +117,7 @@ def _is_stage(name: str, architecture: Any) -> bool:
 def _untouched(candidate: Any, golden: "Golden") -> Any:
     """Raise when a candidate has written into its inputs."""
 
-    def look(batch: Any, stream: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    def look(batch: Any, stream: Stream) -> Stream:
         from conformance.errors import CandidateError
 
         given = {name: getattr(batch, name) for name in batch.numpy().arrays()}
@@ -123,23 +126,34 @@ def _untouched(candidate: Any, golden: "Golden") -> Any:
             if (given[name].cpu().numpy() != array).any():
                 raise CandidateError(f"writes into its input {name}; a batch is shared, and what a candidate changes it copies")
 
-    return _Viewed(candidate, look)
+    return _Viewed(candidate, lambda *_: look)
 
 
-@dataclass(frozen=True)
-class _Moments:
-    """A candidate whose means and variances are watched."""
+def _registered(candidate: Any, golden: "Golden") -> Any:
+    """The outputs, once the module is seen to hold no tensor that is not registered."""
+    from conformance.ending import Unsupported
 
-    candidate: Any
+    if not hasattr(candidate, "module"):
+        raise Unsupported("it has no module() whose tensors could be looked at")
 
-    def supports(self, architecture: Any, device: str, dtype: str) -> str | None:
-        supports = getattr(self.candidate, "supports", None)
-        return supports(architecture, device, dtype) if supports else None
+    def looking(checkpoint: Any, device: str, dtype: str) -> Look:
+        from conformance.checks.state import require_registered
 
-    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
+        require_registered(candidate.module(checkpoint, device, dtype))
+        return _only(_is_output, checkpoint.architecture)
+
+    return _Viewed(candidate, looking)
+
+
+def _moments(candidate: Any, golden: "Golden") -> Any:
+    """Raise when a mean or a variance is off."""
+
+    def looking(checkpoint: Any, device: str, dtype: str) -> Look:
         from conformance.checks.moments import watched
 
-        return _Viewed(self.candidate, watched(checkpoint, device, dtype)).prepare(checkpoint, device, dtype)
+        return watched(checkpoint, device, dtype)
+
+    return _Viewed(candidate, looking)
 
 
 def _without_optional(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":
@@ -199,7 +213,7 @@ CHECKS: Mapping[str, Check] = {
         Check("stages", "the values after the embedding and after every layer, each judged from the one before",
               view=_showing(_is_stage)),
         Check("moments", "mean and variance of the embedding and of every residual, as LayerNorm's theory has them",
-              view=lambda candidate, _: _Moments(candidate)),
+              view=_moments),
         Check("omitted-inputs", "without token types they are 0, without a mask everything is attended to",
               batches=_without_optional),
         Check("masked-row", "a row whose mask is all zeros neither crashes nor disturbs its neighbours",
@@ -207,6 +221,7 @@ CHECKS: Mapping[str, Check] = {
         Check("row-by-row", "each row by itself, in a batch of one", batches=_row_by_row),
         Check("called-again", "a second call, with other lengths between, gives what the first gave", batches=_again),
         Check("inputs-untouched", "the inputs are as they were after the call", view=_untouched),
+        Check("registered-tensors", "the module holds no tensor that is neither parameter nor buffer", view=_registered),
     )
 }  # fmt: skip
 

@@ -4,9 +4,13 @@
     check = "values"
     reason = "the norm's epsilon is 1e-5 until the next release"
     issue = "https://…/17"
-    device = "cuda"       # optional; * and ? as in a shell, like implementation, golden and dtype
+    activation = "encoder.layer.*.LayerNorm"    # optional: where the check fails; elsewhere it must not
+    fault = "epsilon"                           # optional, with an activation: the mistake that must be found there
+    device = "cuda"       # optional; * and ? as in a shell, like check, implementation, golden and dtype
 
-A known failure that fails is told as xfail, one that passes as xpass, which is a failure: every check here is deterministic.
+A known failure that fails is told as xfail, one that passes as xpass, which is a failure: every check here is deterministic. What
+`expected` makes of a result is in `conformance.checks.expected`. A candidate may bring its own: an attribute `known_failures`, the
+path of such a file.
 """
 
 import tomllib
@@ -16,6 +20,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from conformance.case import Case
+from conformance.checks.catalogue import CHECKS
 from conformance.errors import UsageError
 
 _PATTERNS = ("check", "implementation", "golden", "device", "dtype")
@@ -28,6 +33,8 @@ class KnownFailure:
     check: str
     reason: str
     issue: str = ""
+    activation: str = ""
+    fault: str = ""
     implementation: str = "*"
     golden: str = "*"
     device: str = "*"
@@ -55,9 +62,10 @@ def read(path: Path) -> list[KnownFailure]:
 
 
 def _entry(entry: dict[str, object], where: str) -> KnownFailure:
-    allowed = ("check", "reason", "issue", *_PATTERNS[1:])
+    allowed = ("check", "reason", "issue", "activation", "fault", *_PATTERNS[1:])
     unknown = sorted(set(entry) - set(allowed))
     missing = [key for key in ("check", "reason") if not entry.get(key)]
+    missing += ["activation, which its fault is found at"] if entry.get("fault") and not entry.get("activation") else []
     wrong = [key for key, value in entry.items() if not isinstance(value, str)]
     if unknown or missing or wrong:
         told = [
@@ -67,20 +75,21 @@ def _entry(entry: dict[str, object], where: str) -> KnownFailure:
     return KnownFailure(**entry)  # type: ignore[arg-type]
 
 
-def matched(entries: Sequence[KnownFailure], cases: Iterable[Case]) -> dict[Case, KnownFailure]:
-    """Each case's entry, the first that matches; `UsageError` for entries that match no case.
+def matched(entries: Sequence[KnownFailure], cases: Iterable[Case]) -> dict[Case, list[KnownFailure]]:
+    """Each case's entries; `UsageError` for entries that match no case.
 
-    An entry for a device, dtype, golden or candidate that is not run at all is another run's, and not idle.
+    An entry for a check, device, dtype, golden or candidate that is not run at all is another run's, and not idle.
     """
     cases = list(cases)
-    scope = {name: {getattr(case, name) for case in cases} for name in _PATTERNS[1:]}
-    idle = [
-        e
-        for e in entries
-        if not any(e.matches(case) for case in cases)
-        and all(any(fnmatchcase(value, getattr(e, name)) for value in scope[name]) for name in scope)
-    ]
+    idle = [e for e in entries if not any(e.matches(case) for case in cases) and not _is_of_another_run(e, cases)]
     if idle:
         told = "; ".join(f"check {e.check!r} of {e.implementation} on {e.golden}, {e.device}, {e.dtype}" for e in idle)
         raise UsageError(f"known failures that match nothing that is run: {told}")
-    return {case: next(e for e in entries if e.matches(case)) for case in cases if any(e.matches(case) for e in entries)}
+    return {case: found for case in cases if (found := [e for e in entries if e.matches(case)])}
+
+
+def _is_of_another_run(entry: KnownFailure, cases: Sequence[Case]) -> bool:
+    """Whether it speaks of what there is, and what is not run here."""
+    if not any(fnmatchcase(name, entry.check) for name in CHECKS):
+        return False
+    return any(not any(fnmatchcase(getattr(case, name), getattr(entry, name)) for case in cases) for name in _PATTERNS)

@@ -143,6 +143,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--require-activations", action="append", metavar="PATTERN", help="these must be observed (* and ? as in a shell)"
     )
+    parser.add_argument("--known-failures", type=Path, metavar="FILE", help="a TOML file of what is known to fail")
     parser.add_argument("--out", type=Path, default=Path("conformance-results"), metavar="DIR", help="where results.jsonl goes")
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of the results file and stop")
 

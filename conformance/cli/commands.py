@@ -37,6 +37,7 @@ def run(arguments: Namespace) -> int:
 
         print(json.dumps(json_schema(), indent=2))
         return 0
+    from conformance.checks.known_failures import read
     from conformance.cli.session import run_all
     from conformance.goldens.manifest import manifest
 
@@ -51,6 +52,7 @@ def run(arguments: Namespace) -> int:
         arguments.device,
         arguments.dtype or ["float32"],
         arguments.require_activations or [],
+        read(arguments.known_failures) if arguments.known_failures else [],
         arguments.out,
         arguments.format,
     )

@@ -162,7 +162,7 @@ class Verdict:
     """One activation's judgement.
 
     Attributes:
-        outcome: `pass`, `fail` or `not_observed`.
+        outcome: `pass`, `fail`, `not_observed`, or `xfail` for a failure that is known.
         batch: the name of the golden's batch, where it has several.
         role: `origin`, `amplifier`, `attenuator` or None.
         local: the local judgement under the hypothesis chosen for this kind of step; None where not judged.
@@ -174,7 +174,7 @@ class Verdict:
 
     activation: str
     kind: str
-    outcome: Literal["pass", "fail", "not_observed"]
+    outcome: Literal["pass", "fail", "not_observed", "xfail"]
     role: str | None = None
     local: Local | None = None
     overall: Error | None = None

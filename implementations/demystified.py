@@ -1,0 +1,254 @@
+"""*Demystifying BERT*: the tutorial's network, made right within its own architecture.
+
+What it has of its own is kept: sinusoidal positions, segments 1 and 2 with 0 for padding, no norm on the embeddings, no pooler, and
+heads that end in a log-softmax. What the tutorial gets wrong stands in `demystified_as_written`.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from conformance import Architecture, Tap, TorchBatch, TorchImplementation
+
+PADDING = 0  # the id of a padded token, and its segment
+IGNORED = -100  # the label of a token or pair that has none
+
+
+class PositionalEmbedding(nn.Module):
+    """sin(s/10000^(2i/H)) at feature 2i, cos(s/10000^(2i/H)) at feature 2i+1: S -> (S, H); Vaswani et al. 2017, section 3.5."""
+
+    def __init__(self, hidden_size: int, max_positions: int = 512) -> None:
+        super().__init__()
+        position = torch.arange(max_positions, dtype=torch.float64)[:, None]  # (P, 1)
+        even = torch.arange(0, hidden_size, 2, dtype=torch.float64)  # (H/2,): 2i
+        angle = position / 10000.0 ** (even / hidden_size)  # (P, H/2)
+        table = torch.stack((angle.sin(), angle.cos()), -1).flatten(1)  # (P, H)
+        self.register_buffer("table", table)  # moves with the module, and is saved with it
+
+    def forward(self, length: int) -> Tensor:
+        return self.table[:length]
+
+
+class BERTEmbedding(nn.Module):
+    """token + position + segment, then dropout: (B, S), (B, S) -> (B, S, H)."""
+
+    def __init__(self, vocab_size: int, hidden_size: int, max_positions: int = 512, segments: int = 3, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.token = nn.Embedding(vocab_size, hidden_size, padding_idx=PADDING)
+        self.segment = nn.Embedding(segments, hidden_size, padding_idx=PADDING)
+        self.position = PositionalEmbedding(hidden_size, max_positions)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
+        return self.dropout(self.token(ids) + self.position(ids.shape[1]) + self.segment(segments))
+
+
+class MultiHeadedAttention(nn.Module):
+    """W softmax(q kᵀ / √d) v + b, a head at a time: (B, S, H), mask (B, S) -> (B, S, H)."""
+
+    def __init__(self, heads: int, hidden_size: int, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(hidden_size, hidden_size)
+        self.key = nn.Linear(hidden_size, hidden_size)
+        self.value = nn.Linear(hidden_size, hidden_size)
+        self.output_linear = nn.Linear(hidden_size, hidden_size)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        query = self.by_head(self.query(hidden))  # (B, h, S, d)
+        key = self.by_head(self.key(hidden))  # (B, h, S, d)
+        value = self.by_head(self.value(hidden))  # (B, h, S, d)
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (B, h, S, S)
+        lowest = scores.new_full((), -math.inf).nan_to_num()  # the lowest finite number of the format
+        weights = torch.where(mask[:, None, None, :], scores, lowest).softmax(-1)  # (B, h, S, S)
+        context = self.dropout(weights) @ value  # (B, h, S, d)
+        return self.output_linear(context.transpose(1, 2).flatten(2))  # (B, S, H)
+
+    def by_head(self, x: Tensor) -> Tensor:
+        """(B, S, H) -> (B, h, S, d)."""
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    """W₂ dropout(GELU(W₁ x + b₁)) + b₂: (B, S, H) -> (B, S, H)."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(hidden_size, intermediate_size)
+        self.fc2 = nn.Linear(intermediate_size, hidden_size)
+        self.activation = nn.GELU()
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.fc2(self.dropout(self.activation(self.fc1(hidden))))
+
+
+class EncoderLayer(nn.Module):
+    """Attention, then the feed-forward network, each with a residual and a LayerNorm of its own: (B, S, H) -> (B, S, H)."""
+
+    def __init__(self, hidden_size: int, heads: int, intermediate_size: int, eps: float = 1e-12, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.self_multihead = MultiHeadedAttention(heads, hidden_size, dropout)
+        self.attention_norm = nn.LayerNorm(hidden_size, eps)
+        self.feed_forward = FeedForward(hidden_size, intermediate_size, dropout)
+        self.output_norm = nn.LayerNorm(hidden_size, eps)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        attended = self.attention_norm(hidden + self.dropout(self.self_multihead(hidden, mask)))  # (B, S, H)
+        return self.output_norm(attended + self.dropout(self.feed_forward(attended)))
+
+
+class BERT(nn.Module):
+    """Embedding, then layer after layer: (B, S) ids, (B, S) segments -> (B, S, H); without a mask, ids of 0 are padding."""
+
+    def __init__(
+        self, vocab_size: int, hidden_size: int = 768, n_layers: int = 12, heads: int = 12, intermediate_size: int = 3072,
+        max_positions: int = 512, segments: int = 3, eps: float = 1e-12, dropout: float = 0.1,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.embedding = BERTEmbedding(vocab_size, hidden_size, max_positions, segments, dropout)
+        layers = [EncoderLayer(hidden_size, heads, intermediate_size, eps, dropout) for _ in range(n_layers)]
+        self.encoder_blocks = nn.ModuleList(layers)
+
+    def forward(self, ids: Tensor, segments: Tensor, mask: Tensor | None = None) -> Tensor:
+        attended = ids != PADDING if mask is None else mask != 0  # (B, S)
+        hidden = self.embedding(ids, segments)  # (B, S, H)
+        for layer in self.encoder_blocks:
+            hidden = layer(hidden, attended)
+        return hidden
+
+
+class NextSentencePrediction(nn.Module):
+    """log softmax(W x₀ + b), x₀ the first token's: (B, S, H) -> (B, 2)."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden_size, 2)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return F.log_softmax(self.linear(hidden[:, 0]), -1)
+
+
+class MaskedLanguageModel(nn.Module):
+    """log softmax(W x + b): (B, S, H) -> (B, S, V)."""
+
+    def __init__(self, hidden_size: int, vocab_size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden_size, vocab_size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return F.log_softmax(self.linear(hidden), -1)
+
+
+class BERTLM(nn.Module):
+    """BERT with both heads: (B, S) ids, (B, S) segments -> (B, 2) and (B, S, V) log-probabilities."""
+
+    def __init__(self, bert: nn.Module, hidden_size: int, vocab_size: int) -> None:
+        super().__init__()
+        self.bert = bert
+        self.next_sentence = NextSentencePrediction(hidden_size)
+        self.mask_lm = MaskedLanguageModel(hidden_size, vocab_size)
+
+    def forward(self, ids: Tensor, segments: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        hidden = self.bert(ids, segments, mask)
+        return self.next_sentence(hidden), self.mask_lm(hidden)
+
+
+def pretraining_loss(log_probs: Tensor, labels: Tensor, ignored: int = IGNORED) -> Tensor:
+    """The mean negative log-likelihood of the labelled: (…, n) log-probabilities, (…) labels -> a scalar."""
+    return F.nll_loss(log_probs.flatten(0, -2), labels.flatten(), ignore_index=ignored)
+
+
+# As a candidate: built for an architecture, and where its parameters and activations are found.
+
+
+def build(a: Architecture) -> BERTLM:
+    """The module of an architecture's sizes."""
+    bert = BERT(
+        a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.intermediate_size, a.max_position_embeddings,
+        a.type_vocab_size, a.layer_norm_eps,
+    )  # fmt: skip
+    return BERTLM(bert, a.hidden_size, a.vocab_size)
+
+
+def call(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
+    """Both heads, and the losses of the labels that the batch has."""
+    given = batch.filled()
+    return losses(model(given.input_ids, given.token_type_ids, given.attention_mask), batch)
+
+
+def losses(outputs: tuple[Tensor, Tensor], batch: TorchBatch, ignored_pairs: int = IGNORED) -> dict[str, Tensor]:
+    """The two pre-training losses and their sum, where the batch has labels."""
+    pairs, tokens = outputs
+    if batch.labels is None or batch.next_sentence_label is None:
+        return {}
+    masked = pretraining_loss(tokens, batch.labels)
+    following = pretraining_loss(pairs, batch.next_sentence_label, ignored_pairs)
+    return {"cls.predictions.loss": masked, "cls.seq_relationship.loss": following, "cls.loss": masked + following}
+
+
+def supported(a: Architecture, device: str, dtype: str) -> str | None:
+    """Why not, where the tutorial's network cannot be of this architecture."""
+    if a.position_embedding_type != "sinusoidal" or a.embedding_norm or a.shared_layer_norm or a.hidden_act != "gelu":
+        return "the tutorial's network has sinusoidal positions, no norm at the embeddings, and erf-GELU"
+    if set(a.heads) != {"plain_masked_lm", "plain_next_sentence"}:
+        return "the tutorial's network has both heads, each a linear layer and a log-softmax"
+    return None
+
+
+_BLOCK, _LAYER = "bert.encoder_blocks.{layer}", "encoder.layer.{layer}"
+
+LINEAR = {
+    **{f"{_BLOCK}.self_multihead.{part}": f"{_LAYER}.attention.self.{part}" for part in ("query", "key", "value")},
+    f"{_BLOCK}.self_multihead.output_linear": f"{_LAYER}.attention.output.dense",
+    f"{_BLOCK}.feed_forward.fc1": f"{_LAYER}.intermediate.dense",
+    f"{_BLOCK}.feed_forward.fc2": f"{_LAYER}.output.dense",
+}
+NORMS = {
+    f"{_BLOCK}.attention_norm": f"{_LAYER}.attention.output.LayerNorm",
+    f"{_BLOCK}.output_norm": f"{_LAYER}.output.LayerNorm",
+}
+
+PARAMETERS = {
+    "bert.embedding.token.weight": "bert.embeddings.word_embeddings.weight",
+    "bert.embedding.segment.weight": "bert.embeddings.token_type_embeddings.weight",
+    **{f"{ours}.{part}": f"bert.{theirs}.{part}" for ours, theirs in (LINEAR | NORMS).items() for part in ("weight", "bias")},
+    "mask_lm.linear.weight": "cls.predictions.decoder.weight",
+    "mask_lm.linear.bias": "cls.predictions.bias",
+    "next_sentence.linear.weight": "cls.seq_relationship.weight",
+    "next_sentence.linear.bias": "cls.seq_relationship.bias",
+}
+
+ACTIVATIONS: dict[str | Tap, str] = {
+    "bert.embedding.token": "embeddings.word_embeddings",
+    "bert.embedding.position": "embeddings.position_embeddings",
+    "bert.embedding.segment": "embeddings.token_type_embeddings",
+    Tap("bert.embedding.dropout", "input"): "embeddings.sum",
+    "bert.embedding.dropout": "embeddings.dropout",
+    **LINEAR,
+    **NORMS,
+    Tap(f"{_BLOCK}.self_multihead.dropout", "input"): f"{_LAYER}.attention.self.probs",
+    f"{_BLOCK}.self_multihead.dropout": f"{_LAYER}.attention.self.dropout",
+    Tap(f"{_BLOCK}.self_multihead.output_linear", "input"): f"{_LAYER}.attention.self.context",
+    f"{_BLOCK}.dropout": f"{_LAYER}.attention.output.dropout",
+    f"{_BLOCK}.feed_forward.activation": f"{_LAYER}.intermediate.intermediate_act_fn",
+    Tap(f"{_BLOCK}.dropout", call=1): f"{_LAYER}.output.dropout",
+    "mask_lm.linear": "cls.predictions.decoder",
+    "mask_lm": "cls.predictions.log_probs",
+    "next_sentence.linear": "cls.seq_relationship",
+    "next_sentence": "cls.seq_relationship.log_probs",
+}
+
+demystified = TorchImplementation(
+    build=build,
+    parameters=PARAMETERS,
+    activations=ACTIVATIONS,
+    call=call,
+    ignored=("bert.embedding.position.table",),
+    supported=supported,
+    name="demystified",
+)

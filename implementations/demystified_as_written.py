@@ -1,0 +1,121 @@
+"""*Demystifying BERT* as the tutorial has it: its mistakes kept, each where it is and said to be one.
+
+What is not wrong is taken from `demystified`. That the suite finds each of them and nothing more is declared in
+`demystified_as_written.toml`, beside this file.
+"""
+
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from conformance import Architecture, Tap, TorchBatch, TorchImplementation
+from implementations import demystified as right
+from implementations.demystified import BERTLM, FeedForward, MultiHeadedAttention
+
+LENGTH = 64  # the tutorial's one length; a candidate's is the longest that its checkpoint knows
+
+
+class PositionalEmbedding(nn.Module):
+    """The table of positions: () -> (1, P, H), whatever the length of the input."""
+
+    def __init__(self, hidden_size: int, length: int = LENGTH) -> None:
+        super().__init__()
+        table = torch.zeros(length, hidden_size)
+        table.require_grad = False  # mistake: no such attribute; nothing happens
+        for s in range(length):
+            for i in range(0, hidden_size, 2):
+                # Mistake: i steps by two, so it is 2i already; and a cosine shares the exponent of its sine.
+                table[s, i] = math.sin(s / 10000.0 ** (2 * i / hidden_size))
+                table[s, i + 1] = math.cos(s / 10000.0 ** (2 * (i + 1) / hidden_size))
+        self.table = table[None]  # mistake: no buffer, so it is not saved, nor moved with the module
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.table  # mistake: not cut to the length of the ids
+
+
+class BERTEmbedding(nn.Module):
+    """token + position + segment, then dropout: (B, P), (B, P) -> (B, P, H)."""
+
+    def __init__(self, vocab_size: int, hidden_size: int, length: int = LENGTH, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.token = nn.Embedding(vocab_size, hidden_size, padding_idx=right.PADDING)
+        self.segment = nn.Embedding(3, hidden_size, padding_idx=right.PADDING)
+        self.position = PositionalEmbedding(hidden_size, length)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
+        return self.dropout(self.token(ids) + self.position(ids) + self.segment(segments))
+
+
+class EncoderLayer(nn.Module):
+    """Attention, then the feed-forward network, each with a residual and a LayerNorm: (B, S, H) -> (B, S, H)."""
+
+    def __init__(self, hidden_size: int, heads: int, intermediate_size: int, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.self_multihead = MultiHeadedAttention(heads, hidden_size, dropout)
+        self.feed_forward = FeedForward(hidden_size, intermediate_size, dropout)
+        self.layernorm = nn.LayerNorm(hidden_size)  # mistakes: one for both residuals, and torch's epsilon of 1e-5
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        attended = self.layernorm(hidden + self.dropout(self.self_multihead(hidden, mask)))  # (B, S, H)
+        return self.layernorm(attended + self.dropout(self.feed_forward(attended)))
+
+
+class BERT(nn.Module):
+    """Embedding, then layer after layer: (B, P) ids, (B, P) segments -> (B, P, H); without a mask, ids of 0 are padding."""
+
+    def __init__(
+        self, vocab_size: int, hidden_size: int = 768, n_layers: int = 12, heads: int = 12, length: int = LENGTH, dropout: float = 0.1
+    ) -> None:
+        super().__init__()
+        self.embedding = BERTEmbedding(vocab_size, hidden_size, length, dropout)
+        layers = [EncoderLayer(hidden_size, heads, 4 * hidden_size, dropout) for _ in range(n_layers)]
+        self.encoder_blocks = nn.ModuleList(layers)
+
+    def forward(self, ids: Tensor, segments: Tensor, mask: Tensor | None = None) -> Tensor:
+        attended = ids > right.PADDING if mask is None else mask != 0  # (B, S)
+        hidden = self.embedding(ids, segments)  # (B, S, H)
+        for layer in self.encoder_blocks:
+            hidden = layer(hidden, attended)
+        return hidden
+
+
+# As a candidate.
+
+
+def build(a: Architecture) -> BERTLM:
+    """Of the longest length that the checkpoint knows, since it can be of one alone."""
+    bert = BERT(a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.max_position_embeddings)
+    return BERTLM(bert, a.hidden_size, a.vocab_size)
+
+
+def call(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
+    """Both heads and the losses; mistake: label 0 is ignored as if it were padding's, also where it is half of all pairs."""
+    given = batch.filled()
+    return right.losses(model(given.input_ids, given.token_type_ids, given.attention_mask), batch, ignored_pairs=0)
+
+
+def supported(a: Architecture, device: str, dtype: str) -> str | None:
+    """As the network made right, with the sizes that the tutorial fixes."""
+    if a.type_vocab_size != 3 or a.intermediate_size != 4 * a.hidden_size:
+        return "the tutorial's network has three segment ids, and an intermediate size of four times the hidden size"
+    return right.supported(a, device, dtype)
+
+
+_BLOCK, _LAYER = "bert.encoder_blocks.{layer}", "encoder.layer.{layer}"
+
+demystified_as_written = TorchImplementation(
+    build=build,
+    parameters={name: of for name, of in right.PARAMETERS.items() if "_norm." not in name}
+    | {f"{_BLOCK}.layernorm.{part}": f"bert.{_LAYER}.attention.output.LayerNorm.{part}" for part in ("weight", "bias")},
+    activations={where: name for where, name in right.ACTIVATIONS.items() if where not in right.NORMS}
+    | {Tap(f"{_BLOCK}.layernorm", call=i): name for i, name in enumerate(right.NORMS.values())},
+    call=call,
+    unused=("bert.encoder.layer.*[0-9].output.LayerNorm.*",),
+    supported=supported,
+    name="demystified-as-written",
+    known_failures=Path(__file__).with_suffix(".toml"),
+)
