@@ -104,7 +104,7 @@ def canonical_name(name: str) -> str:
 
 
 # Entries of published checkpoints that are no parameters, or copies of one, and the parameter that they must be equal to.
-_COPIES = {
+COPIES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
@@ -132,7 +132,7 @@ def load_directory(folder: Path) -> Checkpoint:
     switches = {"heads": heads, "pooler": "bert.pooler.dense.weight" in stored, "num_labels": labels}
     architecture = Architecture.from_config(config, **switches)
     found = {name: tuple(reader.get_slice(key).get_shape()) for name, key in stored.items()}
-    copies = {n: of for n, of in _COPIES.items() if n in stored and of in stored} if "masked_lm" in heads else {}
+    copies = {n: of for n, of in COPIES.items() if n in stored and of in stored} if "masked_lm" in heads else {}
     shapes = parameter_shapes(architecture)
     check_parameters(shapes, {n: s for n, s in found.items() if n not in _BUFFERS and n not in copies})
 

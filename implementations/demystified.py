@@ -115,7 +115,7 @@ class BERT(nn.Module):
         self.encoder_blocks = nn.ModuleList(layers)
 
     def forward(self, ids: Tensor, segments: Tensor, mask: Tensor | None = None) -> Tensor:
-        attended = ids != PADDING if mask is None else mask != 0  # (B, S)
+        attended = ids != self.embedding.token.padding_idx if mask is None else mask != 0  # (B, S)
         hidden = self.embedding(ids, segments)  # (B, S, H)
         for layer in self.encoder_blocks:
             hidden = layer(hidden, attended)

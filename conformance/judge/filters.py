@@ -46,6 +46,11 @@ class Projection:
     deviation: float
     bound: float
 
+    @property
+    def spread(self) -> float:
+        """The amplitude's deviation with what deterministic errors may add, taken as uniform within their bound."""
+        return math.hypot(self.deviation, self.bound / math.sqrt(3.0))
+
 
 def project(residual: Array, moved: Array, noise: Noise) -> Projection | None:
     """The residual along a direction; None where that is nothing that is judged."""
@@ -95,7 +100,7 @@ def _as_right(direction: Direction, parameter: Parameter, found: Projection) -> 
     """The right value, and how well the residual determines it."""
     step = direction.base.steps[direction.step]
     right, wrong = parameter.right(step), parameter.wrong(step)
-    return Estimate(parameter.name, right, wrong, right, found.deviation * abs(wrong - right))
+    return Estimate(parameter.name, right, wrong, right, found.spread * abs(wrong - right))
 
 
 def estimated(direction: Direction, made: Array, noise: Noise, noise_of: NoiseOf, threshold: float) -> Estimate | None:
@@ -131,10 +136,10 @@ def fitted(direction: Direction, parameter: Parameter, made: Array, noise_of: No
         found = project(made - segment.value, (nudged.value - segment.value) / nudge, noise)
         if found is None:
             break
-        deviation = found.deviation
+        deviation = found.spread
         # A step may not leave the sensible values, nor change the distance to their end more than eightfold.
         distance = value - parameter.least
         value = parameter.least + min(max(distance + found.amplitude, distance / 8.0), distance * 8.0)
-        if abs(found.amplitude) <= deviation / 10.0:
+        if abs(found.amplitude) <= found.deviation / 10.0:
             break
     return Estimate(parameter.name, right, wrong, value, deviation)
