@@ -7,13 +7,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from conformance.architecture import Architecture
+    from conformance.archives import Archive
     from conformance.batch import Batch, TorchBatch
-    from conformance.candidates.capture import Tap, captured
+    from conformance.candidates.capture import Showing, Tap, captured
     from conformance.candidates.layouts import Layout, fused, interleaved, per_head, stacked, tied, transposed
     from conformance.candidates.torch_implementation import Seen, TorchImplementation
     from conformance.checkpoint import Checkpoint, load_directory
     from conformance.checks.parametrize import parametrize_with_checks
-    from conformance.errors import CandidateError, ConformanceError
+    from conformance.errors import CandidateError, ConformanceError, DependencyMissingError
     from conformance.goldens.golden import Golden, load_golden
     from conformance.goldens.own import golden_of
     from conformance.result import Result
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 # Where each public name lives; imported when first asked for, so that the command line answers without torch.
 _PUBLIC = {
     "architecture": ("Architecture",),
+    "archives": ("Archive",),
     "batch": ("Batch", "TorchBatch"),
-    "candidates.capture": ("Tap", "captured"),
+    "candidates.capture": ("Showing", "Tap", "captured"),
     "checkpoint": ("Checkpoint", "load_directory"),
-    "errors": ("CandidateError", "ConformanceError"),
+    "errors": ("CandidateError", "ConformanceError", "DependencyMissingError"),
     "goldens.golden": ("Golden", "load_golden"),
     "goldens.own": ("golden_of",),
     "candidates.layouts": ("Layout", "fused", "interleaved", "per_head", "stacked", "tied", "transposed"),
@@ -38,14 +40,17 @@ _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in name
 
 __all__ = [
     "Architecture",
+    "Archive",
     "Batch",
     "CandidateError",
     "Checkpoint",
     "ConformanceError",
+    "DependencyMissingError",
     "Golden",
     "Layout",
     "Result",
     "Seen",
+    "Showing",
     "Tap",
     "TorchBatch",
     "TorchImplementation",

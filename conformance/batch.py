@@ -114,8 +114,8 @@ class TorchBatch:
     next_sentence_label: "torch.Tensor | None"
     class_labels: "torch.Tensor | None"
 
-    def __init__(self, source: Batch, **tensors: "torch.Tensor") -> None:
-        """Hold `tensors` under their names; those that `source` omits are None."""
+    def __init__(self, source: Batch | None = None, **tensors: "torch.Tensor") -> None:
+        """Hold `tensors` under their names; those that are not given are None. Without a source there is no `numpy()`."""
         self._source = source
         for f in fields(Batch):
             setattr(self, f.name, tensors.get(f.name))
@@ -137,4 +137,6 @@ class TorchBatch:
 
     def numpy(self) -> Batch:
         """The same batch as int64 NumPy arrays."""
+        if self._source is None:
+            raise UsageError("a batch of tensors alone, as in tracing, has no arrays")
         return Batch.of({k: v.copy() for k, v in self._source.arrays().items()})

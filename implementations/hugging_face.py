@@ -1,20 +1,37 @@
-"""Hugging Face's BERT, with eager attention and with scaled-dot-product attention."""
-
-from __future__ import annotations
+"""Hugging Face's BERT: with eager attention, with scaled-dot-product attention, and compiled."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from conformance import Architecture, Checkpoint, Tap, TorchBatch, captured
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-Runner = Callable[[TorchBatch], "Iterator[tuple[str, torch.Tensor]]"]
-
+from conformance import Architecture, Checkpoint, Showing, Tap, TorchBatch, captured
 
 IGNORED = -100  # the label of a position that has none
+
+
+class BertWithHeads(nn.ModuleDict):
+    """`transformers`' BertModel under the name `bert`, and each head under Hugging Face's name for it.
+
+    (B, S) ids, mask and token types -> the last hidden state and every head's logits, by activation.
+    """
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None) -> dict[str, Tensor]:
+        """The forward pass."""
+        bert = self["bert"]
+        outputs = bert(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+        hidden, pooled = outputs.last_hidden_state, outputs.pooler_output  # (B, S, H), (B, H)
+        found = {f"encoder.layer.{len(bert.encoder.layer) - 1}.output.LayerNorm": hidden}
+        heads = dict(self["cls"].named_children()) if "cls" in self else {}
+        if "predictions" in heads:
+            found["cls.predictions.decoder"] = heads["predictions"](hidden)  # (B, S, V)
+        if "seq_relationship" in heads:
+            found["cls.seq_relationship"] = heads["seq_relationship"](pooled)  # (B, 2)
+        if "classifier" in self:
+            found["classifier"] = self["classifier"](pooled)  # (B, labels)
+        return found
 
 
 class HuggingFace:
@@ -22,11 +39,13 @@ class HuggingFace:
 
     Args:
         attention: `eager` or `sdpa`, as `attn_implementation`.
+        name: what results call it.
     """
 
-    def __init__(self, attention: str) -> None:
-        """Nothing is imported or built before `prepare`."""
+    def __init__(self, attention: str, name: str | None = None) -> None:
+        """Nothing is built before `prepare`."""
         self.attention = attention
+        self.name = name or f"hf-{attention}"
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
         """Why not, where transformers' BERT cannot be of this architecture."""
@@ -38,21 +57,22 @@ class HuggingFace:
             return "transformers' BERT has the paper's heads"
         return None
 
-    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Runner:
-        """Build the model from the checkpoint."""
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[TorchBatch], Iterator[tuple[str, Tensor]]]:
+        """Build the model from the checkpoint, and tap it."""
         model = self.module(checkpoint, device, dtype)
         return lambda batch: run(model, batch)
 
-    def module(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.ModuleDict:
-        """The module in eval mode."""
-        import torch
+    def shown(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
+        """The module with every activation that is tapped as an output."""
+        model = self.module(checkpoint, device, dtype)
+        return Showing(model, taps(model), lambda batch: losses(_logits(model, batch), batch))
 
+    def module(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> BertWithHeads:
+        """The module in eval mode."""
         return self.build(checkpoint).to(device=device, dtype=getattr(torch, dtype)).eval()
 
-    def build(self, checkpoint: Checkpoint) -> nn.ModuleDict:
+    def build(self, checkpoint: Checkpoint) -> BertWithHeads:
         """The module, float64, parameters loaded strictly."""
-        import torch
-
         a = checkpoint.architecture
         model = _with_heads(a, _config(a, self.attention)).to(torch.float64)
         state = checkpoint.state_dict("float64")
@@ -70,9 +90,7 @@ def _config(a: Architecture, attention: str) -> Any:
     return BertConfig(**{k: v for k, v in a.as_dict().items() if k not in ours}, attn_implementation=attention)
 
 
-def _with_heads(a: Architecture, config: Any) -> nn.ModuleDict:
-    """BertModel under the name `bert`, and each head under Hugging Face's name for it."""
-    from torch import nn
+def _with_heads(a: Architecture, config: Any) -> BertWithHeads:
     from transformers import BertModel
     from transformers.models.bert.modeling_bert import BertLMPredictionHead
 
@@ -86,7 +104,7 @@ def _with_heads(a: Architecture, config: Any) -> nn.ModuleDict:
         parts["cls"] = nn.ModuleDict(heads)
     if "classification" in a.heads:
         parts["classifier"] = nn.Linear(a.hidden_size, a.num_labels)
-    return nn.ModuleDict(parts)
+    return BertWithHeads(parts)
 
 
 def taps(model: nn.Module) -> dict[str, Tap]:
@@ -117,42 +135,60 @@ def taps(model: nn.Module) -> dict[str, Tap]:
     return found
 
 
-def run(model: nn.ModuleDict, batch: TorchBatch) -> Iterator[tuple[str, torch.Tensor]]:
+def run(model: nn.Module, batch: TorchBatch) -> Iterator[tuple[str, Tensor]]:
     """The forward pass, its interior activations, and the losses of the labels that the batch has."""
-
-    def forward() -> dict[str, torch.Tensor]:
-        outputs = model["bert"](batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids)
-        heads = dict(model["cls"].named_children()) if "cls" in model else {}
-        losses = {}
-        if "predictions" in heads:
-            tokens = heads["predictions"](outputs.last_hidden_state)
-            losses["cls.predictions.loss"] = _loss(tokens, batch.labels)
-        if "seq_relationship" in heads:
-            pairs = heads["seq_relationship"](outputs.pooler_output)
-            losses["cls.seq_relationship.loss"] = _loss(pairs, batch.next_sentence_label)
-        if "classifier" in model:
-            losses["classifier.loss"] = _loss(model["classifier"](outputs.pooler_output), batch.class_labels)
-        return _with_total({name: loss for name, loss in losses.items() if loss is not None})
-
-    return captured(model, taps(model), forward)
+    return captured(model, taps(model), lambda: losses(_logits(model, batch), batch))
 
 
-def _loss(logits: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor | None:
-    """Mean cross entropy, as Hugging Face's heads compute it; None without labels."""
-    from torch.nn.functional import cross_entropy
+def _logits(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = model(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    return found
 
-    if labels is None or bool((labels == IGNORED).all()):
+
+def losses(logits: dict[str, Tensor], batch: TorchBatch) -> dict[str, Tensor]:
+    """The losses of the labels that the batch has, and the sum of the two pre-training losses where there are both."""
+    labels = {
+        "cls.predictions.decoder": ("cls.predictions.loss", batch.labels),
+        "cls.seq_relationship": ("cls.seq_relationship.loss", batch.next_sentence_label),
+        "classifier": ("classifier.loss", batch.class_labels),
+    }
+    found = {name: loss for head, (name, given) in labels.items() if (loss := _loss(logits.get(head), given)) is not None}
+    pretraining = [loss for name, loss in found.items() if name.startswith("cls.")]
+    return {**found, "cls.loss": pretraining[0] + pretraining[1]} if len(pretraining) == 2 else found
+
+
+def _loss(logits: Tensor | None, labels: Tensor | None) -> Tensor | None:
+    """Mean cross entropy, as Hugging Face's heads compute it; None without a head or without labels."""
+    if logits is None or labels is None or bool((labels == IGNORED).all()):
         return None
     return cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED)
 
 
-def _with_total(losses: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """In the order of computation, and the sum of the two pre-training losses where there are both."""
-    pretraining = [loss for name, loss in losses.items() if name.startswith("cls.")]
-    if len(pretraining) < 2:
-        return losses
-    return {**losses, "cls.loss": pretraining[0] + pretraining[1]}
+class Compiled(HuggingFace):
+    """The same through `torch.compile`; of what runs inside its kernels nothing but the outputs is seen."""
+
+    def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
+        """As the others; and a C++ compiler must be there."""
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
+        try:
+            get_cpp_compiler()
+        except Exception:
+            return "torch.compile needs a C++ compiler"
+        return super().supports(architecture, device, dtype)
+
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[TorchBatch], Iterator[tuple[str, Tensor]]]:
+        """Compiled at the first call, for every length and batch size."""
+        model = torch.compile(self.module(checkpoint, device, dtype), dynamic=True)
+
+        def runner(batch: TorchBatch) -> Iterator[tuple[str, Tensor]]:
+            with torch.no_grad():
+                logits = _logits(model, batch)
+                return iter({**logits, **losses(logits, batch)}.items())
+
+        return runner
 
 
 hf_eager = HuggingFace("eager")
 hf_sdpa = HuggingFace("sdpa")
+hf_compiled = Compiled("sdpa", "hf-compiled")

@@ -3,8 +3,6 @@
 The module tree prints as the exercise has it. Every component can be used, and tested, by itself.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -51,12 +49,13 @@ class PureSelfAttentionLayer(nn.Module):
         value = self._heads(self.project_value(hidden))  # (B, h, S, d)
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (B, h, S, S)
         if mask is not None:
-            scores = scores.masked_fill(mask[:, None, None, :] == 0, torch.finfo(scores.dtype).min)
+            lowest = scores.new_full((), -math.inf).nan_to_num()  # the lowest finite number of the format
+            scores = torch.where(mask[:, None, None, :] == 0, lowest, scores)
         attended = self.dropout(scores.softmax(-1)) @ value  # (B, h, S, d)
         return attended.transpose(1, 2).flatten(2)  # (B, S, H)
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:-1], self.num_heads, -1).transpose(1, 2)
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
 class SelfAttentionLayer(nn.Module):

@@ -29,6 +29,11 @@ def fields_of(names: Sequence[str], given: Sequence[str] = ()) -> list[str]:
     return fields
 
 
+def is_field(name: str) -> bool:
+    """Whether a name says which array it is."""
+    return _field(name) is not None
+
+
 def _field(name: str) -> str | None:
     name = name.removeprefix("l_").split(".")[0].lower()
     return next((field for field, aliases in ALIASES.items() if name == field or name in aliases), None)

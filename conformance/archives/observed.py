@@ -49,9 +49,3 @@ def outputs_by_shape(
             shape = rows[name].shape(size, length, architecture.num_attention_heads)
             alike = [v for v in values if tuple(v.shape) == shape]
             yield from ((name, value) for value in alike[:1] if len(alike) == 1)
-
-
-def by_order(found: Mapping[str, Value], architecture: Architecture) -> Iterator[tuple[str, Value]]:
-    """In the order of computation."""
-    order = {name: i for i, name in enumerate(table(architecture))}
-    return iter(sorted(found.items(), key=lambda item: order[item[0]]))

@@ -1,8 +1,7 @@
-"""An ONNX model in ONNX Runtime: a copy of its graph gives every value that is an activation as a further output."""
+"""An ONNX model in ONNX Runtime: the values in question become outputs of a copy of its graph."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,108 +10,90 @@ import torch
 
 from conformance.archives.graph import Constant, Graph, Node, kind_of
 from conformance.archives.inputs import fields_of
-from conformance.archives.locate import located
-from conformance.archives.observed import activations, by_order, outputs_by_shape
-from conformance.archives.parameters import reason_against, recognised
-from conformance.architecture import Architecture
-from conformance.checkpoint import Checkpoint
 from conformance.errors import CandidateError, DependencyMissingError
-from conformance.numerics.formats import Array, format_named
 
 INSTALL = "pip install 'bert-conformance[onnx]'"
 
 
-@dataclass(frozen=True)
-class OnnxArchive:
-    """An `.onnx` file, run by ONNX Runtime on the CPU as it is by default.
+def opened(path: Path, device: str, inputs: Sequence[str]) -> "OnnxModel | str":
+    """The model in a file, or why it cannot run there.
 
-    Attributes:
-        path: the file.
-        inputs: which of a batch's arrays its inputs are, in order, where their names do not say.
+    Raises:
+        CandidateError: it cannot be loaded, or its inputs cannot be told apart.
+        DependencyMissingError: ONNX or ONNX Runtime is not installed.
     """
-
-    path: Path | str
-    inputs: Sequence[str] = ()
-
-    @property
-    def name(self) -> str:
-        """What results call it."""
-        return Path(self.path).name
-
-    def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
-        """Why not, where its tensors are of another format or network; ONNX Runtime runs on the CPU here."""
-        if torch.device(device).type != "cpu":
-            return "ONNX Runtime is run on the CPU here"
-        return reason_against(_constants(_loaded(self.path)).values(), architecture, dtype)
-
-    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[Any], Iterator[tuple[str, Any]]]:
-        """A runner.
-
-        Raises:
-            CandidateError: its inputs cannot be told apart.
-            DependencyMissingError: ONNX or ONNX Runtime is not installed.
-        """
-        model = _loaded(self.path)
-        names = [i.name for i in model.graph.input if i.name not in {t.name for t in model.graph.initializer}]
-        fields = dict(zip(names, fields_of(names, self.inputs), strict=True))
-        constants, a = _constants(model), checkpoint.architecture
-        locations = located(Graph(list(_nodes(model)), constants), recognised(constants, checkpoint, format_named(dtype)), a)
-        made = {o for node in model.graph.node for o in node.output}
-        outputs = [o.name for o in model.graph.output]
-        inner = [v for v in dict.fromkeys(v for vs in locations.values() for v in vs) if v in made and v not in outputs]
-        own, shown = _session(model, ()), _session(model, inner)
-
-        def run(batch: Any) -> Iterator[tuple[str, Any]]:
-            """Interior activations of the graph that shows them, outputs as the model gives them."""
-            given = batch.filled()
-            feed = {name: _as_declared(getattr(given, field), own, name) for name, field in fields.items()}
-            size, length = given.input_ids.shape
-            values = dict(zip(inner, shown.run(inner, feed), strict=True)) if inner else {}
-            results = own.run(outputs, feed)
-            values |= dict(zip(outputs, results, strict=True))
-            found = dict(activations(locations, values, a, size, length))
-            found |= dict(outputs_by_shape(results, found, a, size, length))
-            return by_order(found, a)
-
-        return run
-
-
-def _loaded(path: Path | str) -> Any:
+    if torch.device(device).type != "cpu":
+        return "ONNX Runtime is run on the CPU here"
     try:
         import onnx
         import onnxruntime  # noqa: F401
     except ImportError as error:
-        raise DependencyMissingError(f"ONNX models need {error.name}: {INSTALL}") from error
+        raise DependencyMissingError(f"an ONNX model needs {error.name}: {INSTALL}") from error
     try:
-        return onnx.load(str(path))
+        model = onnx.load(str(path))
     except Exception as error:  # protobuf's errors are many
         raise CandidateError(f"{path} is no ONNX model that can be loaded: {error}") from error
+    return OnnxModel(model, inputs)
 
 
-def _session(model: Any, more: Sequence[str]) -> Any:
-    """A session of the model with further outputs."""
-    import onnx
-    import onnxruntime
+class OnnxModel:
+    """A loaded model, run as ONNX Runtime does by default."""
 
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in more)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3
-    return onnxruntime.InferenceSession(copy.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    labels: Mapping[str, str]
+
+    def __init__(self, model: Any, inputs: Sequence[str]) -> None:
+        """`inputs` are the arrays that it takes, where its inputs' names do not say which they are."""
+        self._model = model
+        held = {t.name for t in model.graph.initializer}
+        self._taken = [i.name for i in model.graph.input if i.name not in held]
+        self.fields = fields_of(self._taken, inputs)
+        self.outputs = [o.name for o in model.graph.output]
+        self.labels = {name: name for name in self.outputs}
+        self._session = lru_cache(self._opened)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """ONNX's operations."""
+        return Graph(list(_nodes(self._model)), _constants(self._model))
+
+    def run(self, arrays: Sequence[torch.Tensor]) -> Sequence[Any]:
+        """The model as it is."""
+        return list(self._session(()).run(self.outputs, self._feed(arrays)))
+
+    def watch(self, arrays: Sequence[torch.Tensor], values: Sequence[str]) -> Mapping[str, Any]:
+        """The copy that gives these values."""
+        made = {o for node in self._model.graph.node for o in node.output}
+        names = [v for v in values if v in made]
+        session = self._session(tuple(n for n in names if n not in self.outputs))
+        return dict(zip(names, session.run(names, self._feed(arrays)), strict=True))
+
+    def _opened(self, more: tuple[str, ...]) -> Any:
+        """A session of the model with further outputs."""
+        import onnx
+        import onnxruntime
+
+        copy = onnx.ModelProto()
+        copy.CopyFrom(self._model)
+        copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in more)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 4  # what goes wrong is raised as well
+        return onnxruntime.InferenceSession(copy.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+    def _feed(self, arrays: Sequence[torch.Tensor]) -> dict[str, Any]:
+        declared = {i.name: i for i in self._session(()).get_inputs()}
+        return {name: _as_declared(array, declared[name]) for name, array in zip(self._taken, arrays, strict=True)}
 
 
 _INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
 
 
-def _as_declared(array: torch.Tensor, session: Any, name: str) -> Any:
+def _as_declared(array: torch.Tensor, declared: Any) -> Any:
     """In the integers that the model declares; `CandidateError` where it declares sizes that the batch has not."""
-    declared = next(i for i in session.get_inputs() if i.name == name)
-    fixed = [(d, n) for d, n in zip(declared.shape, array.shape, strict=False) if isinstance(d, int) and d != n]
-    if fixed:
+    if any(isinstance(size, int) and size != found for size, found in zip(declared.shape, array.shape, strict=False)):
         raise CandidateError(
-            f"its input {name} is declared as {declared.shape}, and the batch is {tuple(array.shape)}: sizes are baked into the model"
+            f"sizes are baked into it: its input {declared.name} is declared as {declared.shape}, and the batch is "
+            f"{list(array.shape)}"
         )
     return array.numpy().astype(_INTEGERS.get(declared.type, np.int64))
 
@@ -121,13 +102,9 @@ def _constants(model: Any) -> dict[str, Constant]:
     import onnx
 
     tensors = {t.name: t for t in model.graph.initializer}
-    tensors |= {
-        n.output[0]: a.t for n in model.graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"
-    }
-    formats = {
-        onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.DOUBLE: "float64", onnx.TensorProto.FLOAT16: "float16",
-        onnx.TensorProto.BFLOAT16: "bfloat16",
-    }  # fmt: skip
+    tensors |= {n.output[0]: a.t for n in model.graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"}
+    kinds = onnx.TensorProto
+    formats = {kinds.FLOAT: "float32", kinds.DOUBLE: "float64", kinds.FLOAT16: "float16", kinds.BFLOAT16: "bfloat16"}
     return {
         name: Constant(name, tuple(t.dims), partial(_float64, t), formats[t.data_type])
         for name, t in tensors.items()
@@ -135,7 +112,7 @@ def _constants(model: Any) -> dict[str, Constant]:
     }
 
 
-def _float64(tensor: Any) -> Array:
+def _float64(tensor: Any) -> Any:
     from onnx import numpy_helper
 
     return np.asarray(numpy_helper.to_array(tensor), np.float64)

@@ -41,11 +41,13 @@ def _by_name(constant: Constant, shapes: Mapping[str, tuple[int, ...]]) -> str |
 
 
 def reason_against(constants: Iterable[Constant], a: Architecture, dtype: str) -> str | None:
-    """Why a program that holds these tensors cannot be of that network in that format."""
+    """Why a program that holds these tensors cannot be of that network in that format: it lacks one of its tables, or is of another."""
     matrices = [c for c in constants if len(c.shape) == 2]
-    words = (a.vocab_size, a.hidden_size)
-    if not any(c.shape in (words, words[::-1]) for c in matrices):
-        return f"it holds no tensor of the shape of the word embeddings, {words}: it is of another checkpoint"
+    held, shapes = {c.shape for c in matrices}, parameter_shapes(a)
+    tables = [next(iter(row.parameters.values())) for row in table(a).values() if row.kind.endswith("lookup")]
+    for name in tables:
+        if shapes[name] not in held and shapes[name][::-1] not in held:
+            return f"it is of another checkpoint: it holds no tensor of the shape of {name}, {shapes[name]}"
     formats = {c.format for c in matrices}
     return None if dtype in formats else f"it holds {', '.join(sorted(formats))}"
 

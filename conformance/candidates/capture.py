@@ -10,13 +10,14 @@ import contextvars
 import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from conformance.batch import TorchBatch
 from conformance.errors import CandidateError
 
 DEPTH = 2  # activations in flight: one being judged, one waiting.
@@ -96,6 +97,33 @@ def captured(
     finally:
         stop.set()
         worker.join()
+
+
+class Showing(nn.Module):
+    """A module whose forward pass returns its activations by name: to be traced or exported with its interior as outputs.
+
+    (B, S) ids, mask and token types -> what `forward`, given a batch of them, makes at the taps, then what it returns by name.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        taps: Mapping[str, Tap],
+        forward: Callable[[TorchBatch], Mapping[str, Any] | None],
+        shown: Callable[[str, torch.Tensor], Iterable[tuple[str, torch.Tensor]]] = lambda name, tensor: [(name, tensor)],
+    ) -> None:
+        """`shown` may tell several activations of what a tap gives."""
+        super().__init__()
+        self.module, self._taps, self._forward, self._shown = module, dict(taps), forward, shown
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Every activation, in the order of computation."""
+        found: dict[str, torch.Tensor] = {}
+        batch = TorchBatch(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+        modules = dict(self.module.named_modules(remove_duplicate=False))
+        with _hooked(modules, self._taps, lambda item: found.update(self._shown(*item))):
+            returned = self._forward(batch)
+        return {**found, **(returned or {})}
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Protocol
 
 from conformance.errors import ConformanceError, UnknownNameError, UsageError
@@ -85,7 +86,7 @@ def _described(entry: metadata.EntryPoint) -> Registered:
 
 
 def load(name: str) -> Implementation:
-    """The implementation registered as `name`, or the object at `package.module:object`.
+    """The implementation registered as `name`, the exported program in the file `name`, or the object at `package.module:object`.
 
     Raises:
         UnknownNameError: nothing of that name, with the nearest names that there are.
@@ -96,16 +97,27 @@ def load(name: str) -> Implementation:
         described = _described(entries[name])
         return _imported(entries[name].load, f"{name} ({described.distribution} {described.version}, {described.origin})")
     require_known(name)
-    return _imported(lambda: _resolve(name), name)
+    return _imported(lambda: _archive(name) if _is_file(name) else _resolve(name), name)
 
 
 def require_known(name: str) -> None:
     """Raise `UnknownNameError` for a name that nothing is registered under; imports nothing."""
     entries = _entry_points()
-    if name not in entries and ":" not in name:
+    if name not in entries and ":" not in name and not _is_file(name):
         near = get_close_matches(name, entries, 3)
         hint = f"; did you mean {' or '.join(near)}?" if near else f"; registered are {', '.join(entries) or 'none'}"
         raise UnknownNameError(f"no implementation {name!r}{hint}")
+
+
+def _is_file(name: str) -> bool:
+    return Path(name).is_file()
+
+
+def _archive(name: str) -> Any:
+    """An exported program; loading one may run its code, which happens to what the user names alone."""
+    from conformance.archives import Archive
+
+    return Archive(Path(name))
 
 
 def _resolve(name: str) -> Any:
@@ -130,7 +142,7 @@ def _resolve(name: str) -> Any:
 def _imported(importer: Callable[[], Any], label: str) -> Implementation:
     try:
         found = importer()
-    except UnknownNameError:
+    except UsageError:
         raise
     except Exception as error:
         raise PluginError(f"{label} could not be imported: {error}\n{traceback.format_exc()}") from error

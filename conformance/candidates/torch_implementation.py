@@ -27,12 +27,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from conformance.activations import parameter_shapes, table
+from conformance.activations import outputs, parameter_shapes, table
 from conformance.architecture import HEADS, Architecture
-from conformance.candidates.capture import Tap, captured
+from conformance.candidates.capture import Showing, Tap, captured
 from conformance.candidates.layouts import LAYER, Layout, expanded, plain
 from conformance.checkpoint import Checkpoint
 from conformance.errors import CandidateError
+
+
+Show = Callable[[str, torch.Tensor], list[tuple[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -100,22 +103,33 @@ class TorchImplementation:
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[Any], Iterator[tuple[str, Any]]]:
         """Build the module, load it and tap it; `CandidateError` lists all that the two tables get wrong."""
-        module = self.module(checkpoint, device, dtype)
-        taps, seen = self.taps(module, checkpoint.architecture)
+        module, taps, show = self._tapped(checkpoint, device, dtype)
 
         def runner(batch: Any) -> Iterator[tuple[str, Any]]:
-            def forward() -> dict[str, Any]:
-                returned = self.call(module, batch)
-                found = dict(returned) if isinstance(returned, Mapping) else {}
-                late = [n for n in found if str(n).startswith("encoder.layer.")]
-                if late:
-                    raise CandidateError(f"`call` returns {late[0]} after the whole pass, too late to be judged by layer; tap it")
-                return found
-
-            for key, tensor in captured(module, taps, forward):
-                yield from (seen.get(key) or Seen.of(key)).show(tensor)
+            for key, tensor in captured(module, taps, lambda: self._called(module, batch, checkpoint.architecture)):
+                yield from show(key, tensor)
 
         return runner
+
+    def shown(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
+        """The module with every activation that is tapped as an output: to be traced or exported."""
+        module, taps, show = self._tapped(checkpoint, device, dtype)
+        return Showing(module, taps, lambda batch: self._called(module, batch, checkpoint.architecture), show)
+
+    def _tapped(self, checkpoint: Checkpoint, device: str, dtype: str) -> tuple[nn.Module, dict[str, Tap], Show]:
+        """The module, its taps, and what is shown of what a tap gives."""
+        module = self.module(checkpoint, device, dtype)
+        taps, seen = self.taps(module, checkpoint.architecture)
+        return module, taps, lambda key, tensor: (seen.get(key) or Seen.of(key)).show(tensor)
+
+    def _called(self, module: nn.Module, batch: Any, a: Architecture) -> dict[str, Any]:
+        """What `call` returns by name; `CandidateError` for what comes too late."""
+        returned = self.call(module, batch)
+        found = dict(returned) if isinstance(returned, Mapping) else {}
+        late = [n for n in found if str(n).startswith("encoder.layer.") and n not in outputs(a)]
+        if late:
+            raise CandidateError(f"`call` returns {late[0]} after the whole pass, too late to be judged by layer; tap it")
+        return found
 
     def module(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
         """The module, built and loaded, in eval mode; `CandidateError` lists all that the table of parameters gets wrong."""

@@ -1,0 +1,105 @@
+"""Exported programs as candidates: a TorchScript archive, an exported program, an ONNX model.
+
+Python's hooks never fire in them. Their interior activations are values of their graphs, found by the parameters of the checkpoint
+(`conformance.archives.locate`). To look at them may change how a runtime fuses its operations, so the program as it is, of which
+only the outputs are seen, is a candidate too: `Archive.unobserved`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from conformance.activations import outputs, table
+from conformance.archives.locate import located
+from conformance.archives.observed import activations, outputs_by_shape
+from conformance.archives.parameters import reason_against, recognised
+from conformance.archives.program import Program
+from conformance.architecture import Architecture
+from conformance.checkpoint import Checkpoint
+from conformance.errors import UsageError
+from conformance.numerics.formats import format_named
+
+READERS = {".pt": "torchscript", ".pth": "torchscript", ".ts": "torchscript", ".pt2": "exported", ".onnx": "onnx"}
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An exported program in a file. Loading a TorchScript archive runs its code: give one that you trust.
+
+    Attributes:
+        path: the file; its suffix says of which kind it is.
+        inputs: which of a batch's arrays its inputs are, in order, where their names do not say: `input_ids`, `attention_mask`,
+            `token_type_ids`.
+        observed: whether interior activations are looked at.
+    """
+
+    path: Path | str
+    inputs: Sequence[str] = ()
+    observed: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what is of no known kind; raises `UsageError`."""
+        if Path(self.path).suffix not in READERS:
+            raise UsageError(f"{self.path}: no exported program that can be read; by their suffixes these can: {', '.join(READERS)}")
+
+    @property
+    def name(self) -> str:
+        """What results call it."""
+        return Path(self.path).name
+
+    @property
+    def unobserved(self) -> "Archive":
+        """The program as it is, its outputs alone."""
+        return replace(self, observed=False)
+
+    def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
+        """Why not, where it is of another network or format, or cannot run there."""
+        program = self._opened(device)
+        return program if isinstance(program, str) else reason_against(program.graph.constants.values(), architecture, dtype)
+
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[Any], Iterator[tuple[str, Any]]]:
+        """A runner.
+
+        Raises:
+            CandidateError: it cannot be loaded, or its inputs cannot be told apart.
+            DependencyMissingError: what runs it is not installed.
+        """
+        program = self._opened(device)
+        assert not isinstance(program, str)
+        return _Runner(program, checkpoint, dtype, self.observed)
+
+    def _opened(self, device: str) -> Program | str:
+        path = Path(self.path)
+        reader = import_module(f"conformance.archives.{READERS[path.suffix]}")
+        return reader.opened(path, device, self.inputs)  # type: ignore[no-any-return]
+
+
+class _Runner:
+    """Runs a program and tells its activations."""
+
+    def __init__(self, program: Program, checkpoint: Checkpoint, dtype: str, observed: bool) -> None:
+        self._program, self._architecture, self._observed = program, checkpoint.architecture, observed
+        parameters = recognised(program.graph.constants, checkpoint, format_named(dtype))
+        rows = table(checkpoint.architecture)
+        told = {(label,): (value,) for value, label in program.labels.items() if label in rows}
+        self._locations = {**located(program.graph, parameters, checkpoint.architecture), **told}
+
+    def __call__(self, batch: Any) -> Iterator[tuple[str, Any]]:
+        given = batch.filled()
+        arrays = [getattr(given, field) for field in self._program.fields]
+        values = self._values(arrays)
+        a, (size, length) = self._architecture, given.input_ids.shape
+        found = dict(activations(self._locations, values, a, size, length))
+        results = [values[name] for name in self._program.outputs if name in values]
+        found |= dict(outputs_by_shape(results, found, a, size, length))
+        shown = found if self._observed else {n: found[n] for n in outputs(a) if n in found}
+        order = {name: i for i, name in enumerate(table(a))}
+        return iter(sorted(shown.items(), key=lambda item: order[item[0]]))
+
+    def _values(self, arrays: Sequence[Any]) -> Mapping[str, Any]:
+        if not self._observed:
+            return dict(zip(self._program.outputs, self._program.run(arrays), strict=True))
+        wanted = [value for candidates in self._locations.values() for value in candidates]
+        return self._program.watch(arrays, list(dict.fromkeys([*wanted, *self._program.outputs])))

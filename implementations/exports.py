@@ -1,0 +1,123 @@
+"""The other candidates as people ship them: traced, scripted, exported, in ONNX. Each is written to a file and read back."""
+
+import logging
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from conformance import Architecture, Archive, Checkpoint, DependencyMissingError, TorchBatch
+from implementations.demystified import demystified
+from implementations.hugging_face import hf_eager, hf_sdpa
+from implementations.inner_workings import inner_workings
+from implementations.making_bert import making_bert
+
+Example = tuple[Tensor, Tensor, Tensor]  # ids, mask, token types: what an exporter runs the module on
+Write = Callable[[nn.Module, Example, Path], None]
+
+
+@dataclass(frozen=True)
+class Export:
+    """A candidate's module, written to a file by an exporter and read back.
+
+    Attributes:
+        name: what results call it.
+        of: the candidate.
+        write: the exporter.
+        suffix: of the file.
+        interior: whether every activation is made an output; else those inside are found in the graph.
+        formats: those that it can be run in.
+        observed: whether interior activations are looked at.
+    """
+
+    name: str
+    of: Any
+    write: Write
+    suffix: str
+    interior: bool = False
+    formats: tuple[str, ...] = ("float64", "float32", "bfloat16", "float16")
+    observed: bool = True
+
+    @property
+    def unobserved(self) -> "Export":
+        """The file as it is, its outputs alone."""
+        return replace(self, observed=False)
+
+    def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
+        """As the candidate does, where files are written: on the CPU."""
+        if torch.device(device).type != "cpu":
+            return "it is exported for the CPU"
+        if dtype not in self.formats:
+            return f"what runs it has no kernels for all of BERT in {dtype}"
+        reason: str | None = self.of.supports(architecture, device, dtype)
+        return reason
+
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[TorchBatch], Iterator[tuple[str, Any]]]:
+        """Write it and read it."""
+        module = (self.of.shown if self.interior else self.of.module)(checkpoint, device, dtype)
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is deprecated, and of what tracing cannot follow
+            path = Path(folder) / f"{self.name}{self.suffix}"
+            self.write(module, example(checkpoint.architecture), path)
+            return Archive(path, observed=self.observed).prepare(checkpoint, device, dtype)
+
+
+def example(a: Architecture) -> Example:
+    """Ids, mask and token types, (3, S), of sizes that no batch of a golden has."""
+    length = min(7, a.max_position_embeddings)
+    ids = torch.arange(3 * length).reshape(3, length) % a.vocab_size
+    mask = torch.ones_like(ids)
+    mask[1, -2:] = 0
+    return ids, mask, torch.zeros_like(ids)
+
+
+def traced(module: nn.Module, example: Example, path: Path) -> None:
+    """By `torch.jit.trace`."""
+    torch.jit.trace(module, example, strict=False).save(str(path))
+
+
+def scripted(module: nn.Module, example: Example, path: Path) -> None:
+    """By `torch.jit.script`: the source is compiled, not a run of it."""
+    torch.jit.script(module).save(str(path))
+
+
+def frozen(module: nn.Module, example: Example, path: Path) -> None:
+    """Scripted, and its parameters made nameless constants."""
+    torch.jit.freeze(torch.jit.script(module.eval())).save(str(path))
+
+
+def exported(module: nn.Module, example: Example, path: Path) -> None:
+    """By `torch.export`, for every batch size and length."""
+    torch.export.save(torch.export.export(module, example, dynamic_shapes=_any_size()), path)
+
+
+def onnx(module: nn.Module, example: Example, path: Path) -> None:
+    """By torch's ONNX exporter, for every batch size and length."""
+    missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
+    if missing:
+        raise DependencyMissingError(f"ONNX needs {', '.join(missing)}: pip install 'bert-conformance[onnx]'")
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of what else is not installed
+    torch.onnx.export(module, example, path, dynamo=True, dynamic_shapes=_any_size(), verbose=False)
+
+
+def _any_size() -> dict[str, Any]:
+    axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    return dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), axes)
+
+
+making_bert_traced = Export("making-bert-traced", making_bert, traced, ".pt", interior=True)
+making_bert_scripted = Export("making-bert-scripted", making_bert, scripted, ".pt")
+inner_workings_traced = Export("inner-workings-traced", inner_workings, traced, ".pt", interior=True)
+inner_workings_scripted = Export("inner-workings-scripted", inner_workings, frozen, ".pt")
+demystified_traced = Export("demystified-traced", demystified, traced, ".pt", interior=True)
+demystified_scripted = Export("demystified-scripted", demystified, scripted, ".pt")
+hf_traced = Export("hf-traced", hf_eager, traced, ".pt", interior=True)
+hf_exported = Export("hf-exported", hf_sdpa, exported, ".pt2")
+hf_onnx = Export("hf-onnx", hf_sdpa, onnx, ".onnx", formats=("float32",))

@@ -1,0 +1,125 @@
+"""`torch.nn.TransformerEncoder` with BERT's weights: as it is, and on its fast path, which nobody can look into.
+
+On the fast path (inference, no hooks) a layer is one fused kernel, and a batch that is padded on the right is a nested tensor without
+its padding, so padded positions come out as zeros.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from conformance import Architecture, Tap, TorchBatch, TorchImplementation, fused
+
+ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}  # those that a fast path knows
+
+
+class BertEmbeddings(nn.Module):
+    """LayerNorm(word + token type + position): (B, S), (B, S) -> (B, S, H)."""
+
+    def __init__(self, a: Architecture) -> None:
+        super().__init__()
+        self.word = nn.Embedding(a.vocab_size, a.hidden_size)
+        self.position = nn.Embedding(a.max_position_embeddings, a.hidden_size)
+        self.token_type = nn.Embedding(a.type_vocab_size, a.hidden_size)
+        self.norm = nn.LayerNorm(a.hidden_size, a.layer_norm_eps)
+
+    def forward(self, ids: Tensor, types: Tensor) -> Tensor:
+        positions = torch.arange(ids.shape[1], device=ids.device)  # (S,)
+        return self.norm(self.word(ids) + self.token_type(types) + self.position(positions))
+
+
+class BertOfTorch(nn.Module):
+    """Embeddings, then torch's own encoder, norms after residuals: (B, S) ids, token types, mask -> (B, S, H)."""
+
+    def __init__(self, a: Architecture) -> None:
+        super().__init__()
+        self.embeddings = BertEmbeddings(a)
+        layer = nn.TransformerEncoderLayer(
+            a.hidden_size, a.num_attention_heads, a.intermediate_size, activation=ACTIVATION_FUNCTIONS[a.hidden_act],
+            layer_norm_eps=a.layer_norm_eps, batch_first=True,
+        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # why nested tensors are not used, where they are not
+            self.encoder = nn.TransformerEncoder(layer, a.num_hidden_layers)
+
+    def forward(self, ids: Tensor, types: Tensor, mask: Tensor) -> Tensor:
+        hidden = self.embeddings(ids, types)  # (B, S, H)
+        return self.encoder(hidden, src_key_padding_mask=mask == 0)
+
+
+def call(model: BertOfTorch, batch: TorchBatch) -> dict[str, Tensor]:
+    """With what a check omits filled in: the last hidden state."""
+    given = batch.filled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nested tensors are a prototype
+        hidden = model(given.input_ids, given.token_type_ids, given.attention_mask)
+    return {f"encoder.layer.{len(model.encoder.layers) - 1}.output.LayerNorm": hidden}
+
+
+def supported(a: Architecture, device: str, dtype: str) -> str | None:
+    """Why not, where torch's encoder cannot be of this architecture."""
+    if a.hidden_act not in ACTIVATION_FUNCTIONS:
+        return f"torch's encoder is given {' or '.join(ACTIVATION_FUNCTIONS)}, not {a.hidden_act}"
+    if a.position_embedding_type != "absolute" or not a.embedding_norm or a.shared_layer_norm or not a.num_hidden_layers:
+        return "it is built with learned positions, a norm at the embeddings and at each residual, and a layer at least"
+    return None
+
+
+_LAYER, _THEIRS = "encoder.layers.{layer}", "bert.encoder.layer.{layer}"
+_SELF = [f"{_THEIRS}.attention.self.{part}" for part in ("query", "key", "value")]
+_MODULES = {
+    "self_attn.out_proj": "attention.output.dense",
+    "norm1": "attention.output.LayerNorm",
+    "linear1": "intermediate.dense",
+    "linear2": "output.dense",
+    "norm2": "output.LayerNorm",
+}
+_EMBEDDINGS = {
+    "embeddings.word": "embeddings.word_embeddings",
+    "embeddings.position": "embeddings.position_embeddings",
+    "embeddings.token_type": "embeddings.token_type_embeddings",
+}
+
+PARAMETERS = {
+    **{f"{ours}.weight": f"bert.{theirs}.weight" for ours, theirs in _EMBEDDINGS.items()},
+    **{f"embeddings.norm.{part}": f"bert.embeddings.LayerNorm.{part}" for part in ("weight", "bias")},
+    **{f"{_LAYER}.self_attn.in_proj_{part}": fused(*(f"{name}.{part}" for name in _SELF)) for part in ("weight", "bias")},
+    **{f"{_LAYER}.{ours}.{part}": f"{_THEIRS}.{theirs}.{part}" for ours, theirs in _MODULES.items() for part in ("weight", "bias")},
+}
+
+_OWN = "encoder.layer.{layer}"
+
+SEEN_FROM_OUTSIDE: dict[str | Tap, str] = {**_EMBEDDINGS, "embeddings.norm": "embeddings.LayerNorm"}
+
+INSIDE: dict[str | Tap, str] = {
+    **SEEN_FROM_OUTSIDE,
+    f"{_LAYER}.self_attn": f"{_OWN}.attention.output.dense",
+    f"{_LAYER}.dropout1": f"{_OWN}.attention.output.dropout",
+    f"{_LAYER}.norm1": f"{_OWN}.attention.output.LayerNorm",
+    f"{_LAYER}.linear1": f"{_OWN}.intermediate.dense",
+    Tap(f"{_LAYER}.dropout", "input"): f"{_OWN}.intermediate.intermediate_act_fn",
+    f"{_LAYER}.linear2": f"{_OWN}.output.dense",
+    f"{_LAYER}.dropout2": f"{_OWN}.output.dropout",
+    f"{_LAYER}.norm2": f"{_OWN}.output.LayerNorm",
+}
+
+
+def _call_alone(model: BertOfTorch, batch: TorchBatch) -> None:
+    """What it gives is what its last norm gives, which is tapped."""
+    call(model, batch)
+
+
+torch_encoder = TorchImplementation(
+    build=BertOfTorch,
+    parameters=PARAMETERS,
+    activations=INSIDE,  # the hooks of which keep it off the fast path
+    call=_call_alone,
+    unused=("bert.pooler.*", "cls.*", "classifier.*"),
+    supported=supported,
+    name="torch-encoder",
+)
+torch_encoder_fast = replace(torch_encoder, activations=SEEN_FROM_OUTSIDE, call=call, name="torch-encoder-fast")
