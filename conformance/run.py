@@ -80,7 +80,7 @@ def _run(
         verdicts += settle(judged)
     if all(ending.outcome == "pass" for ending in endings.values()):
         verdicts[:] = told_apart(verdicts, network, case.dtype, partial(_again, network, runner, case))
-    return _together(endings, verdicts)
+    return _together(endings, verdicts, golden.batches)
 
 
 def _again(network: Network, runner: Runner, case: Case, batch: Batch) -> Sequence[Verdict]:
@@ -108,19 +108,30 @@ def _batch(label: str, batch: Batch, judge: Judge, runner: Runner, case: Case, r
     return Ending("pass")
 
 
-def _together(endings: Mapping[str, Ending], verdicts: Sequence[Verdict]) -> Ending:
+def _together(endings: Mapping[str, Ending], verdicts: Sequence[Verdict], batches: Mapping[str, Batch]) -> Ending:
     """The gravest of the batches' endings; where all of them ran to their end, whether an activation fails."""
     batch, worst = max(endings.items(), key=lambda item: item[1].rank)
     if worst.outcome != "pass":
         where = f"batch {batch}: " if len(endings) > 1 else ""
         others = sum(e.outcome == worst.outcome for e in endings.values()) - 1
         more = f" (and {others} more batches)" if others else ""
-        return replace(worst, reason=f"{where}{worst.reason}{more}")
+        return replace(worst, reason=f"{where}{_baked(endings, batches)}{worst.reason}{more}")
     failed = [v for v in verdicts if v.outcome == "fail"]
     if failed:
         judged = sum(v.outcome in ("pass", "fail") for v in verdicts)
         return Ending("fail", f"{len(failed)} of {judged} judged activations fail, the first at {failed[0].place}", 1)
     return Ending("pass")
+
+
+def _baked(endings: Mapping[str, Ending], batches: Mapping[str, Batch]) -> str:
+    """What is wrong where batches of one size run and all of others do not; else an empty text."""
+    ran = [batches[name] for name, ending in endings.items() if ending.outcome == "pass"]
+    others = [batches[name] for name, ending in endings.items() if ending.outcome != "pass"]
+    for what, size in (("length", lambda b: b.length), ("batch size", lambda b: b.size)):
+        sizes = {size(batch) for batch in ran}
+        if len(sizes) == 1 and not sizes & {size(batch) for batch in others}:
+            return f"its {what} is baked in: it runs at {sizes.pop()}, and at no other; "
+    return ""
 
 
 def _stream(output: Any, order: Mapping[str, int]) -> Iterator[tuple[str, Any]]:

@@ -311,6 +311,19 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
 }
 
+class Bare(nn.Module):
+    """BertModel alone, under the name that it has in a larger model."""
+
+    def __init__(self, config: BertConfig, add_pooling_layer: bool) -> None:
+        super().__init__()
+        self.bert = BertModel(config, add_pooling_layer)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        return self.bert(input_ids, attention_mask, token_type_ids)
+
+
 # As a candidate: built for an architecture, its parameters and activations under Hugging Face's names already.
 
 
@@ -323,14 +336,14 @@ def build(a: Architecture) -> nn.Module:
     )  # fmt: skip
     if "classification" in a.heads:
         return BertForSequenceClassification(config)
-    return nn.ModuleDict({"bert": BertModel(config, a.pooler)})
+    return Bare(config, a.pooler)
 
 
 def call(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
     """The classification and its loss, or the model alone."""
     inputs = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
-    if isinstance(model, nn.ModuleDict):
-        model["bert"](*inputs)
+    if isinstance(model, Bare):
+        model(*inputs)
         return {}
     loss, _ = model(*inputs, labels=batch.class_labels)
     return {} if loss is None or bool(loss.isnan()) else {"classifier.loss": loss}

@@ -7,6 +7,7 @@ its padding, so padded positions come out as zeros.
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +36,7 @@ class BertEmbeddings(nn.Module):
 class BertOfTorch(nn.Module):
     """Embeddings, then torch's own encoder, norms after residuals: (B, S) ids, token types, mask -> (B, S, H)."""
 
-    def __init__(self, a: Architecture) -> None:
+    def __init__(self, a: Architecture, nested: bool = True) -> None:
         super().__init__()
         self.embeddings = BertEmbeddings(a)
         layer = nn.TransformerEncoderLayer(
@@ -43,8 +44,8 @@ class BertOfTorch(nn.Module):
             layer_norm_eps=a.layer_norm_eps, batch_first=True,
         )  # fmt: skip
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # why nested tensors are not used, where they are not
-            self.encoder = nn.TransformerEncoder(layer, a.num_hidden_layers)
+            warnings.simplefilter("ignore")  # why nested tensors are not used, where they cannot be
+            self.encoder = nn.TransformerEncoder(layer, a.num_hidden_layers, enable_nested_tensor=nested)
 
     def forward(self, ids: Tensor, types: Tensor, mask: Tensor) -> Tensor:
         hidden = self.embeddings(ids, types)  # (B, S, H)
@@ -114,7 +115,7 @@ def _call_alone(model: BertOfTorch, batch: TorchBatch) -> None:
 
 
 torch_encoder = TorchImplementation(
-    build=BertOfTorch,
+    build=partial(BertOfTorch, nested=False),
     parameters=PARAMETERS,
     activations=INSIDE,  # the hooks of which keep it off the fast path
     call=_call_alone,
@@ -122,4 +123,6 @@ torch_encoder = TorchImplementation(
     supported=supported,
     name="torch-encoder",
 )
-torch_encoder_fast = replace(torch_encoder, activations=SEEN_FROM_OUTSIDE, call=call, name="torch-encoder-fast")
+torch_encoder_fast = replace(
+    torch_encoder, build=BertOfTorch, activations=SEEN_FROM_OUTSIDE, call=call, name="torch-encoder-fast"
+)

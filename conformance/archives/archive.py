@@ -13,7 +13,7 @@ from typing import Any
 
 from conformance.activations import outputs, table
 from conformance.archives.locate import located
-from conformance.archives.observed import activations, outputs_by_shape
+from conformance.archives.observed import activations, in_format, outputs_by_shape
 from conformance.archives.parameters import reason_against, recognised
 from conformance.archives.program import Program
 from conformance.architecture import Architecture
@@ -80,7 +80,7 @@ class _Runner:
     """Runs a program and tells its activations."""
 
     def __init__(self, program: Program, checkpoint: Checkpoint, dtype: str, observed: bool) -> None:
-        self._program, self._architecture, self._observed = program, checkpoint.architecture, observed
+        self._program, self._architecture, self._dtype, self._observed = program, checkpoint.architecture, dtype, observed
         parameters = recognised(program.graph.constants, checkpoint, format_named(dtype))
         rows = table(checkpoint.architecture)
         told = {(label,): (value,) for value, label in program.labels.items() if label in rows}
@@ -94,7 +94,9 @@ class _Runner:
         found = dict(activations(self._locations, values, a, size, length))
         results = [values[name] for name in self._program.outputs if name in values]
         found |= dict(outputs_by_shape(results, found, a, size, length))
-        shown = found if self._observed else {n: found[n] for n in outputs(a) if n in found}
+        own = {id(value) for value in results}
+        inner = {n: in_format(value, self._dtype) for n, value in found.items() if id(value) not in own}
+        shown = {**found, **inner} if self._observed else {n: found[n] for n in outputs(a) if n in found}
         order = {name: i for i, name in enumerate(table(a))}
         return iter(sorted(shown.items(), key=lambda item: order[item[0]]))
 

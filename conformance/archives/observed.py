@@ -3,11 +3,20 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
+
 from conformance.activations import Activation, table
 from conformance.archives.locate import Locations
 from conformance.architecture import Architecture
 
 Value = Any  # a tensor or an array: what has a shape
+
+
+def in_format(value: Value, dtype: str) -> Value:
+    """A value of the interior in the format that was asked for: that the program computes it in another shows in its numbers."""
+    if isinstance(value, torch.Tensor):
+        return value.to(getattr(torch, dtype)) if value.is_floating_point() else value
+    return value.astype(dtype) if value.dtype.kind == "f" else value
 
 
 def activations(

@@ -197,8 +197,9 @@ def _one_masked_row(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":
 def _row_by_row(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":
     from conformance.batch import Batch
 
-    whole = _largest(batches).arrays()
-    return {f"row-{i}": Batch.of({k: v[i : i + 1] for k, v in whole.items()}) for i in range(len(whole["input_ids"]))}
+    whole = _largest(batches)
+    rows = {f"row-{i}": Batch.of({k: v[i : i + 1] for k, v in whole.arrays().items()}) for i in range(whole.size)}
+    return {"all": whole, **rows}
 
 
 def _again(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":
@@ -224,7 +225,7 @@ CHECKS: Mapping[str, Check] = {
               batches=_without_optional),
         Check("masked-row", "a row whose mask is all zeros neither crashes nor disturbs its neighbours",
               batches=_one_masked_row),
-        Check("row-by-row", "each row by itself, in a batch of one", batches=_row_by_row),
+        Check("row-by-row", "all rows, and each by itself in a batch of one", batches=_row_by_row),
         Check("called-again", "a second call, with other lengths between, gives what the first gave", batches=_again),
         Check("inputs-untouched", "the inputs are as they were after the call", view=_untouched),
         Check("registered-tensors", "the module holds no tensor that is neither parameter nor buffer", view=_registered),

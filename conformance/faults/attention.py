@@ -78,6 +78,19 @@ def _inverted(step: Step, _: Place) -> Step | None:
     return with_batch(step, attention_mask=other.astype(np.int64))
 
 
+def _from_token_types(step: Step, _: Place) -> Step | None:
+    """Tokens of type 0 are masked; where all are, every score is the same lowest number."""
+    types = step.site.batch.types
+    if not types.any():
+        return None
+    keys = (types != 0)[:, None, None, :]
+
+    def masked(inner: Step) -> Array:
+        return np.where(keys.any(-1, keepdims=True), _softmax(inner.parents[0], keys), 1.0 / types.shape[1])
+
+    return Altered(step, masked)
+
+
 def _shifted(step: Step, _: Place) -> Step:
     mask = step.site.batch.mask
     return with_batch(step, attention_mask=np.concatenate([mask[:, :1], mask[:, :-1]], 1).astype(np.int64))
@@ -187,6 +200,8 @@ def faults() -> Iterator[Fault]:
         cause="too small a number is added at masked keys",
         parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing),
     )
+    yield Fault("mask-from-token-types", PROBS, "token types are taken as the mask", "transformers#1788, pytorch#52667",
+                _from_token_types, "inputs given by position in another order")
     yield Fault("mask-shifted", PROBS, "the mask is off by one position", "constructed", _shifted, "a special token not counted")
     yield Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞", "constructed",
                 lambda step, _: step.recast(_Multiplied), "masked before softmax as one would after it")

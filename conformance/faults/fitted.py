@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.faults.altered import Altered
-from conformance.faults.fault import with_parameters
+from conformance.faults.fault import with_batch, with_parameters
 from conformance.faults.projections import LINEARS
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -32,7 +32,11 @@ class Fit:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fault that is found by fitting: `fit` gives None where it has no grounds to."""
+    """A fault that is found by fitting: `fit` gives None where it has no grounds to.
+
+    Attributes:
+        hidden_parents: whether it can be fitted where the step's own parents were not seen.
+    """
 
     name: str
     kinds: frozenset[str]
@@ -40,6 +44,7 @@ class Fitted:
     source: str
     fit: Callable[[Step, Array, Mask], Fit | None]
     cause: str = ""
+    hidden_parents: bool = False
 
 
 def _linear(step: Step, made: Array, judged: Mask) -> Fit | None:
@@ -98,11 +103,31 @@ def _dropped(step: Step, made: Array, judged: Mask) -> Fit | None:
     return Fit(Altered(step, lambda _: np.where(judged, made, right)), 1, "p", share, float(np.sqrt(share * (1.0 - share) / count)))
 
 
+def _other_mask(step: Step, made: Array, judged: Mask) -> Fit | None:
+    """The keys that get any probability, taken as the mask."""
+    mask = step.site.batch.mask
+    attended = (made >= np.finfo(np.float32).tiny) & mask[:, None, :, None]
+    other = np.where(mask.any(1, keepdims=True), attended.any((1, 2)), mask)  # (B, S)
+    return Fit(with_batch(step, attention_mask=other.astype(np.int64)), int((other != mask).sum()))
+
+
+def _other_types(step: Step, made: Array, judged: Mask) -> Fit | None:
+    """The row of the table that each token's embedding is, taken as its type."""
+    rows = step.site.parameters["weight"]
+    types = np.abs(made[..., None, :] - rows).max(-1).argmin(-1)
+    other = np.where(judged.any(-1), types, step.site.batch.types)
+    return Fit(with_batch(step, token_type_ids=other.astype(np.int64)), int((other != step.site.batch.types).sum()))
+
+
 OTHER = "the equation is right, the parameters are not the checkpoint's"
 
 FITTED = (
     Fitted("dropout-active", frozenset({"copy"}), "dropout is active, with p = {value}",
            "transformers#695, google-research/bert#857", _dropped, "eval() was not called"),
+    Fitted("mask-other", frozenset({"probs"}), "the mask is another than the batch's", "constructed",
+           _other_mask, "the mask of the example that was traced, baked into the graph; another batch's mask", True),
+    Fitted("token-types-other", frozenset({"token_type_lookup"}), "the token types are others than the batch's", "constructed",
+           _other_types, "the token types of the example that was traced, baked into the graph"),
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
            _linear, "parameters that were not loaded, or trained further; an untied decoder"),
     Fitted("parameters-other", frozenset({"norm"}), OTHER, "constructed",

@@ -194,12 +194,12 @@ def _told(trial: _Trial, question: Question) -> Explanation:
 
 def _by_fitting(question: Question) -> Iterator[Explanation]:
     """The step with whole tensors of parameters fitted to what was made, for want of anything simpler."""
-    if not question.segment.is_single_step:
-        return
     name = question.segment.name
     step = question.segment.steps[name]
     for fault in FITTED:
-        fit = fault.fit(step, question.made, question.noise.judged) if step.site.activation.kind in fault.kinds else None
+        if step.site.activation.kind not in fault.kinds or not (question.segment.is_single_step or fault.hidden_parents):
+            continue
+        fit = fault.fit(step, question.made, question.noise.judged)
         if fit is None:
             continue
         segment = question.segment.struck(name, fit.step)

@@ -21,10 +21,12 @@ from conformance.numerics.formats import FORMATS, Array, Format, format_named
 Rounding = Literal["native", "modular", "fused"]
 
 # Largest error, in ulp of the result, of a correctly working library function, evaluated in the accumulation format: half-precision
-# libraries compute in float32 and round. The larger of SLEEF's u10 functions (1.0 ULP;
-# Shibata and Petrogalli, 2020, table 1), which PyTorch's CPU kernels call, and the maxima that the CUDA C++ Programming Guide
-# (mathematical functions, standard functions, single and double precision) states for its device functions.
-FUNCTION_ULP = {"exp": 2.0, "erf": 2.0, "tanh": 2.0, "log": 1.0, "rsqrt": 2.0}
+# libraries compute in float32 and round. The largest of SLEEF's u10 functions (1.0 ULP;
+# Shibata and Petrogalli, 2020, table 1), which PyTorch's CPU kernels call, of the maxima that the CUDA C++ Programming Guide
+# (mathematical functions, standard functions, single and double precision) states for its device functions, and of what ONNX
+# Runtime's CPU kernels make: tanh is a rational approximation there, up to 5.46 ULP off (1.31; `conformance.benchmarks.functions`
+# measures it over all of float32).
+FUNCTION_ULP = {"exp": 2.0, "erf": 2.0, "tanh": 5.5, "log": 1.0, "rsqrt": 2.0}
 
 # Absolute error of erf by Abramowitz and Stegun 7.1.26, the rational approximation that PyTorch's AVX2 and AVX-512 kernels use
 # for float32 (and so for GELU): correct to 1.5e-7 everywhere, yet thousands of ulp of 1 + erf near −3. Float64 does not use it.
