@@ -42,7 +42,9 @@ class BERTEmbedding(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
-        return self.dropout(self.token(ids) + self.position(ids.shape[1]) + self.segment(segments))
+        tokens = self.token(ids)  # (B, S, H)
+        positions = self.position(ids.shape[1]).to(tokens.dtype)  # (S, H)
+        return self.dropout(tokens + positions + self.segment(segments))
 
 
 class MultiHeadedAttention(nn.Module):

@@ -19,7 +19,7 @@ _MASKS = ("1111111111111111", "1111111111000000", "0000011111111111", "110110101
 ARCHITECTURES: dict[str, Architecture] = {
     "bert": tiny.ARCHITECTURE.with_(num_hidden_layers=LAYERS, type_vocab_size=3),
     "tanh-form": tiny.ARCHITECTURE.with_(num_hidden_layers=LAYERS, hidden_act="gelu_new"),
-    "sinusoidal": sinusoidal.ARCHITECTURE.with_(num_hidden_layers=LAYERS),
+    "sinusoidal": sinusoidal.ARCHITECTURE.with_(num_hidden_layers=LAYERS, max_position_embeddings=len(_MASKS[0])),
 }
 
 

@@ -1,0 +1,137 @@
+"""The third seed: the tutorial's network made right, and as it is written, its known failures exactly its mistakes."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from conformance import check
+from conformance.checks.expected import declared, expected
+from conformance.checks.known_failures import KnownFailure
+from conformance.result import Result
+from implementations import demystified_as_written as written
+from implementations.demystified import BERT, PositionalEmbedding, demystified
+from implementations.demystified_as_written import demystified_as_written
+
+VALUES = [e for e in declared(demystified_as_written) if e.check == "values" and e.activation]
+
+
+@pytest.fixture(scope="module")
+def judged() -> Result:
+    return check(demystified_as_written, "sinusoidal")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_made_right_it_conforms(dtype: str) -> None:
+    result = check(demystified, "sinusoidal", dtype=dtype)
+    assert result.conforms, result.reason
+    assert result.coverage == (40, 42)
+
+
+def test_positions_are_those_of_the_paper_at_any_length_and_belong_to_the_state() -> None:
+    table = PositionalEmbedding(8, 20)
+    assert table(5).shape == (5, 8)
+    assert table(20)[7, 5].item() == pytest.approx(math.cos(7 / 10000 ** (4 / 8)))
+    assert list(table.state_dict()) == ["table"]
+
+
+def test_without_a_mask_ids_of_zero_are_padding() -> None:
+    model = BERT(10, 16, 1, 2, 32, 8).eval()
+    ids, other = torch.tensor([[3, 4, 0, 0]]), torch.tensor([[3, 4]])
+    padded, alone = model(ids, ids.clamp(max=1)), model(other, other.clamp(max=1))
+    torch.testing.assert_close(padded[:, :2], alone)
+
+
+def test_as_written_each_mistake_is_found_at_its_activations_by_name_and_nothing_more(judged: Result) -> None:
+    failing = {v.activation for v in judged.verdicts if v.outcome == "fail"}
+    norms = {f"encoder.layer.{i}.{part}output.LayerNorm" for i in (0, 1) for part in ("", "attention.")}
+    assert failing == {"embeddings.position_embeddings", "cls.seq_relationship.loss", *norms}
+    result = expected(judged, VALUES)
+    assert (result.outcome, result.exit_code) == ("xfail", 0)
+    assert {v.activation for v in result.verdicts if v.outcome == "xfail"} == failing
+    assert "one LayerNorm serves both residuals" in result.reason
+
+
+@pytest.mark.parametrize("left_out", range(len(VALUES)))
+def test_a_mistake_that_is_not_declared_is_a_failure(judged: Result, left_out: int) -> None:
+    result = expected(judged, [e for i, e in enumerate(VALUES) if i != left_out])
+    assert result.outcome == "fail"
+    assert "that are not declared" in result.reason
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        KnownFailure("values", "no such mistake", activation="embeddings.position_embeddings", fault="sinusoid-halves"),
+        KnownFailure("values", "passes", activation="cls.predictions.decoder"),
+        KnownFailure("values", "passes", activation="embeddings.*", fault="positions-missing"),
+    ],
+)
+def test_what_is_declared_and_not_found_is_told_to_be_taken_off(judged: Result, entry: KnownFailure) -> None:
+    result = expected(judged, [*VALUES, entry])
+    assert (result.outcome, result.exit_code) == ("xpass", 1)
+    assert str(entry) in result.reason
+
+
+def test_an_entry_about_what_is_not_seen_says_nothing(judged: Result) -> None:
+    hidden = KnownFailure("values", "unseen", activation="*.scores")
+    assert expected(judged, [*VALUES, hidden]).outcome == "xfail"
+
+
+def _repaired(build: Any, **changes: Any) -> Any:
+    return replace(demystified_as_written, build=build, **changes)
+
+
+def _with_epsilon(a: Any) -> nn.Module:
+    model = written.build(a)
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = a.layer_norm_eps
+    return model
+
+
+def test_a_repaired_mistake_is_told() -> None:
+    result = expected(check(_repaired(_with_epsilon), "sinusoidal"), VALUES)
+    assert result.outcome == "xpass"
+    assert "epsilon" in result.reason
+
+
+def _with_another_mistake(a: Any) -> nn.Module:
+    model = written.build(a)
+    model.bert.encoder_blocks[0].feed_forward.activation = nn.GELU("tanh")  # type: ignore[union-attr, index]
+    return model
+
+
+def test_a_further_mistake_is_a_failure_at_its_place() -> None:
+    result = expected(check(_repaired(_with_another_mistake), "sinusoidal"), VALUES)
+    assert result.outcome == "fail"
+    assert [v.activation for v in result.verdicts if v.outcome == "fail"] == ["encoder.layer.0.intermediate.intermediate_act_fn"]
+
+
+def test_another_length_breaks_it_and_its_table_stays_behind() -> None:
+    from conformance.checks.catalogue import CHECKS, run
+
+    def outcome(name: str) -> tuple[str, str]:
+        result = run(CHECKS[name], demystified_as_written, "sinusoidal", "cpu", "float32")
+        return result.outcome, result.reason
+
+    crashed, why = outcome("called-again")
+    assert crashed == "crash"
+    assert "its length is baked in: it runs at 12, and at no other" in why
+    failed, why = outcome("registered-tensors")
+    assert failed == "fail"
+    assert "bert.embedding.position.table: neither parameter nor buffer" in why
+
+
+def test_every_declared_failure_is_one(judged: Result) -> None:
+    from conformance.checks.catalogue import CHECKS, run
+
+    entries: Sequence[KnownFailure] = declared(demystified_as_written)
+    assert {e.check for e in entries} == set(CHECKS)
+    for name in {*CHECKS} - {"values"}:
+        result = run(CHECKS[name], demystified_as_written, "sinusoidal", "cpu", "float32")
+        assert expected(result, entries).outcome == "xfail", name

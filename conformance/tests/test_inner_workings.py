@@ -1,0 +1,153 @@
+"""The second seed: every tensor's shape in the walk's order, its components by themselves, head masks, chunks, losses."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from conformance import Checkpoint, Tap, check, golden_of, load_golden
+from implementations import inner_workings as walk
+from implementations.inner_workings import BertConfig, inner_workings, telling
+
+IDS = torch.tensor([[101, 146, 1567, 11771, 106, 102, 0, 0, 0], [101, 1124, 18457, 10194, 11478, 7136, 13473, 119, 102]])
+LABELS = torch.tensor([1, 0])
+
+WORDS, HEADS, KEYS = (2, 9, 768), (2, 12, 9, 64), (2, 12, 9, 9)
+EMBEDDINGS = [(1, 9), (2, 9), (2, 9), WORDS, (1, 9, 768), WORDS, WORDS, WORDS, WORDS]
+SELF_ATTENTION = [WORDS, WORDS, WORDS, WORDS, HEADS, HEADS, HEADS, (2, 12, 64, 9), *[KEYS] * 4, HEADS, (2, 9, 12, 64), WORDS]
+SELF_OUTPUT = [WORDS] * 4
+INTERMEDIATE = [WORDS, (2, 9, 3072), (2, 9, 3072)]
+OUTPUT = [(2, 9, 3072), WORDS, WORDS, WORDS]
+LAYER = [*SELF_ATTENTION, *SELF_OUTPUT, *INTERMEDIATE, *OUTPUT]
+POOLER = [WORDS, (2, 768), (2, 768), (2, 768)]
+MODEL = [*EMBEDDINGS, *LAYER * 12, *POOLER]
+CLASSIFICATION = [(2, 768), (2, 2), ()]  # what comes after the walk's last tensor
+
+HIDDEN = torch.empty(WORDS, device="meta")
+META = IDS.to("meta")
+
+
+def told_of(call: Any) -> list[tuple[int, ...]]:
+    shapes: list[tuple[int, ...]] = []
+    with telling(lambda what, shape: shapes.append(shape)):
+        call()
+    return shapes
+
+
+@pytest.mark.parametrize(
+    ("component", "inputs", "shapes"),
+    [
+        (walk.BertEmbeddings, (META, META), EMBEDDINGS),
+        (walk.BertSelfAttention, (HIDDEN,), SELF_ATTENTION),
+        (walk.BertSelfOutput, (HIDDEN, HIDDEN), SELF_OUTPUT),
+        (walk.BertAttention, (HIDDEN,), [*SELF_ATTENTION, *SELF_OUTPUT]),
+        (walk.BertIntermediate, (HIDDEN,), INTERMEDIATE),
+        (walk.BertOutput, (torch.empty((2, 9, 3072), device="meta"), HIDDEN), OUTPUT),
+        (walk.BertLayer, (HIDDEN,), LAYER),
+        (walk.BertEncoder, (HIDDEN,), LAYER * 12),
+        (walk.BertPooler, (HIDDEN,), POOLER),
+        (walk.BertModel, (META, META, META), MODEL),
+    ],
+    ids=lambda part: part.__name__ if isinstance(part, type) else "",
+)
+def test_each_component_alone_tells_the_walks_shapes_in_its_order(component: Any, inputs: Any, shapes: Any) -> None:
+    with torch.device("meta"):
+        made = component(BertConfig())
+    assert told_of(lambda: made(*inputs)) == shapes
+
+
+def test_the_whole_tells_the_walks_shapes_then_the_classification() -> None:
+    with torch.device("meta"):
+        model = walk.BertForSequenceClassification(BertConfig())
+    shapes = told_of(lambda: model(META, (IDS > 0).long().to("meta"), torch.zeros_like(META), labels=LABELS.to("meta")))
+    assert shapes == [*MODEL, *CLASSIFICATION]
+
+
+def test_nothing_is_told_when_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
+    with telling(print):
+        walk.BertPooler(BertConfig(hidden_size=12))(torch.ones(1, 2, 12))
+    assert "first token, tanh (1, 12)" in capsys.readouterr().out
+    walk.BertPooler(BertConfig(hidden_size=12))(torch.ones(1, 2, 12))
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_it_conforms(dtype: str) -> None:
+    result = check(inner_workings, "tiny", dtype=dtype)
+    assert result.conforms, result.reason
+    assert result.coverage == (37, 47)
+
+
+def _only_layers(name: str, **changes: Any) -> Any:
+    """The candidate with only the outputs of its layers and the classification seen."""
+    seen = {
+        Tap("bert.encoder.layer.{layer}"): "encoder.layer.{layer}.output.LayerNorm",
+        "bert.embeddings": "embeddings.dropout",
+        "classifier": "classifier",
+    }
+    return replace(inner_workings, activations=seen, name=name, **changes)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 16, 100])
+def test_a_feed_forward_network_in_chunks_of_any_length_conforms(chunk: int) -> None:
+    def build(a: Any) -> nn.Module:
+        model = inner_workings.build(a)
+        for layer in model.bert.encoder.layer:  # type: ignore[union-attr]
+            layer.chunk = chunk
+        return model
+
+    result = check(_only_layers("chunked", build=build), "tiny")
+    assert result.conforms, result.reason
+
+
+def _without_head(layer: int, head: int) -> Checkpoint:
+    """The golden's network with the output projection of one head's context zeroed: what a head mask must come to."""
+    checkpoint = load_golden("tiny").checkpoint
+    size, name = checkpoint.architecture.head_size, f"bert.encoder.layer.{layer}.attention.output.dense.weight"
+    weight = np.array(checkpoint.weights[name])
+    weight[:, head * size : (head + 1) * size] = 0.0
+    return Checkpoint(checkpoint.architecture, {**checkpoint.weights, name: weight})
+
+
+@pytest.mark.parametrize("by_layer", [True, False])
+def test_a_masked_head_is_a_head_without_output(by_layer: bool) -> None:
+    golden = load_golden("tiny")
+    mask = torch.ones(2, 4)
+    mask[1, 2] = 0.0
+    checkpoint = _without_head(1, 2)
+    if not by_layer:
+        mask = mask[1]
+        first, name = _without_head(0, 2).weights, "bert.encoder.layer.0.attention.output.dense.weight"
+        checkpoint = Checkpoint(checkpoint.architecture, {**checkpoint.weights, name: first[name]})
+
+    def call(model: Any, batch: Any) -> dict[str, Tensor]:
+        model(batch.input_ids, batch.attention_mask, batch.token_type_ids, mask)
+        return {}
+
+    masked = _only_layers("masked", call=call)
+    assert check(masked, golden_of("without", checkpoint, golden.batches)).conforms
+    assert not check(masked, golden).conforms
+
+
+@pytest.mark.parametrize("kind", ["single_label_classification", "multi_label_classification", "regression"])
+def test_each_loss_is_hugging_faces(kind: str) -> None:
+    from transformers import BertConfig as TheirConfig
+    from transformers import BertForSequenceClassification
+
+    labels = {"single_label_classification": torch.tensor([2, 0]), "regression": torch.tensor([0.5, -1.0])}.get(
+        kind, torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
+    )
+    count = 1 if kind == "regression" else 3
+    sizes = dict(vocab_size=50, hidden_size=24, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48)
+    torch.manual_seed(0)
+    theirs = BertForSequenceClassification(TheirConfig(**sizes, num_labels=count, problem_type=kind)).eval()
+    ours = walk.BertForSequenceClassification(BertConfig(**sizes, num_labels=count)).eval()
+    ours.load_state_dict(theirs.state_dict())  # strictly: every name is theirs
+    ids = IDS % 50
+    expected = theirs(ids, labels=labels)
+    loss, logits = ours(ids, labels=labels)
+    torch.testing.assert_close(logits, expected.logits)
+    torch.testing.assert_close(loss, expected.loss)
