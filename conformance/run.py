@@ -127,9 +127,9 @@ def _baked(endings: Mapping[str, Ending], batches: Mapping[str, Batch]) -> str:
     """What is wrong where batches of one size run and all of others do not; else an empty text."""
     ran = [batches[name] for name, ending in endings.items() if ending.outcome == "pass"]
     others = [batches[name] for name, ending in endings.items() if ending.outcome != "pass"]
-    for what, size in (("length", lambda b: b.length), ("batch size", lambda b: b.size)):
-        sizes = {size(batch) for batch in ran}
-        if len(sizes) == 1 and not sizes & {size(batch) for batch in others}:
+    for what, axis in (("length", 1), ("batch size", 0)):
+        sizes = {batch.input_ids.shape[axis] for batch in ran}
+        if len(sizes) == 1 and not sizes & {batch.input_ids.shape[axis] for batch in others}:
             return f"its {what} is baked in: it runs at {sizes.pop()}, and at no other; "
     return ""
 

@@ -19,6 +19,8 @@ IGNORED = -100  # the label of a token or pair that has none
 class PositionalEmbedding(nn.Module):
     """sin(s/10000^(2i/H)) at feature 2i, cos(s/10000^(2i/H)) at feature 2i+1: S -> (S, H); Vaswani et al. 2017, section 3.5."""
 
+    table: Tensor
+
     def __init__(self, hidden_size: int, max_positions: int = 512) -> None:
         super().__init__()
         position = torch.arange(max_positions, dtype=torch.float64)[:, None]  # (P, 1)
@@ -34,7 +36,9 @@ class PositionalEmbedding(nn.Module):
 class BERTEmbedding(nn.Module):
     """token + position + segment, then dropout: (B, S), (B, S) -> (B, S, H)."""
 
-    def __init__(self, vocab_size: int, hidden_size: int, max_positions: int = 512, segments: int = 3, dropout: float = 0.1) -> None:
+    def __init__(
+        self, vocab_size: int, hidden_size: int, max_positions: int = 512, segments: int = 3, dropout: float = 0.1
+    ) -> None:
         super().__init__()
         self.token = nn.Embedding(vocab_size, hidden_size, padding_idx=PADDING)
         self.segment = nn.Embedding(segments, hidden_size, padding_idx=PADDING)
@@ -204,13 +208,13 @@ def supported(a: Architecture, device: str, dtype: str) -> str | None:
 
 _BLOCK, _LAYER = "bert.encoder_blocks.{layer}", "encoder.layer.{layer}"
 
-LINEAR = {
+LINEAR: dict[str | Tap, str] = {
     **{f"{_BLOCK}.self_multihead.{part}": f"{_LAYER}.attention.self.{part}" for part in ("query", "key", "value")},
     f"{_BLOCK}.self_multihead.output_linear": f"{_LAYER}.attention.output.dense",
     f"{_BLOCK}.feed_forward.fc1": f"{_LAYER}.intermediate.dense",
     f"{_BLOCK}.feed_forward.fc2": f"{_LAYER}.output.dense",
 }
-NORMS = {
+NORMS: dict[str | Tap, str] = {
     f"{_BLOCK}.attention_norm": f"{_LAYER}.attention.output.LayerNorm",
     f"{_BLOCK}.output_norm": f"{_LAYER}.output.LayerNorm",
 }

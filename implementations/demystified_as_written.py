@@ -23,7 +23,7 @@ class PositionalEmbedding(nn.Module):
     def __init__(self, hidden_size: int, length: int = LENGTH) -> None:
         super().__init__()
         table = torch.zeros(length, hidden_size)
-        table.require_grad = False  # mistake: no such attribute; nothing happens
+        table.require_grad = False  # type: ignore[attr-defined]  # mistake: no such attribute; nothing happens
         for s in range(length):
             for i in range(0, hidden_size, 2):
                 # Mistake: i steps by two, so it is 2i already; and a cosine shares the exponent of its sine.
@@ -68,7 +68,13 @@ class BERT(nn.Module):
     """Embedding, then layer after layer: (B, P) ids, (B, P) segments -> (B, P, H); without a mask, ids of 0 are padding."""
 
     def __init__(
-        self, vocab_size: int, hidden_size: int = 768, n_layers: int = 12, heads: int = 12, length: int = LENGTH, dropout: float = 0.1
+        self,
+        vocab_size: int,
+        hidden_size: int = 768,
+        n_layers: int = 12,
+        heads: int = 12,
+        length: int = LENGTH,
+        dropout: float = 0.1,
     ) -> None:
         super().__init__()
         self.embedding = BERTEmbedding(vocab_size, hidden_size, length, dropout)

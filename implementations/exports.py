@@ -5,7 +5,6 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -60,13 +59,28 @@ class Export:
         return reason
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[TorchBatch], Iterator[tuple[str, Any]]]:
-        """Write it and read it."""
-        module = (self.of.shown if self.interior else self.of.module)(checkpoint, device, dtype)
-        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        """Write it, unless that was just done, and read it."""
+        return Archive(self._file(checkpoint, dtype), observed=self.observed).prepare(checkpoint, device, dtype)
+
+    def _file(self, checkpoint: Checkpoint, dtype: str) -> Path:
+        key = (self.name, id(checkpoint), dtype)
+        if key not in _WRITTEN:
+            while len(_WRITTEN) >= KEPT:
+                del _WRITTEN[next(iter(_WRITTEN))]
+            folder = tempfile.TemporaryDirectory()
+            self._written(checkpoint, dtype, Path(folder.name) / f"{self.name}{self.suffix}")
+            _WRITTEN[key] = (checkpoint, folder)
+        return Path(_WRITTEN[key][1].name) / f"{self.name}{self.suffix}"
+
+    def _written(self, checkpoint: Checkpoint, dtype: str, path: Path) -> None:
+        module = (self.of.shown if self.interior else self.of.module)(checkpoint, "cpu", dtype)
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what is deprecated, and of what tracing cannot follow
-            path = Path(folder) / f"{self.name}{self.suffix}"
             self.write(module, example(checkpoint.architecture), path)
-            return Archive(path, observed=self.observed).prepare(checkpoint, device, dtype)
+
+
+KEPT = 4  # files: a candidate is asked for again by each check
+_WRITTEN: "dict[tuple[str, int, str], tuple[Checkpoint, tempfile.TemporaryDirectory[str]]]" = {}
 
 
 def example(a: Architecture) -> Example:

@@ -18,9 +18,11 @@ class BertWithHeads(nn.ModuleDict):
     (B, S) ids, mask and token types -> the last hidden state and every head's logits, by activation.
     """
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None) -> dict[str, Tensor]:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """The forward pass."""
-        bert = self["bert"]
+        bert: Any = self["bert"]
         outputs = bert(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
         hidden, pooled = outputs.last_hidden_state, outputs.pooler_output  # (B, S, H), (B, H)
         found = {f"encoder.layer.{len(bert.encoder.layer) - 1}.output.LayerNorm": hidden}
@@ -179,7 +181,7 @@ class Compiled(HuggingFace):
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[TorchBatch], Iterator[tuple[str, Tensor]]]:
         """Compiled at the first call, for every length and batch size."""
-        model = torch.compile(self.module(checkpoint, device, dtype), dynamic=True)
+        model: Any = torch.compile(self.module(checkpoint, device, dtype), dynamic=True)
 
         def runner(batch: TorchBatch) -> Iterator[tuple[str, Tensor]]:
             with torch.no_grad():

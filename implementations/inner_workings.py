@@ -36,7 +36,7 @@ def telling(listener: Listener) -> Iterator[None]:
 
 def told(what: str, x: Tensor) -> Tensor:
     """`x`, once whoever listens has been told of it."""
-    if not torch.jit.is_scripting():
+    if not torch.jit.is_scripting():  # type: ignore[attr-defined]
         listener = _listener.get()
         if listener is not None:
             listener(what, tuple(x.shape))
@@ -311,6 +311,7 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
 }
 
+
 class Bare(nn.Module):
     """BertModel alone, under the name that it has in a larger model."""
 
@@ -371,7 +372,9 @@ _WITHOUT_PARAMETERS = (
 )  # fmt: skip
 
 PARAMETERS = {f"bert.{table}.weight": f"bert.{table}.weight" for table in _TABLES} | {
-    f"{module}.{part}": f"{module}.{part}" for module in (*(f"bert.{m}" for m in _MODULES), "classifier") for part in ("weight", "bias")
+    f"{module}.{part}": f"{module}.{part}"
+    for module in (*(f"bert.{m}" for m in _MODULES), "classifier")
+    for part in ("weight", "bias")
 }
 
 ACTIVATIONS: dict[str | Tap, str] = {

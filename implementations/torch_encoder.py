@@ -1,7 +1,7 @@
 """`torch.nn.TransformerEncoder` with BERT's weights: as it is, and on its fast path, which nobody can look into.
 
-On the fast path (inference, no hooks) a layer is one fused kernel, and a batch that is padded on the right is a nested tensor without
-its padding, so padded positions come out as zeros.
+On the fast path (inference, no hooks) a layer is one fused kernel, and a batch that is padded on the right is a nested tensor
+without its padding, so that padded positions come out as zeros.
 """
 
 import warnings
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from conformance import Architecture, Tap, TorchBatch, TorchImplementation, fused
+from conformance import Architecture, Layout, Tap, TorchBatch, TorchImplementation, fused
 
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}  # those that a fast path knows
 
@@ -79,13 +79,13 @@ _MODULES = {
     "linear2": "output.dense",
     "norm2": "output.LayerNorm",
 }
-_EMBEDDINGS = {
+_EMBEDDINGS: dict[str | Tap, str] = {
     "embeddings.word": "embeddings.word_embeddings",
     "embeddings.position": "embeddings.position_embeddings",
     "embeddings.token_type": "embeddings.token_type_embeddings",
 }
 
-PARAMETERS = {
+PARAMETERS: dict[str, str | Layout] = {
     **{f"{ours}.weight": f"bert.{theirs}.weight" for ours, theirs in _EMBEDDINGS.items()},
     **{f"embeddings.norm.{part}": f"bert.embeddings.LayerNorm.{part}" for part in ("weight", "bias")},
     **{f"{_LAYER}.self_attn.in_proj_{part}": fused(*(f"{name}.{part}" for name in _SELF)) for part in ("weight", "bias")},
@@ -123,6 +123,4 @@ torch_encoder = TorchImplementation(
     supported=supported,
     name="torch-encoder",
 )
-torch_encoder_fast = replace(
-    torch_encoder, build=BertOfTorch, activations=SEEN_FROM_OUTSIDE, call=call, name="torch-encoder-fast"
-)
+torch_encoder_fast = replace(torch_encoder, build=BertOfTorch, activations=SEEN_FROM_OUTSIDE, call=call, name="torch-encoder-fast")

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from conformance.activations import outputs, table
+from conformance.architecture import Architecture
 from conformance.archives.locate import located
 from conformance.archives.observed import activations, in_format, outputs_by_shape
 from conformance.archives.parameters import reason_against, recognised
 from conformance.archives.program import Program
-from conformance.architecture import Architecture
 from conformance.checkpoint import Checkpoint
 from conformance.errors import UsageError
 from conformance.numerics.formats import format_named
@@ -42,7 +42,9 @@ class Archive:
     def __post_init__(self) -> None:
         """Refuse what is of no known kind; raises `UsageError`."""
         if Path(self.path).suffix not in READERS:
-            raise UsageError(f"{self.path}: no exported program that can be read; by their suffixes these can: {', '.join(READERS)}")
+            raise UsageError(
+                f"{self.path}: no exported program that can be read; by their suffixes these can: {', '.join(READERS)}"
+            )
 
     @property
     def name(self) -> str:
@@ -83,8 +85,8 @@ class _Runner:
         self._program, self._architecture, self._dtype, self._observed = program, checkpoint.architecture, dtype, observed
         parameters = recognised(program.graph.constants, checkpoint, format_named(dtype))
         rows = table(checkpoint.architecture)
-        told = {(label,): (value,) for value, label in program.labels.items() if label in rows}
-        self._locations = {**located(program.graph, parameters, checkpoint.architecture), **told}
+        self._locations = dict(located(program.graph, parameters, checkpoint.architecture))
+        self._locations |= {(label,): (value,) for value, label in program.labels.items() if label in rows}
 
     def __call__(self, batch: Any) -> Iterator[tuple[str, Any]]:
         given = batch.filled()

@@ -18,14 +18,18 @@ def fields_of(names: Sequence[str], given: Sequence[str] = ()) -> list[str]:
         CandidateError: a name that says nothing, or one array twice.
     """
     if given and len(given) != len(names):
-        raise CandidateError(f"{len(given)} inputs are named, {', '.join(given)}, and the program takes {len(names)}: {', '.join(names)}")
+        raise CandidateError(
+            f"{len(given)} inputs are named, {', '.join(given)}, and the program takes {len(names)}: {', '.join(names)}"
+        )
     found = [_field(name) for name in given or names]
     unknown = [name for name, field in zip(names, found, strict=True) if field is None]
     if unknown:
         raise CandidateError(f"what is its input {', '.join(unknown)}? Name all in order: inputs=({', '.join(map(repr, ALIASES))})")
     fields = [field for field in found if field is not None]
     if len(set(fields)) < len(fields) or "input_ids" not in fields:
-        raise CandidateError(f"its inputs {', '.join(names)} are taken as {', '.join(fields)}; each is to be there once, the ids always")
+        raise CandidateError(
+            f"its inputs {', '.join(names)} are taken as {', '.join(fields)}; each is to be there once, the ids always"
+        )
     return fields
 
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from conformance.activations import Activation, table
+from conformance.architecture import Architecture
 from conformance.archives.graph import MOVED, SAME, Graph, Node
 from conformance.archives.parameters import Names
-from conformance.architecture import Architecture
 
 Locations = Mapping[Names, tuple[str, ...]]
-"""Activations (several where they stand side by side in one value), and the values that may be they: the first of the right shape."""
+"""Activations (several that stand side by side in one value), and the values that may be they: the first of the right shape."""
 
 _Rows = Mapping[str, Activation]
 _Places = Mapping[Names, str]

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from conformance.activations import Activation, table
-from conformance.archives.locate import Locations
 from conformance.architecture import Architecture
+from conformance.archives.locate import Locations
 
 Value = Any  # a tensor or an array: what has a shape
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from conformance.activations import parameter_shapes, table
-from conformance.archives.graph import Constant
 from conformance.architecture import Architecture
+from conformance.archives.graph import Constant
 from conformance.checkpoint import COPIES, Checkpoint, canonical_name
 from conformance.numerics.formats import Array, Format
 
@@ -23,10 +23,12 @@ def recognised(constants: Mapping[str, Constant], checkpoint: Checkpoint, storag
     A tensor without such a name whose values are those of several parameters (all ones, say) is none of them.
     """
     shapes = parameter_shapes(checkpoint.architecture)
-    named = {value: (found,) for value, c in constants.items() if (found := _by_name(c, shapes))}
-    rest = {value: c for value, c in constants.items() if value not in named}
-    known = _Known(checkpoint, storage) if rest else None
-    return named | {value: found for value, c in rest.items() if known and (found := known.find(c))}
+    found: dict[str, Names] = {value: (name,) for value, c in constants.items() if (name := _by_name(c, shapes))}
+    nameless = {value: c for value, c in constants.items() if value not in found}
+    if nameless:
+        known = _Known(checkpoint, storage)
+        found |= {value: names for value, c in nameless.items() if (names := known.find(c))}
+    return found
 
 
 def _by_name(constant: Constant, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
@@ -41,7 +43,7 @@ def _by_name(constant: Constant, shapes: Mapping[str, tuple[int, ...]]) -> str |
 
 
 def reason_against(constants: Iterable[Constant], a: Architecture, dtype: str) -> str | None:
-    """Why a program that holds these tensors cannot be of that network in that format: it lacks one of its tables, or is of another."""
+    """Why a program that holds these tensors cannot be of that network, or in that format."""
     matrices = [c for c in constants if len(c.shape) == 2]
     held, shapes = {c.shape for c in matrices}, parameter_shapes(a)
     tables = [next(iter(row.parameters.values())) for row in table(a).values() if row.kind.endswith("lookup")]

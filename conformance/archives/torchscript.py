@@ -1,5 +1,6 @@
-"""A TorchScript archive, without its Python source: the values in question become outputs of a copy of its graph, all calls inlined."""
+"""A TorchScript archive, without its source: the values in question become outputs of a copy of its graph, all calls inlined."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,7 +16,9 @@ from conformance.errors import CandidateError
 def opened(path: Path, device: str, inputs: Sequence[str]) -> "TorchScript":
     """The archive in a file; `CandidateError` where it cannot be loaded or its inputs cannot be told apart."""
     try:
-        module = torch.jit.load(str(path), map_location=device)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # that TorchScript is deprecated, its archives' owners know
+            module = torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError, OSError) as error:
         raise CandidateError(f"{path} is no TorchScript archive that can be loaded: {str(error).splitlines()[0]}") from error
     return TorchScript(module, inputs)
@@ -28,9 +31,11 @@ class TorchScript:
         """`inputs` are the arrays that it takes first, where its arguments' names do not say which they are."""
         self._module = module
         self._arguments = module._c._get_method("forward").schema.arguments[1:]
-        self._taken = [a.name for a in self._arguments if is_field(a.name) or not a.has_default_value()]
         if inputs:
-            self._taken = [a.name for a in self._arguments[: len(inputs)]]
+            needed = sum(not a.has_default_value() for a in self._arguments)
+            self._taken = [a.name for a in self._arguments[: max(len(inputs), needed)]]
+        else:
+            self._taken = [a.name for a in self._arguments if is_field(a.name) or not a.has_default_value()]
         self.fields = fields_of(self._taken, inputs)
         self._graph = self._specialised()
 

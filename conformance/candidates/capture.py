@@ -116,7 +116,9 @@ class Showing(nn.Module):
         super().__init__()
         self.module, self._taps, self._forward, self._shown = module, dict(taps), forward, shown
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
         """Every activation, in the order of computation."""
         found: dict[str, torch.Tensor] = {}
         batch = TorchBatch(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)

@@ -34,7 +34,6 @@ from conformance.candidates.layouts import LAYER, Layout, expanded, plain
 from conformance.checkpoint import Checkpoint
 from conformance.errors import CandidateError
 
-
 Show = Callable[[str, torch.Tensor], list[tuple[str, Any]]]
 
 

@@ -51,7 +51,9 @@ def expected(result: Result, entries: Sequence[KnownFailure]) -> Result:
     idle = [e for e in placed if _is_idle(e, result)] + (whole if result.outcome == "pass" else [])
     if idle:
         told = "; ".join(f"{e.activation or e.check}: {e}" for e in idle)
-        return replace(marked, outcome="xpass", exit_code=1, reason=f"known failures that do not fail, to be taken off the list: {told}")
+        return replace(
+            marked, outcome="xpass", exit_code=1, reason=f"known failures that do not fail, to be taken off the list: {told}"
+        )
     if whole:
         return replace(marked, outcome="xfail", exit_code=0, reason="; ".join(map(str, whole)))
     undeclared = [v.place for v in marked.verdicts if v.outcome == "fail"]

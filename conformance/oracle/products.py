@@ -7,8 +7,8 @@ otherwise no larger. So
     sigma² = u²/3 · (Σ_k s_k² + y²)
 
 the last term for the store (Higham 2002, section 3.1, with Higham and Mary 2019 for the random model). A bias b may be added last
-or be what accumulation starts from (a BLAS with beta = 1), with s_k + b in place of s_k; and terms may be added from the last to the
-first, with y − s_k: Σ s_k² is the largest of the four.
+or be what accumulation starts from (a BLAS with beta = 1), with s_k + b in place of s_k; and terms may be added from the last to
+the first, with y − s_k: Σ s_k² is the largest of the four.
 
 Σ s_k² is estimated from at most eight block partial sums. Between a block's ends, s_{i-1} and s_i, the partial sums are taken as a
 Brownian bridge: over m terms Σ s² = m · (s_{i-1}² + s_{i-1} s_i + s_i²)/3 + m · t/6 (Revuz and Yor 1999, chapter I, exercise

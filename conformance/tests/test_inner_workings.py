@@ -141,7 +141,7 @@ def test_each_loss_is_hugging_faces(kind: str) -> None:
         kind, torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
     )
     count = 1 if kind == "regression" else 3
-    sizes = dict(vocab_size=50, hidden_size=24, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48)
+    sizes = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
     torch.manual_seed(0)
     theirs = BertForSequenceClassification(TheirConfig(**sizes, num_labels=count, problem_type=kind)).eval()
     ours = walk.BertForSequenceClassification(BertConfig(**sizes, num_labels=count)).eval()

@@ -16,6 +16,7 @@ from conformance.checks.catalogue import CHECKS, named, run
 from conformance.errors import UnknownNameError
 from conformance.tests.planted import Planted, epsilon, unscaled
 from implementations.hugging_face import HuggingFace
+from implementations.making_bert import making_bert
 
 pytest_plugins = ["pytester"]
 
@@ -66,6 +67,19 @@ def _no_norm(norm: Any, x: Any) -> Any:
     return x * norm.weight + norm.bias
 
 
+def _holding(tensor: torch.Tensor | None) -> Any:
+    """The module with a tensor in a list, or with a buffer that is not saved and one that is."""
+
+    def build(a: Any) -> Any:
+        model = making_bert.build(a)
+        model.lm_head.kept = [tensor]
+        model.lm_head.register_buffer("again", torch.ones(1), persistent=False)
+        model.lm_head.register_buffer("table", torch.ones(1))
+        return model
+
+    return build
+
+
 BROKEN = {
     "values": Planted(epsilon(0)),
     "outputs": Planted(unscaled(1)),
@@ -76,7 +90,10 @@ BROKEN = {
     "row-by-row": _Around(after=_needs_company),
     "called-again": _Around(after=_stale),
     "inputs-untouched": _Around(before=_write),
+    "registered-tensors": replace(making_bert, build=_holding(torch.ones(1))),
 }
+
+UNUSUAL = {"registered-tensors": replace(making_bert, build=_holding(None), ignored=("*.table",))}
 
 
 def test_every_check_has_a_broken_candidate() -> None:
@@ -93,7 +110,7 @@ def test_the_check_catches_its_broken_candidate(name: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", CHECKS)
 def test_the_check_lets_an_unusual_but_correct_candidate_through(name: str, dtype: str) -> None:
-    result = run(named(name), Candidate(computes="float32"), "tiny", "cpu", dtype)
+    result = run(named(name), UNUSUAL.get(name, Candidate(computes="float32")), "tiny", "cpu", dtype)
     assert result.outcome == "pass", result.reason
 
 
@@ -121,6 +138,7 @@ FILE = """
 from conformance import parametrize_with_checks
 from conformance.tests.planted import Planted, epsilon
 from implementations.hugging_face import HuggingFace
+from implementations.making_bert import making_bert
 
 good, bad = HuggingFace("eager"), Planted(epsilon(0))
 good.name, bad.name = "good", "bad"
@@ -157,7 +175,28 @@ def test_known_failures_are_xfail_and_their_reason_is_told(pytester: pytest.Pyte
 def test_a_known_failure_that_passes_is_a_failure(pytester: pytest.Pytester) -> None:
     result = _outcomes(pytester, KNOWN, ENTRY.format(check="values", who="good"))
     result.assert_outcomes(passed=1, failed=3)
-    result.stdout.fnmatch_lines(["*XPASS(strict)*"])
+    result.stdout.fnmatch_lines(["*known failures that do not fail, to be taken off the list: values: epsilon is 1e-5 (#17)*"])
+
+
+PLACED = ENTRY.format(check="values", who="bad") + 'activation = "{at}"\nfault = "{fault}"\n'
+
+
+@pytest.mark.parametrize(
+    ("at", "fault", "outcomes"),
+    [
+        ("encoder.layer.0.*", "epsilon", {"xfailed": 1}),
+        ("encoder.layer.1.*", "epsilon", {"failed": 1}),
+        ("encoder.layer.0.*", "norm-variance", {"failed": 1}),
+    ],
+    ids=["at its place", "elsewhere", "another mistake"],
+)
+def test_a_known_failure_holds_for_its_mistake_at_its_activation(
+    pytester: pytest.Pytester, at: str, fault: str, outcomes: dict[str, int]
+) -> None:
+    pytester.makefile(".toml", known=PLACED.format(at=at, fault=fault))
+    pytester.makepyfile(FILE.replace("{known}", KNOWN))
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-k", "values-bad")
+    result.assert_outcomes(**outcomes, deselected=3)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +205,7 @@ def test_a_known_failure_that_passes_is_a_failure(pytester: pytest.Pytester) -> 
         (ENTRY.format(check="valeus", who="bad"), "known failures that match nothing that is run: check 'valeus' of bad"),
         ('[[known-failure]]\ncheck = "values"\n', "lacks reason"),
         ('[[known-failure]]\ncheck = "values"\nreason = "x"\nlayer = "3"\n', "unknown layer"),
+        ('[[known-failure]]\ncheck = "values"\nreason = "x"\nfault = "epsilon"\n', "lacks activation"),
         ("[[known", "cannot be read"),
     ],
 )

@@ -1,0 +1,285 @@
+"""Exports: ours conform, a stranger's archive is seen into without its source, and each trap of exporting is caught by name."""
+
+import json
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from conformance import Archive, Checkpoint, Result, check, load_golden
+from conformance.checks.catalogue import CHECKS, run
+from conformance.cli import main
+from conformance.errors import UsageError
+from conformance.report.findings import findings
+from conformance.report.telling import activation_records
+from conformance.tests import traps
+from implementations import exports
+from implementations.demystified import demystified
+from implementations.exports import Export
+from implementations.hugging_face import HuggingFace, hf_compiled, hf_sdpa
+from implementations.inner_workings import inner_workings
+from implementations.making_bert import making_bert
+from implementations.torch_encoder import torch_encoder, torch_encoder_fast
+
+needs_onnx = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")), reason="pip install 'bert-conformance[onnx]'"
+)
+
+OURS = {
+    "tiny": [
+        exports.making_bert_traced, exports.making_bert_scripted, exports.inner_workings_traced, exports.inner_workings_scripted,
+        exports.hf_traced, exports.hf_exported, torch_encoder, torch_encoder_fast,
+    ],
+    "sinusoidal": [exports.demystified_traced, exports.demystified_scripted],
+}  # fmt: skip
+CASES = [(i, golden) for golden, found in OURS.items() for i in found]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("implementation", "golden"), CASES, ids=lambda p: getattr(p, "name", p))
+def test_it_conforms(implementation: Any, golden: str, dtype: str) -> None:
+    result = check(implementation, golden, dtype=dtype)
+    assert result.conforms, result.reason
+
+
+@pytest.mark.parametrize("name", ["outputs", "omitted-inputs", "masked-row", "row-by-row", "called-again", "inputs-untouched"])
+@pytest.mark.parametrize(("implementation", "golden"), CASES, ids=lambda p: getattr(p, "name", p))
+def test_it_keeps_the_contract_at_other_lengths_and_batch_sizes(implementation: Any, golden: str, name: str) -> None:
+    result = run(CHECKS[name], implementation, golden, "cpu", "float32")
+    assert result.outcome == "pass", result.reason
+
+
+@needs_onnx
+@pytest.mark.parametrize("name", ["values", "outputs", "called-again"])
+def test_the_onnx_export_conforms(name: str) -> None:
+    result = run(CHECKS[name], exports.hf_onnx, "tiny", "cpu", "float32")
+    assert result.outcome == "pass", result.reason
+
+
+@needs_onnx
+def test_onnx_runtimes_tanh_is_within_what_a_library_may_be_off() -> None:
+    result = check(exports.hf_onnx, "tanh")
+    assert result.conforms, result.reason
+
+
+def test_the_compiled_reference_conforms() -> None:
+    architecture = load_golden("tiny").checkpoint.architecture
+    reason = hf_compiled.supports(architecture, "cpu", "float32")
+    if reason:
+        pytest.skip(reason)
+    assert check(hf_compiled, "tiny").conforms
+
+
+def test_the_fast_path_runs_where_it_is_said_to() -> None:
+    checkpoint = load_golden("tiny").checkpoint
+    ids, mask = torch.arange(8).reshape(2, 4), torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]])
+
+    def padding(implementation: Any) -> Tensor:
+        model = implementation.module(checkpoint)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return model(ids, torch.zeros_like(ids), mask)[0, 2:]
+
+    assert not padding(torch_encoder_fast).any()  # nested tensors have no padding
+    assert padding(torch_encoder).any()
+
+
+# A stranger's archive: other names, inputs and outputs, and no source at hand.
+
+
+class _Strange(nn.Module):
+    """Nothing in it is called what Hugging Face calls it."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__()
+        self.it = making_bert.module(checkpoint)
+
+    def forward(self, tokens: Tensor, segments: Tensor, mask: Tensor) -> Tensor:
+        return self.it.embedding(tokens, segments) if mask is None else self._run(tokens, segments, mask)
+
+    def _run(self, tokens: Tensor, segments: Tensor, mask: Tensor) -> Tensor:
+        hidden = self.it.embedding(tokens, segments)
+        for layer in self.it.transformer:
+            hidden = layer(hidden, mask)
+        return hidden
+
+
+def _archive(path: Path, golden: str = "tiny", frozen: bool = False) -> Path:
+    ids = torch.arange(10).reshape(2, 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = torch.jit.trace(_Strange(load_golden(golden).checkpoint), (ids, ids * 0, ids * 0 + 1))
+        (torch.jit.freeze(made.eval()) if frozen else made).save(str(path))
+    return path
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["parameters", "nameless constants"])
+def test_a_strangers_archive_is_seen_into_layer_by_layer(tmp_path: Path, frozen: bool) -> None:
+    result = check(Archive(_archive(tmp_path / "strange.pt", "deep", frozen)), "deep")
+    assert result.conforms, result.reason
+    seen = {v.activation for v in result.verdicts if v.outcome == "pass"}
+    parts = ["attention.self.query", "attention.self.key", "attention.self.value", "attention.self.context", "attention.self.probs"]
+    parts += ["attention.output.LayerNorm", "output.LayerNorm", "intermediate.intermediate_act_fn"]
+    assert {f"encoder.layer.{i}.{part}" for i in range(12) for part in parts} <= seen
+
+
+@pytest.mark.parametrize("of", [making_bert, inner_workings], ids=lambda i: i.name)
+@pytest.mark.parametrize("write", [exports.scripted, exports.frozen], ids=["scripted", "frozen"])
+def test_scripted_and_frozen_archives_are_seen_into(of: Any, write: Any) -> None:
+    result = check(Export(f"{of.name}-{write.__name__}", of, write, ".pt"), "tiny")
+    assert result.conforms, result.reason
+    assert result.coverage[0] >= 25
+
+
+@pytest.mark.parametrize("of", [making_bert, inner_workings, demystified], ids=lambda i: i.name)
+def test_the_seeds_are_exported_and_seen_into(of: Any) -> None:
+    golden = "sinusoidal" if of is demystified else "tiny"
+    result = check(Export(f"{of.name}-exported", of, exports.exported, ".pt2", interior=True), golden)
+    assert result.conforms, result.reason
+
+
+class _Wrong(HuggingFace):
+    """GELU's tanh form in layer 1, and an epsilon of 1e-5 in layer 0."""
+
+    def build(self, checkpoint: Checkpoint) -> Any:
+        model = super().build(checkpoint)
+        model["bert"].encoder.layer[1].intermediate.intermediate_act_fn = nn.GELU("tanh")
+        model["bert"].encoder.layer[0].output.LayerNorm.eps = 1e-5
+        return model
+
+
+EXPORTERS: list[Any] = [
+    pytest.param(exports.traced, ".pt", id="traced"),
+    pytest.param(exports.exported, ".pt2", id="exported"),
+    pytest.param(exports.onnx, ".onnx", id="onnx", marks=needs_onnx),
+]
+
+
+@pytest.mark.parametrize(("write", "suffix"), EXPORTERS)
+def test_a_mistake_inside_an_export_is_found_at_its_place_by_name(write: Any, suffix: str) -> None:
+    result = check(Export(f"wrong{suffix}", _Wrong("sdpa"), write, suffix), "tiny")
+    assert [v.activation for v in result.origins] == [
+        "encoder.layer.0.output.LayerNorm",
+        "encoder.layer.1.intermediate.intermediate_act_fn",
+    ]
+    assert _told(result) >= {"epsilon", "activation-form"}
+
+
+def _told(result: Result) -> set[str]:
+    """Every name that is told, alone or with what it cannot be told from."""
+    found = findings(activation_records(result))
+    return {name for f in found if f.fault for name in (f.fault.name, *f.others)}
+
+
+# The traps.
+
+NAMED: dict[str, tuple[Callable[[Path], Path], set[str]]] = {
+    "training mode": (traps.in_training_mode, {"dropout-active"}),
+    "token types baked": (traps.token_types_baked, {"token-types-other"}),
+    "mask baked": (traps.mask_baked, {"mask-other"}),
+    "inputs swapped": (traps.inputs_swapped, {"token-types-from-mask", "mask-from-token-types"}),
+    "mask dropped": (traps.mask_dropped, {"mask-ignored"}),
+    "reduced precision": (traps.reduced_precision, {"precision-bfloat16", "result-bfloat16"}),
+}
+
+
+@pytest.mark.parametrize("trap", NAMED)
+def test_the_trap_is_caught_by_name(trap: str, tmp_path: Path) -> None:
+    fall, names = NAMED[trap]
+    result = check(Archive(fall(tmp_path)), traps.GOLDEN)
+    assert result.outcome == "fail"
+    assert names <= _told(result)
+
+
+@pytest.mark.parametrize(
+    ("trap", "checked", "words"),
+    [
+        (traps.length_baked, "called-again", "its length is baked in: it runs at 16, and at no other"),
+        (traps.batch_baked, "row-by-row", "its batch size is baked in: it runs at 6, and at no other"),
+    ],
+    ids=["length", "batch size"],
+)
+def test_a_size_that_is_baked_in_is_told(trap: Any, checked: str, words: str, tmp_path: Path) -> None:
+    archive = Archive(trap(tmp_path))
+    assert check(archive, traps.GOLDEN).conforms  # the size that it was made at is right
+    result = run(CHECKS[checked], archive, traps.GOLDEN, "cpu", "float32")
+    assert result.outcome == "crash"
+    assert words in result.reason
+
+
+@needs_onnx
+def test_sizes_that_an_onnx_model_declares_are_told(tmp_path: Path) -> None:
+    def fixed(module: nn.Module, example: Any, path: Path) -> None:
+        torch.onnx.export(module, example, path, dynamo=True, verbose=False)
+
+    result = check(Export("fixed", hf_sdpa, fixed, ".onnx"), "tiny")
+    assert result.outcome == "fail"
+    assert "sizes are baked into it: its input input_ids is declared as [3, 7]" in result.reason
+
+
+def test_the_same_module_without_a_trap_conforms(tmp_path: Path) -> None:
+    path = traps.traced(traps.Called(traps.module(), traps._logits), tmp_path / "right.pt")
+    assert check(Archive(path), traps.GOLDEN).conforms
+
+
+# Files.
+
+
+def test_run_judges_a_file_that_is_named_both_looked_into_and_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = _archive(tmp_path / "strange.pt")
+    assert (
+        main(["run", "-i", str(path), "--golden", "tiny", "--golden", "sinusoidal", "--out", str(tmp_path), "--format", "json"])
+        == 0
+    )
+    checks = json.loads(capsys.readouterr().out)
+    assert [(c["golden"], c["check"], c["outcome"]) for c in checks] == [
+        ("tiny", "values", "pass"),
+        ("sinusoidal", "values", "skip"),
+        ("tiny", "outputs", "pass"),
+        ("sinusoidal", "outputs", "skip"),
+    ]
+    assert checks[0]["judged"] > checks[2]["judged"] == 1
+    assert "of another checkpoint: it holds no tensor of the shape of bert.embeddings.token_type" in checks[1]["reason"]
+
+
+def test_inputs_whose_names_say_nothing_are_to_be_named(tmp_path: Path) -> None:
+    class Nameless(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.it = _Strange(load_golden("tiny").checkpoint)
+
+        def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+            return self.it(a, b, c)
+
+    ids = torch.arange(10).reshape(2, 5)
+    path = tmp_path / "nameless.pt"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.trace(Nameless(), (ids, ids * 0, ids * 0 + 1)).save(str(path))
+    assert "what is its input a, b, c? Name all in order" in check(Archive(path), "tiny").reason
+    named = Archive(path, inputs=("input_ids", "token_type_ids", "attention_mask"))
+    assert check(named, "tiny").conforms
+    assert "2 inputs are named" in check(replace(named, inputs=("input_ids", "attention_mask")), "tiny").reason
+    assert "each is to be there once" in check(replace(named, inputs=("input_ids",) * 3), "tiny").reason
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pt2", pytest.param(".onnx", marks=needs_onnx)])
+def test_a_damaged_file_is_told(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"damaged{suffix}"
+    path.write_bytes(b"no such thing")
+    result = check(Archive(path), "tiny")
+    assert result.outcome == "fail"
+    assert "that can be loaded" in result.reason
+
+
+def test_a_file_of_no_known_kind_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(b"")
+    with pytest.raises(UsageError, match=r"no exported program that can be read; by their suffixes these can: \.pt"):
+        Archive(path)
