@@ -14,12 +14,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ending:
-    """How a case, or one batch of it, ended; graver ones have a higher rank."""
+    """How a case, or one batch of it, ended; graver ones have a higher rank. `by_values` as in a result."""
 
     outcome: Outcome
     reason: str = ""
     exit_code: int = 0
     declared: bool = True
+    by_values: bool = False
 
     def __post_init__(self) -> None:
         # A surrogate in somebody's message must not keep it from being written down.

@@ -21,6 +21,7 @@ class Result:
         exit_code: this result's share of the run's exit code.
         declared: whether the case counts as declared; one that the candidate does not support does not.
         executed: whether the candidate was run and something came of it.
+        by_values: whether it fails by its verdicts alone, and the contract is kept.
         verdicts: an activation of a batch each, in the order of computation; those judged before a crash are kept.
     """
 
@@ -32,6 +33,7 @@ class Result:
     executed: bool = False
     seconds: float = 0.0
     verdicts: tuple[Verdict, ...] = field(default=(), repr=False)
+    by_values: bool = False
 
     @property
     def origins(self) -> tuple[Verdict, ...]:

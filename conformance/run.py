@@ -54,7 +54,9 @@ def check(
         ending = attempt(lambda: _run(implementation, golden, case, require, runs, verdicts))
     seconds = time.perf_counter() - start
     executed = any(v.outcome in ("pass", "fail") for v in verdicts)
-    return Result(case, ending.outcome, ending.reason, ending.exit_code, ending.declared, executed, seconds, tuple(verdicts))
+    return Result(
+        case, ending.outcome, ending.reason, ending.exit_code, ending.declared, executed, seconds, tuple(verdicts), ending.by_values
+    )
 
 
 def _run(
@@ -119,18 +121,22 @@ def _together(endings: Mapping[str, Ending], verdicts: Sequence[Verdict], batche
     failed = [v for v in verdicts if v.outcome == "fail"]
     if failed:
         judged = sum(v.outcome in ("pass", "fail") for v in verdicts)
-        return Ending("fail", f"{len(failed)} of {judged} judged activations fail, the first at {failed[0].place}", 1)
+        return Ending(
+            "fail", f"{len(failed)} of {judged} judged activations fail, the first at {failed[0].place}", 1, by_values=True
+        )
     return Ending("pass")
 
 
 def _baked(endings: Mapping[str, Ending], batches: Mapping[str, Batch]) -> str:
-    """What is wrong where batches of one size run and all of others do not; else an empty text."""
+    """What is wrong where batches of one size run and all of others crash; else an empty text."""
     ran = [batches[name] for name, ending in endings.items() if ending.outcome == "pass"]
-    others = [batches[name] for name, ending in endings.items() if ending.outcome != "pass"]
+    others = [batches[name] for name, ending in endings.items() if ending.outcome == "crash"]
+    if not others or len(ran) + len(others) < len(batches):
+        return ""
     for what, axis in (("length", 1), ("batch size", 0)):
         sizes = {batch.input_ids.shape[axis] for batch in ran}
         if len(sizes) == 1 and not sizes & {batch.input_ids.shape[axis] for batch in others}:
-            return f"its {what} is baked in: it runs at {sizes.pop()}, and at no other; "
+            return f"its {what} is baked in: it runs at {sizes.pop()}, and at no other that was tried; "
     return ""
 
 

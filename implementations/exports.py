@@ -63,14 +63,14 @@ class Export:
         return Archive(self._file(checkpoint, dtype), observed=self.observed).prepare(checkpoint, device, dtype)
 
     def _file(self, checkpoint: Checkpoint, dtype: str) -> Path:
-        key = (self.name, id(checkpoint), dtype)
+        key = (self.name, id(self.of), self.write, id(checkpoint), dtype)
         if key not in _WRITTEN:
             while len(_WRITTEN) >= KEPT:
                 del _WRITTEN[next(iter(_WRITTEN))]
             folder = tempfile.TemporaryDirectory()
             self._written(checkpoint, dtype, Path(folder.name) / f"{self.name}{self.suffix}")
-            _WRITTEN[key] = (checkpoint, folder)
-        return Path(_WRITTEN[key][1].name) / f"{self.name}{self.suffix}"
+            _WRITTEN[key] = (self.of, checkpoint, folder)  # held, so that what their ids stand for stays
+        return Path(_WRITTEN[key][-1].name) / f"{self.name}{self.suffix}"
 
     def _written(self, checkpoint: Checkpoint, dtype: str, path: Path) -> None:
         module = (self.of.shown if self.interior else self.of.module)(checkpoint, "cpu", dtype)
@@ -80,7 +80,7 @@ class Export:
 
 
 KEPT = 4  # files: a candidate is asked for again by each check
-_WRITTEN: "dict[tuple[str, int, str], tuple[Checkpoint, tempfile.TemporaryDirectory[str]]]" = {}
+_WRITTEN: "dict[tuple[Any, ...], tuple[Any, Checkpoint, tempfile.TemporaryDirectory[str]]]" = {}
 
 
 def example(a: Architecture) -> Example:

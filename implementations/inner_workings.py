@@ -62,6 +62,14 @@ class BertConfig:
     num_labels: int = 2
 
 
+ACTIVATION_FUNCTIONS: dict[str, Callable[[], nn.Module]] = {
+    "gelu": nn.GELU,
+    "gelu_new": lambda: nn.GELU("tanh"),
+    "gelu_pytorch_tanh": lambda: nn.GELU("tanh"),
+    "relu": nn.ReLU,
+}
+
+
 class BertEmbeddings(nn.Module):
     """LayerNorm(word + token type + position), then dropout: (B, S) ids, (B, S) token types -> (B, S, H)."""
 
@@ -271,6 +279,19 @@ class Classified(NamedTuple):
     logits: Tensor
 
 
+def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """What the labels ask for: (B, labels) and labels -> a scalar.
+
+    One label: regression, the mean square error of (B,) numbers. Several, and integers (B,): single-label, the cross entropy, −100
+    for a row without a label. Several, and numbers (B, labels): multi-label, the binary cross entropy of each.
+    """
+    if logits.shape[-1] == 1:
+        return F.mse_loss(logits.squeeze(-1), labels.to(logits.dtype).view(-1))
+    if labels.is_floating_point():
+        return F.binary_cross_entropy_with_logits(logits, labels)
+    return F.cross_entropy(logits, labels)
+
+
 class BertForSequenceClassification(nn.Module):
     """BertModel with a linear layer on its pooled output: (B, S) ids -> (B, labels) logits, and a loss where there are labels."""
 
@@ -289,27 +310,6 @@ class BertForSequenceClassification(nn.Module):
         pooled = told("pooled, dropout", self.dropout(pooled))
         logits = told("logits", self.classifier(pooled))  # (B, labels)
         return Classified(None if labels is None else told("loss", classification_loss(logits, labels)), logits)
-
-
-def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """What the labels ask for: (B, labels) and labels -> a scalar.
-
-    One label: regression, the mean square error of (B,) numbers. Several, and integers (B,): single-label, the cross entropy, −100
-    for a row without a label. Several, and numbers (B, labels): multi-label, the binary cross entropy of each.
-    """
-    if logits.shape[-1] == 1:
-        return F.mse_loss(logits.squeeze(-1), labels.to(logits.dtype).view(-1))
-    if labels.is_floating_point():
-        return F.binary_cross_entropy_with_logits(logits, labels)
-    return F.cross_entropy(logits, labels)
-
-
-ACTIVATION_FUNCTIONS: dict[str, Callable[[], nn.Module]] = {
-    "gelu": nn.GELU,
-    "gelu_new": lambda: nn.GELU("tanh"),
-    "gelu_pytorch_tanh": lambda: nn.GELU("tanh"),
-    "relu": nn.ReLU,
-}
 
 
 class Bare(nn.Module):

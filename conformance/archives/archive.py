@@ -14,11 +14,11 @@ from typing import Any
 from conformance.activations import outputs, table
 from conformance.architecture import Architecture
 from conformance.archives.locate import located
-from conformance.archives.observed import activations, in_format, outputs_by_shape
+from conformance.archives.observed import activations, in_format, output_labels, outputs_by_shape, settled
 from conformance.archives.parameters import reason_against, recognised
 from conformance.archives.program import Program
 from conformance.checkpoint import Checkpoint
-from conformance.errors import UsageError
+from conformance.errors import CandidateError, UsageError
 from conformance.numerics.formats import format_named
 
 READERS = {".pt": "torchscript", ".pth": "torchscript", ".ts": "torchscript", ".pt2": "exported", ".onnx": "onnx"}
@@ -84,26 +84,43 @@ class _Runner:
     def __init__(self, program: Program, checkpoint: Checkpoint, dtype: str, observed: bool) -> None:
         self._program, self._architecture, self._dtype, self._observed = program, checkpoint.architecture, dtype, observed
         parameters = recognised(program.graph.constants, checkpoint, format_named(dtype))
-        rows = table(checkpoint.architecture)
-        self._locations = dict(located(program.graph, parameters, checkpoint.architecture))
-        self._locations |= {(label,): (value,) for value, label in program.labels.items() if label in rows}
+        locations = located(program.graph, parameters, checkpoint.architecture)
+        self._labels = output_labels(program, locations, checkpoint.architecture)
+        self._locations = settled(program, locations, checkpoint.architecture)
 
     def __call__(self, batch: Any) -> Iterator[tuple[str, Any]]:
         given = batch.filled()
-        arrays = [getattr(given, field) for field in self._program.fields]
-        values = self._values(arrays)
+        values = self._values([getattr(given, field) for field in self._program.fields])
         a, (size, length) = self._architecture, given.input_ids.shape
-        found = dict(activations(self._locations, values, a, size, length))
-        results = [values[name] for name in self._program.outputs if name in values]
-        found |= dict(outputs_by_shape(results, found, a, size, length))
-        own = {id(value) for value in results}
-        inner = {n: in_format(value, self._dtype) for n, value in found.items() if id(value) not in own}
-        shown = {**found, **inner} if self._observed else {n: found[n] for n in outputs(a) if n in found}
+        own = self._outputs(values, size, length)
+        inner = {n: in_format(v, self._dtype) for n, v in activations(self._locations, values, a, size, length)}
+        found = {**inner, **own} if self._observed else {n: own[n] for n in outputs(a) if n in own}
         order = {name: i for i, name in enumerate(table(a))}
-        return iter(sorted(shown.items(), key=lambda item: order[item[0]]))
+        return iter(sorted(found.items(), key=lambda item: order[item[0]]))
 
     def _values(self, arrays: Sequence[Any]) -> Mapping[str, Any]:
         if not self._observed:
-            return dict(zip(self._program.outputs, self._program.run(arrays), strict=True))
+            made = self._program.run(arrays)
+            if len(made) != len(self._program.outputs):
+                found = f"it returns {len(made)} tensors, and its graph tells of {len(self._program.outputs)}"
+                raise CandidateError(f"{found}: what is put into a list or a mapping piece by piece cannot be followed")
+            return dict(zip(self._program.outputs, made, strict=True))
         wanted = [value for candidates in self._locations.values() for value in candidates]
         return self._program.watch(arrays, list(dict.fromkeys([*wanted, *self._program.outputs])))
+
+    def _outputs(self, values: Mapping[str, Any], size: int, length: int) -> dict[str, Any]:
+        """What it returns, as far as that is known; `CandidateError` where none of it is."""
+        rows, heads = table(self._architecture), self._architecture.num_attention_heads
+        returned = {value: values[value] for value in self._program.outputs if value in values}
+        own = {
+            name: returned[value]
+            for value, name in self._labels.items()
+            if value in returned and tuple(returned[value].shape) == rows[name].shape(size, length, heads)
+        }
+        unknown = [v for value, v in returned.items() if value not in self._labels]
+        located_names = {name for names in self._locations for name in names}
+        own |= outputs_by_shape(unknown, located_names, self._architecture, size, length)
+        if not own:
+            shapes = ", ".join(str(tuple(v.shape)) for v in returned.values()) or "nothing"
+            raise CandidateError(f"it returns {shapes}, and none of it is known for an output: a last hidden state or logits")
+        return own

@@ -15,7 +15,7 @@ SAME = ("same", "dropout")  # what hands its first input on (a dropout that is a
 MOVED = ("reshape", "transpose")  # what changes nothing but the shape
 
 _KINDS = {
-    "product": "linear addmm matmul mm bmm einsum Gemm MatMul FusedMatMul",
+    "product": "linear addmm matmul mm bmm Gemm MatMul FusedMatMul",
     "lookup": "embedding Gather index_select",
     "norm": "layer_norm native_layer_norm LayerNormalization SkipLayerNormalization EmbedLayerNormalization",
     "add": "add add_ Add",

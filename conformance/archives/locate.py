@@ -48,11 +48,18 @@ def _with_parameters(graph: Graph, parameters: Mapping[str, Names], rows: _Rows)
         values[held] += graph.after(value, (*MOVED, *SAME))
     for held, weights in values.items():
         for names in _activations(held, rows):
-            kind = {"norm": "norm"}.get(rows[names[0]].kind, "lookup" if rows[names[0]].kind.endswith("lookup") else "product")
+            kind = _kind(rows[names[0]])
             uses = {id(n): n for v in weights for n in graph.taken_by.get(v, ()) if n.kind == kind}
             made = [found for node in uses.values() if (found := _result(graph, node, set(weights)))]
             if len(made) == len(uses) == 1:
                 yield names, made[0]
+
+
+def _kind(row: Activation) -> str:
+    """The kind of node that makes it with its weight."""
+    if row.kind == "norm":
+        return "norm"
+    return "lookup" if row.kind.endswith("lookup") else "product"
 
 
 def _activations(held: Names, rows: _Rows) -> Iterator[Names]:
@@ -93,13 +100,13 @@ def _before(name: str, rows: _Rows) -> str | None:
 
 
 def _probabilities(graph: Graph, places: _Places, rows: _Rows) -> Iterator[tuple[Names, str]]:
-    """What the product that gives the context takes first, if that comes of a softmax."""
+    """What the product that gives the context takes first, as it takes it, if that comes of a softmax."""
     for names, value in places.items():
         product = graph.made_by.get(_last(graph.before(value, (*MOVED, *SAME))))
         if names[0].endswith("self.context") and product is not None and product.kind == "product":
-            softmax = _last(graph.before(product.inputs[0], (*MOVED, *SAME)))
-            if (node := graph.made_by.get(softmax)) is not None and node.kind == "softmax":
-                yield (names[0].replace("context", "probs"),), softmax
+            softmax = graph.made_by.get(_last(graph.before(product.inputs[0], (*MOVED, *SAME))))
+            if softmax is not None and softmax.kind == "softmax":
+                yield (names[0].replace("context", "probs"),), _last(graph.before(product.inputs[0], (*SAME, "reshape")))
 
 
 def _functions(graph: Graph, places: _Places, rows: _Rows) -> Iterator[tuple[Names, str]]:

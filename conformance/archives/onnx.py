@@ -39,6 +39,7 @@ def opened(path: Path, device: str, inputs: Sequence[str]) -> "OnnxModel | str":
 class OnnxModel:
     """A loaded model, run as ONNX Runtime does by default."""
 
+    device = "cpu"
     labels: Mapping[str, str]
 
     def __init__(self, model: Any, inputs: Sequence[str]) -> None:
@@ -85,17 +86,20 @@ class OnnxModel:
         return {name: _as_declared(array, declared[name]) for name, array in zip(self._taken, arrays, strict=True)}
 
 
-_INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
+_FORMATS = {
+    "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_, "tensor(float)": np.float32,
+    "tensor(double)": np.float64, "tensor(float16)": np.float16,
+}  # fmt: skip
 
 
 def _as_declared(array: torch.Tensor, declared: Any) -> Any:
-    """In the integers that the model declares; `CandidateError` where it declares sizes that the batch has not."""
+    """In the format that the model declares; `CandidateError` where it declares sizes that the batch has not."""
     if any(isinstance(size, int) and size != found for size, found in zip(declared.shape, array.shape, strict=False)):
         raise CandidateError(
             f"sizes are baked into it: its input {declared.name} is declared as {declared.shape}, and the batch is "
             f"{list(array.shape)}"
         )
-    return array.numpy().astype(_INTEGERS.get(declared.type, np.int64))
+    return array.numpy().astype(_FORMATS.get(declared.type, np.int64))
 
 
 def _constants(model: Any) -> dict[str, Constant]:

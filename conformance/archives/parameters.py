@@ -50,8 +50,9 @@ def reason_against(constants: Iterable[Constant], a: Architecture, dtype: str) -
     for name in tables:
         if shapes[name] not in held and shapes[name][::-1] not in held:
             return f"it is of another checkpoint: it holds no tensor of the shape of {name}, {shapes[name]}"
-    formats = {c.format for c in matrices}
-    return None if dtype in formats else f"it holds {', '.join(sorted(formats))}"
+    words = shapes[tables[0]]
+    formats = {c.format for c in matrices if c.shape in (words, words[::-1])}
+    return None if dtype in formats else f"it holds its parameters in {', '.join(sorted(formats))}"
 
 
 class _Known:

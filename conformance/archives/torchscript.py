@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 
 from conformance.archives.graph import Constant, Graph, Node, kind_of
 from conformance.archives.inputs import fields_of, is_field
+from conformance.archives.program import constant
 from conformance.errors import CandidateError
 
 
@@ -21,15 +22,15 @@ def opened(path: Path, device: str, inputs: Sequence[str]) -> "TorchScript":
             module = torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError, OSError) as error:
         raise CandidateError(f"{path} is no TorchScript archive that can be loaded: {str(error).splitlines()[0]}") from error
-    return TorchScript(module, inputs)
+    return TorchScript(module, device, inputs)
 
 
 class TorchScript:
     """A loaded archive."""
 
-    def __init__(self, module: Any, inputs: Sequence[str]) -> None:
+    def __init__(self, module: Any, device: str, inputs: Sequence[str]) -> None:
         """`inputs` are the arrays that it takes first, where its arguments' names do not say which they are."""
-        self._module = module
+        self._module, self.device = module, device
         self._arguments = module._c._get_method("forward").schema.arguments[1:]
         if inputs:
             needed = sum(not a.has_default_value() for a in self._arguments)
@@ -75,7 +76,7 @@ class TorchScript:
         for _ in list(graph.outputs()):
             graph.eraseOutput(0)
         for name in names:
-            graph.registerOutput(values[name])
+            graph.registerOutput(_cloned(graph, values[name]))
         if len(names) > 1:
             graph.makeMultiOutputIntoTuple()
         return names, torch._C._create_function_from_graph("observed", graph)
@@ -96,6 +97,7 @@ class TorchScript:
                 node.output().replaceAllUsesWith(_inserted(graph, node, found))
         torch._C._jit_pass_peephole(graph)
         torch._C._jit_pass_constant_propagation(graph)
+        torch._C._jit_pass_lower_all_tuples(graph)
         torch._C._jit_pass_dce(graph)
         return graph
 
@@ -115,20 +117,23 @@ class TorchScript:
         for node in self._graph.findAllNodes("prim::Constant"):
             tensors[node.output().debugName()] = ("", node.output().toIValue())
         return {
-            value: Constant(name, tuple(t.shape), partial(_float64, t), str(t.dtype).removeprefix("torch."))
+            value: constant(name, t)
             for value, (name, t) in tensors.items()
             if isinstance(t, torch.Tensor) and t.is_floating_point()
         }
-
-
-def _float64(tensor: torch.Tensor) -> Any:
-    return tensor.detach().double().cpu().numpy()
 
 
 def _inserted(graph: Any, before: Any, value: Any) -> Any:
     """A constant that stands before a node."""
     with graph.insert_point_guard(before):
         return graph.insertConstant(value)
+
+
+def _cloned(graph: Any, value: Any) -> Any:
+    """A copy of a value as it comes to be: a later operation may write into it."""
+    clone = graph.create("aten::clone", [value, _inserted(graph, next(iter(graph.nodes())), None)], 1)
+    clone.insertAfter(value.node())
+    return clone.output()
 
 
 def _nodes(graph: Any) -> Iterator[Node]:

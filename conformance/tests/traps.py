@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,7 @@ GOLDEN = "tiny"
 Trap = Callable[[Path], Path]
 
 
-def module(**changes: Any) -> BertForSequenceClassification:
+def module() -> BertForSequenceClassification:
     found = inner_workings.module(load_golden(GOLDEN).checkpoint)
     assert isinstance(found, BertForSequenceClassification)
     return found
