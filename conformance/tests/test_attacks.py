@@ -126,6 +126,7 @@ def test_torch_s_settings_are_put_back_after_a_candidate() -> None:
     before = (torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads())
     assert check(prepare).outcome == "crash"
     assert (torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads()) == before
+    assert not torch.overrides._get_current_function_mode_stack()  # which would keep others off their fast paths
 
 
 @pytest.mark.parametrize("reason", ["", False, True])

@@ -1,6 +1,7 @@
 """Exports: ours conform, a stranger's archive is seen into without its source, and each trap of exporting is caught by name."""
 
 import json
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from conformance import Archive, Checkpoint, Result, check, load_golden
+from conformance import Archive, Batch, Checkpoint, Result, check, golden_of, load_golden
 from conformance.checks.catalogue import CHECKS, run
 from conformance.cli import main
 from conformance.errors import UsageError
@@ -20,6 +21,7 @@ from conformance.report.findings import findings
 from conformance.report.telling import activation_records
 from conformance.tests import traps
 from implementations import exports
+from implementations import inner_workings as inner
 from implementations.demystified import demystified
 from implementations.exports import Export
 from implementations.hugging_face import HuggingFace, hf_compiled, hf_sdpa
@@ -175,6 +177,99 @@ def _told(result: Result) -> set[str]:
     """Every name that is told, alone or with what it cannot be told from."""
     found = findings(activation_records(result))
     return {name for f in found if f.fault for name in (f.fault.name, *f.others)}
+
+
+# Correct archives that are unusual.
+
+
+class _InPlace(inner.BertSelfOutput):
+    def forward(self, hidden: Tensor, skip: Tensor) -> Tensor:
+        hidden = self.dense(hidden)
+        hidden += skip
+        return self.LayerNorm(hidden)
+
+
+class _KeysFirst(inner.BertSelfAttention):
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None, head_mask: Tensor | None = None) -> Tensor:
+        query, key, value = (self.by_head(f(hidden)) for f in (self.query, self.key, self.value))
+        scores = key @ query.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (B, h, keys, queries)
+        assert attention_mask is not None
+        probs = (scores + attention_mask.transpose(-1, -2)).softmax(-2)
+        return (probs.transpose(-1, -2) @ value).permute(0, 2, 1, 3).flatten(2)
+
+
+def _with(part: str, kind: type[nn.Module]) -> nn.Module:
+    model = traps.module()
+    for layer in model.bert.encoder.layer:
+        getattr(layer.attention, part).__class__ = kind
+    return model
+
+
+def _logits_in(dtype: torch.dtype) -> Any:
+    return lambda model, *inputs: traps._logits(model, *inputs).to(dtype).clone()
+
+
+UNUSUAL = {
+    "in place": lambda: traps.Called(_with("output", _InPlace), traps._logits),
+    "keys first": lambda: traps.Called(_with("self", _KeysFirst), traps._logits),
+    "outputs cast and cloned": lambda: traps.Called(traps.module(), _logits_in(torch.float32)),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_an_unusual_archive_that_is_right_conforms_looked_into_and_as_it_is(name: str, tmp_path: Path) -> None:
+    archive = Archive(traps.traced(UNUSUAL[name](), tmp_path / "unusual.pt"))
+    for seen in (archive, archive.unobserved):
+        result = check(seen, traps.GOLDEN)
+        assert result.conforms, result.reason
+
+
+def test_no_axis_is_taken_for_another_in_a_square_batch(tmp_path: Path) -> None:
+    """torch's own attention has its sequences first inside, and six rows of six tokens look the same from both sides."""
+    golden = load_golden("tiny")
+    square = {k: v[:, 4:10] if v.ndim == 2 else v for k, v in golden.batches["padded"].arrays().items() if "label" not in k}
+    square["attention_mask"] = square["attention_mask"] | (square["attention_mask"].sum(1, keepdims=True) == 0)
+    model = torch_encoder.module(golden.checkpoint)
+
+    def how(m: nn.Module, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
+        return m(ids, types, mask)
+
+    path = traps.traced(traps.Called(model, how), tmp_path / "first.pt")
+    result = check(Archive(path), golden_of("square", golden.checkpoint, {"square": Batch.of(square)}))
+    assert result.conforms, result.reason
+
+
+@pytest.mark.parametrize("how", ["int32", "decomposed", "nothing beside the logits"])
+def test_an_unusual_exported_program_conforms(how: str, tmp_path: Path) -> None:
+    class Beside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = traps.module()
+
+        def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor | None, Tensor]:
+            return None, self.model(input_ids, attention_mask, token_type_ids).logits
+
+    kind = torch.int32 if how == "int32" else torch.int64
+    example = tuple(x.to(kind) for x in exports.example(load_golden("tiny").checkpoint.architecture))
+    program = torch.export.export(Beside(), example, dynamic_shapes=exports._any_size())
+    path = tmp_path / "unusual.pt2"
+    torch.export.save(program.run_decompositions() if how == "decomposed" else program, path)
+    for seen in (Archive(path), Archive(path).unobserved):
+        result = check(seen, "tiny")
+        assert result.conforms, result.reason
+    seen_inside = {v.activation for v in check(Archive(path), "tiny").verdicts if v.outcome == "pass"}
+    norms = {f"encoder.layer.{i}.{part}output.LayerNorm" for i in (0, 1) for part in ("", "attention.")}
+    assert (
+        norms | {f"encoder.layer.1.attention.self.{part}" for part in ("query", "key", "value", "context", "probs")} <= seen_inside
+    )
+
+
+def test_a_program_that_returns_nothing_known_is_told(tmp_path: Path) -> None:
+    path = traps.traced(traps.Called(traps.module(), lambda m, *inputs: traps._logits(m, *inputs).flip(-1)), tmp_path / "x.pt")
+    for seen in (Archive(path), Archive(path).unobserved):
+        result = check(seen, "tiny")
+        assert result.outcome == "fail"
+        assert "it returns (6, 3), and none of it is known for an output" in result.reason
 
 
 # The traps.

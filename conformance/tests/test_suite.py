@@ -72,7 +72,7 @@ def _holding(tensor: torch.Tensor | None) -> Any:
 
     def build(a: Any) -> Any:
         model = making_bert.build(a)
-        model.lm_head.kept = [tensor]
+        model.lm_head.kept = [tensor, model.embedding.token_embedding.weight]
         model.lm_head.register_buffer("again", torch.ones(1), persistent=False)
         model.lm_head.register_buffer("table", torch.ones(1))
         return model

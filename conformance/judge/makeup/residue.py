@@ -48,30 +48,32 @@ def _bits(values: Array) -> int:
 def larger_noise(case: Case) -> Iterator[Finding]:
     """Noise R times as large as it may be: no element, row or feature stands out once sigma is R times larger.
 
-    Two scales are tried: sigma itself, and |right| (every number of the same relative error). The mean over a slice of n elements
-    has 1/√n of their deviation; it must stay below the threshold of the largest element as well.
+    Three scales are tried: sigma itself, |right| (every number of the same relative error), and one for all. The mean over a slice
+    of n elements has 1/√n of their deviation; it must stay below the threshold of the largest element as well.
     """
     residual = np.where(case.kept, case.made_rows - case.right_rows, 0.0)
     if not residual.any():
         return
     relative = Noise(np.maximum(np.abs(case.right_rows), case.noise.sigma), case.noise.bound)
-    found = [_noise(case, residual, case.noise, is_relative=False), _noise(case, residual, relative, is_relative=True)]
+    equal = Noise(np.ones_like(case.noise.sigma), case.noise.bound)
+    found = [
+        _noise(case, residual, case.noise, "noise in sigma", "noise {:.3g} times as large as rounding explains"),
+        _noise(case, residual, relative, "relative error", "a relative error of RMS {:.3g} throughout"),
+        _noise(case, residual, equal, "noise", "noise of RMS {:.3g} throughout"),
+    ]
     yield min(found, key=lambda f: (not f[0].explained, f[1]))[0]
 
 
-def _noise(case: Case, residual: Array, scale: Noise, *, is_relative: bool) -> tuple[Finding, float]:
+def _noise(case: Case, residual: Array, scale: Noise, what: str, told: str) -> tuple[Finding, float]:
     beyond = np.sign(residual) * np.maximum(np.abs(residual) - scale.bound, 0.0) / scale.sigma
     count = case.count
     size = max(sqrt(float((beyond**2).sum()) / count), TINY)
     e = beyond / size
     largest = max(float(np.abs(e).max()), _standing_out(e, case, 0), _standing_out(e, case, 1))
     bits = _worth(case, residual)
-    told = (
-        f"a relative error of RMS {size:.3g} throughout" if is_relative else f"noise {size:.3g} times as large as rounding explains"
-    )
     worth = f"as numbers of {bits:.1f} significant bits would leave" if bits >= 1.0 else "it is as large as the right value itself"
-    sentence = f"the residual has no structure that was looked for: {told}; {worth}"
-    numbers = (Number("relative error" if is_relative else "noise in sigma", size, size / sqrt(2.0 * count)),)
+    sentence = f"the residual has no structure that was looked for: {told.format(size)}; {worth}"
+    numbers = (Number(what, size, size / sqrt(2.0 * count)),)
     finding = Finding("noise", sentence, numbers, largest <= case.limits[1] and bits >= 1.0, 1.0, 0.0, 1)
     return finding, largest
 
