@@ -23,7 +23,7 @@ _KINDS = {
     "log_softmax": "log_softmax _log_softmax LogSoftmax",
     "tanh": "tanh tanh_ Tanh",
     "transpose": "t transpose permute numpy_T swapaxes Transpose",
-    "reshape": "view reshape _unsafe_view flatten unflatten unsqueeze squeeze Reshape Unsqueeze Squeeze Flatten",
+    "reshape": "view reshape _unsafe_view expand flatten unflatten unsqueeze squeeze Reshape Unsqueeze Squeeze Flatten",
     "dropout": "dropout native_dropout feature_dropout Dropout",
     "same": "contiguous clone detach alias lift_fresh lift_fresh_copy _to_copy to type_as Identity Cast",
 }
