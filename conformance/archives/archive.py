@@ -86,7 +86,7 @@ class _Runner:
         parameters = recognised(program.graph.constants, checkpoint, format_named(dtype))
         locations = located(program.graph, parameters, checkpoint.architecture)
         self._labels = output_labels(program, locations, checkpoint.architecture)
-        self._locations = settled(program, locations, checkpoint.architecture)
+        self._locations = settled(program, locations, checkpoint.architecture) if observed else locations
 
     def __call__(self, batch: Any) -> Iterator[tuple[str, Any]]:
         given = batch.filled()
