@@ -64,8 +64,8 @@ class Exported:
 
     @cached_property
     def _module(self) -> Any:
-        # Its guards check the inputs' sizes against those it was exported for; what it computes does not need them, and those of
-        # a loaded program refer to inputs that are None (torch 2.13).
+        # Without its guards, which only compare the inputs with those that it was exported for: of Hugging Face's BERT, saved and
+        # loaded, they raise an AttributeError for any input (seen with torch 2.13).
         return self._program.module(check_guards=False)
 
     def _given(self, arrays: Sequence[torch.Tensor]) -> dict[str, Any]:

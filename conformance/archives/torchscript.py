@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ class TorchScript:
             self._taken = [a.name for a in self._arguments if is_field(a.name) or not a.has_default_value()]
         self.fields = fields_of(self._taken, inputs)
         self._graph = self._specialised()
+        self._promoted = lru_cache(maxsize=2)(self._promoting)
 
     @cached_property
     def graph(self) -> Graph:
@@ -63,7 +64,7 @@ class TorchScript:
     def watch(self, arrays: Sequence[torch.Tensor], values: Sequence[str]) -> Mapping[str, Any]:
         """The copy that gives these values."""
         given = dict(zip(self._taken, arrays, strict=True))
-        names, function = self._promoting(tuple(values))
+        names, function = self._promoted(tuple(values))
         with torch.no_grad():
             made = function(self._module._c, *(given.get(a.name, a.default_value) for a in self._arguments))
         return dict(zip(names, made if len(names) > 1 else (made,), strict=True))
