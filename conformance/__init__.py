@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from conformance.batch import Batch, TorchBatch
     from conformance.candidates.capture import Showing, Tap, captured
     from conformance.candidates.layouts import Layout, fused, interleaved, per_head, stacked, tied, transposed
+    from conformance.candidates.running import Running
     from conformance.candidates.torch_implementation import Seen, TorchImplementation
     from conformance.checkpoint import Checkpoint, load_directory
     from conformance.checks.parametrize import parametrize_with_checks
@@ -34,6 +35,7 @@ _PUBLIC = {
     "checks.parametrize": ("parametrize_with_checks",),
     "result": ("Result",),
     "run": ("check",),
+    "candidates.running": ("Running",),
     "candidates.torch_implementation": ("Seen", "TorchImplementation"),
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
@@ -49,6 +51,7 @@ __all__ = [
     "Golden",
     "Layout",
     "Result",
+    "Running",
     "Seen",
     "Showing",
     "Tap",

@@ -1,5 +1,6 @@
 """What came of a case."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -7,8 +8,27 @@ import numpy as np
 
 from conformance.case import Case
 from conformance.judge.evidence import UNKNOWN, Verdict
+from conformance.search.broken import Place, Run
+from conformance.search.example import Example
 
 Outcome = Literal["pass", "fail", "error", "crash", "timeout", "skip", "xfail", "xpass"]
+
+
+@dataclass(frozen=True)
+class Searched:
+    """How far a search went: examples that were tried, and the largest error over its limit among those that hold."""
+
+    tried: int = 0
+    worst: float = 0.0
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """The smallest example on which a check does not hold, with what was run on it, by name, and where it shows."""
+
+    example: Example
+    runs: Mapping[str, Run] = field(default_factory=dict, repr=False)
+    place: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -23,6 +43,8 @@ class Result:
         executed: whether the candidate was run and something came of it.
         by_values: whether it fails by its verdicts alone, and the contract is kept.
         verdicts: an activation of a batch each, in the order of computation; those judged before a crash are kept.
+        searched: for a check that draws its batches, how far it went; else None.
+        counterexample: what it found.
     """
 
     case: Case
@@ -34,6 +56,8 @@ class Result:
     seconds: float = 0.0
     verdicts: tuple[Verdict, ...] = field(default=(), repr=False)
     by_values: bool = False
+    searched: Searched | None = None
+    counterexample: Counterexample | None = None
 
     @property
     def origins(self) -> tuple[Verdict, ...]:

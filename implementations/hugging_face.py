@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from conformance import Architecture, Checkpoint, Showing, Tap, TorchBatch, captured
+from conformance import Architecture, Checkpoint, Running, Showing, Tap, TorchBatch, captured
 
 IGNORED = -100  # the label of a position that has none
 
@@ -59,10 +59,10 @@ class HuggingFace:
             return "transformers' BERT has the paper's heads"
         return None
 
-    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[TorchBatch], Iterator[tuple[str, Tensor]]]:
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Running:
         """Build the model from the checkpoint, and tap it."""
         model = self.module(checkpoint, device, dtype)
-        return lambda batch: run(model, batch)
+        return Running(model, lambda batch: run(model, batch))
 
     def shown(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
         """The module with every activation that is tapped as an output."""
@@ -99,7 +99,7 @@ def _with_heads(a: Architecture, config: Any) -> BertWithHeads:
     parts: dict[str, nn.Module] = {"bert": BertModel(config, add_pooling_layer=a.pooler)}
     heads: dict[str, nn.Module] = {}
     if "masked_lm" in a.heads:
-        heads["predictions"] = BertLMPredictionHead(config)
+        heads["predictions"] = _tied(BertLMPredictionHead(config), parts["bert"])
     if "next_sentence" in a.heads:
         heads["seq_relationship"] = nn.Linear(a.hidden_size, 2)
     if heads:
@@ -107,6 +107,12 @@ def _with_heads(a: Architecture, config: Any) -> BertWithHeads:
     if "classification" in a.heads:
         parts["classifier"] = nn.Linear(a.hidden_size, a.num_labels)
     return BertWithHeads(parts)
+
+
+def _tied(head: Any, bert: Any) -> nn.Module:
+    """The masked-LM head with the decoder that BertForMaskedLM gives it: the word embeddings, and the head's own bias."""
+    head.decoder.weight, head.decoder.bias = bert.embeddings.word_embeddings.weight, head.bias
+    return head
 
 
 def taps(model: nn.Module) -> dict[str, Tap]:

@@ -2,7 +2,8 @@
 
 A tap says where an activation is to be had: the output of a module, one element of a tuple or a mapping that it returns, or one of
 its inputs. The forward pass runs in a thread of its own and hands each tensor over as it is computed, so that the consumer works
-while it goes on and no more than a few activations exist at a time, however deep the network.
+while it goes on and no more than a few activations exist at a time, however deep the network. Who wants them all at once, of small
+batches, says so by `at_once`, and spares the handing over.
 """
 
 import contextlib
@@ -45,6 +46,17 @@ class _Abandoned(BaseException):
 
 
 _END = object()
+_AT_ONCE = contextvars.ContextVar("at once", default=False)
+
+
+@contextlib.contextmanager
+def at_once() -> Iterator[None]:
+    """Forward passes in here run to their end, in the thread of their caller, before their first activation is seen."""
+    token = _AT_ONCE.set(True)
+    try:
+        yield
+    finally:
+        _AT_ONCE.reset(token)
 
 
 def captured(
@@ -62,6 +74,21 @@ def captured(
     missing = [tap.path for tap in taps.values() if tap.path not in modules]
     if missing:
         raise CandidateError(f"no such modules: {', '.join(sorted(missing))}")
+    return _all(modules, taps, forward) if _AT_ONCE.get() else _streamed(modules, taps, forward)
+
+
+def _all(
+    modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], forward: Callable[[], Mapping[str, Any] | None]
+) -> Iterator[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    with _hooked(modules, taps, found.append), torch.no_grad():
+        found += [(name, _copied(value, 0, name)) for name, value in (forward() or {}).items()]
+    return iter(found)
+
+
+def _streamed(
+    modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], forward: Callable[[], Mapping[str, Any] | None]
+) -> Iterator[tuple[str, Any]]:
     out: queue.Queue[Any] = queue.Queue(maxsize=DEPTH)
     stop = threading.Event()
 

@@ -31,6 +31,7 @@ from conformance.activations import outputs, parameter_shapes, table
 from conformance.architecture import HEADS, Architecture
 from conformance.candidates.capture import Showing, Tap, captured
 from conformance.candidates.layouts import LAYER, Layout, expanded, plain
+from conformance.candidates.running import Running
 from conformance.checkpoint import Checkpoint
 from conformance.errors import CandidateError
 
@@ -100,7 +101,7 @@ class TorchImplementation:
         lacking = [n for n in mapped if n in absent]
         return f"its tables speak of {lacking[0]}, which this architecture has not" if lacking else None
 
-    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[Any], Iterator[tuple[str, Any]]]:
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Running:
         """Build the module, load it and tap it; `CandidateError` lists all that the two tables get wrong."""
         module, taps, show = self._tapped(checkpoint, device, dtype)
 
@@ -108,7 +109,7 @@ class TorchImplementation:
             for key, tensor in captured(module, taps, lambda: self._called(module, batch, checkpoint.architecture)):
                 yield from show(key, tensor)
 
-        return runner
+        return Running(module, runner)
 
     def shown(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
         """The module with every activation that is tapped as an output: to be traced or exported."""

@@ -1,236 +1,174 @@
-"""The checks that a candidate is put through: the judgement of every activation, and the contract.
+"""The checks that a candidate is put through, by name: judgements of a golden, laws on batches that are drawn, the tokenizer."""
 
-Most checks are the same judgement of another golden (its batches changed) or of another view of the candidate (part of what it
-exposes). Imports nothing heavy: names and descriptions are wanted before any check is run.
-"""
+from collections.abc import Mapping
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
-
-from conformance.case import Case
+from conformance.checks.check import Check
 from conformance.errors import UnknownNameError
 
-if TYPE_CHECKING:
-    from conformance.batch import Batch
-    from conformance.goldens.golden import Golden
-    from conformance.result import Result
 
-View = Callable[[Any, "Golden"], Any]
-
-
-@dataclass(frozen=True)
-class Check:
-    """One check.
-
-    Attributes:
-        name: what test ids and known failures call it.
-        says: what it asks of a candidate.
-        batches: the golden's batches, changed.
-        view: the candidate, as it is looked at.
-        every_golden: whether it is for all goldens, or for the small ones alone.
-    """
-
-    name: str
-    says: str
-    batches: "Callable[[Mapping[str, Batch]], Mapping[str, Batch]] | None" = None
-    view: View | None = None
-    every_golden: bool = False
-
-
-def run(check: Check, implementation: Any, golden: "str | Golden", device: str, dtype: str, runs: int = 1) -> "Result":
-    """The check's result; `implementation` and `golden` are names or objects. Nothing is raised."""
-    from conformance.candidates.registry import name_of
-    from conformance.ending import ending_of
-    from conformance.goldens.own import open_golden
-    from conformance.run import check as judged
-
-    case = Case(name_of(implementation), golden if isinstance(golden, str) else golden.name, device, dtype, check.name)
-    subject: list[Any] = []
-    own = None if isinstance(golden, str) else golden
-    ending = ending_of(lambda: subject.extend(_prepared(check, implementation, own or open_golden(case.golden))))
-    if ending is not None:
-        return replace(ending, case=case)
-    result = judged(subject[0], subject[1], device, dtype, runs=runs)
-    return replace(result, case=case)
-
-
-def _prepared(check: Check, implementation: Any, golden: "Golden") -> tuple[Any, "Golden"]:
-    from conformance.candidates.registry import as_implementation, load
-
-    candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
-    changed = replace(golden, batches=check.batches(golden.batches), activations={}) if check.batches else golden
-    return (check.view(candidate, changed) if check.view else candidate), changed
-
-
-Stream = Iterator[tuple[str, Any]]
-Look = Callable[[Any, Stream], Stream]
-
-
-@dataclass(frozen=True)
-class _Viewed:
-    """A candidate whose stream is looked at on its way out; `looking(checkpoint, device, dtype)` makes the look."""
-
-    candidate: Any
-    looking: Callable[[Any, str, str], Look]
-
-    def supports(self, architecture: Any, device: str, dtype: str) -> str | None:
-        supports = getattr(self.candidate, "supports", None)
-        return supports(architecture, device, dtype) if supports else None
-
-    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
-        from conformance.activations import table
-        from conformance.candidates.stream import pairs
-
-        look, runner = self.looking(checkpoint, device, dtype), self.candidate.prepare(checkpoint, device, dtype)
-        order = {name: i for i, name in enumerate(table(checkpoint.architecture))}
-
-        def run(batch: Any) -> Stream:
-            return look(batch, pairs(runner(batch), order))
-
-        return run
-
-
-def _showing(wanted: Callable[[str, Any], bool]) -> View:
-    """Only the activations that `wanted(name, architecture)` lets through."""
-    return lambda candidate, _: _Viewed(candidate, lambda checkpoint, *_: _only(wanted, checkpoint.architecture))
-
-
-def _only(wanted: Callable[[str, Any], bool], architecture: Any) -> Look:
-    return lambda batch, stream: ((n, v) for n, v in stream if wanted(n, architecture))
-
-
-def _is_output(name: str, architecture: Any) -> bool:
-    from conformance.activations import outputs
-
-    return name in outputs(architecture)
-
-
-def _outputs(candidate: Any, golden: "Golden") -> Any:
-    """The outputs alone; of a program that must be changed to be looked into, those of the program as it is."""
-    return _showing(_is_output)(getattr(candidate, "unobserved", candidate), golden)
-
-
-def _is_stage(name: str, architecture: Any) -> bool:
-    """After the embedding, and after every layer."""
-    from conformance.activations import outputs
-
-    stages = ("embeddings.LayerNorm", "embeddings.sum")
-    whole_layer = name.endswith("output.LayerNorm") and not name.endswith("attention.output.LayerNorm")
-    return name in stages or whole_layer or name in outputs(architecture)
-
-
-def _untouched(candidate: Any, golden: "Golden") -> Any:
-    """Raise when a candidate has written into its inputs."""
-
-    def look(batch: Any, stream: Stream) -> Stream:
-        from conformance.errors import CandidateError
-
-        given = {name: getattr(batch, name) for name in batch.numpy().arrays()}
-        yield from stream
-        for name, array in batch.numpy().arrays().items():
-            if (given[name].cpu().numpy() != array).any():
-                raise CandidateError(f"writes into its input {name}; a batch is shared, and what a candidate changes it copies")
-
-    return _Viewed(candidate, lambda *_: look)
-
-
-def _registered(candidate: Any, golden: "Golden") -> Any:
-    """The outputs, once the module is seen to hold no tensor that is not registered."""
-    from conformance.ending import Unsupported
-
-    if not hasattr(candidate, "module"):
-        raise Unsupported("it has no module() whose tensors could be looked at")
-
-    def looking(checkpoint: Any, device: str, dtype: str) -> Look:
-        from conformance.checks.state import require_registered
-
-        require_registered(candidate.module(checkpoint, device, dtype))
-        return _only(_is_output, checkpoint.architecture)
-
-    return _Viewed(candidate, looking)
-
-
-def _moments(candidate: Any, golden: "Golden") -> Any:
-    """Raise when a mean or a variance is off."""
-
-    def looking(checkpoint: Any, device: str, dtype: str) -> Look:
-        from conformance.checks.moments import watched
-
-        return watched(checkpoint, device, dtype)
-
-    return _Viewed(candidate, looking)
-
-
-def _without_optional(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":
-    """Without token types, without a mask, without either."""
-    whole = _largest(batches)
-    return {
-        "no token types": replace(whole, token_type_ids=None),
-        "no mask": replace(whole, attention_mask=None),
-        "ids alone": replace(whole, attention_mask=None, token_type_ids=None),
-    }
-
-
-def _largest(batches: "Mapping[str, Batch]") -> "Batch":
-    return max(batches.values(), key=lambda batch: batch.input_ids.size)
-
-
-def _one_masked_row(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":
-    """A row whose mask is all zeros: undefined itself, and no neighbour's business."""
-    from conformance.batch import IGNORED_LABEL, Batch
-
-    batch = _largest(batches)
-    if batch.size == 1:
-        batch = Batch.of({k: v.repeat(2, 0) for k, v in batch.arrays().items()})
-    mask = batch.mask.astype("int64")
-    mask[1] = 0
-    changed = {"attention_mask": mask}
-    for name in ("labels", "next_sentence_label", "class_labels"):
-        labels = getattr(batch, name)
-        if labels is not None:
-            changed[name] = labels.copy()
-            changed[name][1] = IGNORED_LABEL
-    return {"a masked row": replace(batch, **changed)}
-
-
-def _row_by_row(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":
-    from conformance.batch import Batch
-
-    whole = _largest(batches)
-    rows = {f"row-{i}": Batch.of({k: v[i : i + 1] for k, v in whole.arrays().items()}) for i in range(whole.size)}
-    return {"all": whole, **rows}
-
-
-def _again(batches: "Mapping[str, Batch]") -> "dict[str, Batch]":
-    """A batch, a shorter one, and the first once more."""
-    from conformance.batch import Batch
-
-    first = _largest(batches)
-    shorter = {k: v[:, : (first.length + 1) // 2] if v.ndim == 2 else v for k, v in first.arrays().items() if "label" not in k}
-    return {"first": first, "shorter": Batch.of(shorter), "first again": first}
+def _law(name: str, proves: str, catches: str, conductor: str) -> Check:
+    return Check(name, proves, catches, f"laws.{conductor}", searches=True)
 
 
 CHECKS: Mapping[str, Check] = {
     check.name: check
     for check in (
-        Check("values", "every activation that is exposed is what a correct BERT could have made", every_golden=True),
-        Check("outputs", "the outputs alone, judged from the token ids: the same output after copying the weights",
-              view=_outputs, every_golden=True),
-        Check("stages", "the values after the embedding and after every layer, each judged from the one before",
-              view=_showing(_is_stage)),
-        Check("moments", "mean and variance of the embedding and of every residual, as LayerNorm's theory has them",
-              view=_moments),
-        Check("omitted-inputs", "without token types they are 0, without a mask everything is attended to",
-              batches=_without_optional),
-        Check("masked-row", "a row whose mask is all zeros neither crashes nor disturbs its neighbours",
-              batches=_one_masked_row),
-        Check("row-by-row", "all rows, and each by itself in a batch of one", batches=_row_by_row),
-        Check("called-again", "a second call, with other lengths between, gives what the first gave", batches=_again),
-        Check("inputs-untouched", "the inputs are as they were after the call", view=_untouched),
-        Check("registered-tensors", "the module holds no tensor that is neither parameter nor buffer", view=_registered),
+        Check(
+            "values",
+            "every activation that is exposed is what a correct BERT could have made",
+            "any of the mistakes that have names, and those that have none",
+            "checks.judged:values",
+            every_golden=True,
+        ),
+        Check(
+            "outputs",
+            "the outputs alone, judged from the token ids: the same output after copying the weights",
+            "a mistake in what is not exposed; an export that is right only while it is looked into",
+            "checks.judged:outputs",
+            every_golden=True,
+        ),
+        Check(
+            "stages",
+            "the values after the embedding and after every layer, each judged from the one before",
+            "a mistake anywhere in a layer, placed by layer",
+            "checks.judged:stages",
+        ),
+        Check(
+            "moments",
+            "mean and variance of the embedding and of every residual, as LayerNorm's theory has them",
+            "a norm left out, or over the wrong axis",
+            "checks.judged:moments",
+        ),
+        _law(
+            "generated-batches",
+            "every activation on batches that are drawn: any length, mask, size, token",
+            "a result that is wrong at odd lengths, or for one id",
+            "generated:generated",
+        ),
+        _law(
+            "padding-length",
+            "more padding at the right changes nothing at real positions",
+            "a head that attends to padding; a mean over all positions",
+            "padding:padding_length",
+        ),
+        _law(
+            "padding-content",
+            "what padding holds changes nothing at real positions",
+            "a mask made of the ids, or not made at all",
+            "padding:padding_content",
+        ),
+        _law(
+            "masked-row",
+            "a row whose mask is all zeros neither crashes nor disturbs its neighbours",
+            "NaN that spreads from a softmax over nothing",
+            "padding:masked_row",
+        ),
+        _law(
+            "batching",
+            "batch size, order and splitting change nothing, but for rounding",
+            "statistics taken over the batch; a batch size that is baked in",
+            "batching:batching",
+        ),
+        _law(
+            "batching-bitwise",
+            "batch size, order and splitting do not change a bit; told of all, asked of those that promise it",
+            "a kernel that is chosen by batch size, in a candidate with `batch_invariant = True`",
+            "batching:batching_bitwise",
+        ),
+        _law(
+            "mask-omitted",
+            "without a mask everything is attended to",
+            "a mask that is needed, or made of the ids where it is left out",
+            "inputs:mask_omitted",
+        ),
+        _law(
+            "token-types-omitted",
+            "without token types they are 0",
+            "an embedding that is left out with them",
+            "inputs:token_types_omitted",
+        ),
+        _law(
+            "mask-dtype",
+            "a mask of bool, uint8, int32 or float32 is refused, or means the same",
+            "`1 - mask` in unsigned integers; a float mask that is added to the scores",
+            "inputs:mask_dtype",
+        ),
+        _law("repeated", "two runs are the same, bit for bit", "a kernel that races; noise", "repetition:repeated"),
+        _law(
+            "called-again",
+            "a call after others gives what the first gave, bit for bit",
+            "a cache that is not let go; a length that is baked in by the first call",
+            "repetition:called_again",
+        ),
+        _law(
+            "dropout-off",
+            "the result does not depend on the random state, and no module is in training mode",
+            "eval() that was not called",
+            "repetition:dropout_off",
+        ),
+        _law(
+            "ids-refused",
+            "ids and token types beyond their tables raise",
+            "ids that are clipped",
+            "refusals:ids_refused",
+        ),
+        _law(
+            "negative-ids-refused",
+            "negative ids and token types raise",
+            "an index that counts from the end",
+            "refusals:negative_ids_refused",
+        ),
+        _law(
+            "length-refused",
+            "sequences beyond the last position raise",
+            "text that is cut short in silence",
+            "refusals:length_refused",
+        ),
+        _law(
+            "inputs-untouched",
+            "the inputs are as they were after the call",
+            "a mask that is inverted in place",
+            "surroundings:inputs_untouched",
+        ),
+        _law(
+            "settings-untouched",
+            "random states, default dtype and device, gradient mode and threads are left as found",
+            "set_default_dtype() or manual_seed() in a forward pass",
+            "surroundings:settings_untouched",
+        ),
+        _law(
+            "weights-untouched",
+            "weights, buffers and training flags are left as found, without gradients",
+            "running statistics; a module that calls eval() on the way",
+            "surroundings:weights_untouched",
+        ),
+        _law(
+            "registered-tensors",
+            "the module holds no tensor that is neither parameter nor buffer",
+            "a table of positions that stays behind when the module moves",
+            "parameters:registered_tensors",
+        ),
+        _law(
+            "state-round-trip",
+            "the state dict, through safetensors, makes another one of the kind the same, bit for bit",
+            "weights that are kept a second time, fused or transposed, outside of the state dict",
+            "parameters:state_round_trip",
+        ),
+        _law(
+            "tied-weights",
+            "where the word embeddings stand twice they are one tensor",
+            "a decoder that is a copy, and parts from the embeddings in training",
+            "parameters:tied_weights",
+        ),
+        Check(
+            "tokenization",
+            "ids and offsets of drawn texts are those of the `tokenizers` library, for candidates that bring a tokenizer",
+            "accents or CJK characters that are treated otherwise; offsets that count what was stripped",
+            "tokenization.conduct:tokenization",
+            searches=True,
+        ),
     )
-}  # fmt: skip
+}
 
 SMALL_GOLDENS = ("tiny", "sinusoidal")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,7 @@ def load_golden(name: str, folder: Path | None = None) -> Golden:
     )
 
 
+@lru_cache(maxsize=2)
 def _verified(recipe: Recipe, digest: str) -> Checkpoint:
     """The recipe's network, once its weights are those of the manifest; raises `FixtureError` if they are not."""
     found = recipe.weights_digest()

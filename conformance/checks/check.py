@@ -1,0 +1,95 @@
+"""A check, and the order to make one. Imports nothing heavy: names and descriptions are wanted before any check is run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from conformance.case import Case
+from conformance.search.plan import Plan
+
+if TYPE_CHECKING:
+    from conformance.goldens.golden import Golden
+    from conformance.result import Result
+    from conformance.search.example import Example
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check.
+
+    Attributes:
+        name: what test ids, results and known failures call it.
+        proves: what is true of a candidate that passes.
+        catches: a mistake that it is there for.
+        conductor: a law, or what carries out an order, in this package, `module:name`; imported when it is run.
+        every_golden: whether it is for all goldens, or for the small ones alone.
+        searches: whether its batches are drawn; else they are the golden's own.
+    """
+
+    name: str
+    proves: str
+    catches: str
+    conductor: str
+    every_golden: bool = False
+    searches: bool = False
+
+    def conducted(self, order: "Order") -> "Result":
+        """What came of the order; nothing is raised."""
+        module, _, name = self.conductor.partition(":")
+        found = getattr(import_module(f"conformance.{module}"), name)
+        if callable(found):
+            return found(order)  # type: ignore[no-any-return]
+        from conformance.checks.searched import conducted
+
+        return conducted(found, order)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be run, and how far.
+
+    Attributes:
+        case: how the result is keyed.
+        candidate: the implementation.
+        golden: the network, and the batches of it.
+        runs: among how many checks the false-alarm probability is shared.
+        plan: how examples are drawn.
+        known: examples that are tried first.
+    """
+
+    case: Case
+    candidate: Any
+    golden: "Golden"
+    runs: int = 1
+    plan: Plan = Plan()
+    known: "Sequence[Example]" = ()
+
+
+def run(
+    check: Check,
+    implementation: Any,
+    golden: "str | Golden",
+    device: str,
+    dtype: str,
+    runs: int = 1,
+    plan: Plan = Plan(),
+    known: "Sequence[Example]" = (),
+) -> "Result":
+    """The check's result; `implementation` and `golden` are names or objects. Nothing is raised."""
+    from conformance.candidates.registry import as_implementation, load, name_of
+    from conformance.ending import ending_of
+    from conformance.goldens.own import open_golden
+
+    case = Case(name_of(implementation), golden if isinstance(golden, str) else golden.name, device, dtype, check.name)
+    found: list[Any] = []
+
+    def opened() -> None:
+        found.append(load(implementation) if isinstance(implementation, str) else as_implementation(implementation))
+        found.append(open_golden(golden) if isinstance(golden, str) else golden)
+
+    ending = ending_of(opened)
+    if ending is not None:
+        return replace(ending, case=case)
+    candidate, subject = found
+    return replace(check.conducted(Order(case, candidate, subject, runs, plan, known)), case=case)

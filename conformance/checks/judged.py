@@ -1,0 +1,75 @@
+"""Checks that are judgements of a golden: of all that a candidate exposes, or of a part of it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from conformance.activations import outputs as outputs_of
+from conformance.activations import table
+from conformance.candidates.stream import pairs
+from conformance.checks.check import Order
+from conformance.checks.moments import watched
+from conformance.result import Result
+from conformance.run import check
+
+Stream = Iterator[tuple[str, Any]]
+Look = Callable[[Any, Stream], Stream]
+View = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The judgement of a view of a candidate on the golden's own batches."""
+
+    view: View
+
+    def __call__(self, order: Order) -> Result:
+        """The judgement."""
+        return check(self.view(order.candidate), order.golden, order.case.device, order.case.dtype, runs=order.runs)
+
+
+@dataclass(frozen=True)
+class _Viewed:
+    """A candidate whose stream is looked at on its way out; `looking(checkpoint, device, dtype)` makes the look."""
+
+    candidate: Any
+    looking: Callable[[Any, str, str], Look]
+
+    def supports(self, architecture: Any, device: str, dtype: str) -> str | None:
+        supports = getattr(self.candidate, "supports", None)
+        return supports(architecture, device, dtype) if supports else None
+
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
+        look, runner = self.looking(checkpoint, device, dtype), self.candidate.prepare(checkpoint, device, dtype)
+        order = {name: i for i, name in enumerate(table(checkpoint.architecture))}
+        return lambda batch: look(batch, pairs(runner(batch), order))
+
+
+def _showing(wanted: Callable[[str, Any], bool]) -> View:
+    """Only the activations that `wanted(name, architecture)` lets through."""
+
+    def only(checkpoint: Any, device: str, dtype: str) -> Look:
+        return lambda batch, stream: ((n, v) for n, v in stream if wanted(n, checkpoint.architecture))
+
+    return lambda candidate: _Viewed(candidate, only)
+
+
+def _is_output(name: str, architecture: Any) -> bool:
+    return name in outputs_of(architecture)
+
+
+def _as_it_is(candidate: Any) -> Any:
+    """The outputs alone; of a program that must be changed to be looked into, those of the program as it is."""
+    return _showing(_is_output)(getattr(candidate, "unobserved", candidate))
+
+
+def _is_stage(name: str, architecture: Any) -> bool:
+    """After the embedding, and after every layer."""
+    whole_layer = name.endswith("output.LayerNorm") and not name.endswith("attention.output.LayerNorm")
+    return name in ("embeddings.LayerNorm", "embeddings.sum") or whole_layer or _is_output(name, architecture)
+
+
+values = Judged(lambda candidate: candidate)
+outputs = Judged(_as_it_is)
+stages = Judged(_showing(_is_stage))
+moments = Judged(lambda candidate: _Viewed(candidate, watched))

@@ -1,0 +1,110 @@
+"""Checks that search: a law is hunted for a batch on which it does not hold, and what is found is brought home."""
+
+import time
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any, Generic, TypeVar
+
+from conformance.batch import Batch
+from conformance.candidates.shelter import restored
+from conformance.checkpoint import Checkpoint
+from conformance.checks.check import Order
+from conformance.ending import Ending, attempt
+from conformance.errors import CandidateCrash
+from conformance.goldens.own import golden_of
+from conformance.judge.evidence import Verdict
+from conformance.laws.law import Law
+from conformance.numerics.formats import format_named
+from conformance.result import Counterexample, Result, Searched
+from conformance.run import check, require_device, require_support
+from conformance.search.baked import baked
+from conformance.search.broken import LawBroken
+from conformance.search.hunt import Hunt, hunt
+from conformance.search.subject import Subject
+
+T = TypeVar("T")
+
+_FIRST = Batch.of({"input_ids": [[0]], "token_type_ids": [[0]], "attention_mask": [[1]]})
+
+
+def conducted(law: Law, order: Order) -> Result:
+    """Search for an example on which the law does not hold; nothing is raised."""
+    start, found = time.perf_counter(), Hunt()
+    with restored():
+        ending = attempt(lambda: _hunted(law, order, found))
+    verdicts = _verdicts(order, found) if law.by_oracle else ()
+    return Result(
+        order.case,
+        ending.outcome,
+        ending.reason,
+        ending.exit_code,
+        ending.declared,
+        executed=ending.outcome in ("pass", "fail", "crash") and found.tried > 0,
+        seconds=time.perf_counter() - start,
+        verdicts=verdicts,
+        by_values=any(v.outcome == "fail" for v in verdicts),
+        searched=Searched(found.tried, found.worst),
+        counterexample=_counterexample(found),
+    )
+
+
+def _hunted(law: Law, order: Order, found: Hunt) -> Ending:
+    case = order.case
+    format_named(case.dtype)
+    require_device(case.device)
+    require_support(order.candidate, order.golden.checkpoint, case.device, case.dtype)
+    subject = replace(_subject(order), tests=order.runs * order.plan.examples)
+    law.applies(subject)
+    plan = replace(order.plan, examples=1) if law.once else order.plan
+    hunt(partial(law.holds, subject), law.examples(subject.checkpoint.architecture), plan, found, order.known, str(case))
+    if isinstance(found.failure, CandidateCrash):
+        return Ending("crash", f"{baked(subject, order.golden.batches)}{found.failure}{_how_often(found)}", 1)
+    return Ending("fail", f"{found.failure}{_how_often(found)}", 1) if found.failure else Ending("pass")
+
+
+def _verdicts(order: Order, found: Hunt) -> tuple[Verdict, ...]:
+    """The judgement of the example that was found, by all that the oracle knows."""
+    if found.example is None:
+        return ()
+    golden = golden_of(order.golden.name, order.golden.checkpoint, {"generated": found.example.batch})
+    return check(order.candidate, golden, order.case.device, order.case.dtype, runs=order.runs).verdicts
+
+
+def _how_often(found: Hunt) -> str:
+    return "" if found.repeatable else "; when run again it did not fail: it depends on what was called before"
+
+
+def _counterexample(found: Hunt) -> Counterexample | None:
+    if found.example is None or found.failure is None:
+        return None
+    broken = found.failure if isinstance(found.failure, LawBroken) else None
+    runs = {f"run-{i}": run for i, run in enumerate(broken.runs)} if broken else {}
+    return Counterexample(found.example, runs, broken.place if broken else None)
+
+
+def _subject(order: Order) -> Subject:
+    golden, case = order.golden, order.case
+    return _prepared(Same(order.candidate), Same(golden.checkpoint), case.device, case.dtype, golden.origin or golden.name)
+
+
+@dataclass(frozen=True, eq=False)
+class Same(Generic[T]):
+    """A value as a key: the same one, not one that is equal."""
+
+    value: T
+
+    def __hash__(self) -> int:
+        """Of the object."""
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same object."""
+        return isinstance(other, Same) and other.value is self.value
+
+
+@lru_cache(maxsize=1)
+def _prepared(candidate: Same[Any], checkpoint: Same[Checkpoint], device: str, dtype: str, golden: str) -> Subject:
+    """Prepared once for the laws that come one after the other, and called once: a first call may load, compile and allocate."""
+    subject = Subject.prepared(candidate.value, checkpoint.value, device, dtype, golden)
+    subject.answers(_FIRST)
+    return subject

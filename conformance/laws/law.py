@@ -1,0 +1,56 @@
+"""A law, and what a search makes of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from conformance.architecture import Architecture
+from conformance.batch import Batch
+from conformance.search.broken import Run
+from conformance.search.example import Example
+from conformance.search.strategies import batches
+from conformance.search.subject import Subject
+
+Variation = Mapping[str, Any]
+
+
+def _unvaried(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:
+    return st.just({})
+
+
+def _everywhere(subject: Subject) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Law:
+    """What holds of every example.
+
+    Attributes:
+        holds: run the subject on the example; an error over its limit (0 where nothing is measured), or `LawBroken`.
+        batches: what it is tried on.
+        variations: what may be done with a batch.
+        applies: raises `Unsupported` with the reason where it says nothing of a subject.
+        once: whether it is of the subject alone, and one example says all.
+        by_oracle: whether the oracle can say more of an example on which it does not hold.
+    """
+
+    holds: Callable[[Subject, Example], float]
+    batches: Callable[[Architecture], st.SearchStrategy[Batch]] = batches
+    variations: Callable[[Batch, Architecture], st.SearchStrategy[Variation]] = _unvaried
+    applies: Callable[[Subject], None] = _everywhere
+    once: bool = False
+    by_oracle: bool = False
+
+    def examples(self, architecture: Architecture) -> st.SearchStrategy[Example]:
+        """Batches, each with what is done with it."""
+        return self.batches(architecture).flatmap(
+            lambda batch: self.variations(batch, architecture).map(lambda variation: Example(batch, variation))
+        )
+
+
+def run_of(subject: Subject, batch: Batch) -> Run:
+    """The batch, run."""
+    return Run(batch, subject.run(batch))

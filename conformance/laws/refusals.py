@@ -1,0 +1,76 @@
+"""What a network has no row for is refused: an id, a token type or a position that is not in its tables raises.
+
+An answer instead, of a clipped or wrapped index, is a mistake that nobody sees. On CUDA a look-up outside of a table is a device
+assert, after which the whole context is lost, so that the candidate is asked in a process of its own.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import strategies as st
+
+from conformance.architecture import Architecture
+from conformance.batch import Batch
+from conformance.laws.law import Law, Variation
+from conformance.search.broken import LawBroken, Run
+from conformance.search.child import answers_in_a_child
+from conformance.search.example import Example
+from conformance.search.strategies import batches
+from conformance.search.subject import Subject
+
+
+def _refuses(subject: Subject, batch: Batch, what: str) -> float:
+    accepted = subject.answers(batch) if subject.device == "cpu" else answers_in_a_child(subject, batch)
+    if accepted:
+        raise LawBroken(f"{what} is accepted, where it must be refused with an error", (Run(batch, {}),))
+    return 0.0
+
+
+def _at_a_token(batch: Batch, wrong: st.SearchStrategy[list[object]]) -> st.SearchStrategy[Variation]:
+    """Something wrong at a token that is attended to: padding may be skipped."""
+    attended = [list(map(int, place)) for place in np.argwhere(batch.mask)]
+    return st.fixed_dictionaries({"at": st.sampled_from(attended), "wrong": wrong})
+
+
+def _beyond(batch: Batch, a: Architecture) -> st.SearchStrategy[Variation]:
+    ids = st.integers(a.vocab_size, 2 * a.vocab_size).map(lambda i: ["input_ids", i])
+    types = st.integers(a.type_vocab_size, 2 * a.type_vocab_size).map(lambda i: ["token_type_ids", i])
+    return _at_a_token(batch, ids | types)
+
+
+def _below(batch: Batch, a: Architecture) -> st.SearchStrategy[Variation]:
+    ids = st.integers(1, a.vocab_size).map(lambda i: ["input_ids", -i])
+    types = st.integers(1, a.type_vocab_size).map(lambda i: ["token_type_ids", -i])
+    return _at_a_token(batch, ids | types)
+
+
+def _refuses_the_id(subject: Subject, example: Example) -> float:
+    (row, position), (name, wrong) = example.variation["at"], example.variation["wrong"]
+    arrays = {"input_ids": example.batch.input_ids, "token_type_ids": example.batch.types}
+    changed = arrays[name].copy()
+    changed[row, position] = wrong
+    return _refuses(subject, replace(example.batch, **{name: changed}), f"{name}[{row}, {position}] = {wrong}")
+
+
+def _typed(a: Architecture) -> st.SearchStrategy[Batch]:
+    return batches(a, token_types=True)
+
+
+ids_refused = Law(_refuses_the_id, _typed, _beyond)
+negative_ids_refused = Law(_refuses_the_id, _typed, _below)
+
+
+def _longer(batch: Batch, a: Architecture) -> st.SearchStrategy[Variation]:
+    return st.fixed_dictionaries({"tokens": st.integers(1, a.max_position_embeddings)})
+
+
+def _refuses_the_length(subject: Subject, example: Example) -> float:
+    longest = subject.checkpoint.architecture.max_position_embeddings
+    length = longest + example.variation["tokens"]
+    turns = np.arange(length) % example.batch.length
+    batch = replace(example.batch, **{name: array[:, turns] for name, array in example.batch.arrays().items()})
+    return _refuses(subject, batch, f"a length of {length} (the network has {longest} positions)")
+
+
+length_refused = Law(_refuses_the_length, _typed, _longer)
+

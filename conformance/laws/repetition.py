@@ -1,0 +1,99 @@
+"""The same input gives the same output: twice in a row, after other calls, and whatever the random state is.
+
+Bit for bit, on the CPU with one thread. On other devices, and where threads share a sum, two runs may round otherwise, and are
+compared to within rounding.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hypothesis import strategies as st
+
+from conformance.architecture import Architecture
+from conformance.batch import Batch
+from conformance.laws.law import Law, Variation, run_of
+from conformance.search.agreement import Alike, require_agreement, require_identity
+from conformance.search.broken import LawBroken, Run
+from conformance.search.example import Example
+from conformance.search.subject import Subject
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _require_same(subject: Subject, first: Run, second: Run) -> float:
+    alike = Alike(range(first.batch.size), range(first.batch.size))
+    return (require_identity if subject.device == "cpu" else require_agreement)(subject, first, second, alike)
+
+
+def _twice(subject: Subject, example: Example) -> float:
+    with _one_thread():
+        return _require_same(subject, run_of(subject, example.batch), run_of(subject, example.batch))
+
+
+repeated = Law(_twice)
+
+
+def _between(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:
+    """How many rows and tokens of the batch are run in between, and by how much their ids are moved on."""
+    return st.fixed_dictionaries(
+        {
+            "rows": st.integers(1, batch.size),
+            "tokens": st.integers(1, batch.length),
+            "shift": st.integers(0, architecture.vocab_size - 1),
+        }
+    )
+
+
+def other(example: Example, architecture: Architecture) -> Batch:
+    """What is run in between."""
+    rows, tokens = example.variation["rows"], example.variation["tokens"]
+    cut = {name: array[:rows, :tokens] for name, array in example.batch.arrays().items() if name != "attention_mask"}
+    cut["input_ids"] = (cut["input_ids"] + example.variation["shift"]) % architecture.vocab_size
+    return Batch.of(cut)
+
+
+def _again(subject: Subject, example: Example) -> float:
+    """On a candidate that has not been called before, so that its first call is one of those that are compared."""
+    fresh = subject.afresh()
+    with _one_thread():
+        first = run_of(fresh, example.batch)
+        fresh.run(other(example, fresh.checkpoint.architecture))
+        return _require_same(fresh, first, run_of(fresh, example.batch))
+
+
+called_again = Law(_again, variations=_between)
+
+
+def _seeds(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:
+    return st.fixed_dictionaries({"seeds": st.tuples(st.integers(0, 9), st.integers(10, 19)).map(list)})
+
+
+def _whatever_the_seed(subject: Subject, example: Example) -> float:
+    import torch
+
+    training = [name or "the module itself" for name, part in _modules(subject) if part.training]
+    if training:
+        raise LawBroken(f"in training mode: {', '.join(training[:3])} ({len(training)} modules in all); eval() was not called")
+    runs = []
+    with _one_thread(), torch.random.fork_rng():
+        for seed in example.variation["seeds"]:
+            torch.manual_seed(seed)
+            runs.append(run_of(subject, example.batch))
+    return _require_same(subject, runs[0], runs[1])
+
+
+def _modules(subject: Subject):  # type: ignore[no-untyped-def]
+    return subject.module.named_modules() if subject.module is not None else ()
+
+
+dropout_off = Law(_whatever_the_seed, variations=_seeds)

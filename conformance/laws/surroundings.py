@@ -1,0 +1,95 @@
+"""A run leaves everything as it found it: its inputs, its weights, and the settings of the process that it is a guest in."""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from conformance.batch import TorchBatch
+from conformance.ending import Unsupported
+from conformance.laws.law import Law
+from conformance.search.broken import LawBroken, Run
+from conformance.search.example import Example
+from conformance.search.subject import Subject
+
+
+def _inputs_are_untouched(subject: Subject, example: Example) -> float:
+    handed: list[TorchBatch] = []
+
+    def kept(batch: TorchBatch) -> TorchBatch:
+        # The tensors are held here, so that what is put in their place on the batch is no matter.
+        handed.append(TorchBatch(**{name: getattr(batch, name) for name in example.batch.arrays()}))
+        return batch
+
+    run = Run(example.batch, subject.run(example.batch, kept))
+    for name, array in example.batch.arrays().items():
+        found = getattr(handed[0], name).cpu().numpy()
+        if found.shape != array.shape or (found != array).any():
+            raise LawBroken(f"writes into its input {name}; a batch is shared, and what a candidate changes it copies", (run,))
+    return 0.0
+
+
+inputs_untouched = Law(_inputs_are_untouched)
+
+
+def _settings() -> Mapping[str, Callable[[], Any]]:
+    import torch
+
+    return {
+        "torch's random state": lambda: torch.get_rng_state().tolist(),
+        "NumPy's random state": lambda: [np.asarray(part).tolist() for part in np.random.get_state()],  # noqa: NPY002
+        "Python's random state": random.getstate,
+        "the default dtype": torch.get_default_dtype,
+        "the default device": lambda: str(torch.get_default_device()),
+        "gradient mode": torch.is_grad_enabled,
+        "inference mode": torch.is_inference_mode_enabled,
+        "autocast": lambda: torch.is_autocast_enabled("cpu"),
+        "the number of threads": torch.get_num_threads,
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled,
+        "the precision of float32 products": torch.get_float32_matmul_precision,
+        "NumPy's handling of errors": np.geterr,
+    }
+
+
+def _settings_are_untouched(subject: Subject, example: Example) -> float:
+    settings = _settings()
+    before = {name: get() for name, get in settings.items()}
+    run = Run(example.batch, subject.run(example.batch))
+    changed = [name for name, get in settings.items() if get() != before[name]]
+    if changed:
+        raise LawBroken(f"changes {', '.join(changed)}, and does not put it back", (run,))
+    return 0.0
+
+
+settings_untouched = Law(_settings_are_untouched)
+
+
+def require_module(subject: Subject) -> None:
+    """Raise `Unsupported` where it is not known which module runs."""
+    if subject.module is None:
+        raise Unsupported("its runner has no `module`, whose weights could be looked at")
+
+
+def _weights_are_untouched(subject: Subject, example: Example) -> float:
+    import torch
+
+    module = subject.module
+    before = {name: tensor.detach().clone() for name, tensor in module.state_dict(keep_vars=True).items()}
+    modes = {name: part.training for name, part in module.named_modules()}
+    run = Run(example.batch, subject.run(example.batch))
+    after = module.state_dict(keep_vars=True)
+    changed = [name for name in {**before, **after} if name not in before or name not in after]
+    changed += [n for n in before if n in after and not torch.equal(before[n], after[n].detach())]
+    if changed:
+        raise LawBroken(f"a forward pass changes its own {', '.join(changed[:5])} ({len(changed)} tensors in all)", (run,))
+    switched = [name or "the module itself" for name, part in module.named_modules() if part.training != modes.get(name)]
+    if switched:
+        raise LawBroken(f"a forward pass switches the training mode of {', '.join(switched[:5])}", (run,))
+    graded = [name for name, tensor in after.items() if tensor.grad is not None]
+    if graded:
+        raise LawBroken(f"a forward pass leaves gradients at {', '.join(graded[:5])}", (run,))
+    return 0.0
+
+
+weights_untouched = Law(_weights_are_untouched, applies=require_module)

@@ -1,0 +1,55 @@
+"""A candidate asked in a process of its own, where what it is asked may take the whole process, or a device's context, with it."""
+
+import multiprocessing
+from typing import Any
+
+from conformance.batch import Batch
+from conformance.ending import Unsupported
+from conformance.errors import CandidateError, FixtureError
+from conformance.search.subject import Subject
+
+_SECONDS = 300  # a cold start of a device and a compiler's first run among them; then the process is ended
+_ACCEPTED, _REFUSED = 10, 11  # exit codes that neither Python nor a signal has
+
+
+def answers_in_a_child(subject: Subject, batch: Batch) -> bool:
+    """Whether the candidate runs to its end there, rather than raise or end the process; raises `Unsupported` where it cannot be sent to another process."""
+    import pickle
+
+    try:
+        sent = pickle.dumps((subject.candidate, subject.golden, subject.device, subject.dtype, batch.arrays()))
+    except Exception as error:
+        raise Unsupported(f"it can be asked in a process of its own alone, and cannot be sent there: {error}") from error
+    process = multiprocessing.get_context("spawn").Process(target=_ask, args=(sent,))
+    process.start()
+    process.join(_SECONDS)
+    if process.is_alive():
+        process.kill()
+        raise CandidateError(f"no answer within {_SECONDS} s to what must be refused")
+    if process.exitcode == 1:  # Python's own, for what was raised before the candidate was asked
+        raise FixtureError("the process in which the candidate was to be asked could not be made ready; its error is above")
+    return process.exitcode == _ACCEPTED
+
+
+def _ask(sent: bytes) -> Any:
+    import os
+    import pickle
+
+    from conformance.goldens.own import open_golden
+
+    candidate, golden, device, dtype, arrays = pickle.loads(sent)
+    subject = Subject.prepared(candidate, open_golden(golden).checkpoint, device, dtype, golden)
+    accepted = subject.answers(Batch.of(arrays)) and _is_whole(device)
+    os._exit(_ACCEPTED if accepted else _REFUSED)
+
+
+def _is_whole(device: str) -> bool:
+    """Whether the device has finished without an error: what it is asked to do it does later."""
+    import torch
+
+    try:
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,102 @@
+"""The hunt: Hypothesis draws examples, `target` drives them towards the largest error, and what fails is shrunk.
+
+A candidate that fails in two ways is followed in the first, so that the smallest example is one of what was found. One that fails
+and then does not, on the same example, depends on what it was called with before; that is a failure too, and told as such.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings, target
+from hypothesis import seed as seeded
+from hypothesis.errors import Flaky
+from hypothesis.strategies import SearchStrategy
+
+from conformance.errors import CandidateCrash, CandidateError
+from conformance.search.broken import LawBroken
+from conformance.search.database import kept_apart
+from conformance.search.example import Example
+from conformance.search.plan import Plan
+
+Failure = LawBroken | CandidateError | CandidateCrash
+
+
+@dataclass
+class Hunt:
+    """What came of a hunt.
+
+    Attributes:
+        tried: how many examples were run, shrinking not counted.
+        worst: the largest error over its limit among those that hold.
+        example, failure: the smallest that fails, and how.
+        repeatable: whether it failed again when it was run again.
+    """
+
+    tried: int = 0
+    worst: float = 0.0
+    example: Example | None = None
+    failure: Failure | None = None
+    repeatable: bool = True
+
+
+class _Falsified(Exception):
+    """What Hypothesis sees of a failure: always of one kind, raised at one place."""
+
+
+def hunt(
+    holds: Callable[[Example], float],
+    strategy: SearchStrategy[Example],
+    plan: Plan,
+    found: Hunt,
+    known: Sequence[Example] = (),
+    key: str = "",
+) -> None:
+    """Try `holds` on the known examples, as they are, then on those that are drawn; `found` has what came of it, at any time.
+
+    `holds` returns an error over its limit, for the search to enlarge, or raises what is a `Failure`; anything else that it raises
+    is the harness's own and goes through. `key` keeps the remembered examples of several hunts apart.
+    """
+
+    def attempt(example: Example) -> float:
+        found.tried += found.failure is None
+        try:
+            excess = holds(example)
+        except (LawBroken, CandidateError, CandidateCrash) as failure:
+            if found.failure is None or type(failure) is type(found.failure):
+                found.example, found.failure = example, failure
+                raise _Falsified from None
+            return 0.0
+        found.worst = max(found.worst, excess)
+        return excess
+
+    for example in known:
+        try:
+            attempt(example)
+        except _Falsified:
+            return
+
+    def searched(example: Example) -> None:
+        target(attempt(example))
+
+    try:
+        _configured(given(strategy)(searched), plan, key)()
+    except _Falsified:
+        pass
+    except Flaky:
+        found.repeatable = False
+
+
+def _configured(test: Callable[[], None], plan: Plan, key: str) -> Callable[[], None]:
+    """With no deadline: the first call of a device takes what it takes. A seed makes the examples the same on every machine."""
+    configured = settings(
+        max_examples=plan.examples,
+        deadline=None,
+        database=kept_apart(plan.database, key),
+        derandomize=False,
+        phases=[Phase.reuse, Phase.generate, Phase.target, Phase.shrink],
+        report_multiple_bugs=False,
+        print_blob=False,
+        verbosity=Verbosity.quiet,
+        suppress_health_check=list(HealthCheck),
+    )(test)
+    return configured if plan.seed is None else seeded(plan.seed)(configured)

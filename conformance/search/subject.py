@@ -1,0 +1,121 @@
+"""A subject: one candidate, prepared for one network on one device in one dtype, and run on whatever batch a search brings."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from conformance.activations import outputs
+from conformance.batch import Batch, TorchBatch
+from conformance.candidates.capture import at_once
+from conformance.candidates.registry import Runner
+from conformance.candidates.stream import pairs
+from conformance.checkpoint import Checkpoint, rounded_weights
+from conformance.ending import by_candidate
+from conformance.errors import CandidateCrash, CandidateError
+from conformance.judge.precheck import accepted_array, known
+from conformance.numerics.formats import Array
+from conformance.oracle import Network
+from conformance.search.broken import Values
+
+
+@dataclass
+class Clock:
+    """Seconds that were the candidate's own."""
+
+    seconds: float = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count what happens inside."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A prepared candidate.
+
+    Attributes:
+        candidate: the implementation.
+        checkpoint, device, dtype: what it was prepared for.
+        golden: the name under which its network is opened.
+        runner: what `prepare` gave.
+        weights: the parameters as the candidate holds them.
+        tests: among how many comparisons the false-alarm probability is shared.
+        clock: how long the candidate's own code took.
+    """
+
+    candidate: Any
+    checkpoint: Checkpoint
+    device: str
+    dtype: str
+    golden: str
+    runner: Runner
+    weights: Mapping[str, Array] = field(repr=False)
+    tests: int = 1
+    clock: Clock = field(default_factory=Clock, repr=False)
+
+    @classmethod
+    def prepared(cls, candidate: Any, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32", golden: str = "") -> "Subject":
+        """Prepare the candidate; raises `CandidateError` or `CandidateCrash`."""
+        clock = Clock()
+        with clock.running():
+            runner = by_candidate(lambda: candidate.prepare(checkpoint, device, dtype))
+        # All of them at once, since a search reads them again for every batch.
+        weights = dict(rounded_weights(checkpoint, dtype))
+        return cls(candidate, checkpoint, device, dtype, golden, runner, weights, clock=clock)
+
+    def afresh(self) -> "Subject":
+        """The same, prepared anew: it has not been called yet."""
+        with self.clock.running():
+            runner = by_candidate(lambda: self.candidate.prepare(self.checkpoint, self.device, self.dtype))
+        return replace(self, runner=runner)
+
+    @property
+    def module(self) -> Any:
+        """The `nn.Module` that the runner says it runs, or None."""
+        return getattr(self.runner, "module", None)
+
+    def network(self, batch: Batch) -> Network:
+        """The oracle's network on that batch."""
+        return Network(self.checkpoint.architecture, self.weights, batch)
+
+    def run(self, batch: Batch, given: Callable[[TorchBatch], TorchBatch] = lambda batch: batch) -> Values:
+        """Every activation that the candidate exposes, float64, in the order in which it came.
+
+        `given` may change what the candidate is handed. The contract is checked as in a judgement.
+
+        Raises:
+            CandidateError: an unknown name, a wrong shape or dtype, a value that is not finite; or no output.
+            CandidateCrash: the candidate raised.
+        """
+        network = self.network(batch)
+        values: Values = {}
+        order = {name: i for i, name in enumerate(network.table)}
+        for name, value in self._answer(given(batch.on(self.device)), order):
+            row = known(name, network.table)
+            try:
+                values[name] = accepted_array(row, value, network.architecture, batch, self.dtype, self.device)
+            except CandidateError as error:
+                raise CandidateError(f"{name}: {error}") from error
+        if not any(name in values for name in outputs(network.architecture)):
+            raise CandidateError(f"no output is exposed: at least one of {', '.join(outputs(network.architecture))} is")
+        return values
+
+    def answers(self, batch: Batch) -> bool:
+        """Whether the candidate runs to its end on that batch, whatever it makes of it."""
+        try:
+            self._answer(batch.on(self.device), {})
+        except (CandidateError, CandidateCrash):
+            return False
+        return True
+
+    def _answer(self, batch: TorchBatch, order: Mapping[str, int]) -> list[tuple[str, Any]]:
+        """All that the candidate yields, on its own time: a search runs small batches, and no layer has to be let go."""
+        with self.clock.running(), at_once():
+            return by_candidate(lambda: list(pairs(self.runner(batch), order)))
