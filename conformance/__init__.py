@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from conformance.candidates.running import Running
     from conformance.candidates.torch_implementation import Seen, TorchImplementation
     from conformance.checkpoint import Checkpoint, load_directory
+    from conformance.checks.examples import example
     from conformance.checks.parametrize import parametrize_with_checks
     from conformance.errors import CandidateError, ConformanceError, DependencyMissingError
     from conformance.goldens.golden import Golden, load_golden
@@ -32,6 +33,7 @@ _PUBLIC = {
     "goldens.golden": ("Golden", "load_golden"),
     "goldens.own": ("golden_of",),
     "candidates.layouts": ("Layout", "fused", "interleaved", "per_head", "stacked", "tied", "transposed"),
+    "checks.examples": ("example",),
     "checks.parametrize": ("parametrize_with_checks",),
     "result": ("Result",),
     "run": ("check",),
@@ -59,6 +61,7 @@ __all__ = [
     "TorchImplementation",
     "captured",
     "check",
+    "example",
     "fused",
     "golden_of",
     "interleaved",

@@ -4,6 +4,11 @@ Every error carries the exit code of its kind (2: how the tool was called, 3: th
 `CandidateError` and `CandidateCrash`, which are verdicts on a candidate: they become outcomes in the results and the run goes on.
 """
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from conformance.batch import Batch
+
 
 class ConformanceError(Exception):
     """Base of everything raised on purpose."""
@@ -37,9 +42,15 @@ class DependencyMissingError(ConformanceError):
     """An optional dependency is not installed: a counted skip, whose text is the way to install it."""
 
 
-class CandidateError(Exception):
+class _CandidateFailure(Exception):
+    """The candidate's doing; `batch` is the one that it was run on, where that is known."""
+
+    batch: "Batch | None" = None
+
+
+class CandidateError(_CandidateFailure):
     """The candidate broke the contract: a wrong shape, dtype, name or a value that is not finite."""
 
 
-class CandidateCrash(Exception):
+class CandidateCrash(_CandidateFailure):
     """The candidate's own code raised; the text has its traceback."""

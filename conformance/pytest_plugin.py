@@ -1,8 +1,12 @@
 """The pytest plug-in: options, and the shipped suite's parametrisation. Imports neither torch nor transformers."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from conformance.recording import Recording
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -14,6 +18,46 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--bert-dtype", action="append", default=[], metavar="DTYPE", help="formats (default: float32)")
     group.addoption("--bert-checkpoint", metavar="DIR", help="run on this local Hugging Face BERT instead of goldens")
     group.addoption("--bert-known-failures", metavar="FILE", help="a TOML file of checks that are known to fail")
+    group.addoption("--bert-examples", type=int, metavar="N", help="examples of each search (default: 20)")
+    group.addoption(
+        "--bert-out", metavar="DIR", help="write results.jsonl there, one a worker under xdist, and what failures leave"
+    )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Take up the options that concern every check."""
+    from conformance.checks.underway import begin, record_into
+    from conformance.search.plan import EXAMPLES
+
+    config = session.config
+    # Under xdist the workers run the checks, and this may be who only sends them out.
+    runs_checks = hasattr(config, "workerinput") or config.getoption("dist", "no") == "no"
+    out = config.getoption("--bert-out") if runs_checks else None
+    begin(config.getoption("--bert-examples") or EXAMPLES)
+    if out:
+        record_into(_recording(config, Path(out)))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Close the results file."""
+    from conformance.checks.underway import end
+
+    end()
+
+
+def _recording(config: pytest.Config, out: Path) -> "Recording":
+    """Of this process: under xdist each worker has a file of its own, a shard of the run."""
+    from conformance.checks.underway import plan
+    from conformance.goldens.manifest import manifest
+    from conformance.recording import Recording, header_of
+
+    worker = getattr(config, "workerinput", None)
+    name, shard = "results.jsonl", "1/1"
+    if worker:
+        number = int(worker["workerid"].removeprefix("gw")) + 1
+        name, shard = f"results-{number}.jsonl", f"{number}/{worker['workercount']}"
+    device = (config.getoption("--bert-device") or ["cpu"])[0]
+    return Recording(out / name, header_of(device, dict.fromkeys(manifest()), plan(), shard))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -44,6 +44,9 @@ class Header(_Record, frozen=True, tag="header"):
     goldens: dict[str, GoldenRecord]
     checkpoint: str | None
     false_alarm: float
+    seed: int | None = 0
+    examples: int = 0
+    shard: str = "1/1"
 
 
 class ErrorRecord(msgspec.Struct, frozen=True):
@@ -111,8 +114,24 @@ class Sensitivity(msgspec.Struct, frozen=True):
     smallest: float | None = None
 
 
+class CounterexampleRecord(msgspec.Struct, frozen=True):
+    """The smallest example that fails: all that it takes to run it again. `network` is a golden, or `checkpoint:DIR`.
+
+    `runs` are the inputs that were run, in order; `script` shows the failure without this file.
+    """
+
+    network: str
+    batch: dict[str, list[Any]]
+    variation: dict[str, Any]
+    runs: list[dict[str, list[Any]]]
+    script: str
+
+
 class CheckRecord(_Record, frozen=True, tag="check"):
-    """One check of one candidate on one golden; `judged` of `activations` were observed."""
+    """One check of one candidate on one golden; `judged` of `activations` were observed.
+
+    Of a check that draws its batches, `tried` are how many, and `worst` the largest error over its limit among those that hold.
+    """
 
     implementation: str
     golden: str
@@ -129,6 +148,9 @@ class CheckRecord(_Record, frozen=True, tag="check"):
     activations: int
     median_rms: float | None
     excludes: list[Sensitivity]
+    tried: int = 0
+    worst: float | None = None
+    counterexample: CounterexampleRecord | None = None
 
 
 class Footer(_Record, frozen=True, tag="footer"):
@@ -182,12 +204,16 @@ class CaseRecords:
 
 @dataclass(frozen=True)
 class Results:
-    """A results file, read; `complete` if the run came to its end. The footer is None where it is to be counted anew."""
+    """A results file, read; `complete` if the run came to its end. The footer is None where it is to be counted anew.
+
+    Of a run in shards, `missing` are those that are not there.
+    """
 
     header: Header | None
     cases: tuple[CaseRecords, ...]
     footer: Footer | None
     complete: bool = True
+    missing: tuple[str, ...] = ()
 
     @property
     def checks(self) -> tuple[CheckRecord, ...]:
@@ -201,7 +227,7 @@ class Results:
 
 
 def merged(all_results: Sequence[Results]) -> Results:
-    """Several runs as one, the first one's header; complete where all are.
+    """Several runs as one, the first one's header; complete where all are, and no shard of a run is missing.
 
     Raises:
         UsageError: two ran on different versions of a golden.
@@ -214,7 +240,16 @@ def merged(all_results: Sequence[Results]) -> Results:
                 raise UsageError(f"the runs are on different versions of the golden {name}; run them again on one")
     footer = all_results[0].footer if len(all_results) == 1 else None
     cases = tuple(case for r in all_results for case in r.cases)
-    return Results(headers[0] if headers else None, cases, footer, all(r.complete for r in all_results))
+    missing = _missing_shards([header.shard for header in headers])
+    complete = all(r.complete for r in all_results) and not missing
+    return Results(headers[0] if headers else None, cases, footer, complete, missing)
+
+
+def _missing_shards(shards: Sequence[str]) -> tuple[str, ...]:
+    """Those that are spoken of, as `K/N`, and not there."""
+    numbers = {shard.partition("/")[2] for shard in shards}
+    every = [f"{k}/{n}" for n in sorted(numbers) for k in range(1, int(n) + 1)]
+    return tuple(shard for shard in every if shard not in shards)
 
 
 def read(path: Path) -> Results:

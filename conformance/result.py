@@ -24,11 +24,26 @@ class Searched:
 
 @dataclass(frozen=True)
 class Counterexample:
-    """The smallest example on which a check does not hold, with what was run on it, by name, and where it shows."""
+    """The smallest example on which a check does not hold.
+
+    Attributes:
+        example: the inputs.
+        runs: what was run on it, by name and in that order.
+        place: where it shows, in the first run and the last.
+        allowed: how far its two values may be apart there.
+        watch, lines: what changes while it runs, and lines that show it otherwise, as in `LawBroken`.
+        network: the golden whose weights it is of, or `checkpoint:DIR`.
+        script: Python that shows it, with nothing of the checks.
+    """
 
     example: Example
     runs: Mapping[str, Run] = field(default_factory=dict, repr=False)
     place: Place | None = None
+    allowed: float = 0.0
+    watch: str = ""
+    lines: tuple[str, ...] = ()
+    network: str = ""
+    script: str = ""
 
 
 @dataclass(frozen=True)

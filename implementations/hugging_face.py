@@ -1,6 +1,6 @@
 """Hugging Face's BERT: with eager attention, with scaled-dot-product attention, and compiled."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from conformance import Architecture, Checkpoint, Running, Showing, Tap, TorchBatch, captured
+
+Reader = Callable[[str], tuple[list[int], list[tuple[int, int]]]]  # ids and offsets of a text
 
 IGNORED = -100  # the label of a position that has none
 
@@ -68,6 +70,19 @@ class HuggingFace:
         """The module with every activation that is tapped as an output."""
         model = self.module(checkpoint, device, dtype)
         return Showing(model, taps(model), lambda batch: losses(_logits(model, batch), batch))
+
+    def tokenizer(self, vocabulary: Sequence[str], *, lower_case: bool, strip_accents: bool | None) -> Reader:
+        """`transformers`' BertTokenizer of that vocabulary."""
+        from transformers import BertTokenizer
+
+        pieces = {piece: i for i, piece in enumerate(vocabulary)}
+        made = BertTokenizer(vocab=pieces, do_lower_case=lower_case, strip_accents=strip_accents)
+
+        def read(text: str) -> tuple[list[int], list[tuple[int, int]]]:
+            found = made(text, add_special_tokens=False, return_offsets_mapping=True)
+            return found["input_ids"], found["offset_mapping"]
+
+        return read
 
     def module(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> BertWithHeads:
         """The module in eval mode."""

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from conformance import Architecture, Tap, TorchBatch, TorchImplementation
+from implementations.wordpiece import tokenizer
 
 Listener = Callable[[str, tuple[int, ...]], object]
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
@@ -392,4 +393,5 @@ inner_workings = TorchImplementation(
     unused=("cls.*",),
     supported=supported,
     name="inner-workings",
+    tokenizer=tokenizer,
 )

@@ -77,6 +77,7 @@ class TorchImplementation:
         supported: why an (architecture, device, dtype) is not supported, or None.
         name: what results call it.
         known_failures: a TOML file of what it is known to fail (`conformance.checks.known_failures`).
+        tokenizer: makes the tokenizer that it brings, if it does (`conformance.laws.tokenization`).
     """
 
     build: Callable[[Architecture], nn.Module]
@@ -88,6 +89,7 @@ class TorchImplementation:
     supported: Callable[[Architecture, str, str], str | None] = field(default=lambda a, device, dtype: None)
     name: str | None = None
     known_failures: Path | None = None
+    tokenizer: Callable[..., Any] | None = None
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
         """As `supported` says; nor where the tables speak of what BERT has and this architecture has not."""

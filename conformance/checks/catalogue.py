@@ -160,12 +160,11 @@ CHECKS: Mapping[str, Check] = {
             "a decoder that is a copy, and parts from the embeddings in training",
             "parameters:tied_weights",
         ),
-        Check(
+        _law(
             "tokenization",
             "ids and offsets of drawn texts are those of the `tokenizers` library, for candidates that bring a tokenizer",
             "accents or CJK characters that are treated otherwise; offsets that count what was stripped",
-            "tokenization.conduct:tokenization",
-            searches=True,
+            "tokenization:tokenization",
         ),
     )
 }

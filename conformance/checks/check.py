@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from conformance.case import Case
-from conformance.search.plan import Plan
+from conformance.search.plan import USUAL, Plan
 
 if TYPE_CHECKING:
     from conformance.goldens.golden import Golden
@@ -56,14 +56,16 @@ class Order:
         runs: among how many checks the false-alarm probability is shared.
         plan: how examples are drawn.
         known: examples that are tried first.
+        require: patterns of activations that must be observed, where all of them are judged.
     """
 
     case: Case
     candidate: Any
     golden: "Golden"
     runs: int = 1
-    plan: Plan = Plan()
+    plan: Plan = USUAL
     known: "Sequence[Example]" = ()
+    require: Sequence[str] = ()
 
 
 def run(
@@ -73,13 +75,15 @@ def run(
     device: str,
     dtype: str,
     runs: int = 1,
-    plan: Plan = Plan(),
+    plan: Plan = USUAL,
     known: "Sequence[Example]" = (),
+    require: Sequence[str] = (),
 ) -> "Result":
     """The check's result; `implementation` and `golden` are names or objects. Nothing is raised."""
     from conformance.candidates.registry import as_implementation, load, name_of
     from conformance.ending import ending_of
     from conformance.goldens.own import open_golden
+    from conformance.takeaway.left import taken_away
 
     case = Case(name_of(implementation), golden if isinstance(golden, str) else golden.name, device, dtype, check.name)
     found: list[Any] = []
@@ -92,4 +96,5 @@ def run(
     if ending is not None:
         return replace(ending, case=case)
     candidate, subject = found
-    return replace(check.conducted(Order(case, candidate, subject, runs, plan, known)), case=case)
+    result = check.conducted(Order(case, candidate, subject, runs, plan, known, require))
+    return taken_away(replace(result, case=case), subject, candidate)

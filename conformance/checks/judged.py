@@ -1,7 +1,7 @@
 """Checks that are judgements of a golden: of all that a candidate exposes, or of a part of it."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from conformance.activations import outputs as outputs_of
@@ -19,13 +19,20 @@ View = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Judged:
-    """The judgement of a view of a candidate on the golden's own batches."""
+    """The judgement of a view of a candidate on the golden's own batches, and on known examples before them.
+
+    `whole` where all that a candidate exposes is seen.
+    """
 
     view: View
+    whole: bool = False
 
     def __call__(self, order: Order) -> Result:
         """The judgement."""
-        return check(self.view(order.candidate), order.golden, order.case.device, order.case.dtype, runs=order.runs)
+        candidate, require = self.view(order.candidate), order.require if self.whole else ()
+        known = {f"example-{i}": example.batch for i, example in enumerate(order.known, 1)}
+        golden = replace(order.golden, batches={**known, **order.golden.batches}) if known else order.golden
+        return check(candidate, golden, order.case.device, order.case.dtype, require=require, runs=order.runs)
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ def _is_stage(name: str, architecture: Any) -> bool:
     return name in ("embeddings.LayerNorm", "embeddings.sum") or whole_layer or _is_output(name, architecture)
 
 
-values = Judged(lambda candidate: candidate)
+values = Judged(lambda candidate: candidate, whole=True)
 outputs = Judged(_as_it_is)
 stages = Judged(_showing(_is_stage))
 moments = Judged(lambda candidate: _Viewed(candidate, watched))

@@ -14,8 +14,11 @@ import pytest
 
 from conformance.candidates.registry import name_of, require_known
 from conformance.case import Case
-from conformance.checks.catalogue import CHECKS, SMALL_GOLDENS, Check, named, run
+from conformance.checks.catalogue import CHECKS, SMALL_GOLDENS, named
+from conformance.checks.check import Check, run
+from conformance.checks.examples import examples_of
 from conformance.checks.known_failures import KnownFailure, matched, read
+from conformance.checks.underway import plan, record
 from conformance.errors import UnknownNameError, UsageError
 from conformance.goldens.manifest import manifest
 
@@ -30,22 +33,31 @@ class CheckError(Exception):
 
 @dataclass(frozen=True)
 class BoundCheck:
-    """A check with all that it needs: call it. Skips and fails as pytest does."""
+    """A check with all that it needs: call it. Skips and fails as pytest does.
+
+    Attributes:
+        check, implementation, case: what is checked of whom, where.
+        runs: among how many checks the false-alarm probability is shared.
+        known: known failures that speak of it.
+        asking: the test function that it is called by, whose `@example`s are tried first.
+    """
 
     check: Check
     implementation: Any = field(repr=False)
     case: Case
     runs: int
     known: tuple[KnownFailure, ...] = ()
+    asking: Callable[..., Any] | None = field(default=None, repr=False)
 
     def __call__(self) -> None:
         """Run it; raises `ConformanceFailure` (or `CheckError`) with the report, or skips or xfails with the reason."""
         __tracebackhide__ = True
         from conformance.checks.expected import in_the_light_of_what_is_known
 
-        case = self.case
-        result = run(self.check, self.implementation, case.golden, case.device, case.dtype, self.runs)
+        case, examples = self.case, examples_of(self.asking, self.check.name)
+        result = run(self.check, self.implementation, case.golden, case.device, case.dtype, self.runs, plan(), examples)
         result = in_the_light_of_what_is_known(result, self.implementation, self.known)
+        record(result, self.asking)
         if result.outcome == "skip":
             pytest.skip(result.reason)
         if result.outcome == "xfail":
@@ -86,13 +98,15 @@ def bound_checks(
     return [BoundCheck(check, implementation, case, len(found)) for check, implementation, case in found]
 
 
-def parameters(bound: Sequence[BoundCheck], known_failures: Path | None = None) -> Iterator[Any]:
-    """A `pytest.param` a check, with the known failures that speak of it."""
+def parameters(
+    bound: Sequence[BoundCheck], known_failures: Path | None = None, asking: Callable[..., Any] | None = None
+) -> Iterator[Any]:
+    """A `pytest.param` a check, with the known failures that speak of it, and the function that asks for it."""
     known = matched(read(known_failures), [b.case for b in bound]) if known_failures else {}
     for b in bound:
         case = b.case
         yield pytest.param(
-            replace(b, known=tuple(known.get(case, ()))),
+            replace(b, known=tuple(known.get(case, ())), asking=asking),
             id=f"{case.check}-{case.implementation}-{case.golden}-{case.device}-{case.dtype}",
         )
 
@@ -119,7 +133,11 @@ def parametrize_with_checks(
     bound = bound_checks(implementations, goldens, devices, dtypes, checks)
     beside = Path(inspect.stack()[1].filename).parent  # a relative path is the test file's
     path = beside / known_failures if known_failures else None
-    return pytest.mark.parametrize("check", list(parameters(bound, path)))
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        return pytest.mark.parametrize("check", list(parameters(bound, path, function)))(function)
+
+    return decorate
 
 
 __all__ = ["BoundCheck", "CheckError", "ConformanceFailure", "bound_checks", "parameters", "parametrize_with_checks"]

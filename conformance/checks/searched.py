@@ -1,9 +1,9 @@
 """Checks that search: a law is hunted for a batch on which it does not hold, and what is found is brought home."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from conformance.batch import Batch
 from conformance.candidates.shelter import restored
@@ -18,11 +18,10 @@ from conformance.numerics.formats import format_named
 from conformance.result import Counterexample, Result, Searched
 from conformance.run import check, require_device, require_support
 from conformance.search.baked import baked
-from conformance.search.broken import LawBroken
+from conformance.search.broken import LawBroken, Run
 from conformance.search.hunt import Hunt, hunt
+from conformance.search.same import Same
 from conformance.search.subject import Subject
-
-T = TypeVar("T")
 
 _FIRST = Batch.of({"input_ids": [[0]], "token_type_ids": [[0]], "attention_mask": [[1]]})
 
@@ -55,7 +54,8 @@ def _hunted(law: Law, order: Order, found: Hunt) -> Ending:
     require_support(order.candidate, order.golden.checkpoint, case.device, case.dtype)
     subject = replace(_subject(order), tests=order.runs * order.plan.examples)
     law.applies(subject)
-    plan = replace(order.plan, examples=1) if law.once else order.plan
+    examples = min(order.plan.examples, 1) if law.once else law.affords * order.plan.examples
+    plan = replace(order.plan, examples=examples)
     hunt(partial(law.holds, subject), law.examples(subject.checkpoint.architecture), plan, found, order.known, str(case))
     if isinstance(found.failure, CandidateCrash):
         return Ending("crash", f"{baked(subject, order.golden.batches)}{found.failure}{_how_often(found)}", 1)
@@ -77,29 +77,17 @@ def _how_often(found: Hunt) -> str:
 def _counterexample(found: Hunt) -> Counterexample | None:
     if found.example is None or found.failure is None:
         return None
-    broken = found.failure if isinstance(found.failure, LawBroken) else None
-    runs = {f"run-{i}": run for i, run in enumerate(broken.runs)} if broken else {}
-    return Counterexample(found.example, runs, broken.place if broken else None)
+    if isinstance(found.failure, LawBroken):
+        broken = found.failure
+        runs = {f"run-{i}": run for i, run in enumerate(broken.runs, 1)}
+        return Counterexample(found.example, runs, broken.place, broken.allowed, broken.watch, broken.script)
+    batch = found.failure.batch  # the one on which it happened, which the law may have made of the example's
+    return Counterexample(found.example, {"run-1": Run(batch, {})} if batch else {})
 
 
 def _subject(order: Order) -> Subject:
     golden, case = order.golden, order.case
     return _prepared(Same(order.candidate), Same(golden.checkpoint), case.device, case.dtype, golden.origin or golden.name)
-
-
-@dataclass(frozen=True, eq=False)
-class Same(Generic[T]):
-    """A value as a key: the same one, not one that is equal."""
-
-    value: T
-
-    def __hash__(self) -> int:
-        """Of the object."""
-        return id(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        """Whether it is the same object."""
-        return isinstance(other, Same) and other.value is self.value
 
 
 @lru_cache(maxsize=1)

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from conformance.errors import CandidateCrash, CandidateError, ConformanceError, UsageError
+from conformance.search.plan import EXAMPLES
 
 FORMATS = ("pretty", "json", "markdown")
 
@@ -77,7 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("-o", "--output", type=Path, metavar="FILE", help="save the activations there (safetensors)")
     _add_subject(trace)
     _add_diagnose(command("diagnose", "which faults explain the final outputs of a closed system, given its checkpoint"))
-    command("replay", "run again what a failure left behind").add_argument("file", type=Path)
+    again = command("replay", "run again what a failure left behind, or every failure of a results file")
+    again.add_argument("file", type=Path)
     _add_golden(parts.add_parser("golden", help="verify or make goldens, or show their power"))
     return parser
 
@@ -139,6 +141,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--golden", action="append", metavar="NAME", help="golden to run on (default: all)")
     parser.add_argument("--dtype", action="append", help="float64, float32, bfloat16 or float16 (default: float32)")
+    parser.add_argument(
+        "--check", action="append", metavar="NAME", help="checks to run (* and ? as in a shell; default: values; '*' is all)"
+    )
+    parser.add_argument("--examples", type=_count, default=EXAMPLES, metavar="N", help=f"of each search (default: {EXAMPLES})")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="from which examples are drawn (default: 0)")
+    parser.add_argument("--shard", default="1/1", metavar="K/N", help="the K-th of N shares; `report` puts them together")
     _add_own(parser)
     parser.add_argument(
         "--require-activations", action="append", metavar="PATTERN", help="these must be observed (* and ? as in a shell)"
@@ -146,6 +154,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--known-failures", type=Path, metavar="FILE", help="a TOML file of what is known to fail")
     parser.add_argument("--out", type=Path, default=Path("conformance-results"), metavar="DIR", help="where results.jsonl goes")
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of the results file and stop")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1")
+    return int(text)
 
 
 def _add_golden(parser: argparse.ArgumentParser) -> None:

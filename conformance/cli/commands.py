@@ -38,24 +38,28 @@ def run(arguments: Namespace) -> int:
         print(json.dumps(json_schema(), indent=2))
         return 0
     from conformance.checks.known_failures import read
-    from conformance.cli.session import run_all
+    from conformance.cli.session import Session, run_all, shard_of
     from conformance.goldens.manifest import manifest
+    from conformance.search.plan import Plan
 
     own = _own(arguments)
     names = arguments.golden or ([] if own else list(manifest()))
     if own and own.name in names:
         raise UsageError(f"the checkpoint's directory is called {own.name!r}, as a golden is that is asked for; rename it")
     subjects: dict[str, Golden | None] = {own.name: own} if own else {}
-    return run_all(
-        arguments.implementation,
+    session = Session(
+        arguments.implementation or (),
         {**subjects, **dict.fromkeys(names)},
         arguments.device,
         arguments.dtype or ["float32"],
-        arguments.require_activations or [],
-        read(arguments.known_failures) if arguments.known_failures else [],
-        arguments.out,
-        arguments.format,
+        chosen=bool(arguments.golden),
+        checks=arguments.check or (),
+        require=arguments.require_activations or (),
+        known=read(arguments.known_failures) if arguments.known_failures else (),
+        plan=Plan(arguments.examples, arguments.seed),
+        shard=shard_of(arguments.shard),
     )
+    return run_all(session, arguments.out, arguments.format)
 
 
 def _own(arguments: Namespace) -> "Golden | None":
@@ -199,12 +203,12 @@ def trace(arguments: Namespace) -> int:
 
 
 def replay(arguments: Namespace) -> int:
-    """`replay`: the exit code is the case's."""
-    from conformance.replay import replay as again
+    """`replay`: the exit code is that of what is run again."""
     from conformance.report.telling import results_of
     from conformance.report.views import show
+    from conformance.takeaway.replay import replayed
 
-    results = results_of([again(arguments.file)])
+    results = results_of(replayed(arguments.file))
     show(results, arguments.format)
     assert results.footer is not None
     return results.footer.exit_code

@@ -1,93 +1,107 @@
 """One run from the command line: cases, progress, the results file, the report, the exit code."""
 
-import os
-import platform
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from importlib import metadata
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from rich.console import Console
 
-from conformance import __version__
 from conformance.candidates.registry import load, registered
 from conformance.case import Case
-from conformance.checks.catalogue import CHECKS, run
+from conformance.checks.catalogue import CHECKS, SMALL_GOLDENS
+from conformance.checks.check import Check, run
 from conformance.checks.expected import in_the_light_of_what_is_known
 from conformance.checks.known_failures import KnownFailure, matched
 from conformance.checks.published import CHECK, Published, check_published, published_of
-from conformance.errors import ConformanceError
-from conformance.goldens.digest import content_digest
-from conformance.goldens.golden import Golden, load_golden, stored_arrays
-from conformance.goldens.manifest import manifest
-from conformance.judge.statistics import FALSE_ALARM
-from conformance.records import (
-    SCHEMA_VERSION,
-    CaseRecords,
-    GoldenRecord,
-    Header,
-    Results,
-    Writer,
-)
-from conformance.replay import leave, left_by
-from conformance.report.telling import footer, records_of
+from conformance.errors import ConformanceError, UnknownNameError, UsageError
+from conformance.goldens.golden import Golden
+from conformance.recording import Recording, header_of
 from conformance.report.views import show
 from conformance.result import Result
-from conformance.run import check
+from conformance.search.plan import Plan
 
 
-def run_all(
-    implementations: Sequence[str] | None,
-    goldens: Mapping[str, Golden | None],
-    device: str,
-    dtypes: Sequence[str],
-    require: Sequence[str],
-    known: Sequence[KnownFailure],
-    out: Path,
-    how: str,
-) -> int:
-    """Run every case, write `results.jsonl` into `out`, print the report; returns the exit code.
+@dataclass(frozen=True)
+class Session:
+    """What is to be run.
 
-    `goldens` maps a name to a golden of one's own, or to None for the one that is stored under the name.
+    Attributes:
+        implementations: names; none: every one that is registered.
+        goldens: a name to a golden of one's own, or to None for the one that is stored under the name.
+        chosen: whether the goldens were asked for by name; else each check has its usual ones.
+        checks: patterns of checks' names; none: the values.
+        shard: which of how many shares of the cases: `(1, 3)` is the first of three.
     """
-    names = implementations or [r.name for r in registered()]
-    cases = [Case(i, g, device, t) for g in goldens for t in dtypes for i in names]
-    # To look into an exported program may change how it is run: its outputs are judged as it is, too.
-    cases += [replace(c, check="outputs") for c in cases if _has_an_unobserved_self(c.implementation)]
-    published = {g: published_of(own) for g, own in goldens.items() if own}
-    cases += [replace(c, check=CHECK) for c in cases if published.get(c.golden) and c.check == "values"]
-    failures = matched(known, cases)
+
+    implementations: Sequence[str]
+    goldens: Mapping[str, Golden | None]
+    device: str
+    dtypes: Sequence[str]
+    chosen: bool = True
+    checks: Sequence[str] = ()
+    require: Sequence[str] = ()
+    known: Sequence[KnownFailure] = ()
+    plan: Plan = field(default_factory=Plan)
+    shard: tuple[int, int] = (1, 1)
+
+
+def run_all(session: Session, out: Path, how: str) -> int:
+    """Run every case, write `results.jsonl` into `out`, print the report; returns the exit code."""
+    published = {g: published_of(own) for g, own in session.goldens.items() if own}
+    every = _cases(session, published)
+    failures = matched(session.known, every)
+    which, shards = session.shard
+    cases = every[which - 1 :: shards]
     path = out / "results.jsonl"
-    told: list[CaseRecords] = []
-    with Writer(path) as writer:
-        header = _header(device, goldens)
-        writer.write(header)
+    header = header_of(session.device, session.goldens, session.plan, f"{which}/{shards}")
+    with Recording(path, header) as recording:
         for number, case in enumerate(cases, 1):
+            own = session.goldens[case.golden]
             with _progress(f"{number}/{len(cases)} {case}"):
-                result = _result(case, goldens[case.golden], published.get(case.golden), require, len(cases))
+                result = _result(session, case, published.get(case.golden), len(every))
                 result = in_the_light_of_what_is_known(result, case.implementation, failures.get(case, ()))
-            told.append(records_of(result))
-            for record in told[-1].activations:
-                writer.write(record)
-            if case.check == "values":
-                _leave(result, goldens[case.golden], out / "failures", require)
-            writer.write(told[-1].check)
-        end = footer(case.check for case in told)
-        writer.write(end)
-    show(Results(header, tuple(told), end), how)
+            recording.add(result, own, session.require)
+    results = recording.results
+    show(results, how)
     if how == "pretty":
         print(f"\nresults: {path}")
-    return end.exit_code
+    assert results.footer
+    return results.footer.exit_code
 
 
-def _result(case: Case, own: Golden | None, published: Published | None, require: Sequence[str], runs: int) -> Result:
+def _cases(session: Session, published: Mapping[str, Published | None]) -> list[Case]:
+    """Every check that is asked for, of every candidate on every golden in every dtype; candidate by candidate within a golden."""
+    names = session.implementations or [r.name for r in registered()]
+    checks = _checks(session.checks)
+    found = []
+    for golden, own in session.goldens.items():
+        usual = [c for c in checks if session.chosen or own or c.every_golden or golden in SMALL_GOLDENS]
+        for name in names:
+            asked = [c.name for c in usual]
+            # To look into an exported program may change how it is run: its outputs are judged as it is, too.
+            if "values" in asked and "outputs" not in asked and _has_an_unobserved_self(name):
+                asked.append("outputs")
+            asked += [CHECK] if published.get(golden) else []
+            found += [Case(name, golden, session.device, dtype, check) for dtype in session.dtypes for check in asked]
+    return found
+
+
+def _checks(patterns: Sequence[str]) -> list[Check]:
+    """Those that a pattern matches, in the catalogue's order; `UnknownNameError` for a pattern that matches none."""
+    idle = [p for p in patterns if not any(fnmatchcase(name, p) for name in CHECKS)]
+    if idle:
+        raise UnknownNameError(f"no check {idle[0]!r}; there are {', '.join(CHECKS)}")
+    return [c for name, c in CHECKS.items() if any(fnmatchcase(name, p) for p in patterns or ("values",))]
+
+
+def _result(session: Session, case: Case, published: Published | None, runs: int) -> Result:
+    own = session.goldens[case.golden]
     if case.check == CHECK and own and published:
         return check_published(case.implementation, own, published, case.device, case.dtype)
-    if case.check == "outputs":
-        return run(CHECKS["outputs"], case.implementation, own or case.golden, case.device, case.dtype, runs)
-    return check(case.implementation, own or case.golden, case.device, case.dtype, require=require, runs=runs)
+    check, subject = CHECKS[case.check], own or case.golden
+    return run(check, case.implementation, subject, case.device, case.dtype, runs, session.plan, require=session.require)
 
 
 def _has_an_unobserved_self(implementation: str) -> bool:
@@ -95,24 +109,6 @@ def _has_an_unobserved_self(implementation: str) -> bool:
         return hasattr(load(implementation), "unobserved")
     except ConformanceError:  # told when it is run
         return False
-
-
-def _leave(result: Result, own: Golden | None, folder: Path, require: Sequence[str]) -> None:
-    """What a failure leaves behind, for `replay`, and a pass takes away; it must not be one more failure."""
-    try:
-        if result.outcome not in ("fail", "crash"):
-            left_by(result.case, folder).unlink(missing_ok=True)
-            return
-        golden = own or load_golden(result.case.golden)
-        leave(result, golden.origin or golden.name, golden.batches, folder, require)
-    except (OSError, ConformanceError) as error:
-        print(f"nothing was left behind of {result.case}: {error}", file=sys.stderr)
-
-
-def _own_record(own: Golden) -> GoldenRecord:
-    """A golden of one's own, told apart from others of its name by the digests of inputs and weights."""
-    weights = content_digest(own.checkpoint.weights)
-    return GoldenRecord(own.version, content_digest(stored_arrays(own.batches, {})), weights, own.origin)
 
 
 @contextmanager
@@ -126,27 +122,9 @@ def _progress(text: str) -> Iterator[None]:
         yield
 
 
-def _header(device: str, goldens: Mapping[str, Golden | None]) -> Header:
-    import torch
-
-    gpu = torch.cuda.get_device_name() if device.startswith("cuda") and torch.cuda.is_available() else None
-    entries = manifest()
-    return Header(
-        schema=SCHEMA_VERSION,
-        suite=__version__,
-        python=platform.python_version(),
-        torch=str(torch.__version__),
-        transformers=metadata.version("transformers"),
-        platform=platform.platform(),
-        processor=f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.backends.cpu.get_cpu_capability()}",
-        gpu=gpu,
-        threads=torch.get_num_threads(),
-        goldens={
-            name: GoldenRecord(int(e["version"]), e["stored_digest"], e["weights_digest"], e["source"])
-            for name, e in entries.items()
-            if name in goldens and goldens[name] is None
-        }
-        | {name: _own_record(own) for name, own in goldens.items() if own},
-        checkpoint=next((g.name for g in goldens.values() if g is not None), None),
-        false_alarm=FALSE_ALARM,
-    )
+def shard_of(text: str) -> tuple[int, int]:
+    """`K/N` as numbers; `UsageError` unless 1 ≤ K ≤ N."""
+    which, slash, count = text.partition("/")
+    if not slash or not which.isdecimal() or not count.isdecimal() or not 1 <= int(which) <= int(count):
+        raise UsageError(f"--shard {text}: expected K/N, as 1/3 for the first of three")
+    return int(which), int(count)

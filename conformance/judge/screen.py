@@ -44,9 +44,7 @@ def screened(network: Network, values: Mapping[str, Array], dtype: str, tests: i
     return found
 
 
-def _screened(
-    network: Network, segment: Segment, made: Array, judged: Mask, legal: Sequence[Hypothesis], alpha: float
-) -> Screened:
+def _screened(network: Network, segment: Segment, made: Array, judged: Mask, legal: Sequence[Hypothesis], alpha: float) -> Screened:
     residual = np.where(judged, made - segment.value, 0.0)
     index = np.unravel_index(int(np.abs(residual).argmax()), residual.shape) if residual.ndim else ()
     excess = 0.0

@@ -87,4 +87,3 @@ def _disturbs_nobody(subject: Subject, example: Example) -> float:
 
 # What a BERT makes of a row whose mask is all zeros is undefined; its neighbours are not.
 masked_row = Law(_disturbs_nobody, lambda a: batches(a, least_rows=2), _one_row)
-

@@ -73,4 +73,3 @@ def _refuses_the_length(subject: Subject, example: Example) -> float:
 
 
 length_refused = Law(_refuses_the_length, _typed, _longer)
-

@@ -4,8 +4,9 @@ Bit for bit, on the CPU with one thread. On other devices, and where threads sha
 compared to within rounding.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -30,9 +31,13 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _require_same(subject: Subject, first: Run, second: Run) -> float:
+def _require_same(subject: Subject, first: Run, second: Run, *between: Run) -> float:
     alike = Alike(range(first.batch.size), range(first.batch.size))
-    return (require_identity if subject.device == "cpu" else require_agreement)(subject, first, second, alike)
+    try:
+        return (require_identity if subject.device == "cpu" else require_agreement)(subject, first, second, alike)
+    except LawBroken as broken:
+        broken.runs = (first, *between, second)
+        raise
 
 
 def _twice(subject: Subject, example: Example) -> float:
@@ -67,8 +72,8 @@ def _again(subject: Subject, example: Example) -> float:
     fresh = subject.afresh()
     with _one_thread():
         first = run_of(fresh, example.batch)
-        fresh.run(other(example, fresh.checkpoint.architecture))
-        return _require_same(fresh, first, run_of(fresh, example.batch))
+        between = run_of(fresh, other(example, fresh.checkpoint.architecture))
+        return _require_same(fresh, first, run_of(fresh, example.batch), between)
 
 
 called_again = Law(_again, variations=_between)
@@ -92,7 +97,7 @@ def _whatever_the_seed(subject: Subject, example: Example) -> float:
     return _require_same(subject, runs[0], runs[1])
 
 
-def _modules(subject: Subject):  # type: ignore[no-untyped-def]
+def _modules(subject: Subject) -> Iterable[tuple[str, Any]]:
     return subject.module.named_modules() if subject.module is not None else ()
 
 

@@ -1,7 +1,6 @@
 """A run leaves everything as it found it: its inputs, its weights, and the settings of the process that it is a guest in."""
 
 import random
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,39 +25,42 @@ def _inputs_are_untouched(subject: Subject, example: Example) -> float:
     for name, array in example.batch.arrays().items():
         found = getattr(handed[0], name).cpu().numpy()
         if found.shape != array.shape or (found != array).any():
-            raise LawBroken(f"writes into its input {name}; a batch is shared, and what a candidate changes it copies", (run,))
+            told = f"writes into its input {name}; a batch is shared, and what a candidate changes it copies"
+            raise LawBroken(told, (run,), watch=f"batch.{name}.tolist()")
     return 0.0
 
 
 inputs_untouched = Law(_inputs_are_untouched)
 
+# Python, so that a script can ask as well.
+SETTINGS = {
+    "torch's random state": "torch.get_rng_state().tolist()",
+    "NumPy's random state": "[np.asarray(part).tolist() for part in np.random.get_state()]",
+    "Python's random state": "random.getstate()",
+    "the default dtype": "torch.get_default_dtype()",
+    "the default device": "torch.get_default_device()",
+    "gradient mode": "torch.is_grad_enabled()",
+    "inference mode": "torch.is_inference_mode_enabled()",
+    "autocast": "torch.is_autocast_enabled('cpu')",
+    "the number of threads": "torch.get_num_threads()",
+    "deterministic algorithms": "torch.are_deterministic_algorithms_enabled()",
+    "the precision of float32 products": "torch.get_float32_matmul_precision()",
+    "NumPy's handling of errors": "np.geterr()",
+}
 
-def _settings() -> Mapping[str, Callable[[], Any]]:
+
+def _settings() -> dict[str, Any]:
     import torch
 
-    return {
-        "torch's random state": lambda: torch.get_rng_state().tolist(),
-        "NumPy's random state": lambda: [np.asarray(part).tolist() for part in np.random.get_state()],  # noqa: NPY002
-        "Python's random state": random.getstate,
-        "the default dtype": torch.get_default_dtype,
-        "the default device": lambda: str(torch.get_default_device()),
-        "gradient mode": torch.is_grad_enabled,
-        "inference mode": torch.is_inference_mode_enabled,
-        "autocast": lambda: torch.is_autocast_enabled("cpu"),
-        "the number of threads": torch.get_num_threads,
-        "deterministic algorithms": torch.are_deterministic_algorithms_enabled,
-        "the precision of float32 products": torch.get_float32_matmul_precision,
-        "NumPy's handling of errors": np.geterr,
-    }
+    return {name: eval(expression, {"torch": torch, "np": np, "random": random}) for name, expression in SETTINGS.items()}
 
 
 def _settings_are_untouched(subject: Subject, example: Example) -> float:
-    settings = _settings()
-    before = {name: get() for name, get in settings.items()}
+    before = _settings()
     run = Run(example.batch, subject.run(example.batch))
-    changed = [name for name, get in settings.items() if get() != before[name]]
+    changed = [name for name, value in _settings().items() if value != before[name]]
     if changed:
-        raise LawBroken(f"changes {', '.join(changed)}, and does not put it back", (run,))
+        raise LawBroken(f"changes {', '.join(changed)}, and does not put it back", (run,), watch=SETTINGS[changed[0]])
     return 0.0
 
 
@@ -82,10 +84,13 @@ def _weights_are_untouched(subject: Subject, example: Example) -> float:
     changed = [name for name in {**before, **after} if name not in before or name not in after]
     changed += [n for n in before if n in after and not torch.equal(before[n], after[n].detach())]
     if changed:
-        raise LawBroken(f"a forward pass changes its own {', '.join(changed[:5])} ({len(changed)} tensors in all)", (run,))
-    switched = [name or "the module itself" for name, part in module.named_modules() if part.training != modes.get(name)]
+        watch = f"{{name: float(runner.module.state_dict()[name].double().sum()) for name in {changed[:5]!r}}}"
+        raise LawBroken(f"a forward pass changes its own {', '.join(changed[:5])} ({len(changed)} in all)", (run,), watch=watch)
+    switched = [name for name, part in module.named_modules() if part.training != modes.get(name)]
     if switched:
-        raise LawBroken(f"a forward pass switches the training mode of {', '.join(switched[:5])}", (run,))
+        watch = f"{{name: runner.module.get_submodule(name).training for name in {switched[:5]!r}}}"
+        told = ", ".join(name or "the module itself" for name in switched[:5])
+        raise LawBroken(f"a forward pass switches the training mode of {told}", (run,), watch=watch)
     graded = [name for name, tensor in after.items() if tensor.grad is not None]
     if graded:
         raise LawBroken(f"a forward pass leaves gradients at {', '.join(graded[:5])}", (run,))

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 from conformance.records import ActivationRecord, CheckRecord, Results
 from conformance.report.findings import findings, layers_of
-from conformance.report.terminal import place, told
+from conformance.report.terminal import place, smallest, told
 
 _CHILD = {"fail": "failure", "xpass": "failure", "crash": "error", "error": "error", "timeout": "error"}
 _CHILD |= {"skip": "skipped", "xfail": "skipped"}
@@ -40,6 +40,8 @@ def _case(suite: ElementTree.Element, c: CheckRecord, activations: list[Activati
         lines = [f"{place(a)}: {a.reason}" for a in activations if a.outcome == "fail" and a.reason]
         layers = layers_of(activations)
         lines += ["; ".join(told(finding, layers)) for finding in findings(activations)]
+        if c.counterexample:
+            lines += [*smallest(c.counterexample), c.counterexample.script]
         child.text = _legal("\n".join([reason, *lines]))
 
 

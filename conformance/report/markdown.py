@@ -5,7 +5,7 @@ import re
 from conformance.records import ActivationRecord, CheckRecord, Results
 from conformance.report.findings import UNNAMED, findings, layers_of
 from conformance.report.telling import footer
-from conformance.report.terminal import ORDER, exclusions, headline, place, subject, told, verdict
+from conformance.report.terminal import ORDER, exclusions, headline, place, searched, smallest, subject, told, verdict
 
 
 def markdown(results: Results) -> str:
@@ -17,7 +17,8 @@ def markdown(results: Results) -> str:
     lines += ["| candidate | outcome | activations | median local error |", "| --- | --- | --- | --- |"]
     for c in checks:
         median = "" if c.median_rms is None else f"{c.median_rms:.2f} σ"
-        lines.append(f"| {_cell(subject(c))} | {c.outcome} | {c.judged} of {c.activations} | {median} |")
+        seen = f"{c.judged} of {c.activations}" if c.activations else f"{c.tried} examples"
+        lines.append(f"| {_cell(subject(c))} | {c.outcome} | {seen} | {median} |")
     for case in sorted(results.cases, key=lambda c: ORDER.index(c.check.outcome)):
         lines += _details(case.check, list(case.activations))
     return "\n".join(lines) + "\n"
@@ -28,12 +29,16 @@ def _details(c: CheckRecord, activations: list[ActivationRecord]) -> list[str]:
     if c.reason:
         fence = "`" * (max((len(run) for run in re.findall("`+", c.reason)), default=2) + 1)
         lines += [f"{fence if len(fence) > 2 else '```'}text", c.reason, fence if len(fence) > 2 else "```", ""]
+    if c.counterexample:
+        lines += ["```text", *smallest(c.counterexample), "```", "```python", c.counterexample.script.rstrip(), "```", ""]
     failed = [a for a in activations if a.outcome == "fail"]
     if failed:
         layers = layers_of(activations)
         lines += [f"- {_cell('; '.join(told(finding, layers)))}" for finding in findings(activations)]
         lines += ["", "| origin | local rms | limit | what it is |", "| --- | --- | --- | --- |"]
         lines += [_row(a) for a in failed]
+    elif c.outcome == "pass" and c.tried:
+        lines.append(f"- {searched(c)}")
     elif c.outcome == "pass":
         lines += [f"- {_cell(line)}" for line in exclusions(c.excludes)]
     return lines

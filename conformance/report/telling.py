@@ -7,8 +7,19 @@ from collections.abc import Iterable, Sequence
 
 from conformance.judge.evidence import Error, Filtered, Verdict
 from conformance.judge.statistics import SEPARABLE_Z
-from conformance.records import ActivationRecord, CaseRecords, CheckRecord, ErrorRecord, FaultRecord, Footer, Results, Sensitivity
+from conformance.records import (
+    ActivationRecord,
+    CaseRecords,
+    CheckRecord,
+    CounterexampleRecord,
+    ErrorRecord,
+    FaultRecord,
+    Footer,
+    Results,
+    Sensitivity,
+)
 from conformance.result import Result
+from conformance.search.example import Example
 
 LARGEST = sys.float_info.max
 
@@ -43,7 +54,19 @@ def check_record(result: Result) -> CheckRecord:
         activations=activations,
         median_rms=result.median_rms,
         excludes=excludes(result.verdicts),
+        tried=result.searched.tried if result.searched else 0,
+        worst=_finite(result.searched.worst) if result.searched else None,
+        counterexample=_counterexample(result),
     )
+
+
+def _counterexample(result: Result) -> CounterexampleRecord | None:
+    found = result.counterexample
+    if found is None:
+        return None
+    plain = found.example.plain()
+    runs = [Example(run.batch).plain()["batch"] for run in found.runs.values()]
+    return CounterexampleRecord(found.network, plain["batch"], plain["variation"], runs, found.script)
 
 
 def activation_records(result: Result) -> list[ActivationRecord]:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from conformance.faults import BY_NAME
 from conformance.judge.statistics import SEPARABLE_Z
-from conformance.records import ActivationRecord, CheckRecord, Footer, Results, Sensitivity
+from conformance.records import ActivationRecord, CheckRecord, CounterexampleRecord, Footer, Results, Sensitivity
 from conformance.report.findings import Finding, cause, evidence, findings, layers_of, sentence
 from conformance.report.telling import activation_records, check_record
 from conformance.result import Result
@@ -60,14 +60,38 @@ def _check(check: CheckRecord, activations: list[ActivationRecord], console: Con
     if check.reason and check.outcome != "fail":
         console.print(Text(f"  {check.reason}"))
     failed = [a for a in activations if a.outcome == "fail"]
+    if check.outcome == "fail" and (check.tried or not failed):
+        console.print(Text(f"  {check.reason}"))
+    if check.tried and check.counterexample:
+        for line in smallest(check.counterexample):
+            console.print(Text(f"  {line}"))
     if failed:
         _failures(failed, activations, console)
-    elif check.outcome == "fail":
-        console.print(Text(f"  {check.reason}"))
+    elif check.outcome == "pass" and check.tried:
+        console.print(f"  {searched(check)}, {check.seconds:.1f} s", highlight=False)
     elif check.outcome == "pass" and check.median_rms is not None:
         console.print(f"  median local error {check.median_rms:.2f} sigma, {check.seconds:.1f} s", highlight=False)
         for line in exclusions(check.excludes):
             console.print(Text(f"  {line}"))
+
+
+def searched(check: CheckRecord) -> str:
+    """How far a search that found nothing went."""
+    worst = f", the largest error {check.worst:.2g} of its limit" if check.worst else ""
+    return f"{check.tried} examples{worst}"
+
+
+def smallest(found: CounterexampleRecord) -> list[str]:
+    """The batch as rows of tokens, masked ones in brackets, and what was done with it."""
+    ids, mask, types = (found.batch.get(name) for name in ("input_ids", "attention_mask", "token_type_ids"))
+    assert ids is not None
+    varied = ", ".join(f"{name} {value}" for name, value in found.variation.items())
+    lines = [f"smallest: {len(ids)} × {len(ids[0])} tokens{f', with {varied}' if varied else ''}"]
+    for row in range(len(ids)):
+        shown = [f"{t}" if mask is None or mask[row][i] else f"[{t}]" for i, t in enumerate(ids[row])]
+        told = f"; token types {' '.join(map(str, types[row]))}" if types else ""
+        lines.append(f"  {' '.join(shown)}{'' if mask else '; no mask'}{told}")
+    return lines
 
 
 def exclusions(told: Sequence[Sensitivity]) -> list[str]:

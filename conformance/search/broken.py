@@ -45,10 +45,29 @@ class LawBroken(Exception):
         reason: how, in words.
         excess: by how many times its limit, where that is a number.
         place: where.
-        runs: what was run.
+        runs: what was run, in that order; a place is one of the first and the last.
+        watch: what is not to change while the first is run, as a Python expression of `runner`, `batch`, `torch` and `np`.
+        script: lines of Python that show it, of `candidate`, where it is no matter of runs.
     """
 
-    def __init__(self, reason: str, runs: tuple[Run, ...] = (), place: Place | None = None, excess: float | None = None) -> None:
+    def __init__(
+        self,
+        reason: str,
+        runs: tuple[Run, ...] = (),
+        place: Place | None = None,
+        excess: float | None = None,
+        watch: str = "",
+        script: tuple[str, ...] = (),
+    ) -> None:
         """Hold what is known."""
         super().__init__(reason)
         self.reason, self.runs, self.place, self.excess = reason, runs, place, excess
+        self.watch, self.script = watch, script
+
+    @property
+    def allowed(self) -> float:
+        """The difference at that place that would be at the limit; 0 where nothing may differ."""
+        if self.place is None or not self.excess:
+            return 0.0
+        a, b = self.place.values
+        return abs(a - b) / self.excess

@@ -75,6 +75,9 @@ def hunt(
         except _Falsified:
             return
 
+    if not plan.examples:
+        return
+
     def searched(example: Example) -> None:
         target(attempt(example))
 

@@ -19,3 +19,6 @@ class Plan:
     examples: int = EXAMPLES
     seed: int | None = 0
     database: Any = None
+
+
+USUAL = Plan()

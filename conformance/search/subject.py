@@ -1,12 +1,12 @@
 """A subject: one candidate, prepared for one network on one device in one dtype, and run on whatever batch a search brings."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from conformance.activations import outputs
+from conformance.activations import outputs, table
 from conformance.batch import Batch, TorchBatch
 from conformance.candidates.capture import at_once
 from conformance.candidates.registry import Runner
@@ -61,7 +61,9 @@ class Subject:
     clock: Clock = field(default_factory=Clock, repr=False)
 
     @classmethod
-    def prepared(cls, candidate: Any, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32", golden: str = "") -> "Subject":
+    def prepared(
+        cls, candidate: Any, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32", golden: str = ""
+    ) -> "Subject":
         """Prepare the candidate; raises `CandidateError` or `CandidateCrash`."""
         clock = Clock()
         with clock.running():
@@ -94,10 +96,17 @@ class Subject:
             CandidateError: an unknown name, a wrong shape or dtype, a value that is not finite; or no output.
             CandidateCrash: the candidate raised.
         """
+        try:
+            return self._accepted(batch, self._answer(given(batch.on(self.device)), table(self.checkpoint.architecture)))
+        except (CandidateError, CandidateCrash) as failure:
+            failure.batch = batch
+            raise
+
+    def _accepted(self, batch: Batch, answer: Iterable[tuple[str, Any]]) -> Values:
+        """The candidate's pairs, once each is what the contract says."""
         network = self.network(batch)
         values: Values = {}
-        order = {name: i for i, name in enumerate(network.table)}
-        for name, value in self._answer(given(batch.on(self.device)), order):
+        for name, value in answer:
             row = known(name, network.table)
             try:
                 values[name] = accepted_array(row, value, network.architecture, batch, self.dtype, self.device)
@@ -110,12 +119,13 @@ class Subject:
     def answers(self, batch: Batch) -> bool:
         """Whether the candidate runs to its end on that batch, whatever it makes of it."""
         try:
-            self._answer(batch.on(self.device), {})
+            self._answer(batch.on(self.device), ())
         except (CandidateError, CandidateCrash):
             return False
         return True
 
-    def _answer(self, batch: TorchBatch, order: Mapping[str, int]) -> list[tuple[str, Any]]:
+    def _answer(self, batch: TorchBatch, names: Iterable[str]) -> list[tuple[str, Any]]:
         """All that the candidate yields, on its own time: a search runs small batches, and no layer has to be let go."""
+        order = {name: i for i, name in enumerate(names)}
         with self.clock.running(), at_once():
             return by_candidate(lambda: list(pairs(self.runner(batch), order)))

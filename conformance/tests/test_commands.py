@@ -11,7 +11,6 @@ from conformance import golden_of, load_golden
 from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.records import read
-from conformance.replay import replay
 from conformance.tests.planted import Planted, epsilon, tanh_gelu
 from conformance.traces import trace as traces
 from conformance.traces.diff import compare

@@ -1,0 +1,42 @@
+"""Examples that a test keeps: tried before any is drawn.
+
+@parametrize_with_checks([my_bert])
+@example("padding-length", {"input_ids": [[7, 0]], "attention_mask": [[1, 0]]}, tokens=1, id=0)
+def test_my_bert(check): check()
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from conformance.checks.catalogue import named
+
+if TYPE_CHECKING:
+    from conformance.search.example import Example
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_KEPT = "bert_examples"
+
+
+def example(check: str, batch: Mapping[str, Any], **variation: Any) -> Callable[[F], F]:
+    """Decorate a test: the check of that name is tried on this batch first, varied like that.
+
+    Raises:
+        UnknownNameError: there is no such check.
+        UsageError: it is no batch.
+    """
+    from conformance.search.example import Example
+
+    named(check)
+    kept = Example.of({"batch": batch, "variation": variation})
+
+    def decorate(test: F) -> F:
+        getattr(test, "__dict__", {}).setdefault(_KEPT, []).insert(0, (check, kept))
+        return test
+
+    return decorate
+
+
+def examples_of(test: Callable[..., Any] | None, check: str) -> "list[Example]":
+    """Those that a test keeps for a check, in the order in which they stand."""
+    return [kept for name, kept in getattr(test, _KEPT, ()) if name == check]

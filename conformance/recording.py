@@ -1,0 +1,105 @@
+"""A run as it is written down: the results file, a record a check as it comes, and beside it what the failures leave."""
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from conformance import __version__
+from conformance.errors import ConformanceError
+from conformance.goldens.digest import content_digest
+from conformance.goldens.golden import Golden, stored_arrays
+from conformance.goldens.manifest import manifest
+from conformance.goldens.own import open_golden
+from conformance.judge.statistics import FALSE_ALARM
+from conformance.records import SCHEMA_VERSION, CaseRecords, GoldenRecord, Header, Results, Writer
+from conformance.report.telling import footer, records_of
+from conformance.result import Result
+from conformance.search.plan import Plan
+from conformance.takeaway.left import clear, leave
+
+
+class Recording:
+    """Writes while it is open; a run that ends in between leaves a file that says so."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        """Create the file."""
+        self._path, self._header = path, header
+        self._writer = Writer(path)
+        self._told: list[CaseRecords] = []
+        self._writer.write(header)
+
+    def __enter__(self) -> Self:
+        """The recording."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Write the footer, unless the run was cut short."""
+        if kind is None:
+            self._writer.write(footer(case.check for case in self._told))
+        self._writer.__exit__(kind, error, trace)
+
+    @property
+    def results(self) -> Results:
+        """What has been written."""
+        return Results(self._header, tuple(self._told), footer(case.check for case in self._told))
+
+    def add(
+        self, result: Result, golden: Golden | None = None, require: Sequence[str] = (), test: Callable[..., Any] | None = None
+    ) -> None:
+        """Write a result down. `golden` where it is one of the caller's own; `test` is the function that asked, if one did."""
+        self._told.append(records_of(result))
+        for record in self._told[-1].activations:
+            self._writer.write(record)
+        self._leave(result, golden, require, test)
+        self._writer.write(self._told[-1].check)
+
+    def _leave(self, result: Result, golden: Golden | None, require: Sequence[str], test: Callable[..., Any] | None) -> None:
+        """What a failure leaves behind, for `replay`, and a pass takes away; it must not be one more failure."""
+        folder = self._path.parent / "failures"
+        try:
+            if result.outcome in ("fail", "crash"):
+                leave(result, golden or open_golden(result.case.golden), folder, require, test)
+            else:
+                clear(result.case, folder)
+        except (OSError, ConformanceError) as error:
+            print(f"nothing was left behind of {result.case}: {error}", file=sys.stderr)
+
+
+def header_of(device: str, goldens: Mapping[str, Golden | None], plan: Plan, shard: str = "1/1") -> Header:
+    """Of a run on this machine; `goldens` maps a name to a golden of one's own, or to None for a stored one."""
+    import torch
+
+    gpu = torch.cuda.get_device_name() if device.startswith("cuda") and torch.cuda.is_available() else None
+    stored = {
+        name: GoldenRecord(int(e["version"]), e["stored_digest"], e["weights_digest"], e["source"])
+        for name, e in manifest().items()
+        if name in goldens and goldens[name] is None
+    }
+    return Header(
+        schema=SCHEMA_VERSION,
+        suite=__version__,
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        transformers=metadata.version("transformers"),
+        platform=platform.platform(),
+        processor=f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.backends.cpu.get_cpu_capability()}",
+        gpu=gpu,
+        threads=torch.get_num_threads(),
+        goldens=stored | {name: _own_record(own) for name, own in goldens.items() if own},
+        checkpoint=next((g.name for g in goldens.values() if g is not None), None),
+        false_alarm=FALSE_ALARM,
+        seed=plan.seed,
+        examples=plan.examples,
+        shard=shard,
+    )
+
+
+def _own_record(own: Golden) -> GoldenRecord:
+    """A golden of one's own, told apart from others of its name by the digests of inputs and weights."""
+    weights = content_digest(own.checkpoint.weights)
+    return GoldenRecord(own.version, content_digest(stored_arrays(own.batches, {})), weights, own.origin)

@@ -1,0 +1,30 @@
+"""How a candidate is had in a script of its own."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from conformance.candidates.registry import registered
+
+
+def imported(name: str, candidate: Any) -> str:
+    """The line that binds it to `candidate`: by its entry point, its module, its file; or a line to be filled in."""
+    if Path(name).is_file():
+        return f"from conformance import Archive\ncandidate = Archive({str(Path(name).resolve())!r})"
+    origin = next((r.origin for r in registered() if r.name == name), name if ":" in name else _origin(candidate))
+    module, _, path = origin.partition(":")
+    if not path:
+        return f"candidate = ...  # {name}: no module holds it by a name, so put here what makes it"
+    first, *rest = path.split(".")
+    if rest:
+        return f"from {module} import {first}\ncandidate = {path}"
+    return f"from {module} import {first} as candidate"
+
+
+def _origin(candidate: Any) -> str:
+    """`module:name` of the object, where a module that was imported holds it; else an empty text."""
+    for module, holder in list(sys.modules.items()):
+        for name, value in list(vars(holder).items()) if holder is not None and hasattr(holder, "__dict__") else ():
+            if value is candidate and not name.startswith("_"):
+                return f"{module}:{name}"
+    return ""

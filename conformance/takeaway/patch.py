@@ -1,0 +1,63 @@
+"""A failure as a patch: an `@example` at the test that found it, or a test of its own where a command did."""
+
+import ast
+import difflib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from conformance.case import Case
+from conformance.search.example import Example
+
+IMPORT = "from conformance import example"
+
+
+def decorator(case: Case, found: Example) -> str:
+    """`@example(...)` in one line."""
+    plain = found.plain()
+    varied = "".join(f", {name}={value!r}" for name, value in plain["variation"].items())
+    return f"@example({case.check!r}, {plain['batch']!r}{varied})"
+
+
+def patch_of(test: Callable[..., Any], case: Case, found: Example, root: Path) -> str:
+    """A unified diff, relative to `root`, that puts the example at the test; empty where the test has no file in there."""
+    file = Path(inspect.getsourcefile(test) or "")
+    if not file.is_file() or not file.resolve().is_relative_to(root.resolve()):
+        return ""
+    before = file.read_text("utf-8").splitlines(keepends=True)
+    start = inspect.getsourcelines(test)[1] - 1
+    after = [*before[:start], f"{decorator(case, found)}\n", *before[start:]]
+    if not _imports_example(before):
+        after.insert(_first_import(before), f"{IMPORT}\n")
+    name = file.resolve().relative_to(root.resolve()).as_posix()
+    return "".join(difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"))
+
+
+def _imports_example(lines: list[str]) -> bool:
+    nodes = (n for n in ast.walk(ast.parse("".join(lines))) if isinstance(n, ast.ImportFrom) and n.module == "conformance")
+    return any(alias.name == "example" for node in nodes for alias in node.names)
+
+
+def _first_import(lines: list[str]) -> int:
+    """The line before the first import that is no `__future__`."""
+    for node in ast.parse("".join(lines)).body:
+        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.module != "__future__"):
+            return node.lineno - 1
+    return 0
+
+
+def new_test(case: Case, found: Example) -> str:
+    """A unified diff that adds a test with the example, for a candidate that has a name."""
+    slug = "".join(c if c.isalnum() else "_" for c in f"{case.implementation}_{case.check}")
+    options = f"goldens=[{case.golden!r}], devices=[{case.device!r}], dtypes=[{case.dtype!r}], checks=[{case.check!r}]"
+    lines = [
+        "from conformance import example, parametrize_with_checks\n",
+        "\n",
+        "\n",
+        f"@parametrize_with_checks([{case.implementation!r}], {options})\n",
+        f"{decorator(case, found)}\n",
+        f"def test_{slug}(check):\n",
+        "    check()\n",
+    ]
+    return "".join(difflib.unified_diff([], lines, "/dev/null", f"b/test_{slug}.py"))

@@ -1,0 +1,125 @@
+"""BERT's tokenizer from scratch: clean, split, and piece together from the longest entries of a vocabulary.
+
+After Google's `tokenization.py` (BasicTokenizer and WordpieceTokenizer), with the offsets that it does not keep: every character of
+the normalised text remembers which character of the original it came from.
+"""
+
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+LONGEST_WORD = 100
+
+Offsets = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Char:
+    """A character, and the place in the text that it comes from."""
+
+    char: str
+    at: int
+
+
+def tokenizer(
+    vocabulary: Sequence[str], *, lower_case: bool, strip_accents: bool | None
+) -> Callable[[str], tuple[list[int], Offsets]]:
+    """A reader of texts: ids, without special tokens, and the (begin, end) of each in characters of the text."""
+    pieces = {piece: i for i, piece in enumerate(vocabulary)}
+    stripped = lower_case if strip_accents is None else strip_accents
+
+    def read(text: str) -> tuple[list[int], Offsets]:
+        chars = cleaned(text)
+        chars = without_accents(chars) if stripped else chars
+        chars = lowered(chars) if lower_case else chars
+        found = [piece for word in words(chars) for piece in wordpieces(word, pieces)]
+        return [i for i, _ in found], [place for _, place in found]
+
+    return read
+
+
+def cleaned(text: str) -> list[Char]:
+    """Without control characters, whitespace as a blank, blanks around CJK ideographs."""
+    found: list[Char] = []
+    for at, c in enumerate(text):
+        if c in "\0\ufffd" or _is_control(c):
+            continue
+        if _is_space(c):
+            found.append(Char(" ", at))
+        elif _is_ideograph(c):
+            found += [Char(" ", at), Char(c, at), Char(" ", at)]
+        else:
+            found.append(Char(c, at))
+    return found
+
+
+def without_accents(chars: list[Char]) -> list[Char]:
+    """Decomposed (NFD), and without the marks that do not take space of their own (category Mn)."""
+    decomposed = [Char(part, c.at) for c in chars for part in unicodedata.normalize("NFD", c.char)]
+    return [c for c in decomposed if unicodedata.category(c.char) != "Mn"]
+
+
+def lowered(chars: list[Char]) -> list[Char]:
+    """Each character by itself in lower case, which may be several."""
+    return [Char(part, c.at) for c in chars for part in c.char.lower()]
+
+
+def words(chars: list[Char]) -> Iterator[list[Char]]:
+    """Between blanks; a punctuation mark is a word."""
+    word: list[Char] = []
+    for c in chars:
+        ends = c.char.isspace() or _is_punctuation(c.char)
+        if ends and word:
+            yield word
+            word = []
+        if _is_punctuation(c.char):
+            yield [c]
+        elif not ends:
+            word.append(c)
+    if word:
+        yield word
+
+
+def wordpieces(word: list[Char], pieces: dict[str, int]) -> list[tuple[int, tuple[int, int]]]:
+    """The longest piece that fits, again and again; the whole word is unknown where none does, or where it is too long."""
+    unknown = [(pieces["[UNK]"], (word[0].at, word[-1].at + 1))]
+    if len(word) > LONGEST_WORD:
+        return unknown
+    found, start = [], 0
+    while start < len(word):
+        end = len(word)
+        while end > start and _spelled(word, start, end) not in pieces:
+            end -= 1
+        if end == start:
+            return unknown
+        found.append((pieces[_spelled(word, start, end)], (word[start].at, word[end - 1].at + 1)))
+        start = end
+    return found
+
+
+def _spelled(word: list[Char], start: int, end: int) -> str:
+    return ("##" if start else "") + "".join(c.char for c in word[start:end])
+
+
+def _is_space(c: str) -> bool:
+    return c in " \t\n\r" or unicodedata.category(c) == "Zs"
+
+
+def _is_control(c: str) -> bool:
+    return c not in "\t\n\r" and unicodedata.category(c).startswith("C")
+
+
+def _is_punctuation(c: str) -> bool:
+    """Every sign of ASCII that is no letter or digit, and Unicode's punctuation."""
+    return "!" <= c <= "/" or ":" <= c <= "@" or "[" <= c <= "`" or "{" <= c <= "~" or unicodedata.category(c).startswith("P")
+
+
+_IDEOGRAPHS = (
+    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
+
+
+def _is_ideograph(c: str) -> bool:
+    """A CJK Unified Ideograph: no kana, no hangul, which are written with blanks."""
+    return any(first <= ord(c) <= last for first, last in _IDEOGRAPHS)
