@@ -200,16 +200,17 @@ class Compiled(HuggingFace):
             return "torch.compile needs a C++ compiler"
         return super().supports(architecture, device, dtype)
 
-    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[TorchBatch], Iterator[tuple[str, Tensor]]]:
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Running:
         """Compiled at the first call, for every length and batch size."""
-        model: Any = torch.compile(self.module(checkpoint, device, dtype), dynamic=True)
+        module = self.module(checkpoint, device, dtype)
+        model: Any = torch.compile(module, dynamic=True)
 
         def runner(batch: TorchBatch) -> Iterator[tuple[str, Tensor]]:
             with torch.no_grad():
                 logits = _logits(model, batch)
                 return iter({**logits, **losses(logits, batch)}.items())
 
-        return runner
+        return Running(module, runner)
 
 
 hf_eager = HuggingFace("eager")

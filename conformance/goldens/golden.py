@@ -16,7 +16,6 @@ from conformance.checkpoint import Checkpoint
 from conformance.errors import FixtureError, UnknownNameError
 from conformance.goldens.digest import content_digest
 from conformance.goldens.manifest import fixtures_directory, manifest
-from conformance.goldens.recipe import Recipe
 from conformance.goldens.recipes import RECIPES
 from conformance.numerics.formats import Array
 
@@ -93,19 +92,22 @@ def load_golden(name: str, folder: Path | None = None) -> Golden:
         batch: {key: np.asarray(array, np.float64) for key, array in found.items()}
         for batch, found in nested(stored, "activation").items()
     }
-    recipe = RECIPES[name]
     return Golden(
         name,
         int(entry["version"]),
         {batch: batches[batch] for batch in order},
-        lambda: _verified(recipe, entry["weights_digest"]),
+        lambda: _verified(name, entry["weights_digest"]),
         activations,
     )
 
 
 @lru_cache(maxsize=2)
-def _verified(recipe: Recipe, digest: str) -> Checkpoint:
-    """The recipe's network, once its weights are those of the manifest; raises `FixtureError` if they are not."""
+def _verified(name: str, digest: str) -> Checkpoint:
+    """The recipe's network, once its weights are those of the manifest; raises `FixtureError` if they are not.
+
+    Made once for the checks that come one after the other.
+    """
+    recipe = RECIPES[name]
     found = recipe.weights_digest()
     if found != digest:
         raise FixtureError(f"golden {recipe.name}: the weights ({recipe.source}) have SHA-256 {found}, expected {digest}")

@@ -1,8 +1,8 @@
 """WordPiece: ids and offsets of drawn texts are those of the `tokenizers` library (Devlin et al. 2019, section 3; Wu et al. 2016).
 
 A candidate that brings a tokenizer has an attribute `tokenizer(vocabulary, *, lower_case, strip_accents)`: of a list of pieces by
-id, and the two switches of BERT's normaliser (`strip_accents` None: as `lower_case`), it gives a function of a text that returns the
-ids, without special tokens, and the offsets, (begin, end) in characters of the text, or None where it has none. Text that is
+id, and the two switches of BERT's normaliser (`strip_accents` None: as `lower_case`), it gives a function of a text that returns
+the ids, without special tokens, and the offsets, (begin, end) in characters of the text, or None where it has none. Text that is
 spelled like a special token is left out: whether that is one is each implementation's to decide.
 """
 
@@ -116,7 +116,7 @@ def _reads_as_the_library(subject: Subject, example: Example) -> float:
     ids, offsets = reference(**switches)(text)
     with subject.clock.running():
         found_ids, found_offsets = by_candidate(lambda: _answer(subject.candidate, text, switches))
-    for what, found, expected in (("ids", found_ids, list(ids)), ("offsets", found_offsets, list(offsets))):
+    for what, found, expected in (("ids", found_ids, list(ids)), ("offsets", found_offsets, list(offsets or ()))):
         if found is not None and found != expected:
             told = f"{what} of {text!r} with {_told(switches)} are {_shown(what, found)}, expected {_shown(what, expected)}"
             raise LawBroken(told, script=_script(text, switches, expected, what))

@@ -13,7 +13,13 @@ _ACCEPTED, _REFUSED = 10, 11  # exit codes that neither Python nor a signal has
 
 
 def answers_in_a_child(subject: Subject, batch: Batch) -> bool:
-    """Whether the candidate runs to its end there, rather than raise or end the process; raises `Unsupported` where it cannot be sent to another process."""
+    """Whether the candidate runs to its end there, rather than raise or end the process.
+
+    Raises:
+        Unsupported: it cannot be sent to another process.
+        CandidateError: it does not come to an end.
+        FixtureError: the process could not be made ready.
+    """
     import pickle
 
     try:

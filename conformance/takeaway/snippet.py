@@ -1,4 +1,4 @@
-"""A script that shows a failure by itself: a candidate, its weights, a batch or two, and the numbers. No check, no search, no judge."""
+"""A script that shows a failure by itself: a candidate, its weights, a batch or two, the numbers. No check, search or judge."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -11,6 +11,7 @@ from conformance import golden_of, load_golden
 from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.records import read
+from conformance.takeaway.replay import replayed
 from conformance.tests.planted import Planted, epsilon, tanh_gelu
 from conformance.traces import trace as traces
 from conformance.traces.diff import compare
@@ -80,7 +81,7 @@ def test_a_failure_leaves_behind_what_replay_runs_again(results: Path, capsys: p
     assert main(["replay", str(left)]) == 1
     assert "epsilon is 1e-05, the checkpoint says 1e-12" in " ".join(capsys.readouterr().out.split())
     with pytest.raises(UsageError, match="not what a failure leaves behind"):
-        replay(results / "results.jsonl")
+        replayed(Path(__file__).with_suffix(".safetensors"))
 
 
 def test_report_puts_files_together_and_keeps_their_exit_code(results: Path, tmp_path: Path) -> None:
