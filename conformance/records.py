@@ -204,16 +204,30 @@ class CaseRecords:
 
 @dataclass(frozen=True)
 class Results:
-    """A results file, read; `complete` if the run came to its end. The footer is None where it is to be counted anew.
+    """A results file, read, or several as one.
 
-    Of a run in shards, `missing` are those that are not there.
+    Attributes:
+        footer: None where it is to be counted anew.
+        finished: whether each run came to its end.
+        shards: which shards of runs they are, as `K/N`.
     """
 
     header: Header | None
     cases: tuple[CaseRecords, ...]
     footer: Footer | None
-    complete: bool = True
-    missing: tuple[str, ...] = ()
+    finished: bool = True
+    shards: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The shards that are spoken of and not there."""
+        counts = sorted({int(shard.partition("/")[2]) for shard in self.shards})
+        return tuple(shard for n in counts for k in range(1, n + 1) if (shard := f"{k}/{n}") not in self.shards)
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is all there is."""
+        return self.finished and not self.missing
 
     @property
     def checks(self) -> tuple[CheckRecord, ...]:
@@ -227,7 +241,7 @@ class Results:
 
 
 def merged(all_results: Sequence[Results]) -> Results:
-    """Several runs as one, the first one's header; complete where all are, and no shard of a run is missing.
+    """Several runs as one, the first one's header.
 
     Raises:
         UsageError: two ran on different versions of a golden.
@@ -240,16 +254,8 @@ def merged(all_results: Sequence[Results]) -> Results:
                 raise UsageError(f"the runs are on different versions of the golden {name}; run them again on one")
     footer = all_results[0].footer if len(all_results) == 1 else None
     cases = tuple(case for r in all_results for case in r.cases)
-    missing = _missing_shards([header.shard for header in headers])
-    complete = all(r.complete for r in all_results) and not missing
-    return Results(headers[0] if headers else None, cases, footer, complete, missing)
-
-
-def _missing_shards(shards: Sequence[str]) -> tuple[str, ...]:
-    """Those that are spoken of, as `K/N`, and not there."""
-    numbers = {shard.partition("/")[2] for shard in shards}
-    every = [f"{k}/{n}" for n in sorted(numbers) for k in range(1, int(n) + 1)]
-    return tuple(shard for shard in every if shard not in shards)
+    shards = tuple(shard for r in all_results for shard in r.shards)
+    return Results(headers[0] if headers else None, cases, footer, all(r.finished for r in all_results), shards)
 
 
 def read(path: Path) -> Results:
@@ -273,7 +279,7 @@ def read(path: Path) -> Results:
     headers = [r for r in records if isinstance(r, Header)]
     if any(header.schema != SCHEMA_VERSION for header in headers):
         raise UsageError(f"{path} is of another schema, this is {SCHEMA_VERSION}: run the candidates again")
-    return merged(_runs(records)) if records else Results(None, (), None, complete=False)
+    return merged(_runs(records)) if records else Results(None, (), None, finished=False)
 
 
 def _runs(records: Sequence[Record]) -> list[Results]:
@@ -283,7 +289,7 @@ def _runs(records: Sequence[Record]) -> list[Results]:
     for record in records:
         if isinstance(record, Header):
             if header or cases or waiting:
-                runs.append(Results(header, tuple(cases), None, complete=False))
+                runs.append(_run(header, cases, None))
             header, cases, waiting = record, [], []
         elif isinstance(record, ActivationRecord):
             waiting.append(record)
@@ -291,8 +297,12 @@ def _runs(records: Sequence[Record]) -> list[Results]:
             cases.append(CaseRecords(record, tuple(waiting)))
             waiting = []
         else:
-            runs.append(Results(header, tuple(cases), record))
+            runs.append(_run(header, cases, record))
             header, cases, waiting = None, [], []
     if header or cases or waiting:
-        runs.append(Results(header, tuple(cases), None, complete=False))
+        runs.append(_run(header, cases, None))
     return runs
+
+
+def _run(header: Header | None, cases: Sequence[CaseRecords], footer: Footer | None) -> Results:
+    return Results(header, tuple(cases), footer, footer is not None, (header.shard,) if header else ())

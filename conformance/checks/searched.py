@@ -1,5 +1,6 @@
 """Checks that search: a law is hunted for a batch on which it does not hold, and what is found is brought home."""
 
+import math
 import time
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -15,7 +16,7 @@ from conformance.goldens.own import golden_of
 from conformance.judge.evidence import Verdict
 from conformance.laws.law import Law
 from conformance.numerics.formats import format_named
-from conformance.result import Counterexample, Result, Searched
+from conformance.result import Counterexample, Outcome, Result, Searched
 from conformance.run import check, require_device, require_support
 from conformance.search.baked import baked
 from conformance.search.broken import LawBroken, Run
@@ -54,12 +55,14 @@ def _hunted(law: Law, order: Order, found: Hunt) -> Ending:
     require_support(order.candidate, order.golden.checkpoint, case.device, case.dtype)
     subject = replace(_subject(order), tests=order.runs * order.plan.examples)
     law.applies(subject)
-    examples = min(order.plan.examples, 1) if law.once else law.affords * order.plan.examples
+    examples = min(order.plan.examples, 1) if law.once else math.ceil(law.affords * order.plan.examples)
     plan = replace(order.plan, examples=examples)
     hunt(partial(law.holds, subject), law.examples(subject.checkpoint.architecture), plan, found, order.known, str(case))
-    if isinstance(found.failure, CandidateCrash):
-        return Ending("crash", f"{baked(subject, order.golden.batches)}{found.failure}{_how_often(found)}", 1)
-    return Ending("fail", f"{found.failure}{_how_often(found)}", 1) if found.failure else Ending("pass")
+    if found.failure is None:
+        return Ending("pass")
+    size = "" if isinstance(found.failure, LawBroken) else baked(subject, order.golden.batches)
+    outcome: Outcome = "crash" if isinstance(found.failure, CandidateCrash) else "fail"
+    return Ending(outcome, f"{size}{found.failure}{_how_often(found)}", 1)
 
 
 def _verdicts(order: Order, found: Hunt) -> tuple[Verdict, ...]:

@@ -34,7 +34,7 @@ class Law:
         variations: what may be done with a batch.
         applies: raises `Unsupported` with the reason where it says nothing of a subject.
         once: whether it is of the subject alone, and one example says all.
-        affords: how many times as many examples as others, where they cost less.
+        affords: how many times as many examples as others, where they cost less or more.
         by_oracle: whether the oracle can say more of an example on which it does not hold.
     """
 
@@ -44,7 +44,7 @@ class Law:
     applies: Callable[[Subject], None] = _everywhere
     once: bool = False
     by_oracle: bool = False
-    affords: int = 1
+    affords: float = 1.0
 
     def examples(self, architecture: Architecture) -> st.SearchStrategy[Example]:
         """Batches, each with what is done with it."""

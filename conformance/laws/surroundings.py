@@ -56,6 +56,19 @@ def _settings() -> dict[str, Any]:
 
 
 def _settings_are_untouched(subject: Subject, example: Example) -> float:
+    import torch
+
+    with torch.random.fork_rng():
+        # Random states that nobody sets: who seeds with 0 would find them so. Hypothesis puts back NumPy's and Python's.
+        for seed in (torch.manual_seed, np.random.seed, random.seed):
+            seed(_UNLIKELY)
+        return _require_settings(subject, example)
+
+
+_UNLIKELY = 0x5EED0
+
+
+def _require_settings(subject: Subject, example: Example) -> float:
     before = _settings()
     run = Run(example.batch, subject.run(example.batch))
     changed = [name for name, value in _settings().items() if value != before[name]]

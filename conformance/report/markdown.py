@@ -12,7 +12,9 @@ def markdown(results: Results) -> str:
     """Counts, a table of checks, worst first, then each failure's origins and what each pass excludes."""
     checks = sorted(results.checks, key=lambda c: ORDER.index(c.outcome))
     lines = [f"**{headline(results.footer or footer(results.checks))}**", ""]
-    if not results.complete:
+    if results.missing:
+        lines += [f"Missing of this run: shard {', '.join(results.missing)}.", ""]
+    elif not results.complete:
         lines += ["This run was cut short: it has no footer.", ""]
     lines += ["| candidate | outcome | activations | median local error |", "| --- | --- | --- | --- |"]
     for c in checks:

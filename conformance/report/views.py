@@ -31,5 +31,7 @@ def show(results: Results, how: str) -> None:
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     console = Console(width=PIPED if piped else None)
     tell(results, results.footer or footer(results.checks), console)
-    if not results.complete:
+    if results.missing:
+        console.print(f"\nmissing of this run: shard {', '.join(results.missing)}", style="bold yellow")
+    elif not results.complete:
         console.print("\nThis run was cut short: its file has no footer.", style="bold yellow")

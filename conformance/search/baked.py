@@ -3,20 +3,30 @@
 from collections.abc import Mapping
 
 from conformance.batch import Batch
+from conformance.errors import CandidateCrash, CandidateError
 from conformance.search.subject import Subject
 
 
 def baked(subject: Subject, batches: Mapping[str, Batch]) -> str:
     """What is baked in, as the beginning of a sentence, where the largest of these batches runs and no smaller one does."""
     whole = max(batches.values(), key=lambda batch: batch.input_ids.size)
-    if not subject.answers(whole):
+    if not _runs(subject, whole):
         return ""
     for what, size, cut in (("length", whole.length, _shorter), ("batch size", whole.size, _fewer)):
         smaller = sorted({1, (size + 1) // 2, size - 1} - {0, size})
-        if smaller and not any(subject.answers(cut(whole, n)) for n in smaller):
+        if smaller and not any(_runs(subject, cut(whole, n)) for n in smaller):
             tried = ", ".join(map(str, smaller))
             return f"its {what} is baked in: it runs at {size}, and at no other that was tried ({tried}); "
     return ""
+
+
+def _runs(subject: Subject, batch: Batch) -> bool:
+    """Whether the candidate keeps the contract on that batch."""
+    try:
+        subject.run(batch)
+    except (CandidateError, CandidateCrash):
+        return False
+    return True
 
 
 def _shorter(batch: Batch, length: int) -> Batch:

@@ -79,7 +79,9 @@ def hunt(
         return
 
     def searched(example: Example) -> None:
-        target(attempt(example))
+        excess = attempt(example)
+        if excess > 0.0:  # where nothing differs there is nothing to climb
+            target(excess)
 
     try:
         _configured(given(strategy)(searched), plan, key)()

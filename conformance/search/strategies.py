@@ -29,7 +29,8 @@ def ids(architecture: Architecture) -> st.SearchStrategy[int]:
 def _long(architecture: Architecture, longest: int) -> st.SearchStrategy[list[int]]:
     """A text of a length that kernels find notable, a few ids by turns; one id alone among them."""
     powers = [2**k + step for k in range(3, longest.bit_length()) for step in (-1, 0, 1)]
-    lengths = sorted({n for n in (*powers, longest) if 1 <= n <= longest})
+    # The short ones are there so that a length that does not matter shrinks.
+    lengths = sorted({n for n in (*range(TOKENS), *powers, longest) if 1 <= n <= longest})
     turns = st.lists(ids(architecture), min_size=1, max_size=3)
     return st.builds(lambda n, turn: [turn[i % len(turn)] for i in range(n)], st.sampled_from(lengths), turns)
 

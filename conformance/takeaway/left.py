@@ -76,7 +76,9 @@ def taken_away(result: Result, golden: Golden, candidate: Any) -> Result:
     """A failure's result with its counterexample in full: what was run, where it shows, and the script that shows it."""
     if result.outcome not in ("fail", "crash", "xfail"):
         return result
-    found = result.counterexample or _run_again(result, golden, candidate)
+    found = result.counterexample or (None if result.searched else _run_again(result, golden, candidate))
+    if found is None:
+        return result
     found = replace(found, network=golden.origin or golden.name)
     script = snippet(result.case, found.network, candidate, found, result.reason)
     return replace(result, counterexample=replace(found, script=script))

@@ -15,7 +15,8 @@ import torch
 from conformance import Seen, check, golden_of, load_golden
 from conformance.batch import Batch
 from conformance.benchmarks.detection.bert import Candidate
-from conformance.checks.catalogue import CHECKS, run
+from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import run
 from conformance.cli import main
 from conformance.oracle.products import partial_squares
 from conformance.records import read

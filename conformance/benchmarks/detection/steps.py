@@ -45,8 +45,8 @@ class WordLookup(nn.Module):
         return inputs.ids
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """E[ids]."""
-        return self.weight[self.rows(inputs)]
+        """E[ids]; an id that is not in the table raises, a negative one among them."""
+        return F.embedding(self.rows(inputs), self.weight)
 
 
 class TokenTypeLookup(WordLookup):

@@ -1,0 +1,293 @@
+"""Candidates that break one law each, written as it happens; and correct ones that look as if they did."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from conformance import Running, TorchBatch
+from conformance.benchmarks.detection.batching import row_by_row
+from conformance.benchmarks.detection.bert import Candidate
+from conformance.benchmarks.detection.rewritten import places
+from conformance.benchmarks.detection.variants import Variant
+from implementations.hugging_face import HuggingFace, run
+from implementations.making_bert import making_bert
+from implementations.wordpiece import tokenizer
+
+Stream = Iterator[tuple[str, Any]]
+
+
+class Around(HuggingFace):
+    """Hugging Face's, with its module changed, and something done before a call or to what comes out of it.
+
+    `calls` counts from the preparation on.
+    """
+
+    def __init__(
+        self,
+        before: Callable[["Around", TorchBatch], TorchBatch | None] | None = None,
+        after: Callable[["Around", TorchBatch, str, Tensor], Tensor] | None = None,
+        module: Callable[[Any], Any] | None = None,
+    ) -> None:
+        super().__init__("eager", "around")
+        self.before, self.after, self.changed, self.calls = before, after, module, 0
+
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
+        model: Any = self.module(checkpoint, device, dtype)
+        if self.changed:
+            self.changed(model)
+        self.calls = 0
+
+        def runner(batch: TorchBatch) -> Stream:
+            self.calls += 1
+            given = (self.before(self, batch) if self.before else None) or batch
+            for name, value in run(model, given):
+                yield name, self.after(self, batch, name, value) if self.after else value
+
+        return Running(model, runner)
+
+
+def _off(name: str, value: Tensor) -> Tensor:
+    return value * 1.001 if name.endswith("output.LayerNorm") else value
+
+
+def at(wrong: Callable[[Any, TorchBatch], bool]) -> Any:
+    """Wrong by a thousandth wherever `wrong(candidate, batch)`."""
+    return Around(after=lambda self, batch, name, value: _off(name, value) if wrong(self, batch) else value)
+
+
+def _leaking(scores: Tensor, keys: Tensor) -> Tensor:
+    """Head 2 attends to padding."""
+    keys = keys.expand_as(scores).clone()
+    keys[:, 2] = True
+    return scores.masked_fill(~keys, -torch.inf).softmax(-1)
+
+
+def _over_the_batch(norm: Any, x: Tensor) -> Tensor:
+    """Mean and variance of all rows of the batch together."""
+    mean, variance = x.mean((0, -1), keepdim=True), x.var((0, -1), keepdim=True, unbiased=False)
+    return (x - mean) / torch.sqrt(variance + norm.eps) * norm.weight + norm.bias
+
+
+def _third_row(self: Any, batch: TorchBatch, name: str, value: Tensor) -> Tensor:
+    if len(batch.input_ids) < 3 or not name.endswith("output.LayerNorm"):
+        return value
+    return torch.cat([value[:2], value[2:3] * 1.001, value[3:]])
+
+
+def _mask_from_ids(self: Any, batch: TorchBatch) -> TorchBatch:
+    """Padding is where the id is 0, whatever the mask says."""
+    return TorchBatch(**{**_tensors(batch), "attention_mask": (batch.input_ids != 0).long()})
+
+
+def _tensors(batch: TorchBatch) -> dict[str, Any]:
+    names = ("input_ids", "token_type_ids", "attention_mask")
+    return {name: getattr(batch, name) for name in names if getattr(batch, name) is not None}
+
+
+def _mask_where_omitted(self: Any, batch: TorchBatch) -> TorchBatch:
+    return _mask_from_ids(self, batch) if batch.attention_mask is None else batch
+
+
+def _types_where_omitted(self: Any, batch: TorchBatch) -> TorchBatch:
+    """Omitted token types are 1, as if all were a second sentence."""
+    return TorchBatch(**{"token_type_ids": torch.ones_like(batch.input_ids), **_tensors(batch)})
+
+
+def _mask_in_its_own_dtype(self: Any, batch: TorchBatch) -> TorchBatch:
+    """A float mask is taken for one that is added to the scores, where 1 and 0 hide nothing."""
+    mask = batch.attention_mask
+    if mask is None or not mask.is_floating_point():
+        return batch
+    return TorchBatch(**{**_tensors(batch), "attention_mask": torch.ones_like(batch.input_ids)})
+
+
+def _poison(self: Any, batch: TorchBatch, name: str, value: Tensor) -> Tensor:
+    masked = batch.attention_mask is not None and bool((batch.attention_mask.sum(1) == 0).any())
+    return value * torch.nan if masked and name.startswith("encoder") else value
+
+
+def _invert(self: Any, batch: TorchBatch) -> None:
+    """The mask inverted in place, and put back but for padding that it never had."""
+    if batch.attention_mask is not None:
+        batch.attention_mask[:, 0] = 1
+
+
+def _reseed(self: Any, batch: TorchBatch) -> None:
+    torch.manual_seed(0)
+
+
+class _Noise:
+    """Rounding that is not the same twice, of a generator of its own."""
+
+    def __init__(self) -> None:
+        self.random = random.Random(0)
+
+    def __call__(self, _: Any, batch: TorchBatch, name: str, value: Tensor) -> Tensor:
+        return value * (1.0 + 1e-6 * self.random.random()) if name.endswith("output.LayerNorm") else value
+
+
+def clipped(self: Any, batch: TorchBatch) -> TorchBatch:
+    """Ids and types beyond their tables are the last ones; negative ones the first."""
+    tensors = _tensors(batch)
+    tensors["input_ids"] = tensors["input_ids"].clamp(max=95)
+    if "token_type_ids" in tensors:
+        tensors["token_type_ids"] = tensors["token_type_ids"].clamp(max=1)
+    return TorchBatch(**tensors)
+
+
+def wrapped(self: Any, batch: TorchBatch) -> TorchBatch:
+    """Negative indices count from the end, as in NumPy."""
+    tensors = _tensors(batch)
+    for name, size in (("input_ids", 96), ("token_type_ids", 2)):
+        if name in tensors:
+            tensors[name] = torch.where(tensors[name] < 0, tensors[name] % size, tensors[name])
+    return TorchBatch(**tensors)
+
+
+def _cut(self: Any, batch: TorchBatch) -> TorchBatch:
+    """What is too long is cut, and nobody is told."""
+    return TorchBatch(**{name: tensor[:, :32] for name, tensor in _tensors(batch).items()})
+
+
+def _counting(model: Any) -> None:
+    model.register_buffer("seen", torch.zeros(()))
+
+    def count(module: Any, inputs: object, made: object) -> None:
+        module.seen.add_(1.0)
+
+    model.register_forward_hook(count)
+
+
+def _holding(tensor: Tensor | None) -> Callable[[Any], nn.Module]:
+    """The module with a tensor in a list, or with a buffer that is not saved and one that is."""
+
+    def build(a: Any) -> nn.Module:
+        model = making_bert.build(a)
+        model.lm_head.kept = [tensor, model.embedding.token_embedding.weight]  # type: ignore[union-attr]
+        model.lm_head.register_buffer("again", torch.ones(1), persistent=False)  # type: ignore[union-attr]
+        model.lm_head.register_buffer("table", torch.ones(1))  # type: ignore[union-attr]
+        return model
+
+    return build
+
+
+def _kept_twice(model: Any) -> None:
+    """The first layer's kernel transposed once and for all, outside of the state dict."""
+    dense = model["bert"].encoder.layer[0].intermediate.dense
+    kernel = dense.weight.detach().T.contiguous()
+    dense.forward = lambda x: x @ kernel + dense.bias
+
+
+def _untied(model: Any) -> None:
+    decoder = model["cls"]["predictions"].decoder
+    decoder.weight = nn.Parameter(decoder.weight.detach().clone())
+
+
+@dataclass(frozen=True)
+class Promising(Variant):
+    """A variant that promises not to look at who else is in the batch."""
+
+    batch_invariant: bool = True
+
+
+class PromisingInVain(HuggingFace):
+    batch_invariant = True
+
+
+class Reading(HuggingFace):
+    """With a tokenizer of its own."""
+
+    def __init__(self, reader: Callable[..., Any]) -> None:
+        super().__init__("eager", "reading")
+        self.tokenizer = reader  # type: ignore[method-assign]
+
+
+def accents_kept(vocabulary: Any, *, lower_case: bool, strip_accents: bool | None) -> Any:
+    """Lower case does not strip accents unless it is told to (ollama#15627)."""
+    return tokenizer(vocabulary, lower_case=lower_case, strip_accents=bool(strip_accents))
+
+
+def ids_alone(vocabulary: Any, *, lower_case: bool, strip_accents: bool | None) -> Any:
+    read = tokenizer(vocabulary, lower_case=lower_case, strip_accents=strip_accents)
+    return lambda text: (read(text)[0], None)
+
+
+class _Dropping(nn.Dropout):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(x, 0.1, training=True)
+
+
+def _refusing(self: Any, batch: TorchBatch) -> None:
+    """No mask but of int64, as it is promised."""
+    if batch.attention_mask is not None and batch.attention_mask.dtype != torch.int64:
+        raise TypeError("attention_mask must be int64")
+
+
+def _replacing(self: Any, batch: TorchBatch) -> None:
+    """Another mask is put on the batch; the one that was given is left alone."""
+    batch.attention_mask = None if batch.attention_mask is None else batch.attention_mask.clone().fill_(1) * batch.attention_mask
+
+
+def _asserting(self: Any, batch: TorchBatch) -> None:
+    """Its own error, before any look-up."""
+    if int(batch.input_ids.min()) < 0 or (batch.token_type_ids is not None and int(batch.token_type_ids.min()) < 0):
+        raise ValueError("ids are not negative")
+
+
+BROKEN: dict[str, Any] = {
+    "generated-batches": at(lambda self, batch: batch.input_ids.shape[1] % 2 == 1),
+    "padding-length": Candidate((places.softmax(_leaking),)),
+    "padding-content": Around(before=_mask_from_ids),
+    "masked-row": Around(after=_poison),
+    "batching": Candidate((places.norms(_over_the_batch),)),
+    "batching-bitwise": PromisingInVain("eager"),
+    "mask-omitted": Around(before=_mask_where_omitted),
+    "token-types-omitted": Around(before=_types_where_omitted),
+    "mask-dtype": Around(before=_mask_in_its_own_dtype),
+    "repeated": Around(after=_Noise()),
+    "called-again": at(lambda self, batch: self.calls > 1),
+    "dropout-off": Around(module=lambda model: model.train()),
+    "ids-refused": Around(before=clipped),
+    "negative-ids-refused": Around(before=wrapped),
+    "length-refused": Around(before=_cut),
+    "inputs-untouched": Around(before=_invert),
+    "settings-untouched": Around(before=_reseed),
+    "weights-untouched": Around(module=_counting),
+    "registered-tensors": replace(making_bert, build=_holding(torch.ones(1)), ignored=("*.table",)),
+    "state-round-trip": Around(module=_kept_twice),
+    "tied-weights": Around(module=_untied),
+    "tokenization": Reading(accents_kept),
+}
+
+UNUSUAL: dict[str, Any] = {
+    "batching-bitwise": Promising(arranged=row_by_row),
+    "mask-dtype": Around(before=_refusing),
+    "negative-ids-refused": Around(before=_asserting),
+    "inputs-untouched": Around(before=_replacing),
+    "weights-untouched": replace(making_bert, build=_holding(None), ignored=("*.table",)),
+    "registered-tensors": replace(making_bert, build=_holding(None), ignored=("*.table",)),
+    "state-round-trip": replace(making_bert, build=_holding(None), ignored=("*.table",)),
+    "tied-weights": making_bert,
+    "tokenization": Reading(ids_alone),
+}
+
+# The plants of the issue that are not in the tables above: which check is meant for each, and how small it gets.
+PLANTED: dict[str, tuple[Any, str, tuple[int, int]]] = {
+    "a padding leak in one head": (BROKEN["padding-length"], "padding-length", (1, 1)),
+    "a norm over the batch": (BROKEN["batching"], "batching", (2, 1)),
+    "dropout left on": (BROKEN["dropout-off"], "dropout-off", (1, 1)),
+    "wrong at odd lengths": (BROKEN["generated-batches"], "generated-batches", (1, 1)),
+    "wrong at odd lengths from three on": (
+        at(lambda self, batch: batch.input_ids.shape[1] % 2 == 1 and batch.input_ids.shape[1] > 1),
+        "generated-batches",
+        (1, 3),
+    ),
+    "wrong from the second call": (BROKEN["called-again"], "called-again", (1, 1)),
+    "wrong in row three": (Around(after=_third_row), "batching", (3, 1)),
+    "a mask that is changed": (BROKEN["inputs-untouched"], "inputs-untouched", (2, 2)),
+    "ids that are clipped": (BROKEN["ids-refused"], "ids-refused", (1, 1)),
+}

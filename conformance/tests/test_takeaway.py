@@ -1,0 +1,183 @@
+"""What a failure leaves: a file that `replay` takes, a script, a patch, a record that is enough elsewhere."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from conformance.cli import main
+from conformance.records import read
+from conformance.tests.lawless import BROKEN
+from conformance.tests.planted import Planted, epsilon
+
+pytest_plugins = ["pytester"]
+
+leaking = BROKEN["padding-length"]
+clipping = BROKEN["ids-refused"]
+mutating = BROKEN["inputs-untouched"]
+stale = BROKEN["called-again"]
+misreading = BROKEN["tokenization"]
+halved = Planted(epsilon(0))
+
+CASES = {
+    "leaking": ("padding-length", "differ by"),
+    "clipping": ("ids-refused", "is accepted, where it must be refused"),
+    "mutating": ("inputs-untouched", "[[0, 1]"),
+    "stale": ("called-again", "differ by"),
+    "misreading": ("tokenization", "AssertionError"),
+    "halved": ("values", "expected"),
+}
+HERE = "conformance.tests.test_takeaway"
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in which each of them fails its check."""
+    out = tmp_path_factory.mktemp("left")
+    for name, (check, _) in CASES.items():
+        assert main(["run", "-i", f"{HERE}:{name}", "--golden", "tiny", "--check", check, "--out", str(out / name)]) == 1
+    return out
+
+
+def _left(folder: Path, suffix: str) -> Path:
+    (found,) = (folder / "failures").glob(f"*{suffix}")
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_script_shows_the_failure_without_the_suite(name: str, left: Path) -> None:
+    script = _left(left / name, ".py").read_text("utf-8")
+    imports = [line for line in script.splitlines() if line.startswith(("import ", "from ")) and HERE not in line]
+    allowed = ("import torch", "from conformance import Batch, load_golden", "from conformance.laws.vocabulary import VOCABULARY")
+    assert set(imports) <= set(allowed)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=Path.cwd())
+    assert done.returncode == 1, done.stderr
+    assert CASES[name][1] in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["leaking", "clipping", "misreading", "halved"])
+def test_replay_takes_the_file_and_the_results_file_alone(name: str, left: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file in (_left(left / name, ".safetensors"), left / name / "results.jsonl"):
+        assert main(["replay", str(file), "--format", "json"]) == 1
+        (record,) = json.loads(capsys.readouterr().out)
+        assert (record["check"], record["outcome"]) == (CASES[name][0], "fail")
+        assert record["tried"] in (0, 1)  # what was found, and nothing is searched
+
+
+def test_a_results_file_without_a_failure_has_nothing_to_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "-i", "hf-eager", "--golden", "tiny", "--check", "tokenization", "--out", str(tmp_path)]) == 0
+    assert main(["replay", str(tmp_path / "results.jsonl")]) == 2
+    assert "nothing failed there" in capsys.readouterr().err
+
+
+def test_the_file_has_the_batches_and_what_was_made_of_them(left: Path) -> None:
+    arrays = load_file(_left(left / "leaking", ".safetensors"))
+    assert arrays["batch/run-2/input_ids"].shape[1] > arrays["batch/run-1/input_ids"].shape[1]
+    probs = "activation/run-{}/encoder.layer.0.attention.self.probs"
+    assert arrays[probs.format(1)][0, 2, 0, 0] == 1.0
+    assert arrays[probs.format(2)][0, 2, 0, 0] < 0.9
+
+
+def test_the_record_tells_the_smallest_batch(left: Path) -> None:
+    (check,) = read(left / "leaking" / "results.jsonl").checks
+    assert check.counterexample
+    assert check.counterexample.network == "tiny"
+    assert len(check.counterexample.batch["input_ids"]) == 1
+    assert check.counterexample.variation["tokens"] == 1
+    assert len(check.counterexample.runs) == 2
+
+
+def _pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+    environment = {**os.environ, "PYTHONPATH": f"{Path.cwd()}{os.pathsep}{folder}", "CI": "1"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+
+
+def test_the_patch_of_a_command_is_a_test_that_fails(left: Path, tmp_path: Path) -> None:
+    subprocess.run(["git", "apply", str(_left(left / "leaking", ".patch"))], cwd=tmp_path, check=True)
+    (test,) = tmp_path.glob("test_*.py")
+    assert "@example('padding-length', {'input_ids': [[0]]}, tokens=1, id=0)" in test.read_text("utf-8")
+    done = _pytest(tmp_path, "--bert-examples", "1")
+    assert "1 failed" in done.stdout
+    assert "in the other run" in done.stdout
+
+
+TEST = '''"""Somebody's own test."""
+
+import pytest
+from conformance import parametrize_with_checks
+from conformance.tests.lawless import BROKEN
+
+leaking = BROKEN["padding-length"]
+
+
+@parametrize_with_checks([leaking], goldens=["tiny"], checks=["padding-length"])
+def test_bert(check):
+    check()
+'''
+
+
+def test_the_patch_of_a_test_puts_the_example_into_it(tmp_path: Path) -> None:
+    file = tmp_path / "test_own.py"
+    file.write_text(TEST, "utf-8")
+    assert "1 failed" in _pytest(tmp_path, "--bert-out", "out").stdout
+    subprocess.run(["git", "apply", str(_left(tmp_path / "out", ".patch"))], cwd=tmp_path, check=True)
+    patched = file.read_text("utf-8")
+    assert "from conformance import example\nimport pytest" in patched
+    assert "@example('padding-length', {'input_ids': [[0]]}, tokens=1, id=0)\n@parametrize_with_checks" in patched
+    # The example is tried first, as it is, and alone is enough.
+    done = _pytest(tmp_path, "--bert-examples", "1", "--bert-out", "again")
+    assert "1 failed" in done.stdout
+    (check,) = read(tmp_path / "again" / "results.jsonl").checks
+    assert check.tried == 1
+
+
+def _outcomes(*files: Path) -> list[tuple[str, ...]]:
+    checks = [check for file in files for check in read(file).checks]
+    return sorted((c.implementation, c.golden, c.check, c.outcome, c.reason, str(c.worst)) for c in checks)
+
+
+def test_two_workers_or_two_shards_find_what_one_finds(tmp_path: Path) -> None:
+    checks = ("padding-length", "batching", "ids-refused", "registered-tensors")
+    suite = (
+        "--pyargs",
+        "conformance.suite",
+        "--bert-implementation",
+        "hf-eager",
+        "--bert-golden",
+        "tiny",
+        "-k",
+        " or ".join(checks),
+    )
+    assert "5 passed" in _pytest(tmp_path, *suite, "-n", "2", "--bert-out", "two").stdout
+    assert "5 passed" in _pytest(tmp_path, *suite, "--bert-out", "one").stdout
+    workers = sorted((tmp_path / "two").glob("results-*.jsonl"))
+    assert _outcomes(*workers) == _outcomes(tmp_path / "one" / "results.jsonl")
+
+    run = ["run", "-i", "hf-eager", "--golden", "tiny", *(part for check in checks for part in ("--check", check))]
+    for shard in ("1/2", "2/2"):
+        assert main([*run, "--shard", shard, "--out", str(tmp_path / shard[0])]) == 0
+    shards = [tmp_path / n / "results.jsonl" for n in "12"]
+    assert main([*run, "--out", str(tmp_path / "whole")]) == 0
+    assert _outcomes(*shards) == _outcomes(tmp_path / "whole" / "results.jsonl")
+
+
+def test_a_shard_that_is_missing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ["run", "-i", "hf-eager", "--golden", "tiny", "--check", "ids-*", "--check", "repeated"]
+    assert main([*run, "--shard", "1/2", "--out", str(tmp_path)]) == 0
+    file = tmp_path / "results.jsonl"
+    capsys.readouterr()
+    assert main(["report", str(file)]) == 1
+    assert "missing of this run: shard 2/2" in capsys.readouterr().out
+    assert main([*run, "--shard", "2/2", "--out", str(tmp_path / "two")]) == 0
+    assert main(["report", str(file), str(tmp_path / "two" / "results.jsonl")]) == 0
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "2", "a/b"])
+def test_a_shard_that_makes_no_sense_is_refused(shard: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "-i", "hf-eager", "--golden", "tiny", "--shard", shard, "--out", str(tmp_path)]) == 2
+    assert "expected K/N" in capsys.readouterr().err
