@@ -7,6 +7,7 @@ before its children.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from conformance.architecture import Architecture
 
@@ -172,6 +173,11 @@ def _head(name: str, a: Architecture, hidden: str) -> Iterator[Activation]:
 
 def table(a: Architecture) -> dict[str, Activation]:
     """Every activation of architecture `a`, by name, in the order of computation."""
+    return {row.name: row for row in _rows(a)}
+
+
+@lru_cache(maxsize=8)
+def _rows(a: Architecture) -> tuple[Activation, ...]:
     rows = list(_embeddings(a))
     hidden = "embeddings.dropout"
     for index in range(a.num_hidden_layers):
@@ -188,7 +194,7 @@ def table(a: Architecture) -> dict[str, Activation]:
     losses = tuple(row.name for row in rows if row.name in ("cls.predictions.loss", "cls.seq_relationship.loss"))
     if len(losses) == 2:
         rows.append(Activation("cls.loss", "total_loss", losses, SCALAR, 0, "masked-LM loss + next-sentence loss"))
-    return {row.name: row for row in rows}
+    return tuple(rows)
 
 
 def outputs(a: Architecture) -> tuple[str, ...]:

@@ -16,10 +16,17 @@ Outcome = Literal["pass", "fail", "error", "crash", "timeout", "skip", "xfail", 
 
 @dataclass(frozen=True)
 class Searched:
-    """How far a search went: examples that were tried, and the largest error over its limit among those that hold."""
+    """How far a search went.
+
+    Attributes:
+        tried: examples.
+        worst: the largest error over its limit among those that hold.
+        candidate: seconds of it that were the candidate's own.
+    """
 
     tried: int = 0
     worst: float = 0.0
+    candidate: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -22,16 +22,16 @@ from conformance.search.baked import baked
 from conformance.search.broken import LawBroken, Run
 from conformance.search.hunt import Hunt, hunt
 from conformance.search.same import Same
-from conformance.search.subject import Subject
+from conformance.search.subject import Clock, Subject
 
 _FIRST = Batch.of({"input_ids": [[0]], "token_type_ids": [[0]], "attention_mask": [[1]]})
 
 
 def conducted(law: Law, order: Order) -> Result:
     """Search for an example on which the law does not hold; nothing is raised."""
-    start, found = time.perf_counter(), Hunt()
+    start, found, clock = time.perf_counter(), Hunt(), Clock()
     with restored():
-        ending = attempt(lambda: _hunted(law, order, found))
+        ending = attempt(lambda: _hunted(law, order, found, clock))
     verdicts = _verdicts(order, found) if law.by_oracle else ()
     return Result(
         order.case,
@@ -43,17 +43,17 @@ def conducted(law: Law, order: Order) -> Result:
         seconds=time.perf_counter() - start,
         verdicts=verdicts,
         by_values=any(v.outcome == "fail" for v in verdicts),
-        searched=Searched(found.tried, found.worst),
+        searched=Searched(found.tried, found.worst, clock.seconds),
         counterexample=_counterexample(found),
     )
 
 
-def _hunted(law: Law, order: Order, found: Hunt) -> Ending:
+def _hunted(law: Law, order: Order, found: Hunt, clock: Clock) -> Ending:
     case = order.case
     format_named(case.dtype)
     require_device(case.device)
     require_support(order.candidate, order.golden.checkpoint, case.device, case.dtype)
-    subject = replace(_subject(order), tests=order.runs * order.plan.examples)
+    subject = replace(_subject(order), tests=order.runs * order.plan.examples, clock=clock)
     law.applies(subject)
     examples = min(order.plan.examples, 1) if law.once else math.ceil(law.affords * order.plan.examples)
     plan = replace(order.plan, examples=examples)

@@ -68,10 +68,13 @@ def accepted_array(row: Activation, value: Any, architecture: Architecture, batc
         axes = f" ({', '.join(row.axes)})" if row.axes else ""
         raise CandidateError(f"shape is {array.shape}, expected {shape}{axes}")
     copy = np.array(array, np.float64)
-    bad = ~np.isfinite(copy) & judged_elements(row, batch, copy.shape)
+    finite = np.isfinite(copy)
+    if finite.all():
+        return copy
+    bad = ~finite & judged_elements(row, batch, copy.shape)
     if bad.any():
         index = tuple(int(i) for i in np.argwhere(bad)[0])
         raise CandidateError(f"{copy[index]} at {list(index)}, and {int(bad.sum())} elements in all are not finite")
     # Padded rows are nobody's business, but a NaN there must not reach our own sums.
-    copy[~np.isfinite(copy)] = 0.0
+    copy[~finite] = 0.0
     return copy

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from hypothesis import strategies as st
@@ -48,9 +49,19 @@ class Law:
 
     def examples(self, architecture: Architecture) -> st.SearchStrategy[Example]:
         """Batches, each with what is done with it."""
-        return self.batches(architecture).flatmap(
-            lambda batch: self.variations(batch, architecture).map(lambda variation: Example(batch, variation))
-        )
+        return _examples(self, architecture)
+
+
+@lru_cache(maxsize=64)
+def _batches(law: Law, architecture: Architecture) -> st.SearchStrategy[Batch]:
+    """Made once: Hypothesis looks into a strategy when it first meets it."""
+    return law.batches(architecture)
+
+
+@st.composite
+def _examples(draw: st.DrawFn, law: Law, architecture: Architecture) -> Example:
+    batch = draw(_batches(law, architecture))
+    return Example(batch, draw(law.variations(batch, architecture)))
 
 
 def run_of(subject: Subject, batch: Batch) -> Run:

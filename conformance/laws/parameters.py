@@ -6,6 +6,7 @@ places, so that training moves both. Two equal tensors give the same output unti
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from conformance.laws.surroundings import require_module
 from conformance.search.agreement import Alike, require_identity
 from conformance.search.broken import LawBroken
 from conformance.search.example import Example
+from conformance.search.same import Same
 from conformance.search.subject import Subject
 
 
@@ -58,7 +60,7 @@ def _round_trips(subject: Subject, example: Example) -> float:
     """Weights saved by safetensors and loaded into the same candidate of other weights make it the first one, bit for bit."""
     from safetensors.torch import load_model, save_model
 
-    other = Subject.prepared(subject.candidate, _of_other_weights(subject.checkpoint), subject.device, subject.dtype)
+    other = subject.afresh(_of_other_weights(Same(subject.checkpoint)))
     first = run_of(subject, example.batch)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.safetensors"
@@ -73,12 +75,14 @@ def _round_trips(subject: Subject, example: Example) -> float:
         raise LawBroken(told, broken.runs[:1]) from broken
 
 
-def _of_other_weights(checkpoint: Checkpoint) -> Checkpoint:
+@lru_cache(maxsize=1)
+def _of_other_weights(checkpoint: Same[Checkpoint]) -> Checkpoint:
     """The same architecture, every parameter another."""
-    return Checkpoint(checkpoint.architecture, read_only({n: np.array(0.5 * w + 0.25) for n, w in checkpoint.weights.items()}))
+    weights = checkpoint.value.weights.items()
+    return Checkpoint(checkpoint.value.architecture, read_only({name: np.array(0.5 * w + 0.25) for name, w in weights}))
 
 
-state_round_trip = Law(_round_trips, applies=require_module)
+state_round_trip = Law(_round_trips, applies=require_module, affords=0.25)  # each is prepared anew
 
 _TIED = "bert.embeddings.word_embeddings.weight"
 

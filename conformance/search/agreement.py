@@ -11,18 +11,21 @@ rounding enters, a look-up, must be the same.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from conformance.activations import SCALAR, Activation
+from conformance.batch import Batch
 from conformance.judge.accumulated import Accumulated, accumulated
 from conformance.judge.selection import Mask, judged_elements
 from conformance.judge.statistics import max_threshold, rms_threshold, share
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import Array
 from conformance.search.broken import LawBroken, Place, Run
+from conformance.search.same import Same
 from conformance.search.subject import Subject
 
 
@@ -42,12 +45,11 @@ def require_agreement(subject: Subject, first: Run, second: Run, alike: Alike) -
     Raises:
         LawBroken: at the first activation, in the order of computation, that is beyond its limit.
     """
-    noise: Mapping[str, Accumulated] | None = None
     alpha = share(2 * subject.tests * max(len(first.values), 1))
     worst = 0.0
     for compared in _compared(subject, first, second, alike):
         # What is the same needs no sigma, which costs more than the run.
-        noise = noise or accumulated(subject.network(first.batch), hypotheses(subject.dtype)[-1].arithmetic)
+        noise = _noise(Same(subject), Same(first.batch))
         excess = compared.excess(noise[compared.row.name], alpha)
         if excess > 1.0:
             place = compared.place()
@@ -55,6 +57,12 @@ def require_agreement(subject: Subject, first: Run, second: Run, alike: Alike) -
             raise LawBroken(f"{place}: {much}", (first, second), place, excess)
         worst = max(worst, excess)
     return worst
+
+
+@lru_cache(maxsize=1)
+def _noise(subject: Same[Subject], batch: Same[Batch]) -> Mapping[str, Accumulated]:
+    """Kept for the next comparison with the same batch."""
+    return accumulated(subject.value.network(batch.value), hypotheses(subject.value.dtype)[-1].arithmetic)
 
 
 def require_identity(subject: Subject, first: Run, second: Run, alike: Alike) -> float:
@@ -113,8 +121,11 @@ def _compared(subject: Subject, first: Run, second: Run, alike: Alike) -> Iterat
     if only:
         raise LawBroken(f"shows {', '.join(only)} in one of two runs alone", (first, second))
     length = min(first.batch.length, second.batch.length)
+    whole = list(alike.first) == list(alike.second) == list(range(first.batch.size))
     for name, row in subject.network(first.batch).table.items():
         if name not in first.values or row.axes == SCALAR:
+            continue
+        if whole and np.array_equal(first.values[name], second.values[name]):
             continue
         a, b = (_part(row, run.values[name], rows, length) for run, rows in ((first, alike.first), (second, alike.second)))
         judged = _part(row, judged_elements(row, first.batch, first.values[name].shape), alike.first, length)

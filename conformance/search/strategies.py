@@ -5,6 +5,7 @@ and now and then on either side of a power of two, where kernels change their pa
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -20,12 +21,14 @@ ROWS, TOKENS = 4, 12  # of a batch as a rule: enough for every way of padding be
 SPECIAL = (0, 1, 2, 3, 4, 100, 101, 102, 103)  # [PAD], [UNK], [CLS], [SEP], [MASK]: by order, and in the published vocabularies
 
 
+@lru_cache
 def ids(architecture: Architecture) -> st.SearchStrategy[int]:
     """A token id: any, or one with a part to play, or the last."""
     last = architecture.vocab_size - 1
     return st.integers(0, last) | st.sampled_from([i for i in (*SPECIAL, last) if i <= last])
 
 
+@lru_cache
 def _long(architecture: Architecture, longest: int) -> st.SearchStrategy[list[int]]:
     """A text of a length that kernels find notable, a few ids by turns; one id alone among them."""
     powers = [2**k + step for k in range(3, longest.bit_length()) for step in (-1, 0, 1)]
@@ -35,6 +38,7 @@ def _long(architecture: Architecture, longest: int) -> st.SearchStrategy[list[in
     return st.builds(lambda n, turn: [turn[i % len(turn)] for i in range(n)], st.sampled_from(lengths), turns)
 
 
+@lru_cache
 def texts(architecture: Architecture, longest: int) -> st.SearchStrategy[list[int]]:
     """A row's tokens, before padding."""
     short = st.lists(ids(architecture), min_size=1, max_size=min(TOKENS, longest))

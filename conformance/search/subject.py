@@ -72,10 +72,10 @@ class Subject:
         weights = dict(rounded_weights(checkpoint, dtype))
         return cls(candidate, checkpoint, device, dtype, golden, runner, weights, clock=clock)
 
-    def afresh(self) -> "Subject":
-        """The same, prepared anew: it has not been called yet."""
+    def afresh(self, checkpoint: Checkpoint | None = None) -> "Subject":
+        """The same, prepared anew, of another checkpoint where one is given: it has not been called yet."""
         with self.clock.running():
-            runner = by_candidate(lambda: self.candidate.prepare(self.checkpoint, self.device, self.dtype))
+            runner = by_candidate(lambda: self.candidate.prepare(checkpoint or self.checkpoint, self.device, self.dtype))
         return replace(self, runner=runner)
 
     @property

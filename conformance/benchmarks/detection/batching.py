@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,7 +49,8 @@ def unpadded(model: Bert, run: Runner) -> Runner:
         whole, device = batch.numpy(), str(batch.input_ids.device)
         rows = []
         for row, mask in enumerate(whole.mask):
-            positions[:] = [torch.from_numpy(mask).nonzero()[:, 0]]
+            # What a row without a token makes is undefined, and must not be a crash: its first one is run.
+            positions[:] = [torch.from_numpy(mask if mask.any() else mask.argmax() == np.arange(len(mask))).nonzero()[:, 0]]
             made = run(_row(whole, row, positions[-1]).on(device))
             rows.append({name: _padded(x, name, positions[-1], whole.length, model.architecture) for name, x in made.items()})
         return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}

@@ -1,0 +1,1 @@
+"""False alarms of the laws over correct candidates, and what the suite costs beside the candidate."""

@@ -1,0 +1,134 @@
+"""How often a law alarms over a correct candidate, and how long the suite takes beside it.
+
+False alarms: every law in which two runs, or a run and the oracle, are compared to within rounding, on every correct variant, in
+float32 and bfloat16 where it is correct there, so many examples a variant, shared equally by the laws and formats. Cost: all checks
+of one candidate on `tiny`, twenty examples each, one thread: the suite's own seconds over the candidate's, which are those in
+which its code ran, its hooks among it; and over plain forward passes of the same module without hooks, as many.
+"""
+
+import argparse
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from conformance.batch import Batch
+from conformance.benchmarks.detection.variants import VARIANTS, Variant
+from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import run
+from conformance.goldens.golden import load_golden
+from conformance.search.plan import EXAMPLES, Plan
+from implementations.hugging_face import hf_eager
+
+LAWS = (
+    "generated-batches",
+    "padding-length",
+    "padding-content",
+    "masked-row",
+    "batching",
+    "mask-omitted",
+    "token-types-omitted",
+    "mask-dtype",
+)
+FORMATS = ("float32", "bfloat16")
+GOLDEN = "tiny"
+RESULTS = Path(__file__).with_name("RESULTS.md")
+
+# What pads with zeros, or leaves padding out, is of no matter here: padded rows are not compared. One that shows nothing of the
+# golden's architecture says nothing.
+CORRECT: Mapping[str, Variant] = {
+    name: variant for name, variant in VARIANTS.items() if variant.suits(load_golden(GOLDEN).checkpoint.architecture)
+}
+
+
+@dataclass(frozen=True)
+class Alarms:
+    """Of one law in one format: how many examples were tried, how many variants failed, the largest error over its limit."""
+
+    tried: int
+    failed: tuple[str, ...]
+    worst: float
+
+
+def alarms(law: str, dtype: str, examples: int, seed: int) -> Alarms:
+    """Every correct variant."""
+    tried, failed, worst = 0, [], 0.0
+    for name, variant in CORRECT.items():
+        if dtype not in variant.dtypes:
+            continue
+        shared = examples // (len(LAWS) * sum(d in variant.dtypes for d in FORMATS))
+        result = run(CHECKS[law], variant, GOLDEN, "cpu", dtype, 1, Plan(max(shared, 1), seed))
+        assert result.searched
+        tried, worst = tried + result.searched.tried, max(worst, result.searched.worst)
+        if result.outcome != "pass":
+            failed.append(f"{name}: {result.reason}")
+    return Alarms(tried, tuple(failed), worst)
+
+
+def cost() -> tuple[float, float, float]:
+    """Seconds of the suite's own, of the candidate's, and of as many plain forward passes."""
+    own = candidate = 0.0
+    for check in CHECKS.values():  # what is loaded once a process is no cost of a check
+        run(check, "hf-eager", GOLDEN, "cpu", "float32", 1, Plan(1))
+    tried = 0
+    for check in CHECKS.values():
+        start = time.perf_counter()
+        result = run(check, "hf-eager", GOLDEN, "cpu", "float32", 1, Plan(EXAMPLES))
+        seconds, theirs = time.perf_counter() - start, result.searched.candidate if result.searched else 0.0
+        tried += result.searched.tried if result.searched else 0
+        own, candidate = own + seconds - theirs, candidate + theirs
+    return own, candidate, tried * _plain()
+
+
+def _plain() -> float:
+    """Seconds of a forward pass of a batch of an ordinary size, without hooks."""
+    model = hf_eager.module(load_golden(GOLDEN).checkpoint)
+    batch = Batch.of({"input_ids": [list(range(8))] * 2}).on("cpu").filled()
+    start, times = time.perf_counter(), 100
+    with torch.no_grad():
+        for _ in range(times):
+            model(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    return (time.perf_counter() - start) / times
+
+
+def _told(examples: int, seed: int) -> Iterator[str]:
+    yield f"{len(CORRECT)} correct candidates on `{GOLDEN}`, {examples} examples each, seed {seed}."
+    yield ""
+    yield "| law | format | examples | false alarms | largest error, of its limit |"
+    yield "| --- | --- | --- | --- | --- |"
+    failed: list[str] = []
+    for law in LAWS:
+        for dtype in FORMATS:
+            found = alarms(law, dtype, examples, seed)
+            failed += [f"{law}, {dtype}, {one}" for one in found.failed]
+            yield f"| {law} | {dtype} | {found.tried} | {len(found.failed)} | {found.worst:.2f} |"
+    yield ""
+    yield from (f"- {one}" for one in failed)
+    own, candidate, plain = cost()
+    yield f"All checks of `hf-eager` on `{GOLDEN}`, {EXAMPLES} examples each: the suite takes {own / candidate:.1f} times as long"
+    yield f"as the candidate ({own:.1f} s, {candidate:.1f} s), and {own / plain:.0f} times as long as one plain forward pass an example."
+
+
+def main() -> None:
+    """Print the figures, or write them down."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--examples", type=int, default=1000, help="a variant (default: 1000)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cost", action="store_true", help="the cost alone")
+    parser.add_argument("--write", action="store_true", help=f"into {RESULTS.name}")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    if arguments.cost:
+        print("own {:.1f} s, candidate {:.1f} s, plain {:.1f} s".format(*cost()))
+        return
+    lines = []
+    for line in _told(arguments.examples, arguments.seed):
+        print(line, flush=True)
+        lines.append(line)
+    if arguments.write:
+        command = "Made by `python -m conformance.benchmarks.laws --write`."
+        RESULTS.write_text("\n".join(["# The laws on correct candidates", "", command, "", *lines, ""]), "utf-8")
