@@ -53,7 +53,7 @@ def _hunted(law: Law, order: Order, found: Hunt, clock: Clock) -> Ending:
     format_named(case.dtype)
     require_device(case.device)
     require_support(order.candidate, order.golden.checkpoint, case.device, case.dtype)
-    subject = replace(_subject(order), tests=order.runs * order.plan.examples, clock=clock)
+    subject = replace(_subject(order), name=case.implementation, tests=order.runs * order.plan.examples, clock=clock)
     law.applies(subject)
     examples = min(order.plan.examples, 1) if law.once else math.ceil(law.affords * order.plan.examples)
     plan = replace(order.plan, examples=examples)

@@ -4,8 +4,9 @@ import multiprocessing
 from typing import Any
 
 from conformance.batch import Batch
+from conformance.candidates.registry import load
 from conformance.ending import Unsupported
-from conformance.errors import CandidateError, FixtureError
+from conformance.errors import CandidateError, ConformanceError, FixtureError
 from conformance.search.subject import Subject
 
 _SECONDS = 300  # a cold start of a device and a compiler's first run among them; then the process is ended
@@ -22,8 +23,9 @@ def answers_in_a_child(subject: Subject, batch: Batch) -> bool:
     """
     import pickle
 
+    candidate = subject.name if _is_loadable(subject) else subject.candidate
     try:
-        sent = pickle.dumps((subject.candidate, subject.golden, subject.device, subject.dtype, batch.arrays()))
+        sent = pickle.dumps((candidate, subject.golden, subject.device, subject.dtype, batch.arrays()))
     except Exception as error:
         raise Unsupported(f"it can be asked in a process of its own alone, and cannot be sent there: {error}") from error
     process = multiprocessing.get_context("spawn").Process(target=_ask, args=(sent,))
@@ -37,13 +39,22 @@ def answers_in_a_child(subject: Subject, batch: Batch) -> bool:
     return process.exitcode == _ACCEPTED
 
 
+def _is_loadable(subject: Subject) -> bool:
+    """Whether its name brings the same candidate."""
+    try:
+        return load(subject.name) is subject.candidate
+    except ConformanceError:
+        return False
+
+
 def _ask(sent: bytes) -> Any:
     import os
     import pickle
 
     from conformance.goldens.own import open_golden
 
-    candidate, golden, device, dtype, arrays = pickle.loads(sent)
+    found, golden, device, dtype, arrays = pickle.loads(sent)
+    candidate = load(found) if isinstance(found, str) else found
     subject = Subject.prepared(candidate, open_golden(golden).checkpoint, device, dtype, golden)
     accepted = subject.answers(Batch.of(arrays)) and _is_whole(device)
     os._exit(_ACCEPTED if accepted else _REFUSED)

@@ -44,6 +44,7 @@ class Subject:
         candidate: the implementation.
         checkpoint, device, dtype: what it was prepared for.
         golden: the name under which its network is opened.
+        name: the one under which the candidate is loaded, where it has one.
         runner: what `prepare` gave.
         weights: the parameters as the candidate holds them.
         tests: among how many comparisons the false-alarm probability is shared.
@@ -57,6 +58,7 @@ class Subject:
     golden: str
     runner: Runner
     weights: Mapping[str, Array] = field(repr=False)
+    name: str = ""
     tests: int = 1
     clock: Clock = field(default_factory=Clock, repr=False)
 

@@ -1,11 +1,28 @@
 """The laws: each catches its broken candidate, shrunk to the smallest, and lets a correct, unusual one through."""
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from conformance import load_golden
+from conformance.batch import Batch
 from conformance.benchmarks.detection.bert import Candidate
+from conformance.benchmarks.laws.measure import CORRECT
+from conformance.checks.__main__ import table
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import run
+from conformance.laws.generated import generated
+from conformance.laws.padding import padding_length
+from conformance.search.child import answers_in_a_child
+from conformance.search.example import Example
+from conformance.search.hunt import Hunt, hunt
+from conformance.search.plan import Plan
+from conformance.search.subject import Subject
 from conformance.tests.lawless import BROKEN, PLANTED, UNUSUAL
+from implementations.hugging_face import HuggingFace
+from implementations.making_bert import making_bert
 
 WORDS = {
     "generated-batches": "times what rounding explains",
@@ -66,3 +83,86 @@ def test_what_is_planted_is_caught_by_the_check_that_is_meant_for_it_and_shrunk(
     batch = result.counterexample.example.batch
     assert batch.size <= rows
     assert batch.length <= tokens
+
+
+THIRTY = [name for name, variant in CORRECT.items() if "float32" in variant.dtypes][:30]
+
+
+@pytest.mark.parametrize("law", ["generated-batches", "padding-length", "batching"])
+@pytest.mark.parametrize("variant", THIRTY)
+def test_no_correct_variant_raises_an_alarm(variant: str, law: str) -> None:
+    result = run(CHECKS[law], CORRECT[variant], "tiny", "cpu", "float32")
+    assert result.outcome == "pass", result.reason
+    assert result.searched
+    assert result.searched.tried == 20
+
+
+def test_the_readme_has_the_table_of_checks() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    assert "\n".join(table()) in readme
+    assert all(check.proves and check.catches for check in CHECKS.values())
+
+
+def test_what_fails_once_and_then_not_is_told_as_that() -> None:
+    class Once(HuggingFace):
+        """Wrong at its second call, and never again."""
+
+        calls = 0
+
+        def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
+            runner = super().prepare(checkpoint, device, dtype)
+
+            def run(batch: Any) -> Any:
+                self.calls += 1
+                return ((name, value * (1.5 if self.calls == 3 else 1.0)) for name, value in runner(batch))
+
+            return run
+
+    result = run(CHECKS["repeated"], Once("eager"), "tiny", "cpu", "float32")
+    assert result.outcome == "fail"
+    assert "it depends on what was called before" in result.reason
+
+
+def test_what_must_be_refused_can_be_asked_in_a_process_of_its_own() -> None:
+    # It has functions that cannot be sent, and a name that can.
+    subject = replace(Subject.prepared(making_bert, load_golden("tiny").checkpoint, golden="tiny"), name="making-bert")
+    assert answers_in_a_child(subject, Batch.of({"input_ids": [[95]]}))
+    assert not answers_in_a_child(subject, Batch.of({"input_ids": [[96]]}))
+
+
+def test_examples_are_the_same_on_every_machine_under_a_seed_and_others_under_another() -> None:
+    def drawn(seed: int) -> list[Any]:
+        seen: list[Any] = []
+
+        def holds(example: Example) -> float:
+            seen.append(example.plain())
+            return 0.0
+
+        hunt(holds, padding_length.examples(load_golden("tiny").checkpoint.architecture), Plan(10, seed), Hunt())
+        return seen
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+
+
+def test_batches_are_drawn_of_every_kind() -> None:
+    architecture = load_golden("tiny").checkpoint.architecture
+    seen: list[Batch] = []
+
+    def holds(example: Example) -> float:
+        seen.append(example.batch)
+        return 0.0
+
+    hunt(holds, generated.examples(architecture), Plan(200), Hunt())
+    assert {batch.size for batch in seen} == {1, 2, 3, 4}
+    assert {1, 31, 32} <= {batch.length for batch in seen} <= set(range(1, 33))
+    assert any(batch.attention_mask is None for batch in seen)
+    assert any(batch.token_type_ids is None for batch in seen)
+    masks = [row for batch in seen if batch.attention_mask is not None for row in batch.attention_mask.tolist()]
+    assert all(any(row) for row in masks)
+    shapes = {"".join(map(str, row)).strip("1") for row in masks}
+    assert any(shape.endswith("0") and "1" not in shape for shape in shapes)
+    assert any(row[0] == 0 and row[-1] == 1 for row in masks)
+    assert any("1" in shape for shape in shapes)
+    assert any(batch.size > 1 and (batch.input_ids == batch.input_ids[0, 0]).all() for batch in seen)
+    assert max(int(batch.input_ids.max()) for batch in seen) == architecture.vocab_size - 1

@@ -108,9 +108,9 @@ def _told(examples: int, seed: int) -> Iterator[str]:
     yield ""
     yield from (f"- {one}" for one in failed)
     own, candidate, plain = cost()
-    yield f"All checks of `hf-eager` on `{GOLDEN}`, {EXAMPLES} examples each: the suite itself takes {own / candidate:.1f} times as"
-    yield f"long as the candidate ({own:.1f} s, {candidate:.1f} s), whose hooks and copies count as its own; plain forward passes, one an"
-    yield f"example, take {plain:.1f} s."
+    yield f"All checks of `hf-eager` on `{GOLDEN}`, {EXAMPLES} examples each: the suite itself takes {own / candidate:.1f} times"
+    yield f"as long as the candidate ({own:.1f} s, {candidate:.1f} s), whose hooks and copies count as its own; plain forward"
+    yield f"passes, one an example, take {plain:.1f} s."
 
 
 def main() -> None:
