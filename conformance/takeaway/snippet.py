@@ -16,8 +16,8 @@ def snippet(case: Case, network: str, candidate: Any, found: Counterexample, rea
     lines = [f'"""{_quoted(f"{case}: {reason}")}"""', "", *_imports(case, network, candidate, found), ""]
     if found.lines:
         return "\n".join([*lines, *found.lines]) + "\n"
-    lines += _prepared(case, network)
     runs = list(found.runs.values()) or [Run(found.example.batch, {})]
+    lines += _prepared(case, network, masks=any(run.mask for run in runs))
     if found.watch:
         lines += _watched(runs[0], found.watch, case.device)
     elif found.place and len(runs) > 1:
@@ -36,34 +36,30 @@ def _quoted(text: str) -> str:
 
 def _imports(case: Case, network: str, candidate: Any, found: Counterexample) -> Iterator[str]:
     loader = "load_directory" if network.startswith(PREFIX) else "load_golden"
-    if network.startswith(PREFIX):
-        yield "from pathlib import Path"
-        yield ""
     if "random.getstate" in found.watch:
         yield "import random"
-        yield ""
+    if network.startswith(PREFIX):
+        yield "from pathlib import Path"
     if "np." in found.watch:
         yield "import numpy as np"
-    yield "import torch"
+    if "torch." in found.watch or any(run.mask for run in found.runs.values()):
+        yield "import torch"
     yield f"from conformance import Batch, {loader}"
     yield imported(case.implementation, candidate)
 
 
-def _prepared(case: Case, network: str) -> list[str]:
+def _prepared(case: Case, network: str, *, masks: bool) -> list[str]:
     own = network.startswith(PREFIX)
     checkpoint = f"load_directory(Path({network.removeprefix(PREFIX)!r}))" if own else f"load_golden({network!r}).checkpoint"
-    return [
-        f"runner = candidate.prepare({checkpoint}, {case.device!r}, {case.dtype!r})",
-        "",
-        "",
+    call = [
         'def run(mask="int64", **inputs):',
         f"    batch = Batch.of(inputs).on({case.device!r})",
-        "    if batch.attention_mask is not None:",
-        "        batch.attention_mask = batch.attention_mask.to(getattr(torch, mask))",
+        "    batch.attention_mask = batch.attention_mask.to(getattr(torch, mask))",
         "    return dict(runner(batch))",
-        "",
-        "",
     ]
+    plain = ["def run(**inputs):", f"    return dict(runner(Batch.of(inputs).on({case.device!r})))"]
+    runner = f"runner = candidate.prepare({checkpoint}, {case.device!r}, {case.dtype!r})"
+    return [runner, "", "", *(call if masks else plain), "", ""]
 
 
 def _inputs(batch: Batch) -> str:
