@@ -14,6 +14,7 @@ from conformance.ending import Ending, attempt
 from conformance.errors import CandidateCrash
 from conformance.goldens.own import golden_of
 from conformance.judge.evidence import Verdict
+from conformance.laws.inputs import MASKS
 from conformance.laws.law import Law
 from conformance.numerics.formats import format_named
 from conformance.result import Counterexample, Outcome, Result, Searched
@@ -22,7 +23,10 @@ from conformance.search.baked import baked
 from conformance.search.broken import LawBroken, Run
 from conformance.search.hunt import Hunt, hunt
 from conformance.search.same import Same
+from conformance.search.strategies import ROWS
 from conformance.search.subject import Clock, Subject
+
+COMPARISONS = max(ROWS, len(MASKS))  # that an example makes at most: of each row with the whole, of each dtype with int64
 
 _FIRST = Batch.of({"input_ids": [[0]], "token_type_ids": [[0]], "attention_mask": [[1]]})
 
@@ -53,7 +57,8 @@ def _hunted(law: Law, order: Order, found: Hunt, clock: Clock) -> Ending:
     format_named(case.dtype)
     require_device(case.device)
     require_support(order.candidate, order.golden.checkpoint, case.device, case.dtype)
-    subject = replace(_subject(order), name=case.implementation, tests=order.runs * order.plan.examples, clock=clock)
+    tests = order.runs * max(order.plan.examples, 1) * COMPARISONS
+    subject = replace(_subject(order), name=case.implementation, tests=tests, clock=clock)
     law.applies(subject)
     examples = min(order.plan.examples, 1) if law.once else math.ceil(law.affords * order.plan.examples)
     plan = replace(order.plan, examples=examples)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from conformance.faults import BY_NAME
 from conformance.judge.statistics import SEPARABLE_Z
-from conformance.records import ActivationRecord, CheckRecord, CounterexampleRecord, Footer, Results, Sensitivity
+from conformance.records import ActivationRecord, CaseRecords, CheckRecord, CounterexampleRecord, Footer, Results, Sensitivity
 from conformance.report.findings import Finding, cause, evidence, findings, layers_of, sentence
 from conformance.report.telling import activation_records, check_record
 from conformance.result import Result
@@ -23,11 +23,41 @@ _WORST = 5  # lines of failing activations a candidate; the results file has the
 def tell(results: Results, footer: Footer, console: Console) -> None:
     """Print a run."""
     console.print(headline(footer), highlight=False)
-    for case in sorted(results.cases, key=lambda c: ORDER.index(c.check.outcome)):
+    told_apart, together = _grouped(results.cases)
+    for case in sorted(told_apart, key=lambda c: ORDER.index(c.check.outcome)):
         console.print()
         _check(case.check, list(case.activations), console)
+    for checks in together:
+        console.print()
+        _passes(checks, console)
     if not footer.ran:
         console.print("\nNothing was judged, so nothing conforms.", style="bold red")
+
+
+def _grouped(cases: Sequence[CaseRecords]) -> tuple[list[CaseRecords], list[list[CheckRecord]]]:
+    """Those that are told one by one, and the passes of each candidate that are told in one paragraph: all but its values."""
+    groups: dict[tuple[str, ...], list[CaseRecords]] = {}
+    for case in cases:
+        c = case.check
+        if c.outcome == "pass" and c.check != "values":
+            groups.setdefault((c.implementation, c.golden, c.device, c.dtype), []).append(case)
+    together = [group for group in groups.values() if len(group) > 1]
+    apart = [case for case in cases if not any(case in group for group in together)]
+    return apart, [[case.check for case in group] for group in together]
+
+
+def _passes(checks: list[CheckRecord], console: Console) -> None:
+    """Checks of one candidate that pass."""
+    first, searched_ones = checks[0], [c for c in checks if c.tried]
+    who = f"{first.implementation} on {first.golden}, {first.device}, {first.dtype}"
+    console.print(Text(f"{who}: conforms in {len(checks)} checks more", _STYLE["pass"]))
+    console.print(Text(f"  {', '.join(c.check for c in checks)}"))
+    if searched_ones:
+        tried = sum(c.tried for c in searched_ones)
+        worst = max(searched_ones, key=lambda c: c.worst or 0.0)
+        largest = f", the largest error {worst.worst:.2g} of its limit ({worst.check})" if worst.worst else ""
+        seconds = sum(c.seconds for c in checks)
+        console.print(f"  {tried} examples in {len(searched_ones)} searches{largest}, {seconds:.1f} s", highlight=False)
 
 
 def text(result: Result) -> str:
