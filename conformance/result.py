@@ -22,11 +22,13 @@ class Searched:
         tried: examples.
         worst: the largest error over its limit among those that hold.
         candidate: seconds of it that were the candidate's own.
+        repeatable: whether the same examples are drawn each time.
     """
 
     tried: int = 0
     worst: float = 0.0
     candidate: float = 0.0
+    repeatable: bool = True
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def conducted(law: Law, order: Order) -> Result:
         seconds=time.perf_counter() - start,
         verdicts=verdicts,
         by_values=any(v.outcome == "fail" for v in verdicts),
-        searched=Searched(found.tried, found.worst, clock.seconds),
+        searched=Searched(found.tried, found.worst, clock.seconds, order.plan.seed is not None),
         counterexample=_counterexample(found),
     )
 

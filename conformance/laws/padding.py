@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from conformance.architecture import Architecture
 from conformance.batch import Batch, Ids
+from conformance.ending import Unsupported
 from conformance.laws.law import Law, Variation, run_of
 from conformance.search.agreement import Alike, require_agreement
 from conformance.search.example import Example
@@ -39,8 +40,13 @@ def _more_changes_nothing(subject: Subject, example: Example) -> float:
     return require_agreement(subject, run_of(subject, batch), run_of(subject, longer), Alike(rows, rows))
 
 
+def _has_room(subject: Subject) -> None:
+    if subject.checkpoint.architecture.max_position_embeddings < 2:
+        raise Unsupported("a network of one position has no room for padding")
+
+
 # Positions are absolute, so that only padding at the right leaves the others where they are.
-padding_length = Law(_more_changes_nothing, lambda a: batches(a, room=1), _more)
+padding_length = Law(_more_changes_nothing, lambda a: batches(a, room=1), _more, applies=_has_room)
 
 
 def _other(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:

@@ -35,6 +35,7 @@ inputs_untouched = Law(_inputs_are_untouched)
 # Python, so that a script can ask as well.
 SETTINGS = {
     "torch's random state": "torch.get_rng_state().tolist()",
+    "a device's random state": "[state.tolist() for state in torch.cuda.get_rng_state_all()]",
     "NumPy's random state": "[np.asarray(part).tolist() for part in np.random.get_state()]",
     "Python's random state": "random.getstate()",
     "the default dtype": "torch.get_default_dtype()",

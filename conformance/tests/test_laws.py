@@ -13,6 +13,8 @@ from conformance.benchmarks.laws.measure import CORRECT
 from conformance.checks.__main__ import table
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import run
+from conformance.checks.expected import expected
+from conformance.checks.known_failures import KnownFailure
 from conformance.laws.generated import generated
 from conformance.laws.padding import padding_length
 from conformance.search.child import answers_in_a_child
@@ -166,3 +168,10 @@ def test_batches_are_drawn_of_every_kind() -> None:
     assert any("1" in shape for shape in shapes)
     assert any(batch.size > 1 and (batch.input_ids == batch.input_ids[0, 0]).all() for batch in seen)
     assert max(int(batch.input_ids.max()) for batch in seen) == architecture.vocab_size - 1
+
+
+def test_a_known_failure_is_strict_only_where_the_examples_are_the_same_each_time() -> None:
+    known = [KnownFailure("repeated", "it races")]
+    for seed, outcome in ((0, "xpass"), (None, "pass")):
+        result = run(CHECKS["repeated"], HuggingFace("eager"), "tiny", "cpu", "float32", 1, Plan(2, seed))
+        assert expected(result, known).outcome == outcome
