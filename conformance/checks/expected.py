@@ -41,8 +41,8 @@ def expected(result: Result, entries: Sequence[KnownFailure]) -> Result:
     """The result in the light of the entries that speak of its case.
 
     `xfail` where all that fails is declared, `xpass` where something is declared and does not fail. An entry with an activation
-    speaks of it alone, wherever it is judged; one without speaks of the whole check. Of a search whose examples are others each time
-    nothing that does not fail is made a failure.
+    speaks of it alone, wherever it is judged; one without speaks of the whole check. Of a search whose examples are others each
+    time nothing that does not fail is made a failure.
     """
     entries = [e for e in entries if e.matches(result.case)]
     if not entries or result.outcome not in ("pass", "fail", "crash"):

@@ -8,9 +8,9 @@
     fault = "epsilon"                           # optional, with an activation: the mistake that must be found there
     device = "cuda"       # optional; * and ? as in a shell, like check, implementation, golden and dtype
 
-A known failure that fails is told as xfail, one that passes as xpass, which is a failure where a check is deterministic: all are but
-searches that draw other examples each time. What `expected` makes of a result is in `conformance.checks.expected`. A candidate may bring its own: an attribute `known_failures`, the
-path of such a file.
+A known failure that fails is told as xfail, one that passes as xpass, which is a failure where a check is deterministic: all are,
+but searches that draw other examples each time. What `expected` makes of a result is in `conformance.checks.expected`. A candidate
+may bring its own: an attribute `known_failures`, the path of such a file.
 """
 
 import tomllib
