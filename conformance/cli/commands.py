@@ -204,9 +204,9 @@ def trace(arguments: Namespace) -> int:
 
 def replay(arguments: Namespace) -> int:
     """`replay`: the exit code is that of what is run again."""
+    from conformance.checks.replay import replayed
     from conformance.report.telling import results_of
     from conformance.report.views import show
-    from conformance.takeaway.replay import replayed
 
     results = results_of(replayed(arguments.file))
     show(results, arguments.format)

@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 import pytest
 
 from conformance import golden_of, load_golden
+from conformance.checks.replay import replayed
 from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.records import read
-from conformance.takeaway.replay import replayed
 from conformance.tests.planted import Planted, epsilon, tanh_gelu
 from conformance.traces import trace as traces
 from conformance.traces.diff import compare
