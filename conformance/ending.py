@@ -63,7 +63,7 @@ def by_candidate(call: Callable[[], T]) -> T:
     """Call the candidate's code. What it raises is its crash, and it may not end the process."""
     try:
         return call()
-    except (CandidateError, DependencyMissingError, KeyboardInterrupt):
+    except (CandidateError, DependencyMissingError, Unsupported, KeyboardInterrupt):
         raise
     except BaseException as error:
         raise CandidateCrash("".join(traceback.format_exception(error)[-1:] + traceback.format_exception(error)[:-1])) from error

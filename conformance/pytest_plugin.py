@@ -38,11 +38,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         record_into(_recording(config, Path(out)))
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Close the results file."""
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Close the results file, as that of a run that was cut short unless every test was run."""
     from conformance.checks.underway import end
 
-    end()
+    whole = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not (session.shouldstop or session.shouldfail)
+    end(whole=whole)
 
 
 def _recording(config: pytest.Config, out: Path) -> "Recording":

@@ -38,10 +38,14 @@ class Recording:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Write the footer, unless the run was cut short."""
-        if kind is None:
+        """Close the file."""
+        self.close(whole=kind is None)
+
+    def close(self, *, whole: bool) -> None:
+        """Write the footer, unless the run was cut short, and close the file."""
+        if whole:
             self._writer.write(footer(case.check for case in self._told))
-        self._writer.__exit__(kind, error, trace)
+        self._writer.__exit__(None, None, None)
 
     @property
     def results(self) -> Results:
@@ -66,7 +70,7 @@ class Recording:
                 leave(result, golden or open_golden(result.case.golden), folder, require, test)
             else:
                 clear(result.case, folder)
-        except (OSError, ConformanceError) as error:
+        except (OSError, ConformanceError, SyntaxError, TypeError, ValueError) as error:
             print(f"nothing was left behind of {result.case}: {error}", file=sys.stderr)
 
 

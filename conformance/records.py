@@ -117,7 +117,8 @@ class Sensitivity(msgspec.Struct, frozen=True):
 class CounterexampleRecord(msgspec.Struct, frozen=True):
     """The smallest example that fails: all that it takes to run it again. `network` is a golden, or `checkpoint:DIR`.
 
-    `runs` are the inputs that were run, in order; `script` shows the failure without this file.
+    `runs` are the inputs that were run, in order; `script` shows the failure without this file; `origin` is `module:name` of the
+    candidate, where it is known.
     """
 
     network: str
@@ -125,6 +126,7 @@ class CounterexampleRecord(msgspec.Struct, frozen=True):
     variation: dict[str, Any]
     runs: list[dict[str, list[Any]]]
     script: str
+    origin: str = ""
 
 
 class CheckRecord(_Record, frozen=True, tag="check"):

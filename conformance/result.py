@@ -41,6 +41,9 @@ class Counterexample:
         place: where it shows, in the first run and the last.
         allowed: how far its two values may be apart there.
         watch, lines: what changes while it runs, and lines that show it otherwise, as in `LawBroken`.
+        raises: whether the last run was to raise, and did not.
+        crashes: whether the last run raised, and was not to.
+        origin: `module:name` of the candidate, where it is had under that and not under its own name.
         network: the golden whose weights it is of, or `checkpoint:DIR`.
         script: Python that shows it, with nothing of the checks.
     """
@@ -51,7 +54,10 @@ class Counterexample:
     allowed: float = 0.0
     watch: str = ""
     lines: tuple[str, ...] = ()
+    raises: bool = False
+    crashes: bool = False
     network: str = ""
+    origin: str = ""
     script: str = ""
 
 

@@ -82,7 +82,7 @@ def run(
     """The check's result; `implementation` and `golden` are names or objects. Nothing is raised."""
     from conformance.candidates.registry import as_implementation, load, name_of
     from conformance.ending import ending_of
-    from conformance.goldens.own import open_golden
+    from conformance.goldens.own import fits, open_golden
     from conformance.takeaway.left import taken_away
 
     case = Case(name_of(implementation), golden if isinstance(golden, str) else golden.name, device, dtype, check.name)
@@ -96,5 +96,8 @@ def run(
     if ending is not None:
         return replace(ending, case=case)
     candidate, subject = found
+    if not check.searches:
+        kept = {f"example-{i}": e.batch for i, e in enumerate(known, 1) if fits(e.batch, subject.checkpoint.architecture)}
+        subject = replace(subject, batches={**kept, **subject.batches}) if kept else subject
     result = check.conducted(Order(case, candidate, subject, runs, plan, known, require))
     return taken_away(replace(result, case=case), subject, candidate)

@@ -1,7 +1,7 @@
 """Checks that are judgements of a golden: of all that a candidate exposes, or of a part of it."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from conformance.activations import outputs as outputs_of
@@ -19,10 +19,7 @@ View = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Judged:
-    """The judgement of a view of a candidate on the golden's own batches, and on known examples before them.
-
-    `whole` where all that a candidate exposes is seen.
-    """
+    """The judgement of a view of a candidate on a golden's batches; `whole` where all that it exposes is seen."""
 
     view: View
     whole: bool = False
@@ -30,9 +27,7 @@ class Judged:
     def __call__(self, order: Order) -> Result:
         """The judgement."""
         candidate, require = self.view(order.candidate), order.require if self.whole else ()
-        known = {f"example-{i}": example.batch for i, example in enumerate(order.known, 1)}
-        golden = replace(order.golden, batches={**known, **order.golden.batches}) if known else order.golden
-        return check(candidate, golden, order.case.device, order.case.dtype, require=require, runs=order.runs)
+        return check(candidate, order.golden, order.case.device, order.case.dtype, require=require, runs=order.runs)
 
 
 @dataclass(frozen=True)

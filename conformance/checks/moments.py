@@ -12,6 +12,7 @@ import numpy as np
 
 from conformance.batch import Batch
 from conformance.checkpoint import Checkpoint, rounded_weights
+from conformance.ending import Unsupported
 from conformance.errors import CandidateError
 from conformance.judge.precheck import accepted_array
 from conformance.judge.statistics import FALSE_ALARM, max_threshold
@@ -23,7 +24,7 @@ Stream = Iterator[tuple[str, Any]]
 
 
 def watched(checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[Any, Stream], Stream]:
-    """A look at a stream that raises `CandidateError` at the first mean or variance that is off, or when none is seen."""
+    """A look at a stream: raises `CandidateError` at the first mean or variance that is off, `Unsupported` where none is seen."""
 
     def look(batch: Any, stream: Stream) -> Stream:
         network = Network(checkpoint.architecture, rounded_weights(checkpoint, dtype), batch.numpy())
@@ -36,7 +37,7 @@ def watched(checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[Any, S
                 seen += 1
             yield name, value
         if not seen:
-            raise CandidateError(f"none of {', '.join(norms)} is exposed, so no mean or variance was seen")
+            raise Unsupported(f"none of {', '.join(norms)} is exposed, so there is no mean or variance to be seen")
 
     return look
 

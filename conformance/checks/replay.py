@@ -52,7 +52,7 @@ def _of_file(path: Path) -> Result:
 def _of_record(record: CheckRecord) -> Result:
     found = record.counterexample
     network = found.network if found else record.golden
-    case = Case(record.implementation, network, record.device, record.dtype, record.check)
+    case = Case((found.origin if found else "") or record.implementation, network, record.device, record.dtype, record.check)
     batches = {"example": Batch.of(found.batch)} if found else {}
     return _again(case, batches, found.variation if found else {}, ())
 
@@ -60,14 +60,12 @@ def _of_record(record: CheckRecord) -> Result:
 def _again(case: Case, batches: Mapping[str, Batch], variation: Mapping[str, Any], require: Sequence[str]) -> Result:
     """A law on its example alone; a judgement on the batches, or on the golden's own where there are none."""
     check, golden = named(case.check), open_golden(case.golden)
-    known = []
-    if check.searches:
-        known = [Example(batches["example"], variation)]
-    elif batches:
+    known, plan = [], Plan()  # what failed before anything was tried is searched again
+    if check.searches and "example" in batches:
+        known, plan = [Example(batches["example"], variation)], Plan(examples=0)
+    elif batches and not check.searches:
         golden = _with(golden, batches)
-    plan = Plan(examples=0)
-    result = run(check, case.implementation, golden, case.device, case.dtype, 1, plan, known, require)
-    return replace(result, case=replace(result.case, implementation=case.implementation))
+    return run(check, case.implementation, golden, case.device, case.dtype, 1, plan, known, require)
 
 
 def _with(golden: Golden, batches: Mapping[str, Batch]) -> Golden:

@@ -7,12 +7,12 @@ from functools import lru_cache, partial
 from typing import Any
 
 from conformance.batch import Batch
-from conformance.candidates.shelter import restored
+from conformance.candidates.shelter import put_back, restored, settings_now
 from conformance.checkpoint import Checkpoint
 from conformance.checks.check import Order
 from conformance.ending import Ending, attempt
 from conformance.errors import CandidateCrash
-from conformance.goldens.own import golden_of
+from conformance.goldens.own import fits, golden_of
 from conformance.judge.evidence import Verdict
 from conformance.laws.inputs import MASKS
 from conformance.laws.law import Law
@@ -62,7 +62,9 @@ def _hunted(law: Law, order: Order, found: Hunt, clock: Clock) -> Ending:
     law.applies(subject)
     examples = min(order.plan.examples, 1) if law.once else math.ceil(law.affords * order.plan.examples)
     plan = replace(order.plan, examples=examples)
-    hunt(partial(law.holds, subject), law.examples(subject.checkpoint.architecture), plan, found, order.known, str(case))
+    architecture = subject.checkpoint.architecture
+    known = [example for example in order.known if fits(example.batch, architecture)]
+    hunt(partial(law.holds, subject), law.examples(architecture), plan, found, known, str(case))
     if found.failure is None:
         return Ending("pass")
     size = "" if isinstance(found.failure, LawBroken) else baked(subject, order.golden.batches)
@@ -88,19 +90,27 @@ def _counterexample(found: Hunt) -> Counterexample | None:
     if isinstance(found.failure, LawBroken):
         broken = found.failure
         runs = {f"run-{i}": run for i, run in enumerate(broken.runs, 1)}
-        return Counterexample(found.example, runs, broken.place, broken.allowed, broken.watch, broken.script)
+        return Counterexample(found.example, runs, broken.place, broken.allowed, broken.watch, broken.script, broken.raises)
     batch = found.failure.batch  # the one on which it happened, which the law may have made of the example's
-    return Counterexample(found.example, {"run-1": Run(batch, {})} if batch else {})
+    runs = {"run-1": Run(batch, {})} if batch else {}
+    return Counterexample(found.example, runs, crashes=isinstance(found.failure, CandidateCrash))
 
 
 def _subject(order: Order) -> Subject:
+    """Prepared once for the laws that come one after the other, under the settings that its preparation left."""
     golden, case = order.golden, order.case
-    return _prepared(Same(order.candidate), Same(golden.checkpoint), case.device, case.dtype, golden.origin or golden.name)
+    key = (Same(order.candidate), Same(golden.checkpoint), case.device, case.dtype, golden.origin or golden.name)
+    subject, settings = _prepared(*key)
+    put_back(settings)
+    return subject
 
 
 @lru_cache(maxsize=1)
-def _prepared(candidate: Same[Any], checkpoint: Same[Checkpoint], device: str, dtype: str, golden: str) -> Subject:
-    """Prepared once for the laws that come one after the other, and called once: a first call may load, compile and allocate."""
+def _prepared(
+    candidate: Same[Any], checkpoint: Same[Checkpoint], device: str, dtype: str, golden: str
+) -> tuple[Subject, list[Any]]:
+    """And called once: a first call may load, compile and allocate."""
     subject = Subject.prepared(candidate.value, checkpoint.value, device, dtype, golden)
+    settings = settings_now()
     subject.answers(_FIRST)
-    return subject
+    return subject, settings

@@ -25,10 +25,10 @@ def record_into(recording: "Recording") -> None:
     _recording = recording
 
 
-def end() -> None:
-    """The run is over."""
+def end(*, whole: bool) -> None:
+    """The run is over; a recording of one that was cut short has no footer."""
     if _recording is not None:
-        _recording.__exit__(None, None, None)
+        _recording.close(whole=whole)
     begin(EXAMPLES)
 
 

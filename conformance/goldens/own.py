@@ -79,6 +79,15 @@ def read_batches(file: Path) -> dict[str, Batch]:
     return {name: Batch.of(part) for name, part in found.items()}  # type: ignore[arg-type]
 
 
+def fits(given: Batch, a: Architecture) -> bool:
+    """Whether the network takes that batch."""
+    try:
+        _require_fit("", given, a)
+    except UsageError:
+        return False
+    return True
+
+
 def _require_fit(name: str, given: Batch, a: Architecture) -> None:
     limits = (
         ("input_ids", given.input_ids, a.vocab_size, "vocab_size"),

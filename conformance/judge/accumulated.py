@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conformance.judge.statistics import SEPARABLE_Z
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
@@ -16,6 +17,14 @@ class Accumulated:
 
     variance: Array
     bound: Array | float
+
+
+def _across_the_kink(x: Array, variance: Array) -> Array:
+    """What passes max(x, 0): all of it where x may be on the other side than it is, which the slope at x alone does not know.
+
+    That is within as many deviations of 0 as no error of a run goes beyond.
+    """
+    return np.asarray(np.where(x > -SEPARABLE_Z * np.sqrt(variance), variance, 0.0))
 
 
 def accumulated(network: Network, arithmetic: Arithmetic) -> Mapping[str, Accumulated]:
@@ -31,7 +40,11 @@ def accumulated(network: Network, arithmetic: Arithmetic) -> Mapping[str, Accumu
         step = network.step(name, *(values[p] for p in row.parents))
         values[name], total, bound = step.value, np.zeros(()), np.zeros(())
         for parent, jacobian in zip(row.parents, step.jacobians(), strict=True):
-            total = total + jacobian.variance(np.broadcast_to(carried[parent], values[parent].shape))
+            arriving = np.broadcast_to(carried[parent], values[parent].shape)
+            if row.kind == "relu":
+                total = total + _across_the_kink(values[parent], arriving)
+            else:
+                total = total + jacobian.variance(arriving)
         if not row.exact:
             roundings = step.roundings(arithmetic)
             total, bound = total + roundings.variance(), np.asarray(roundings.bound)

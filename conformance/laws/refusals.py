@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from conformance.architecture import Architecture
 from conformance.batch import Batch
+from conformance.ending import Unsupported
 from conformance.laws.law import Law, Variation
 from conformance.search.broken import LawBroken, Run
 from conformance.search.child import answers_in_a_child
@@ -19,10 +20,12 @@ from conformance.search.strategies import batches
 from conformance.search.subject import Subject
 
 
-def _refuses(subject: Subject, batch: Batch, what: str) -> float:
-    accepted = subject.answers(batch) if subject.device == "cpu" else answers_in_a_child(subject, batch)
+def _refuses(subject: Subject, right: Batch, wrong: Batch, what: str) -> float:
+    """That `wrong` raises, where `right`, which is as large as may be, does not: to refuse everything is no merit."""
+    subject.run(right)
+    accepted = subject.answers(wrong) if subject.device == "cpu" else answers_in_a_child(subject, wrong)
     if accepted:
-        raise LawBroken(f"{what} is accepted, where it must be refused with an error", (Run(batch, {}),))
+        raise LawBroken(f"{what} is accepted, where it must be refused with an error", (Run(wrong, {}),), raises=True)
     return 0.0
 
 
@@ -49,7 +52,8 @@ def _refuses_the_id(subject: Subject, example: Example) -> float:
     arrays = {"input_ids": example.batch.input_ids, "token_type_ids": example.batch.types}
     changed = arrays[name].copy()
     changed[row, position] = wrong
-    return _refuses(subject, replace(example.batch, **{name: changed}), f"{name}[{row}, {position}] = {wrong}")
+    spoilt = replace(example.batch, **{name: changed})
+    return _refuses(subject, example.batch, spoilt, f"{name}[{row}, {position}] = {wrong}")
 
 
 def _typed(a: Architecture) -> st.SearchStrategy[Batch]:
@@ -67,9 +71,19 @@ def _longer(batch: Batch, a: Architecture) -> st.SearchStrategy[Variation]:
 def _refuses_the_length(subject: Subject, example: Example) -> float:
     longest = subject.checkpoint.architecture.max_position_embeddings
     length = longest + example.variation["tokens"]
-    turns = np.arange(length) % example.batch.length
-    batch = replace(example.batch, **{name: array[:, turns] for name, array in example.batch.arrays().items()})
-    return _refuses(subject, batch, f"a length of {length} (the network has {longest} positions)")
+    told = f"a length of {length} (the network has {longest} positions)"
+    return _refuses(subject, _of_length(example.batch, longest), _of_length(example.batch, length), told)
 
 
-length_refused = Law(_refuses_the_length, _typed, _longer)
+def _of_length(batch: Batch, length: int) -> Batch:
+    """The batch again and again, up to that length."""
+    turns = np.arange(length) % batch.length
+    return replace(batch, **{name: array[:, turns] for name, array in batch.arrays().items()})
+
+
+def _has_a_table(subject: Subject) -> None:
+    if subject.checkpoint.architecture.position_embedding_type == "sinusoidal":
+        raise Unsupported("sinusoidal positions have no last one")
+
+
+length_refused = Law(_refuses_the_length, _typed, _longer, applies=_has_a_table)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from conformance.batch import TorchBatch
+from conformance.candidates.shelter import restored
 from conformance.ending import Unsupported
 from conformance.laws.law import Law
 from conformance.search.broken import LawBroken, Run
@@ -57,13 +58,19 @@ def _settings() -> dict[str, Any]:
 
 
 def _settings_are_untouched(subject: Subject, example: Example) -> float:
+    """On a candidate that has not been called, under settings that are usual, so that what its first call does is seen."""
     import torch
 
-    with torch.random.fork_rng():
+    with restored(), torch.random.fork_rng():
+        torch.set_default_dtype(torch.float32)
+        torch.set_grad_enabled(True)
+        torch.use_deterministic_algorithms(False)
+        np.seterr(divide="warn", over="warn", under="ignore", invalid="warn")
+        fresh = subject.afresh()
         # Random states that nobody sets: who seeds with 0 would find them so. Hypothesis puts back NumPy's and Python's.
         for seed in (torch.manual_seed, np.random.seed, random.seed):
             seed(_UNLIKELY)
-        return _require_settings(subject, example)
+        return _require_settings(fresh, example)
 
 
 _UNLIKELY = 0x5EED0
@@ -78,7 +85,7 @@ def _require_settings(subject: Subject, example: Example) -> float:
     return 0.0
 
 
-settings_untouched = Law(_settings_are_untouched)
+settings_untouched = Law(_settings_are_untouched, affords=0.25)  # each is prepared anew
 
 
 def require_module(subject: Subject) -> None:
@@ -87,18 +94,23 @@ def require_module(subject: Subject) -> None:
         raise Unsupported("its runner has no `module`, whose weights could be looked at")
 
 
-def _weights_are_untouched(subject: Subject, example: Example) -> float:
-    import torch
+def _tensors(module: Any) -> dict[str, Any]:
+    """Parameters and buffers, those that are not saved among them."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
-    module = subject.module
-    before = {name: tensor.detach().clone() for name, tensor in module.state_dict(keep_vars=True).items()}
+
+def _weights_are_untouched(subject: Subject, example: Example) -> float:
+    """On a candidate that has not been called, so that what its first call does is seen."""
+    fresh = subject.afresh()
+    module = fresh.module
+    before = {name: tensor.detach().clone() for name, tensor in _tensors(module).items()}
     modes = {name: part.training for name, part in module.named_modules()}
-    run = Run(example.batch, subject.run(example.batch))
-    after = module.state_dict(keep_vars=True)
+    run = Run(example.batch, fresh.run(example.batch))
+    after = _tensors(module)
     changed = [name for name in {**before, **after} if name not in before or name not in after]
-    changed += [n for n in before if n in after and not torch.equal(before[n], after[n].detach())]
+    changed += [n for n in before if n in after and not _is_same(before[n], after[n].detach())]
     if changed:
-        watch = f"{{name: float(runner.module.state_dict()[name].double().sum()) for name in {changed[:5]!r}}}"
+        watch = f"{{n: str(t) for n, t in runner.module.named_buffers() if n in {changed[:5]!r}}}"
         raise LawBroken(f"a forward pass changes its own {', '.join(changed[:5])} ({len(changed)} in all)", (run,), watch=watch)
     switched = [name for name, part in module.named_modules() if part.training != modes.get(name)]
     if switched:
@@ -111,4 +123,11 @@ def _weights_are_untouched(subject: Subject, example: Example) -> float:
     return 0.0
 
 
-weights_untouched = Law(_weights_are_untouched, applies=require_module)
+def _is_same(a: Any, b: Any) -> bool:
+    """Bit for bit, but that not-a-number is itself."""
+    import torch
+
+    return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | (torch.isnan(a) & torch.isnan(b))).all())
+
+
+weights_untouched = Law(_weights_are_untouched, applies=require_module, affords=0.25)

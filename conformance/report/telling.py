@@ -66,7 +66,7 @@ def _counterexample(result: Result) -> CounterexampleRecord | None:
         return None
     plain = found.example.plain()
     runs = [Example(run.batch).plain()["batch"] for run in found.runs.values()]
-    return CounterexampleRecord(found.network, plain["batch"], plain["variation"], runs, found.script)
+    return CounterexampleRecord(found.network, plain["batch"], plain["variation"], runs, found.script, found.origin)
 
 
 def activation_records(result: Result) -> list[ActivationRecord]:

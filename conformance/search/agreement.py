@@ -50,9 +50,9 @@ def require_agreement(subject: Subject, first: Run, second: Run, alike: Alike) -
     for compared in _compared(subject, first, second, alike):
         # What is the same needs no sigma, which costs more than the run.
         noise = _noise(Same(subject), Same(first.batch))
-        excess = compared.excess(noise[compared.row.name], alpha)
+        excess, index = compared.excess(noise[compared.row.name], alpha)
         if excess > 1.0:
-            place = compared.place()
+            place = compared.place(index)
             much = "nothing may differ there" if np.isinf(excess) else f"{excess:.3g} times what rounding may make of it"
             raise LawBroken(f"{place}: {much}", (first, second), place, excess)
         worst = max(worst, excess)
@@ -68,7 +68,7 @@ def _noise(subject: Same[Subject], batch: Same[Batch]) -> Mapping[str, Accumulat
 def require_identity(subject: Subject, first: Run, second: Run, alike: Alike) -> float:
     """0; raises `LawBroken` at the first activation that is not the same to the last bit."""
     for compared in _compared(subject, first, second, alike):
-        place = compared.place()
+        place = compared.place(int(np.abs(compared.difference).argmax()))
         raise LawBroken(f"{place}: not the same bits", (first, second), place)
     return 0.0
 
@@ -88,27 +88,26 @@ class _Compared:
     def difference(self) -> Array:
         return np.where(self.judged, self.first - self.second, 0.0)
 
-    def place(self) -> Place:
-        """Where it is largest."""
-        index = np.unravel_index(int(np.abs(self.difference).argmax()), self.difference.shape)
+    def place(self, at: int) -> Place:
+        """Where the element of that number is in each run."""
+        index = np.unravel_index(at, self.difference.shape)
         row, *rest = (int(i) for i in index)
         values = (float(self.first[index]), float(self.second[index]))
         return Place(self.row.name, (self.alike.first[row], *rest), (self.alike.second[row], *rest), values)
 
-    def excess(self, noise: Accumulated, alpha: float) -> float:
-        """The larger of RMS and largest error, each over its limit; infinite where nothing may differ and something does.
+    def excess(self, noise: Accumulated, alpha: float) -> tuple[float, int]:
+        """The larger of RMS and largest error, each over its limit, and which element is worst.
 
-        Only whole sentences are independent, since what has accumulated at one token reaches the others.
+        Infinite where nothing may differ and something does. Only whole sentences are independent, since what has accumulated at
+        one token reaches the others.
         """
-        judged = self.judged
-        difference = np.abs(self.difference)[judged]
-        sigma = np.sqrt(2.0 * self._like(noise.variance, noise.variance.shape)[judged])
-        bound = 2.0 * self._like(noise.bound, noise.variance.shape)[judged]
-        if (difference[sigma == 0.0] != 0.0).any():
-            return float("inf")
-        scaled = np.divide(np.maximum(difference - bound, 0.0), sigma, out=np.zeros_like(sigma), where=sigma > 0.0)
-        rms = float(np.sqrt((scaled**2).mean())) / rms_threshold(len(self.alike.first), alpha)
-        return max(rms, float(scaled.max()) / max_threshold(scaled.size, alpha))
+        difference = np.abs(self.difference)
+        sigma = np.sqrt(2.0 * self._like(noise.variance, noise.variance.shape))
+        beyond = np.maximum(difference - 2.0 * self._like(noise.bound, noise.variance.shape), 0.0)
+        scaled = np.divide(beyond, sigma, out=np.where(difference > 0.0, np.inf, 0.0), where=sigma > 0.0)
+        rms = float(np.sqrt((scaled[self.judged] ** 2).mean())) / rms_threshold(len(self.alike.first), alpha)
+        largest = float(scaled.max()) / max_threshold(int(self.judged.sum()), alpha)
+        return max(rms, largest), int(scaled.argmax())
 
     def _like(self, value: Array | float, shape: tuple[int, ...]) -> Array:
         """What belongs to the first run, at the elements that are compared."""
@@ -116,14 +115,13 @@ class _Compared:
 
 
 def _compared(subject: Subject, first: Run, second: Run, alike: Alike) -> Iterator[_Compared]:
-    """Every activation that differs, but for the losses, which are of no row."""
-    only = sorted(first.values.keys() ^ second.values.keys())
-    if only:
-        raise LawBroken(f"shows {', '.join(only)} in one of two runs alone", (first, second))
+    """Every activation that both show and that differs, but for the losses, which are of no row."""
+    if not first.values.keys() & second.values.keys():
+        raise LawBroken("shows other activations in each of two runs, and none in both", (first, second))
     length = min(first.batch.length, second.batch.length)
     whole = list(alike.first) == list(alike.second) == list(range(first.batch.size))
     for name, row in subject.network(first.batch).table.items():
-        if name not in first.values or row.axes == SCALAR:
+        if name not in first.values or name not in second.values or row.axes == SCALAR:
             continue
         if whole and np.array_equal(first.values[name], second.values[name]):
             continue

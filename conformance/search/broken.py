@@ -47,6 +47,7 @@ class LawBroken(Exception):
         place: where.
         runs: what was run, in that order; a place is one of the first and the last.
         watch: what is not to change while the first is run, as a Python expression of `runner`, `batch`, `torch` and `np`.
+        raises: whether the last run was to raise, and did not.
         script: lines of Python that show it, of `candidate`, where it is no matter of runs.
     """
 
@@ -58,11 +59,12 @@ class LawBroken(Exception):
         excess: float | None = None,
         watch: str = "",
         script: tuple[str, ...] = (),
+        raises: bool = False,
     ) -> None:
         """Hold what is known."""
         super().__init__(reason)
         self.reason, self.runs, self.place, self.excess = reason, runs, place, excess
-        self.watch, self.script = watch, script
+        self.watch, self.script, self.raises = watch, script, raises
 
     @property
     def allowed(self) -> float:

@@ -12,7 +12,8 @@ from hypothesis import seed as seeded
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
-from conformance.errors import CandidateCrash, CandidateError
+from conformance.ending import Unsupported
+from conformance.errors import CandidateCrash, CandidateError, UsageError
 from conformance.search.broken import LawBroken
 from conformance.search.database import kept_apart
 from conformance.search.example import Example
@@ -53,14 +54,26 @@ def hunt(
 ) -> None:
     """Try `holds` on the known examples, as they are, then on those that are drawn; `found` has what came of it, at any time.
 
-    `holds` returns an error over its limit, for the search to enlarge, or raises what is a `Failure`; anything else that it raises
-    is the harness's own and goes through. `key` keeps the remembered examples of several hunts apart.
+    `holds` returns an error over its limit, for the search to enlarge, or raises what is a `Failure`. `key` keeps the remembered
+    examples of several hunts apart.
+
+    Raises:
+        Unsupported: what `holds` raised for an example, once all have been tried and none failed.
+        UsageError: a known example is not varied as this check varies its own.
     """
+    skips: list[Unsupported] = []
 
     def attempt(example: Example) -> float:
         found.tried += found.failure is None
         try:
             excess = holds(example)
+        except KeyError as error:
+            if example in known:
+                raise UsageError(f"an example that is kept for this check lacks the variation {error}") from error
+            raise
+        except Unsupported as why:
+            skips.append(why)
+            return 0.0
         except (LawBroken, CandidateError, CandidateCrash) as failure:
             if found.failure is None or type(failure) is type(found.failure):
                 found.example, found.failure = example, failure
@@ -75,20 +88,22 @@ def hunt(
         except _Falsified:
             return
 
-    if not plan.examples:
-        return
-
     def searched(example: Example) -> None:
         excess = attempt(example)
         if excess > 0.0:  # where nothing differs there is nothing to climb
             target(excess)
 
     try:
-        _configured(given(strategy)(searched), plan, key)()
+        if plan.examples:
+            _configured(given(strategy)(searched), plan, key)()
     except _Falsified:
         pass
     except Flaky:
+        if found.failure is None:
+            raise
         found.repeatable = False
+    if skips and found.failure is None:
+        raise skips[0]
 
 
 def _configured(test: Callable[[], None], plan: Plan, key: str) -> Callable[[], None]:

@@ -121,13 +121,22 @@ class Subject:
     def answers(self, batch: Batch) -> bool:
         """Whether the candidate runs to its end on that batch, whatever it makes of it."""
         try:
-            self._answer(batch.on(self.device), ())
+            for _ in self._answer(batch.on(self.device), ()):
+                pass
         except (CandidateError, CandidateCrash):
             return False
         return True
 
-    def _answer(self, batch: TorchBatch, names: Iterable[str]) -> list[tuple[str, Any]]:
-        """All that the candidate yields, on its own time: a search runs small batches, and no layer has to be let go."""
+    def _answer(self, batch: TorchBatch, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        """What the candidate yields, on its own time, each as it comes: it may use the same memory for the next."""
         order = {name: i for i, name in enumerate(names)}
-        with self.clock.running(), at_once():
-            return by_candidate(lambda: list(pairs(self.runner(batch), order)))
+        end: Any = object()
+        with at_once():
+            with self.clock.running():
+                stream = pairs(by_candidate(lambda: self.runner(batch)), order)
+            while True:
+                with self.clock.running():
+                    item = by_candidate(lambda: next(stream, end))
+                if item is end:
+                    return
+                yield item

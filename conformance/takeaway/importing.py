@@ -4,21 +4,32 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from conformance.candidates.registry import registered
+from conformance.candidates.registry import load, registered
+from conformance.errors import ConformanceError
 
 
 def imported(name: str, candidate: Any) -> str:
-    """The line that binds it to `candidate`: by its entry point, its module, its file; or a line to be filled in."""
+    """The lines that bind it to `candidate`: by its entry point, its module, its file; or one to be filled in."""
     if Path(name).is_file():
         return f"from conformance import Archive\ncandidate = Archive({str(Path(name).resolve())!r})"
-    origin = next((r.origin for r in registered() if r.name == name), name if ":" in name else _origin(candidate))
-    module, _, path = origin.partition(":")
+    module, _, path = origin(name, candidate).partition(":")
     if not path:
         return f"candidate = ...  # {name}: no module holds it by a name, so put here what makes it"
     first, *rest = path.split(".")
     if rest:
         return f"from {module} import {first}\ncandidate = {path}"
     return f"from {module} import {first} as candidate"
+
+
+def origin(name: str, candidate: Any) -> str:
+    """`module:name` of the candidate: what its name stands for if that is it, or else where it is found; or an empty text."""
+    known = next((r.origin for r in registered() if r.name == name), name if ":" in name else "")
+    try:
+        if known and load(name) is candidate:
+            return known
+    except ConformanceError:
+        pass
+    return _origin(candidate)
 
 
 def _origin(candidate: Any) -> str:

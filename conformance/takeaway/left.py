@@ -19,6 +19,7 @@ from conformance.result import Counterexample, Result
 from conformance.search.broken import Place, Run
 from conformance.search.example import Example
 from conformance.search.subject import Subject
+from conformance.takeaway.importing import origin
 from conformance.takeaway.patch import new_test, patch_of
 from conformance.takeaway.snippet import snippet
 
@@ -45,7 +46,7 @@ def leave(
     batches = _batches(result, golden)
     activations = {name: run.values for name, run in found.runs.items()} if found else {}
     about = {
-        "implementation": case.implementation,
+        "implementation": (found.origin if found else "") or case.implementation,
         "golden": network,
         "device": case.device,
         "dtype": case.dtype,
@@ -58,7 +59,7 @@ def leave(
     save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, path, {"replay": json.dumps(about)})
     if found:
         path.with_suffix(".py").write_text(found.script, "utf-8")
-        patch = patch_of(test, case, found.example, Path.cwd()) if test else new_test(case, found.example)
+        patch = patch_of(test, case, found.example, Path.cwd()) if test else new_test(case, network, found.example)
         if patch:
             path.with_suffix(".patch").write_text(patch, "utf-8")
     return path
@@ -79,7 +80,9 @@ def taken_away(result: Result, golden: Golden, candidate: Any) -> Result:
     found = result.counterexample or (None if result.searched else _run_again(result, golden, candidate))
     if found is None:
         return result
-    found = replace(found, network=golden.origin or golden.name)
+    name = result.case.implementation
+    where = "" if Path(name).is_file() else origin(name, candidate)
+    found = replace(found, network=golden.origin or golden.name, origin=where)
     script = snippet(result.case, found.network, candidate, found, result.reason)
     return replace(result, counterexample=replace(found, script=script))
 
@@ -97,7 +100,7 @@ def _run_again(result: Result, golden: Golden, candidate: Any) -> Counterexample
             subject = Subject.prepared(candidate, golden.checkpoint, result.case.device, result.case.dtype)
             run = Run(batch, subject.run(batch))
         except (CandidateError, CandidateCrash):
-            return Counterexample(example, {"run-1": Run(batch, {})})
+            return Counterexample(example, {"run-1": Run(batch, {})}, crashes=result.outcome == "crash")
     # From what the check looked at alone, which may be a part of what there is.
     looked_at = {v.activation for v in result.verdicts if not v.hidden}
     found = screened(subject.network(batch), {n: v for n, v in run.values.items() if n in looked_at}, subject.dtype)

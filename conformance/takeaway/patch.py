@@ -10,14 +10,14 @@ from typing import Any
 from conformance.case import Case
 from conformance.search.example import Example
 
-IMPORT = "from conformance import example"
+IMPORT = "import conformance"
 
 
 def decorator(case: Case, found: Example) -> str:
-    """`@example(...)` in one line."""
+    """`@conformance.example(...)` in one line: under a name that nobody else has."""
     plain = found.plain()
     varied = "".join(f", {name}={value!r}" for name, value in plain["variation"].items())
-    return f"@example({case.check!r}, {plain['batch']!r}{varied})"
+    return f"@conformance.example({case.check!r}, {plain['batch']!r}{varied})"
 
 
 def patch_of(test: Callable[..., Any], case: Case, found: Example, root: Path) -> str:
@@ -25,18 +25,25 @@ def patch_of(test: Callable[..., Any], case: Case, found: Example, root: Path) -
     file = Path(inspect.getsourcefile(test) or "")
     if not file.is_file() or not file.resolve().is_relative_to(root.resolve()):
         return ""
-    before = file.read_text("utf-8").splitlines(keepends=True)
+    before = file.read_bytes().decode("utf-8").splitlines(keepends=True)  # line ends as they are
     start = inspect.getsourcelines(test)[1] - 1
-    after = [*before[:start], f"{decorator(case, found)}\n", *before[start:]]
-    if not _imports_example(before):
+    indent = before[start][: len(before[start]) - len(before[start].lstrip())]
+    after = [*before[:start], f"{indent}{decorator(case, found)}\n", *before[start:]]
+    if not _imports_it(before):
         after.insert(_first_import(before), f"{IMPORT}\n")
     name = file.resolve().relative_to(root.resolve()).as_posix()
-    return "".join(difflib.unified_diff(before, after, f"a/{name}", f"b/{name}"))
+    return _diff(before, after, f"a/{name}", f"b/{name}")
 
 
-def _imports_example(lines: list[str]) -> bool:
-    nodes = (n for n in ast.walk(ast.parse("".join(lines))) if isinstance(n, ast.ImportFrom) and n.module == "conformance")
-    return any(alias.name == "example" for node in nodes for alias in node.names)
+def _diff(before: list[str], after: list[str], old: str, new: str) -> str:
+    """As `git apply` reads it, which is told of a last line without an end."""
+    lines = difflib.unified_diff(before, after, old, new)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _imports_it(lines: list[str]) -> bool:
+    nodes = (n for n in ast.parse("".join(lines)).body if isinstance(n, ast.Import))
+    return any(alias.name == "conformance" and not alias.asname for node in nodes for alias in node.names)
 
 
 def _first_import(lines: list[str]) -> int:
@@ -47,17 +54,17 @@ def _first_import(lines: list[str]) -> int:
     return 0
 
 
-def new_test(case: Case, found: Example) -> str:
+def new_test(case: Case, network: str, found: Example) -> str:
     """A unified diff that adds a test with the example, for a candidate that has a name."""
     slug = "".join(c if c.isalnum() else "_" for c in f"{case.implementation}_{case.check}")
-    options = f"goldens=[{case.golden!r}], devices=[{case.device!r}], dtypes=[{case.dtype!r}], checks=[{case.check!r}]"
+    options = f"goldens=[{network!r}], devices=[{case.device!r}], dtypes=[{case.dtype!r}], checks=[{case.check!r}]"
     lines = [
-        "from conformance import example, parametrize_with_checks\n",
+        f"{IMPORT}\n",
         "\n",
         "\n",
-        f"@parametrize_with_checks([{case.implementation!r}], {options})\n",
+        f"@conformance.parametrize_with_checks([{case.implementation!r}], {options})\n",
         f"{decorator(case, found)}\n",
         f"def test_{slug}(check):\n",
         "    check()\n",
     ]
-    return "".join(difflib.unified_diff([], lines, "/dev/null", f"b/test_{slug}.py"))
+    return _diff([], lines, "/dev/null", f"b/test_{slug}.py")

@@ -24,9 +24,13 @@ def snippet(case: Case, network: str, candidate: Any, found: Counterexample, rea
         lines += _two_runs(runs, found)
     elif found.place:
         lines += _one_run(runs[0], found.place, found.allowed)
+    elif found.raises:
+        lines += ["try:", *(f"    {_called(run)}" for run in runs), "except Exception as error:", '    print("refused:", error)']
+        lines += ["else:", f"    raise SystemExit({reason!r})"]
     else:
         lines += [_called(run) for run in runs]
-        lines += [f"raise SystemExit({reason!r})"]
+        if not found.crashes:
+            lines += ["# What is wrong is seen by looking into it, which this script does not do.", f"raise SystemExit({reason!r})"]
     return "\n".join(lines) + "\n"
 
 
@@ -38,12 +42,14 @@ def _imports(case: Case, network: str, candidate: Any, found: Counterexample) ->
     loader = "load_directory" if network.startswith(PREFIX) else "load_golden"
     if "random.getstate" in found.watch:
         yield "import random"
+    yield "import sys"
     if network.startswith(PREFIX):
         yield "from pathlib import Path"
     if "np." in found.watch:
         yield "import numpy as np"
     if "torch." in found.watch or any(run.mask for run in found.runs.values()):
         yield "import torch"
+    yield 'sys.path.insert(0, "")  # what lies in the folder that this is run from'
     yield f"from conformance import Batch, {loader}"
     yield imported(case.implementation, candidate)
 

@@ -31,9 +31,10 @@ class Around(HuggingFace):
         before: Callable[["Around", TorchBatch], TorchBatch | None] | None = None,
         after: Callable[["Around", TorchBatch, str, Tensor], Tensor] | None = None,
         module: Callable[[Any], Any] | None = None,
+        at_call: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__("eager", "around")
-        self.before, self.after, self.changed, self.calls = before, after, module, 0
+        self.before, self.after, self.changed, self.at_call, self.calls = before, after, module, at_call, 0
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
         model: Any = self.module(checkpoint, device, dtype)
@@ -43,6 +44,8 @@ class Around(HuggingFace):
 
         def runner(batch: TorchBatch) -> Stream:
             self.calls += 1
+            if self.at_call:
+                self.at_call(model)
             given = (self.before(self, batch) if self.before else None) or batch
             for name, value in run(model, given):
                 yield name, self.after(self, batch, name, value) if self.after else value
@@ -153,8 +156,12 @@ def _cut(self: Any, batch: TorchBatch) -> TorchBatch:
     return TorchBatch(**{name: tensor[:, :32] for name, tensor in _tensors(batch).items()})
 
 
-def _counting(model: Any) -> None:
-    model.register_buffer("seen", torch.zeros(()))
+def refuse(self: Any, batch: TorchBatch) -> None:
+    raise RuntimeError("out of luck")
+
+
+def counting(model: Any, persistent: bool = True) -> None:
+    model.register_buffer("seen", torch.zeros(()), persistent=persistent)
 
     def count(module: Any, inputs: object, made: object) -> None:
         module.seen.add_(1.0)
@@ -256,7 +263,7 @@ BROKEN: dict[str, Any] = {
     "length-refused": Around(before=_cut),
     "inputs-untouched": Around(before=_invert),
     "settings-untouched": Around(before=_reseed),
-    "weights-untouched": Around(module=_counting),
+    "weights-untouched": Around(module=counting),
     "registered-tensors": replace(making_bert, build=_holding(torch.ones(1)), ignored=("*.table",)),
     "state-round-trip": Around(module=_kept_twice),
     "tied-weights": Around(module=_untied),

@@ -1,14 +1,18 @@
 """The laws: each catches its broken candidate, shrunk to the smallest, and lets a correct, unusual one through."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from conformance import load_golden
+from conformance import Checkpoint, golden_of, load_golden
 from conformance.batch import Batch
 from conformance.benchmarks.detection.bert import Candidate
+from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.benchmarks.laws.measure import CORRECT
 from conformance.checks.__main__ import table
 from conformance.checks.catalogue import CHECKS
@@ -22,7 +26,8 @@ from conformance.search.example import Example
 from conformance.search.hunt import Hunt, hunt
 from conformance.search.plan import Plan
 from conformance.search.subject import Subject
-from conformance.tests.lawless import BROKEN, PLANTED, UNUSUAL
+from conformance.tests.lawless import BROKEN, PLANTED, UNUSUAL, Around, counting, refuse
+from implementations.demystified import demystified
 from implementations.hugging_face import HuggingFace
 from implementations.making_bert import making_bert
 
@@ -175,3 +180,112 @@ def test_a_known_failure_is_strict_only_where_the_examples_are_the_same_each_tim
     for seed, outcome in ((0, "xpass"), (None, "pass")):
         result = run(CHECKS["repeated"], HuggingFace("eager"), "tiny", "cpu", "float32", 1, Plan(2, seed))
         assert expected(result, known).outcome == outcome
+
+
+def _set(change: Any) -> Any:
+    return Around(before=lambda self, batch: (change(), None)[1])
+
+
+FURTHER: dict[str, tuple[Any, str, str]] = {
+    "default dtype": (_set(lambda: torch.set_default_dtype(torch.float64)), "settings-untouched", "changes the default dtype"),
+    "gradient mode": (_set(lambda: torch.set_grad_enabled(False)), "settings-untouched", "changes gradient mode"),
+    "NumPy's errors": (_set(lambda: np.seterr(all="raise")), "settings-untouched", "changes NumPy's handling of errors"),
+    "eval() on the way": (Around(module=lambda m: m.train(), at_call=lambda m: m.eval()), "weights-untouched",
+                          "switches the training mode"),
+    "a buffer that is not saved": (Around(module=partial(counting, persistent=False)), "weights-untouched", "changes its own seen"),
+    "everything is refused": (Around(before=refuse), "ids-refused", "out of luck"),
+    "everything is refused, length": (Around(before=refuse), "length-refused", "out of luck"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_a_further_broken_candidate_is_caught(name: str) -> None:
+    candidate, check, words = FURTHER[name]
+    run(CHECKS["repeated"], candidate, "tiny", "cpu", "float32", 1, Plan(1))  # whatever was run before
+    result = run(CHECKS[check], candidate, "tiny", "cpu", "float32")
+    assert result.outcome in ("fail", "crash"), result.reason
+    assert words in result.reason
+    assert torch.get_default_dtype() == torch.float32
+    assert torch.is_grad_enabled()
+    assert np.geterr()["invalid"] == "warn"
+
+
+class WithoutGradients(HuggingFace):
+    """Turns gradients off when it is prepared, and hands over arrays."""
+
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
+        model = self.module(checkpoint, device, dtype)
+        torch.set_grad_enabled(False)
+        return lambda batch: {
+            name: value.numpy() for name, value in model(batch.input_ids, batch.attention_mask, batch.token_type_ids).items()
+        }
+
+
+class OneMemory(HuggingFace):
+    """Yields every activation in the same memory."""
+
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
+        runner = super().prepare(checkpoint, device, dtype)
+
+        def run(batch: Any) -> Any:
+            memory = torch.empty(10**5)
+            for name, value in runner(batch):
+                memory[: value.numel()] = value.flatten()
+                yield name, memory[: value.numel()].view(value.shape)
+
+        return run
+
+
+class FewerWithoutMask(HuggingFace):
+    """Shows no probabilities where there is no mask."""
+
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
+        runner = super().prepare(checkpoint, device, dtype)
+        return lambda batch: ((n, v) for n, v in runner(batch) if batch.attention_mask is not None or not n.endswith("probs"))
+
+
+@pytest.mark.parametrize(
+    ("candidate", "checks"),
+    [
+        (WithoutGradients("eager"), ["repeated", "batching", "called-again"]),
+        (OneMemory("eager"), ["generated-batches", "repeated"]),
+        (FewerWithoutMask("eager"), ["mask-omitted", "padding-length"]),
+        (Around(module=lambda model: model.register_buffer("cache", torch.tensor(torch.nan))), ["weights-untouched"]),
+        (Around(at_call=lambda model: setattr(model, "kept", torch.ones(1))), ["registered-tensors"]),
+    ],
+    ids=lambda p: type(p).__name__ if not isinstance(p, list) else p[0],
+)
+def test_a_further_correct_candidate_is_let_through(candidate: Any, checks: list[str]) -> None:
+    for name in checks:
+        result = run(CHECKS[name], candidate, "tiny", "cpu", "float32")
+        assert result.outcome == "pass", (name, result.reason)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_kink_raises_no_alarm(dtype: str) -> None:
+    """A ReLU whose input rounds to the other side of 0."""
+    tiny = load_golden("tiny")
+    checkpoint = Checkpoint(tiny.checkpoint.architecture.with_(hidden_act="relu"), tiny.checkpoint.weights)
+    golden = golden_of("relu", checkpoint, tiny.batches)
+    for seed in (0, 1, 3):
+        for law in ("padding-length", "batching"):
+            result = run(CHECKS[law], HuggingFace("sdpa"), golden, "cpu", dtype, 1, Plan(20, seed))
+            assert result.outcome == "pass", result.reason
+
+
+def test_what_is_not_exposed_or_has_no_table_is_a_skip_with_its_reason() -> None:
+    logits = VARIANTS["logits only"]
+    result = run(CHECKS["moments"], logits, "tiny", "cpu", "float32")
+    assert (result.outcome, result.declared) == ("skip", False)
+    assert "is exposed, so there is no mean or variance to be seen" in result.reason
+    result = run(CHECKS["length-refused"], demystified, "sinusoidal", "cpu", "float32")
+    assert (result.outcome, result.declared) == ("skip", False)
+
+
+def test_an_example_is_for_the_goldens_that_it_fits_and_lacks_nothing() -> None:
+    beyond = Example(Batch.of({"input_ids": [[80]]}), {"tokens": 1, "id": 80})
+    assert run(CHECKS["padding-length"], demystified, "sinusoidal", "cpu", "float32", known=[beyond]).outcome == "pass"
+    short = Example(Batch.of({"input_ids": [[8]]}))
+    result = run(CHECKS["padding-length"], HuggingFace("eager"), "tiny", "cpu", "float32", known=[short])
+    assert (result.outcome, result.exit_code) == ("error", 2)
+    assert "lacks the variation 'tokens'" in result.reason

@@ -52,7 +52,12 @@ def _left(folder: Path, suffix: str) -> Path:
 def test_the_script_shows_the_failure_without_the_suite(name: str, left: Path) -> None:
     script = _left(left / name, ".py").read_text("utf-8")
     imports = [line for line in script.splitlines() if line.startswith(("import ", "from ")) and HERE not in line]
-    allowed = ("import torch", "from conformance import Batch, load_golden", "from conformance.laws.vocabulary import VOCABULARY")
+    allowed = (
+        "import sys",
+        "import torch",
+        "from conformance import Batch, load_golden",
+        "from conformance.laws.vocabulary import VOCABULARY",
+    )
     assert set(imports) <= set(allowed)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=Path.cwd())
     assert done.returncode == 1, done.stderr
@@ -100,7 +105,7 @@ def _pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 def test_the_patch_of_a_command_is_a_test_that_fails(left: Path, tmp_path: Path) -> None:
     subprocess.run(["git", "apply", str(_left(left / "leaking", ".patch"))], cwd=tmp_path, check=True)
     (test,) = tmp_path.glob("test_*.py")
-    assert "@example('padding-length', {'input_ids': [[0]]}, tokens=1, id=0)" in test.read_text("utf-8")
+    assert "@conformance.example('padding-length', {'input_ids': [[0]]}, tokens=1, id=0)" in test.read_text("utf-8")
     done = _pytest(tmp_path, "--bert-examples", "1")
     assert "1 failed" in done.stdout
     assert "in the other run" in done.stdout
@@ -127,8 +132,8 @@ def test_the_patch_of_a_test_puts_the_example_into_it(tmp_path: Path) -> None:
     assert "1 failed" in _pytest(tmp_path, "--bert-out", "out").stdout
     subprocess.run(["git", "apply", str(_left(tmp_path / "out", ".patch"))], cwd=tmp_path, check=True)
     patched = file.read_text("utf-8")
-    assert "from conformance import example\nimport pytest" in patched
-    assert "@example('padding-length', {'input_ids': [[0]]}, tokens=1, id=0)\n@parametrize_with_checks" in patched
+    assert "import conformance\nimport pytest" in patched
+    assert "@conformance.example('padding-length', {'input_ids': [[0]]}, tokens=1, id=0)\n@parametrize_with_checks" in patched
     # The example is tried first, as it is, and alone is enough.
     done = _pytest(tmp_path, "--bert-examples", "1", "--bert-out", "again")
     assert "1 failed" in done.stdout
