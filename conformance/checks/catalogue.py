@@ -90,7 +90,7 @@ CHECKS: Mapping[str, Check] = {
         _law(
             "mask-dtype",
             "a mask of bool, uint8, int32 or float32 is refused, or means the same",
-            "`1 - mask` in unsigned integers; a float mask that is added to the scores",
+            "a float mask that is added to the scores",
             "inputs:mask_dtype",
         ),
         _law("repeated", "two runs are the same, bit for bit", "a kernel that races; noise", "repetition:repeated"),
