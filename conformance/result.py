@@ -43,6 +43,7 @@ class Counterexample:
         watch, lines: what changes while it runs, and lines that show it otherwise, as in `LawBroken`.
         raises: whether the last run was to raise, and did not.
         crashes: whether the last run raised, and was not to.
+        claim: what is to be true of the runner by itself, as in `LawBroken`.
         origin: `module:name` of the candidate, where it is had under that and not under its own name.
         network: the golden whose weights it is of, or `checkpoint:DIR`.
         script: Python that shows it, with nothing of the checks.
@@ -56,6 +57,7 @@ class Counterexample:
     lines: tuple[str, ...] = ()
     raises: bool = False
     crashes: bool = False
+    claim: str = ""
     network: str = ""
     origin: str = ""
     script: str = ""

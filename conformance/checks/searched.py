@@ -90,7 +90,8 @@ def _counterexample(found: Hunt) -> Counterexample | None:
     if isinstance(found.failure, LawBroken):
         broken = found.failure
         runs = {f"run-{i}": run for i, run in enumerate(broken.runs, 1)}
-        return Counterexample(found.example, runs, broken.place, broken.allowed, broken.watch, broken.script, broken.raises)
+        shown = (broken.place, broken.allowed, broken.watch, broken.script)
+        return Counterexample(found.example, runs, *shown, raises=broken.raises, claim=broken.claim)
     batch = found.failure.batch  # the one on which it happened, which the law may have made of the example's
     runs = {"run-1": Run(batch, {})} if batch else {}
     return Counterexample(found.example, runs, crashes=isinstance(found.failure, CandidateCrash))

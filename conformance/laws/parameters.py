@@ -49,7 +49,9 @@ def _all_are_registered(subject: Subject, example: Example) -> float:
     ]
     if found:
         told = f"{', '.join(found)}: neither parameter nor buffer, so not in the state dict, and left behind by `to`"
-        raise LawBroken(f"{told}; register_buffer() makes it one (persistent=False where it can be computed again)")
+        told = f"{told}; register_buffer() makes it one (persistent=False where it can be computed again)"
+        held = "vars(runner.module.get_submodule(name.rpartition('.')[0]))"
+        raise LawBroken(told, claim=f"not any(name.rpartition('.')[2] in {held} for name in {found!r})")
     return 0.0
 
 
@@ -112,7 +114,11 @@ def _copies(subject: Subject) -> dict[str, Any]:
 def _are_one(subject: Subject, example: Example) -> float:
     copies = _copies(subject)
     if len({p.untyped_storage().data_ptr() for p in copies.values()}) > 1:
-        raise LawBroken(f"{' and '.join(copies)} are equal and not tied: training would part them; make them one Parameter")
+        named = "dict(runner.module.named_parameters(remove_duplicate=False))"
+        raise LawBroken(
+            f"{' and '.join(copies)} are equal and not tied: training would part them; make them one Parameter",
+            claim=f"len({{{named}[name].data_ptr() for name in {list(copies)!r}}}) == 1",
+        )
     return 0.0
 
 

@@ -88,7 +88,10 @@ def _whatever_the_seed(subject: Subject, example: Example) -> float:
 
     training = [name or "the module itself" for name, part in _modules(subject) if part.training]
     if training:
-        raise LawBroken(f"in training mode: {', '.join(training[:3])} ({len(training)} modules in all); eval() was not called")
+        raise LawBroken(
+            f"in training mode: {', '.join(training[:3])} ({len(training)} modules in all); eval() was not called",
+            claim="not any(part.training for part in runner.module.modules())",
+        )
     runs = []
     with _one_thread(), torch.random.fork_rng():
         for seed in example.variation["seeds"]:

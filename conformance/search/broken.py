@@ -47,6 +47,7 @@ class LawBroken(Exception):
         place: where.
         runs: what was run, in that order; a place is one of the first and the last.
         watch: what is not to change while the first is run, as a Python expression of `runner`, `batch`, `torch` and `np`.
+        claim: what is to be true of `runner` by itself, as a Python expression, where it is no matter of a run.
         raises: whether the last run was to raise, and did not.
         script: lines of Python that show it, of `candidate`, where it is no matter of runs.
     """
@@ -60,11 +61,12 @@ class LawBroken(Exception):
         watch: str = "",
         script: tuple[str, ...] = (),
         raises: bool = False,
+        claim: str = "",
     ) -> None:
         """Hold what is known."""
         super().__init__(reason)
         self.reason, self.runs, self.place, self.excess = reason, runs, place, excess
-        self.watch, self.script, self.raises = watch, script, raises
+        self.watch, self.script, self.raises, self.claim = watch, script, raises, claim
 
     @property
     def allowed(self) -> float:

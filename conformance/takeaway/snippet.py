@@ -24,6 +24,8 @@ def snippet(case: Case, network: str, candidate: Any, found: Counterexample, rea
         lines += _two_runs(runs, found)
     elif found.place:
         lines += _one_run(runs[0], found.place, found.allowed)
+    elif found.claim:
+        lines += [f"assert {found.claim}, {reason!r}"]
     elif found.raises:
         lines += ["try:", *(f"    {_called(run)}" for run in runs), "except Exception as error:", '    print("refused:", error)']
         lines += ["else:", f"    raise SystemExit({reason!r})"]
@@ -47,7 +49,7 @@ def _imports(case: Case, network: str, candidate: Any, found: Counterexample) ->
         yield "from pathlib import Path"
     if "np." in found.watch:
         yield "import numpy as np"
-    if "torch." in found.watch or any(run.mask for run in found.runs.values()):
+    if "torch." in found.watch + found.claim or any(run.mask for run in found.runs.values()):
         yield "import torch"
     yield 'sys.path.insert(0, "")  # what lies in the folder that this is run from'
     yield f"from conformance import Batch, {loader}"

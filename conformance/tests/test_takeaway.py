@@ -21,6 +21,9 @@ clipping = BROKEN["ids-refused"]
 mutating = BROKEN["inputs-untouched"]
 stale = BROKEN["called-again"]
 misreading = BROKEN["tokenization"]
+training = BROKEN["dropout-off"]
+untied = BROKEN["tied-weights"]
+unregistered = BROKEN["registered-tensors"]
 halved = Planted(epsilon(0))
 
 CASES = {
@@ -28,6 +31,9 @@ CASES = {
     "clipping": ("ids-refused", "is accepted, where it must be refused"),
     "mutating": ("inputs-untouched", "[[0, 1]"),
     "stale": ("called-again", "differ by"),
+    "training": ("dropout-off", "eval() was not called"),
+    "untied": ("tied-weights", "are equal and not tied"),
+    "unregistered": ("registered-tensors", "neither parameter nor buffer"),
     "misreading": ("tokenization", "AssertionError"),
     "halved": ("values", "expected"),
 }
