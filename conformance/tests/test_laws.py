@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis.database import InMemoryExampleDatabase
 
 from conformance import Checkpoint, golden_of, load_golden
 from conformance.batch import Batch
@@ -21,6 +22,7 @@ from conformance.checks.expected import expected
 from conformance.checks.known_failures import KnownFailure
 from conformance.laws.generated import generated
 from conformance.laws.padding import padding_length
+from conformance.search.broken import LawBroken
 from conformance.search.child import answers_in_a_child
 from conformance.search.example import Example
 from conformance.search.hunt import Hunt, hunt
@@ -289,3 +291,22 @@ def test_an_example_is_for_the_goldens_that_it_fits_and_lacks_nothing() -> None:
     result = run(CHECKS["padding-length"], HuggingFace("eager"), "tiny", "cpu", "float32", known=[short])
     assert (result.outcome, result.exit_code) == ("error", 2)
     assert "lacks the variation 'tokens'" in result.reason
+
+
+def test_what_failed_is_remembered_and_tried_first_and_kept_apart_from_other_hunts() -> None:
+    remembered = InMemoryExampleDatabase()
+
+    def holds(example: Example) -> float:
+        if (example.batch.input_ids == 95).any() and example.batch.size > 2:
+            raise LawBroken("95 among three")
+        return 0.0
+
+    def tried(key: str, examples: int) -> int | None:
+        found = Hunt()
+        architecture = load_golden("tiny").checkpoint.architecture
+        hunt(holds, padding_length.examples(architecture), Plan(examples, None, remembered), found, key=key)
+        return found.tried if found.failure else None
+
+    assert tried("one", 500) is not None
+    assert tried("one", 1) == 1
+    assert tried("another", 1) is None
