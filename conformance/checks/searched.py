@@ -67,7 +67,7 @@ def _hunted(law: Law, order: Order, found: Hunt, clock: Clock) -> Ending:
     hunt(partial(law.holds, subject), law.examples(architecture), plan, found, known, str(case))
     if found.failure is None:
         return Ending("pass")
-    size = "" if isinstance(found.failure, LawBroken) else baked(subject, order.golden.batches)
+    size = baked(subject, order.golden.batches)
     outcome: Outcome = "crash" if isinstance(found.failure, CandidateCrash) else "fail"
     return Ending(outcome, f"{size}{found.failure}{_how_often(found)}", 1)
 

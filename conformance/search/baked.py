@@ -13,7 +13,8 @@ def baked(subject: Subject, batches: Mapping[str, Batch]) -> str:
     if not _runs(subject, whole):
         return ""
     for what, size, cut in (("length", whole.length, _shorter), ("batch size", whole.size, _fewer)):
-        smaller = sorted({1, (size + 1) // 2, size - 1} - {0, size})
+        # Not 1 where there are others: what is of one length is broadcast over it, and runs, and is wrong.
+        smaller = sorted({2, (size + 1) // 2, size - 1} - {0, 1, size}) or [1] * (size > 1)
         if smaller and not any(_runs(subject, cut(whole, n)) for n in smaller):
             tried = ", ".join(map(str, smaller))
             return f"its {what} is baked in: it runs at {size}, and at no other that was tried ({tried}); "
