@@ -112,7 +112,7 @@ def diff(arguments: Namespace) -> int:
 def _tell_mistakes(side: "Trace", golden: "Golden") -> None:
     """One side of a difference against the oracle: a sentence a mistake, worst first."""
     from conformance.report.findings import findings, layers_of
-    from conformance.report.terminal import told
+    from conformance.report.words import told
     from conformance.traces.mistakes import judged
 
     records = judged(side, golden.checkpoint)

@@ -29,6 +29,7 @@ class Golden:
         batches: the inputs, by name; a candidate is prepared once and called with each.
         activations: true activations that are stored, by batch; the oracle computes what is not.
         origin: under which name `open_golden` finds its network, where that is another.
+        folder: where its tokenizer lies; None where it has none.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Golden:
     make_checkpoint: Callable[[], Checkpoint] = field(repr=False)
     activations: Mapping[str, Mapping[str, Array]] = field(default_factory=dict, repr=False)
     origin: str = ""
+    folder: Path | None = None
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
@@ -98,6 +100,7 @@ def load_golden(name: str, folder: Path | None = None) -> Golden:
         {batch: batches[batch] for batch in order},
         lambda: _verified(name, entry["weights_digest"]),
         activations,
+        folder=RECIPES[name].folder,
     )
 
 

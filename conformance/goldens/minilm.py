@@ -48,6 +48,14 @@ class Packaged:
         """The package."""
         return f"{DISTRIBUTION} (extra 'real')"
 
+    @property
+    def folder(self) -> Path | None:
+        """The package's; None where it is not installed."""
+        try:
+            return directory()
+        except DependencyMissingError:
+            return None
+
     def weights_digest(self) -> str:
         """Of the weights file."""
         with (directory() / "model.safetensors").open("rb") as file:

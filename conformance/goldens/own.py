@@ -48,7 +48,9 @@ def from_directory(folder: Path, texts: Sequence[str] = (), file: Path | None = 
         length = min(len(_MASKS[0]), checkpoint.architecture.max_position_embeddings)
         masks = drawn([mask[:length] for mask in _MASKS if "1" in mask[:length]])
         batches["generated"] = batch(SEED, checkpoint.architecture, masks)
-    return replace(golden_of(folder.resolve().name, checkpoint, batches), origin=f"{PREFIX}{folder.resolve()}")
+    return replace(
+        golden_of(folder.resolve().name, checkpoint, batches), origin=f"{PREFIX}{folder.resolve()}", folder=folder.resolve()
+    )
 
 
 def read_batches(file: Path) -> dict[str, Batch]:

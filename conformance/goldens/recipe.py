@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Protocol
 
 from conformance.architecture import Architecture
@@ -28,6 +29,10 @@ class Recipe(Protocol):
     @property
     def source(self) -> str:
         """Where the weights come from, for people."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Where its tokenizer lies; None where it has none."""
 
     def weights_digest(self) -> str:
         """SHA-256 of the weights."""
@@ -64,6 +69,11 @@ class Generated:
     def source(self) -> str:
         """The seed."""
         return f"seed {self.seed}"
+
+    @property
+    def folder(self) -> None:
+        """Its tokens are numbers alone."""
+        return None
 
     @cached_property
     def _checkpoint(self) -> Checkpoint:

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 from conformance.records import ActivationRecord, CheckRecord, Results
 from conformance.report.findings import findings, layers_of
-from conformance.report.terminal import place, smallest, told
+from conformance.report.words import place, smallest, told
 
 _CHILD = {"fail": "failure", "xpass": "failure", "crash": "error", "error": "error", "timeout": "error"}
 _CHILD |= {"skip": "skipped", "xfail": "skipped"}

@@ -5,7 +5,7 @@ import re
 from conformance.records import ActivationRecord, CheckRecord, Results
 from conformance.report.findings import UNNAMED, findings, layers_of
 from conformance.report.telling import footer
-from conformance.report.terminal import ORDER, exclusions, headline, place, searched, smallest, subject, told, verdict
+from conformance.report.words import ORDER, exclusions, headline, place, searched, smallest, subject, told, verdict
 
 
 def markdown(results: Results) -> str:

@@ -8,14 +8,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from conformance.faults import BY_NAME
-from conformance.judge.statistics import SEPARABLE_Z
-from conformance.records import ActivationRecord, CaseRecords, CheckRecord, CounterexampleRecord, Footer, Results, Sensitivity
-from conformance.report.findings import Finding, cause, evidence, findings, layers_of, sentence
+from conformance.records import ActivationRecord, CaseRecords, CheckRecord, Footer, Results
+from conformance.report.findings import findings, layers_of
 from conformance.report.telling import activation_records, check_record
+from conformance.report.words import ORDER, exclusions, headline, place, searched, smallest, subject, told, verdict
 from conformance.result import Result
 
-ORDER = ("error", "crash", "timeout", "fail", "xpass", "skip", "xfail", "pass")
 _STYLE = {"pass": "green", "xfail": "green", "skip": "yellow", "xpass": "yellow", "error": "bold magenta"}
 _WORST = 5  # lines of failing activations a candidate; the results file has them all
 
@@ -67,24 +65,6 @@ def text(result: Result) -> str:
     return console.file.getvalue().rstrip()  # type: ignore[attr-defined, no-any-return]  # it is a StringIO
 
 
-def headline(footer: Footer) -> str:
-    """`ran / declared`, and a count an outcome."""
-    counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(footer.outcomes.items()))
-    return f"ran {footer.ran} / {footer.declared} declared: {counts or 'nothing'}"
-
-
-def subject(check: CheckRecord) -> str:
-    """Who was checked, on what."""
-    what = "" if check.check == "values" else f", {check.check}"
-    return f"{check.implementation} on {check.golden}, {check.device}, {check.dtype}{what}"
-
-
-def verdict(check: CheckRecord) -> str:
-    """The outcome in words, with the coverage."""
-    verb = {"pass": "conforms", "fail": "does not conform", "skip": "skipped"}.get(check.outcome, check.outcome)
-    return f"{verb}, {check.judged} of {check.activations} activations" if check.activations else verb
-
-
 def _check(check: CheckRecord, activations: list[ActivationRecord], console: Console) -> None:
     console.print(Text(f"{subject(check)}: {verdict(check)}", _STYLE.get(check.outcome, "bold red")))
     if check.reason and check.outcome != "fail":
@@ -103,47 +83,6 @@ def _check(check: CheckRecord, activations: list[ActivationRecord], console: Con
         console.print(f"  median local error {check.median_rms:.2f} sigma, {check.seconds:.1f} s", highlight=False)
         for line in exclusions(check.excludes):
             console.print(Text(f"  {line}"))
-
-
-def searched(check: CheckRecord) -> str:
-    """How far a search that found nothing went."""
-    worst = f", the largest error {check.worst:.2g} of its limit" if check.worst else ""
-    return f"{check.tried} examples{worst}"
-
-
-def smallest(found: CounterexampleRecord) -> list[str]:
-    """The batch as rows of tokens, masked ones in brackets, and what was done with it."""
-    ids, mask, types = (found.batch.get(name) for name in ("input_ids", "attention_mask", "token_type_ids"))
-    assert ids is not None
-    varied = ", ".join(f"{name} {value}" for name, value in found.variation.items())
-    lines = [f"smallest: {len(ids)} × {len(ids[0])} tokens{f', with {varied}' if varied else ''}"]
-    for row in range(len(ids)):
-        shown = [f"{t}" if mask is None or mask[row][i] else f"[{t}]" for i, t in enumerate(ids[row])]
-        told = f"; token types {' '.join(map(str, types[row]))}" if types else ""
-        lines.append(f"  {' '.join(shown)}{'' if mask else '; no mask'}{told}")
-    return lines
-
-
-def exclusions(told: Sequence[Sensitivity]) -> list[str]:
-    """What the pass excludes, and what it cannot, a line each; the results file has every mistake by name."""
-    everywhere = sum(s.separable == s.places for s in told)
-    lines = [f"excludes {everywhere} of the {len(told)} mistakes that were looked for, at every place"] if told else []
-    some = [s for s in told if s.separable < s.places]
-    if some:
-        places = (f"{s.fault} ({s.places - s.separable} of {s.places}, z = {s.expected_z:.2g} at {s.weakest})" for s in some)
-        lines.append(f"not separable at some places (expected z below {SEPARABLE_Z:.0f}): {', '.join(places)}")
-    looked_for = {name for name, fault in BY_NAME.items() if not fault.late}
-    unseen = sorted(looked_for - {s.fault for s in told})
-    if unseen:
-        lines.append(f"would change nothing that was seen: {', '.join(unseen)}")
-    numbers = [
-        f"{s.fault} {s.right:.4g} ± {abs(s.smallest - s.right):.2g}"
-        for s in told
-        if s.smallest is not None and s.right is not None and s.separable
-    ]
-    if numbers:
-        lines.append(f"numbers that are right, each to what shows at its best place: {', '.join(numbers)}")
-    return lines
 
 
 def _failures(failed: list[ActivationRecord], activations: list[ActivationRecord], console: Console) -> None:
@@ -172,16 +111,6 @@ def _failures(failed: list[ActivationRecord], activations: list[ActivationRecord
             console.print(Padding(Text(line), (0, 0, 0, len(indent)), expand=False))
     if len(mistakes) > _WORST:
         console.print(f"  and {len(mistakes) - _WORST} more mistakes in the results file", highlight=False)
-
-
-def told(finding: Finding, layers: int) -> list[str]:
-    """The mistake in a sentence, then its evidence, its usual cause, or what can be said of it without a name."""
-    return [line for line in (sentence(finding, layers), evidence(finding), cause(finding), *finding.anatomy) if line]
-
-
-def place(a: ActivationRecord) -> str:
-    """The activation, and the batch where there are several."""
-    return f"{a.activation} [{a.batch}]" if a.batch else a.activation
 
 
 def _sigma(value: float | None) -> str:

@@ -1,0 +1,45 @@
+"""A page, or a part of one for a notebook, from a template: no neighbour files, no network, nothing unescaped.
+
+The page's own Content-Security-Policy lets nothing be fetched and no script run but the one whose digest it names, so that a name or a
+text that slipped through the escaping could still do nothing.
+"""
+
+import base64
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def page(template: str, title: str, **values: Any) -> str:
+    """A whole document; `template` is what stands in its `<main>`."""
+    script = _source("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    body = _render(template, values)
+    return _render("page.html", {"title": title, "style": _source("style.css"), "script": script, "digest": digest, "body": body})
+
+
+def fragment(template: str, **values: Any) -> str:
+    """What stands in the `<main>` of a page, with its style, for a page of somebody else's."""
+    return _render("fragment.html", {"style": _source("style.css"), "body": _render(template, values)})
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+
+
+def _source(name: str) -> Markup:
+    """A file of ours as it is."""
+    return Markup((_TEMPLATES / name).read_text("utf-8"))  # noqa: S704 -- ours
+
+
+def _render(template: str, values: dict[str, Any]) -> Markup:
+    return Markup(_environment().get_template(template).render(values))  # noqa: S704 -- escaped by the template

@@ -1,0 +1,46 @@
+"""Elements of SVG and HTML, written so that every text and every attribute is escaped. Colours are the page's classes."""
+
+from collections.abc import Iterable
+
+from markupsafe import Markup, escape
+
+Value = str | float | None
+
+
+def element(name: str, *children: str, **attributes: Value) -> Markup:
+    """`<name …>…</name>`; a trailing underscore of a Python name is dropped, other underscores are hyphens; None is left out."""
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(_plain(v))}"' for key, v in attributes.items() if v is not None
+    )
+    inner = "".join(escape(child) for child in children)
+    return Markup(f"<{name}{written}>{inner}</{name}>")  # noqa: S704 -- all of it is escaped
+
+
+def drawing(width: float, height: float, title: str, *children: str, **attributes: Value) -> Markup:
+    """An SVG that scales with its box; `title` is what it says to those who do not see it."""
+    return element(
+        "svg",
+        *children,
+        viewBox=f"0 0 {_plain(width)} {_plain(height)}",
+        width=width,
+        height=height,
+        role="img",
+        aria_label=title,
+        **attributes,
+    )
+
+
+def cells(places: Iterable[tuple[int, int]]) -> str:
+    """The path of unit squares at (column, row): neighbours in a row are one."""
+    runs: list[list[int]] = []
+    for column, row in sorted(places, key=lambda p: (p[1], p[0])):
+        if runs and runs[-1][1] == row and runs[-1][0] + runs[-1][2] == column:
+            runs[-1][2] += 1
+        else:
+            runs.append([column, row, 1])
+    return "".join(f"M{x} {y}h{n}v1h-{n}z" for x, y, n in runs)
+
+
+def _plain(value: str | float) -> str:
+    """Numbers to a hundredth: finer than a screen."""
+    return value if isinstance(value, str) else f"{value:.2f}".rstrip("0").rstrip(".")
