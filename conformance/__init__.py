@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from conformance.goldens.own import golden_of
     from conformance.result import Result
     from conformance.run import check
+    from conformance.traces.trace import Trace, trace
 
 # Where each public name lives; imported when first asked for, so that the command line answers without torch.
 _PUBLIC = {
@@ -37,6 +38,7 @@ _PUBLIC = {
     "checks.parametrize": ("parametrize_with_checks",),
     "result": ("Result",),
     "run": ("check",),
+    "traces.trace": ("Trace", "trace"),
     "candidates.running": ("Running",),
     "candidates.torch_implementation": ("Seen", "TorchImplementation"),
 }
@@ -59,6 +61,7 @@ __all__ = [
     "Tap",
     "TorchBatch",
     "TorchImplementation",
+    "Trace",
     "captured",
     "check",
     "example",
@@ -71,6 +74,7 @@ __all__ = [
     "per_head",
     "stacked",
     "tied",
+    "trace",
     "transposed",
 ]
 

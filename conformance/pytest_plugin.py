@@ -53,12 +53,12 @@ def _recording(config: pytest.Config, out: Path) -> "Recording":
     from conformance.recording import Recording, header_of
 
     worker = getattr(config, "workerinput", None)
-    name, shard = "results.jsonl", "1/1"
+    name, shard, run = "results.jsonl", "1/1", ""
     if worker:
         number = int(worker["workerid"].removeprefix("gw")) + 1
-        name, shard = f"results-{number}.jsonl", f"{number}/{worker['workercount']}"
+        name, shard, run = f"results-{number}.jsonl", f"{number}/{worker['workercount']}", worker["testrunuid"]
     device = (config.getoption("--bert-device") or ["cpu"])[0]
-    return Recording(out / name, header_of(device, dict.fromkeys(manifest()), plan(), shard))
+    return Recording(out / name, header_of(device, dict.fromkeys(manifest()), plan(), shard, run))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

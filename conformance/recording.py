@@ -16,9 +16,10 @@ from conformance.goldens.golden import Golden, stored_arrays
 from conformance.goldens.manifest import manifest
 from conformance.goldens.own import open_golden
 from conformance.judge.statistics import FALSE_ALARM
-from conformance.records import SCHEMA_VERSION, CaseRecords, GoldenRecord, Header, Results, Writer
+from conformance.records import SCHEMA_VERSION, CaseRecords, GoldenRecord, Header, Results
 from conformance.report.telling import footer, records_of
 from conformance.result import Result
+from conformance.results_file import Writer
 from conformance.search.plan import Plan
 from conformance.takeaway.left import clear, leave
 
@@ -50,7 +51,7 @@ class Recording:
     @property
     def results(self) -> Results:
         """What has been written."""
-        return Results(self._header, tuple(self._told), footer(case.check for case in self._told))
+        return Results((self._header,), tuple(self._told), footer(case.check for case in self._told))
 
     def add(
         self, result: Result, golden: Golden | None = None, require: Sequence[str] = (), test: Callable[..., Any] | None = None
@@ -74,8 +75,11 @@ class Recording:
             print(f"nothing was left behind of {result.case}: {error}", file=sys.stderr)
 
 
-def header_of(device: str, goldens: Mapping[str, Golden | None], plan: Plan, shard: str = "1/1") -> Header:
-    """Of a run on this machine; `goldens` maps a name to a golden of one's own, or to None for a stored one."""
+def header_of(device: str, goldens: Mapping[str, Golden | None], plan: Plan, shard: str = "1/1", run: str = "") -> Header:
+    """Of a run on this machine; `goldens` maps a name to a golden of one's own, or to None for a stored one.
+
+    `run` tells runs apart whose shards may lie side by side.
+    """
     import torch
 
     gpu = torch.cuda.get_device_name() if device.startswith("cuda") and torch.cuda.is_available() else None
@@ -100,6 +104,7 @@ def header_of(device: str, goldens: Mapping[str, Golden | None], plan: Plan, sha
         seed=plan.seed,
         examples=plan.examples,
         shard=shard,
+        run=run,
     )
 
 

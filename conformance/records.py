@@ -1,19 +1,14 @@
-"""The results file: JSON Lines, one header, a record a check and an activation, one footer. The truth of every report."""
+"""What is written down of a run: one header, a record a check and an activation, one footer. The truth of every report."""
 
-import os
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import msgspec
-
-from conformance.errors import UsageError
 
 SCHEMA_VERSION = 1
 
 Outcome = Literal["pass", "fail", "error", "crash", "timeout", "skip", "xfail", "xpass", "not_observed"]
+ORDER: tuple[Outcome, ...] = ("error", "crash", "timeout", "fail", "xpass", "not_observed", "skip", "xfail", "pass")  # worst first
 
 
 class _Record(msgspec.Struct, frozen=True, tag_field="kind", rename={"overall": "global"}):
@@ -30,7 +25,7 @@ class GoldenRecord(msgspec.Struct, frozen=True):
 
 
 class Header(_Record, frozen=True, tag="header"):
-    """What ran, where."""
+    """What ran, where; `shard` is which share of the run, and `run` is the same in all of its shares."""
 
     schema: int
     suite: str
@@ -47,6 +42,7 @@ class Header(_Record, frozen=True, tag="header"):
     seed: int | None = 0
     examples: int = 0
     shard: str = "1/1"
+    run: str = ""
 
 
 class ErrorRecord(msgspec.Struct, frozen=True):
@@ -69,6 +65,26 @@ class FaultRecord(msgspec.Struct, frozen=True):
     estimate: float | None
     deviation: float | None
     right: float | None = None
+
+
+class StripRecord(msgspec.Struct, frozen=True):
+    """Where along an axis of `size` an error sits: RMS of each slice, or of so many side by side; null where none is judged."""
+
+    axis: str
+    size: int
+    values: list[float | None]
+
+
+class SpreadRecord(msgspec.Struct, frozen=True):
+    """How an error is spread, in `sigma` or `ulp`: the histogram of `judge.spread`; of the worst, where it sits, axis by axis.
+
+    `tokens` has the RMS at each row and position.
+    """
+
+    unit: str
+    counts: list[int]
+    strips: list[StripRecord]
+    tokens: list[list[float | None]]
 
 
 class ActivationRecord(_Record, frozen=True, tag="activation"):
@@ -95,6 +111,7 @@ class ActivationRecord(_Record, frozen=True, tag="activation"):
     reason: str
     alternatives: list[list[FaultRecord]] = []
     anatomy: list[str] = []
+    spread: SpreadRecord | None = None
 
 
 class Sensitivity(msgspec.Struct, frozen=True):
@@ -117,8 +134,8 @@ class Sensitivity(msgspec.Struct, frozen=True):
 class CounterexampleRecord(msgspec.Struct, frozen=True):
     """The smallest example that fails: all that it takes to run it again. `network` is a golden, or `checkpoint:DIR`.
 
-    `runs` are the inputs that were run, in order; `script` shows the failure without this file; `origin` is `module:name` of the
-    candidate, where it is known.
+    `words` are the batch's tokens, where there is a tokenizer. `runs` are the inputs that were run, in order; `script` shows the
+    failure without this file; `origin` is `module:name` of the candidate, where it is known.
     """
 
     network: str
@@ -127,6 +144,7 @@ class CounterexampleRecord(msgspec.Struct, frozen=True):
     runs: list[dict[str, list[Any]]]
     script: str
     origin: str = ""
+    words: list[list[str]] | None = None
 
 
 class CheckRecord(_Record, frozen=True, tag="check"):
@@ -172,30 +190,6 @@ def json_schema() -> dict[str, Any]:
     return msgspec.json.schema(Record)
 
 
-class Writer:
-    """Writes a results file: flushed a record, fsynced a check, so that a crash loses nothing that was judged."""
-
-    def __init__(self, path: Path) -> None:
-        """Create the file and its folder."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("wb")
-
-    def __enter__(self) -> Self:
-        """The writer."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def write(self, record: Record) -> None:
-        """One line."""
-        self._file.write(msgspec.json.encode(record) + b"\n")
-        self._file.flush()
-        if isinstance(record, CheckRecord | Footer):
-            os.fsync(self._file.fileno())
-
-
 @dataclass(frozen=True)
 class CaseRecords:
     """A check, and the activations that were judged for it."""
@@ -205,31 +199,51 @@ class CaseRecords:
 
 
 @dataclass(frozen=True)
-class Results:
-    """A results file, read, or several as one.
+class Note:
+    """What is to be known of results beside the verdicts.
 
     Attributes:
-        footer: None where it is to be counted anew.
-        finished: whether each run came to its end.
-        shards: which shards of runs they are, as `K/N`.
+        kind: a `contradiction`, something `missing`, or what is `told twice` and counted once.
+        text: a sentence.
     """
 
-    header: Header | None
+    kind: Literal["contradiction", "missing", "told twice"]
+    text: str
+
+    @property
+    def grave(self) -> bool:
+        """Whether it keeps the results from being a success."""
+        return self.kind != "told twice"
+
+    def __str__(self) -> str:
+        """For reports."""
+        return f"{self.kind}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Results:
+    """One run, or several as one.
+
+    Attributes:
+        headers: of each, in the order in which they were given.
+        footer: None where it is to be counted anew.
+        notes: what is missing, what contradicts itself and what is told twice.
+    """
+
+    headers: tuple[Header, ...]
     cases: tuple[CaseRecords, ...]
     footer: Footer | None
-    finished: bool = True
-    shards: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
-    def missing(self) -> tuple[str, ...]:
-        """The shards that are spoken of and not there."""
-        counts = sorted({int(shard.partition("/")[2]) for shard in self.shards})
-        return tuple(shard for n in counts for k in range(1, n + 1) if (shard := f"{k}/{n}") not in self.shards)
+    def header(self) -> Header | None:
+        """The first."""
+        return self.headers[0] if self.headers else None
 
     @property
-    def complete(self) -> bool:
-        """Whether it is all there is."""
-        return self.finished and not self.missing
+    def sound(self) -> bool:
+        """Whether it is all there is, and agrees with itself."""
+        return not any(note.grave for note in self.notes)
 
     @property
     def checks(self) -> tuple[CheckRecord, ...]:
@@ -240,71 +254,3 @@ class Results:
     def activations(self) -> tuple[ActivationRecord, ...]:
         """Every activation."""
         return tuple(a for case in self.cases for a in case.activations)
-
-
-def merged(all_results: Sequence[Results]) -> Results:
-    """Several runs as one, the first one's header.
-
-    Raises:
-        UsageError: two ran on different versions of a golden.
-    """
-    headers = [r.header for r in all_results if r.header is not None]
-    goldens: dict[str, GoldenRecord] = {}
-    for header in headers:
-        for name, golden in header.goldens.items():
-            if goldens.setdefault(name, golden) != golden:
-                raise UsageError(f"the runs are on different versions of the golden {name}; run them again on one")
-    footer = all_results[0].footer if len(all_results) == 1 else None
-    cases = tuple(case for r in all_results for case in r.cases)
-    shards = tuple(shard for r in all_results for shard in r.shards)
-    return Results(headers[0] if headers else None, cases, footer, all(r.finished for r in all_results), shards)
-
-
-def read(path: Path) -> Results:
-    """The records of a results file, or of several put end to end; one that was cut short is read as far as it goes.
-
-    Raises:
-        UsageError: it cannot be opened, is no results file, or is of another schema version.
-    """
-    records: list[Record] = []
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
-    for number, line in enumerate(lines, 1):
-        if not line.endswith(b"\n"):
-            break  # the last line was being written
-        try:
-            records.append(msgspec.json.decode(line, type=Record))
-        except (msgspec.MsgspecError, UnicodeError) as error:
-            raise UsageError(f"{path}, line {number} is no record of schema {SCHEMA_VERSION}: {error}") from error
-    headers = [r for r in records if isinstance(r, Header)]
-    if any(header.schema != SCHEMA_VERSION for header in headers):
-        raise UsageError(f"{path} is of another schema, this is {SCHEMA_VERSION}: run the candidates again")
-    return merged(_runs(records)) if records else Results(None, (), None, finished=False)
-
-
-def _runs(records: Sequence[Record]) -> list[Results]:
-    """A run from header to footer each; activations stand before the check that they belong to."""
-    runs: list[Results] = []
-    header, cases, waiting = None, [], []  # type: Header | None, list[CaseRecords], list[ActivationRecord]
-    for record in records:
-        if isinstance(record, Header):
-            if header or cases or waiting:
-                runs.append(_run(header, cases, None))
-            header, cases, waiting = record, [], []
-        elif isinstance(record, ActivationRecord):
-            waiting.append(record)
-        elif isinstance(record, CheckRecord):
-            cases.append(CaseRecords(record, tuple(waiting)))
-            waiting = []
-        else:
-            runs.append(_run(header, cases, record))
-            header, cases, waiting = None, [], []
-    if header or cases or waiting:
-        runs.append(_run(header, cases, None))
-    return runs
-
-
-def _run(header: Header | None, cases: Sequence[CaseRecords], footer: Footer | None) -> Results:
-    return Results(header, tuple(cases), footer, footer is not None, (header.shard,) if header else ())

@@ -1,6 +1,6 @@
 """What came of a case."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -47,6 +47,7 @@ class Counterexample:
         origin: `module:name` of the candidate, where it is had under that and not under its own name.
         network: the golden whose weights it is of, or `checkpoint:DIR`.
         script: Python that shows it, with nothing of the checks.
+        words: the tokens of the example's batch, where there is a tokenizer.
     """
 
     example: Example
@@ -61,6 +62,7 @@ class Counterexample:
     network: str = ""
     origin: str = ""
     script: str = ""
+    words: Sequence[Sequence[str]] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,13 @@ class Result:
         names = {v.activation for v in self.verdicts if v.kind != UNKNOWN}
         hidden = {v.activation for v in self.verdicts if v.hidden}
         return len(names - hidden), len(names)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        from conformance.report.html.results import results_fragment  # of results only when they are shown
+        from conformance.report.telling import results_of
+
+        return results_fragment(results_of([self]))
 
     @property
     def median_rms(self) -> float | None:

@@ -1,7 +1,7 @@
 """Running a candidate on a golden: prepare it once, call it with each batch, judge what it yields. Effects end here."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -24,8 +24,10 @@ from conformance.numerics.formats import format_named
 from conformance.oracle import Network
 from conformance.result import Result
 from conformance.telling_apart import told_apart
+from conformance.watching import part, tell
 
-Judged = list[tuple[Verdict, tuple[Local, ...]]]
+_Verdict = tuple[Verdict, tuple[Local, ...]]
+Judged = list[_Verdict]
 
 
 def check(
@@ -73,11 +75,12 @@ def _run(
     judged: Judged = []
     endings = {}
     try:
-        for name, batch in golden.batches.items():
+        for number, (name, batch) in enumerate(golden.batches.items()):
             network = Network(checkpoint.architecture, weights, batch)
             judge = Judge(network, case.dtype, case.device, runs * len(golden.batches), golden.activations.get(name))
             label = name if len(golden.batches) > 1 else ""
-            endings[name] = attempt(partial(_batch, label, batch, judge, runner, case, require, judged))
+            with part(number, len(golden.batches)):
+                endings[name] = attempt(partial(_batch, label, batch, judge, runner, case, require, judged))
     finally:
         verdicts += settle(judged)
     if all(ending.outcome == "pass" for ending in endings.values()):
@@ -96,7 +99,7 @@ def _batch(label: str, batch: Batch, judge: Judge, runner: Runner, case: Case, r
     """One call of the runner, judged as it yields."""
     before = len(judged)
     output = by_candidate(lambda: runner(batch.on(case.device)))
-    for verdict, locals_ in judge.judge(_stream(output, judge.order)):
+    for verdict, locals_ in _told(judge.judge(_stream(output, judge.order)), judge.order):
         judged.append((replace(verdict, batch=label), locals_))
     hidden = [v.activation for v, _ in judged[before:] if v.hidden]
     idle = [p for p in require if not any(fnmatchcase(n, p) for n in judge.order)]
@@ -138,6 +141,17 @@ def _baked(endings: Mapping[str, Ending], batches: Mapping[str, Batch]) -> str:
         if len(sizes) == 1 and not sizes & {batch.input_ids.shape[axis] for batch in others}:
             return f"its {what} is baked in: it runs at {sizes.pop()}, and at no other that was tried; "
     return ""
+
+
+def _told(verdicts: Iterable[_Verdict], order: Mapping[str, int]) -> Iterator[_Verdict]:
+    """The verdicts as they come; whoever watches hears which activation is judged next."""
+    names = list(order)
+    tell(names[0], 0.0)
+    for verdict, locals_ in verdicts:
+        done = order.get(verdict.activation, -1) + 1
+        if 0 < done < len(names):
+            tell(names[done], done / len(names))
+        yield verdict, locals_
 
 
 def _stream(output: Any, order: Mapping[str, int]) -> Iterator[tuple[str, Any]]:

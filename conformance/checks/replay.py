@@ -15,8 +15,9 @@ from conformance.checks.check import run
 from conformance.errors import UsageError
 from conformance.goldens.golden import Golden, nested
 from conformance.goldens.own import golden_of, open_golden
-from conformance.records import CheckRecord, read
+from conformance.records import CheckRecord
 from conformance.result import Result
+from conformance.results_file import read
 from conformance.search.example import Example
 from conformance.search.plan import Plan
 

@@ -72,16 +72,45 @@ def _parser() -> argparse.ArgumentParser:
     _add_subject(diff)
     report = command("report", "one report from one or many results files", formats=(*FORMATS, "junit"))
     report.add_argument("results", nargs="+", type=Path)
-    report.add_argument("-o", "--output", type=Path, metavar="FILE", help="write it there; .md, .xml or .json decides the format")
-    trace = command("trace", "every activation that one candidate makes of an input: shape, statistics, equation")
-    trace.add_argument("implementation", metavar="NAME", help="an implementation, or golden:NAME for the true values of all")
-    trace.add_argument("-o", "--output", type=Path, metavar="FILE", help="save the activations there (safetensors)")
-    _add_subject(trace)
+    report.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write it there, in the format that the suffix says: .txt, .md, .xml, .json or .html; may be given several times",
+    )
+    trace = command("trace", "how an input flows through a network: tokens, and every activation's shape, equation and statistics")
+    _add_trace(trace)
     _add_diagnose(command("diagnose", "which faults explain the final outputs of a closed system, given its checkpoint"))
     again = command("replay", "run again what a failure left behind, or every failure of a results file")
     again.add_argument("file", type=Path)
     _add_golden(parts.add_parser("golden", help="verify or make goldens, or show their power"))
     return parser
+
+
+def _trace(arguments: argparse.Namespace) -> int:
+    from conformance.cli.trace import run
+
+    return run(arguments)
+
+
+def _add_trace(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command=_trace)
+    parser.add_argument("implementation", metavar="NAME", help="an implementation, golden:NAME (the true values), or a saved trace")
+    parser.add_argument("other", metavar="NAME2", nargs="?", help="another one, to be shown beside it")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write it there, too, as the suffix says: .html (with the drawings), .md, .json, .txt, or .safetensors for the "
+        "activations, which `diff` and `trace` read; may be given several times",
+    )
+    _add_subject(parser)
 
 
 def _diagnose(arguments: argparse.Namespace) -> int:
@@ -117,9 +146,12 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_subject(parser: argparse.ArgumentParser) -> None:
-    """One golden, or a checkpoint with inputs of one's own."""
-    parser.add_argument("--golden", default="tiny", metavar="NAME", help="golden to run on (default: tiny)")
-    _add_own(parser)
+    """One golden or checkpoint, on its own inputs or on the user's."""
+    parser.add_argument("--golden", metavar="NAME", help="golden to run on (default: tiny, and minilm for texts)")
+    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="a local Hugging Face BERT, instead of a golden")
+    parser.add_argument("--text", action="append", metavar="TEXT", help="an input, read by the network's tokenizer")
+    parser.add_argument("--batch", type=Path, metavar="FILE", help="inputs; JSON or safetensors")
+    parser.add_argument("--device", default="cpu", help="torch device (default: cpu)")
     parser.add_argument("--dtype", default="float32", help="float64, float32, bfloat16 or float16 (default: float32)")
 
 

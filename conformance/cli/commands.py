@@ -77,13 +77,11 @@ def diff(arguments: Namespace) -> int:
     """`diff`: 0 where nothing begins to differ (nothing is worse or gone), else 1."""
     if all(side.endswith(".jsonl") for side in (arguments.a, arguments.b)):
         return _diff_results(arguments)
-    from conformance.goldens.own import open_golden
+    from conformance.cli.subject import subject, traced
     from conformance.traces.diff import compare
-    from conformance.traces.trace import read
 
-    saved = [read(Path(side)) for side in (arguments.a, arguments.b) if Path(side).is_file()]
-    golden = _own(arguments) or open_golden(saved[0].golden if saved else arguments.golden)
-    a, b = (_trace(side, golden, arguments) for side in (arguments.a, arguments.b))
+    golden = subject(arguments, (arguments.a, arguments.b))
+    a, b = (traced(side, golden, arguments) for side in (arguments.a, arguments.b))
     found = list(compare(a, b, golden.checkpoint))
     rows = [
         {
@@ -125,25 +123,9 @@ def _tell_mistakes(side: "Trace", golden: "Golden") -> None:
         print(f"\n{side.name}: " + "\n    ".join(told(finding, layers_of(records))))
 
 
-def _trace(side: str, golden: "Golden", arguments: Namespace) -> "Trace":
-    from conformance.ending import Unavailable, Unsupported
-    from conformance.traces.trace import read, record, true_trace
-
-    if Path(side).is_file():
-        return read(Path(side))
-    if side.startswith("golden:"):
-        if side.removeprefix("golden:") != golden.name:
-            raise UsageError(f"{side} is compared on its own inputs: add --golden {side.removeprefix('golden:')}")
-        return true_trace(golden)
-    try:
-        return record(side, golden, arguments.device, arguments.dtype)
-    except (Unsupported, Unavailable) as why:
-        raise UsageError(f"{side} cannot run on {golden.name}: {why}") from why
-
-
 def _diff_results(arguments: Namespace) -> int:
-    from conformance.records import read
     from conformance.report.changes import changes
+    from conformance.results_file import read
 
     found, notes = changes(read(Path(arguments.a)), read(Path(arguments.b)))
     for note in notes:
@@ -156,50 +138,22 @@ def _diff_results(arguments: Namespace) -> int:
 
 
 def report(arguments: Namespace) -> int:
-    """`report`: the exit code is that of all runs together."""
-    from conformance.records import merged, read
+    """`report`: the exit code is that of all runs together, and at least 1 where some is missing or contradicts itself."""
     from conformance.report.telling import footer
-    from conformance.report.views import TEXTS, show
+    from conformance.report.views import TEXTS, form_of, show
+    from conformance.results_file import read
 
-    results = merged([read(path) for path in arguments.results])
-    by_suffix = {".md": "markdown", ".xml": "junit", ".json": "json"}
-    if arguments.output:
-        how = by_suffix.get(arguments.output.suffix, arguments.format)
-        if how not in TEXTS:
-            raise UsageError(f"{arguments.output}: give it a suffix of {', '.join(by_suffix)}, or --format")
-        arguments.output.write_text(TEXTS[how](results), "utf-8")
-    else:
+    forms = {path: form_of(path, arguments.format) for path in arguments.output}
+    read_too = {path.resolve() for path in arguments.results} & {path.resolve() for path in forms}
+    if read_too:
+        raise UsageError(f"{read_too.pop()} is read; write the report to another file")
+    results = read(*arguments.results)
+    for path, form in forms.items():
+        path.write_text(TEXTS[form](results), "utf-8")
+    if not forms:
         show(results, arguments.format)
     code = footer(results.checks).exit_code
-    return code if results.complete else max(code, 1)
-
-
-def trace(arguments: Namespace) -> int:
-    """`trace`: a line an activation."""
-    from conformance.activations import table
-    from conformance.goldens.own import open_golden
-    from conformance.traces.trace import save
-
-    golden = _own(arguments) or open_golden(arguments.golden)
-    found = _trace(arguments.implementation, golden, arguments)
-    if arguments.output:
-        save(found, arguments.output)
-    equations = table(golden.checkpoint.architecture)
-    rows = [
-        {
-            "activation": name if len(found.batches) == 1 else f"{name} [{batch}]",
-            "shape": " × ".join(map(str, value.shape)) or "scalar",
-            "mean": f"{value.mean():.4g}",
-            "deviation": f"{value.std():.4g}",
-            "least": f"{value.min():.4g}",
-            "most": f"{value.max():.4g}",
-            "equation": equations[name].equation,
-        }
-        for batch, activations in found.activations.items()
-        for name, value in activations.items()
-    ]
-    _table(rows, arguments.format)
-    return 0 if rows else 1
+    return code if results.sound else max(code, 1)
 
 
 def replay(arguments: Namespace) -> int:

@@ -1,12 +1,10 @@
 """One run from the command line: cases, progress, the results file, the report, the exit code."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-
-from rich.console import Console
 
 from conformance.candidates.registry import load, registered
 from conformance.case import Case
@@ -15,6 +13,7 @@ from conformance.checks.check import Check, run
 from conformance.checks.expected import in_the_light_of_what_is_known
 from conformance.checks.known_failures import KnownFailure, matched
 from conformance.checks.published import CHECK, Published, check_published, published_of
+from conformance.cli.progress import progress
 from conformance.errors import ConformanceError, UnknownNameError, UsageError
 from conformance.goldens.golden import Golden
 from conformance.recording import Recording, header_of
@@ -55,14 +54,14 @@ def run_all(session: Session, out: Path, how: str) -> int:
     which, shards = session.shard
     cases = every[which - 1 :: shards]
     path = out / "results.jsonl"
-    header = header_of(session.device, session.goldens, session.plan, f"{which}/{shards}")
-    with Recording(path, header) as recording:
-        for number, case in enumerate(cases, 1):
-            own = session.goldens[case.golden]
-            with _progress(f"{number}/{len(cases)} {case}"):
+    header = header_of(session.device, session.goldens, session.plan, f"{which}/{shards}", _digest(every))
+    with Recording(path, header) as recording, progress(len(cases)) as underway:
+        for case in cases:
+            with underway.case(case):
                 result = _result(session, case, published.get(case.golden), len(every))
                 result = in_the_light_of_what_is_known(result, case.implementation, failures.get(case, ()))
-            recording.add(result, own, session.require)
+                recording.add(result, session.goldens[case.golden], session.require)
+            underway.came_of_it(result.outcome)
     results = recording.results
     show(results, how)
     if how == "pretty":
@@ -71,8 +70,13 @@ def run_all(session: Session, out: Path, how: str) -> int:
     return results.footer.exit_code
 
 
+def _digest(cases: Sequence[Case]) -> str:
+    """By which shards that were run apart know each other: of what all of them together are to run."""
+    return hashlib.sha256("\n".join(map(str, cases)).encode()).hexdigest()
+
+
 def _cases(session: Session, published: Mapping[str, Published | None]) -> list[Case]:
-    """Every check that is asked for, of every candidate on every golden in every dtype; candidate by candidate within a golden."""
+    """Every check that is asked for, once, of every candidate on every golden in every dtype: candidate by candidate on a golden."""
     names = session.implementations or [r.name for r in registered()]
     checks = _checks(session.checks)
     found = []
@@ -85,7 +89,7 @@ def _cases(session: Session, published: Mapping[str, Published | None]) -> list[
                 asked.append("outputs")
             asked += [CHECK] if published.get(golden) else []
             found += [Case(name, golden, session.device, dtype, check) for dtype in session.dtypes for check in asked]
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _checks(patterns: Sequence[str]) -> list[Check]:
@@ -109,17 +113,6 @@ def _has_an_unobserved_self(implementation: str) -> bool:
         return hasattr(load(implementation), "unobserved")
     except ConformanceError:  # told when it is run
         return False
-
-
-@contextmanager
-def _progress(text: str) -> Iterator[None]:
-    """A line that tells what runs, on a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    with console.status(text):
-        yield
 
 
 def shard_of(text: str) -> tuple[int, int]:

@@ -39,11 +39,7 @@ def golden_of(name: str, checkpoint: Checkpoint, batches: Mapping[str, Batch]) -
 def from_directory(folder: Path, texts: Sequence[str] = (), file: Path | None = None) -> Golden:
     """A local Hugging Face BERT directory on the texts given, the batches in `file`, or, without either, a generated batch."""
     checkpoint = load_directory(folder)
-    batches: dict[str, Batch] = {}
-    if texts:
-        batches["text"] = tokenized(folder, [(text, None) for text in texts])
-    if file:
-        batches |= read_batches(file)
+    batches = _given(folder, texts, file)
     if not batches:
         length = min(len(_MASKS[0]), checkpoint.architecture.max_position_embeddings)
         masks = drawn([mask[:length] for mask in _MASKS if "1" in mask[:length]])
@@ -51,6 +47,29 @@ def from_directory(folder: Path, texts: Sequence[str] = (), file: Path | None = 
     return replace(
         golden_of(folder.resolve().name, checkpoint, batches), origin=f"{PREFIX}{folder.resolve()}", folder=folder.resolve()
     )
+
+
+def on_inputs(golden: Golden, texts: Sequence[str] = (), file: Path | None = None) -> Golden:
+    """The network of a golden on the texts given, which its tokenizer reads, and the batches in `file`, instead of its own inputs.
+
+    Raises:
+        DependencyMissingError: the network comes from a package that is not installed.
+        UsageError: there is no tokenizer for the texts, or an input does not fit the network.
+    """
+    checkpoint = golden.checkpoint  # first, for where the package is missing the tokenizer is, too
+    if texts and golden.folder is None:
+        raise UsageError(
+            f"golden {golden.name} has no tokenizer, so it takes no texts: take --golden minilm, a checkpoint of your own with "
+            "--checkpoint DIR, or token ids with --batch FILE"
+        )
+    fitting = golden_of(golden.name, checkpoint, _given(golden.folder, texts, file))
+    return replace(fitting, origin=golden.origin or golden.name, folder=golden.folder)
+
+
+def _given(folder: Path | None, texts: Sequence[str], file: Path | None) -> dict[str, Batch]:
+    """The texts as the batch `text`, read by the tokenizer in `folder`, and the batches in `file`."""
+    batches = {"text": tokenized(folder, [(text, None) for text in texts])} if folder and texts else {}
+    return batches | (read_batches(file) if file else {})
 
 
 def read_batches(file: Path) -> dict[str, Batch]:

@@ -1,8 +1,9 @@
 """What the judge concludes, as frozen values."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from conformance.judge.spread import Spread
 from conformance.judge.statistics import SEPARABLE_Z
 
 UNKNOWN = "unknown"  # the kind of an activation that is in no table
@@ -98,6 +99,7 @@ class Local:
         rms_threshold, max_threshold, filter_threshold: the largest that the statistics may be.
         filters: every fault that was looked for.
         explanations: where it fails, what accounts for it, best first.
+        spread: how the residual is spread, to be shown.
     """
 
     hypothesis: str
@@ -109,6 +111,7 @@ class Local:
     filter_threshold: float
     filters: tuple[Filtered, ...] = ()
     explanations: tuple[Explanation, ...] = ()
+    spread: Spread | None = field(default=None, repr=False)
 
     @property
     def detected(self) -> tuple[Filtered, ...]:

@@ -7,12 +7,12 @@ import numpy as np
 
 from conformance.judge.makeup.case import Case
 from conformance.judge.selection import Mask
+from conformance.judge.spread import BY_HEAD
 from conformance.judge.words import listed
 from conformance.oracle import Step
 
 FEW = 3  # elements that are counted, where more are told as a share
 
-_BY_HEAD = (".query", ".key", ".value", ".context")  # ends of names of activations whose features are heads side by side
 _SIDES = ("keys before the query", "each query's own key", "keys after the query")
 
 
@@ -110,7 +110,7 @@ def _views(step: Step) -> Iterator[_View]:
     row, shape = step.site.activation, step.value.shape
     for number, axis in enumerate(row.axes):
         yield _axis_view("batch row" if axis == "batch" else axis, number, len(shape))
-    if row.axes and row.axes[-1] == "feature" and row.name.endswith(_BY_HEAD) and ".attention.self." in row.name:
+    if row.axes and row.axes[-1] == "feature" and row.name.endswith(BY_HEAD) and ".attention.self." in row.name:
         heads = step.site.architecture.num_attention_heads
         yield from _head_views(heads, shape[-1] // heads)
     if "query" in row.axes and shape[-1] > 1:

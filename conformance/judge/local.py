@@ -16,6 +16,7 @@ from conformance.judge.filters import matched
 from conformance.judge.noise import Noise, of_exact, of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.selection import Mask, explained_elements, independent_rows
+from conformance.judge.spread import spread
 from conformance.judge.statistics import max_threshold, projection_threshold, rms_threshold, share
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Format
@@ -74,15 +75,19 @@ def _under(
         return of_segment(faulty, hypothesis, explained)
 
     filters = [(d, f) for d in near if (f := matched(d, made, noise, limits.filter, limits.max))]
+    residual = made - segment.value
+    error, detected = _local_error(residual, noise), any(f.detected for _, f in filters)
+    row, heads = network.table[segment.name], network.architecture.num_attention_heads
     local = Local(
         str(hypothesis),
         hypothesis.arithmetic.rounding,
-        _local_error(made - segment.value, noise),
-        _surprise(made - segment.value, noise) * rows,
+        error,
+        _surprise(residual, noise) * rows,
         limits.rms,
         limits.max,
         limits.filter,
         tuple(f for _, f in filters),
+        spread=spread(row, _scaled(residual, noise), judged, "sigma", heads, fails=detected or not limits.allow(error)),
     )
     return local, Question(
         segment,
@@ -125,6 +130,9 @@ def exactly(network: Network, segment: Segment, made: Array, judged: Mask, stora
     local = Local("exact", "exact", error, 0.0, 0.0, 0.0, threshold, tuple(f for f in filters if f))
     if local.passes:
         return local
+    row, heads = network.table[segment.name], network.architecture.num_attention_heads
+    ulps = (made - segment.value) / storage.ulp(segment.value)
+    local = replace(local, spread=spread(row, ulps, judged, "ulp", heads, fails=True))
     question = Question(
         segment,
         made,
@@ -152,6 +160,11 @@ def _surprise(residual: Array, noise: Noise) -> float:
     """Mean over the judged elements of e²/2 + ln σ."""
     beyond = np.maximum(np.abs(residual) - noise.bound, 0.0) / noise.sigma
     return float((beyond**2 / 2.0 + np.log(noise.sigma))[noise.judged].mean())
+
+
+def _scaled(residual: Array, noise: Noise) -> Array:
+    """In sigma with its sign, once the deterministic bound is taken off."""
+    return np.asarray(np.copysign(np.maximum(np.abs(residual) - noise.bound, 0.0) / noise.sigma, residual))
 
 
 def _local_error(residual: Array, noise: Noise) -> Error:

@@ -1,67 +1,258 @@
-"""What changed between two results files: `worse`, `better`, `new`, `gone`. A pure function of the records."""
+"""What changed between two runs: verdicts, errors in sigma and mistakes, case by case. A pure function of their records."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from conformance.records import ActivationRecord, Results
+from conformance.case import Case
+from conformance.merging import case_of
+from conformance.records import ORDER, ActivationRecord, CaseRecords, CheckRecord, Outcome, Results
+from conformance.report.findings import Finding, layers_of
+from conformance.report.mistakes_changed import struck_anew
+from conformance.report.scale_changed import scale_changed
+
+Kind = Literal["worse", "gone", "new", "better", "changed"]
+KINDS: tuple[Kind, ...] = ("worse", "gone", "new", "better", "changed")  # worst first
+GRAVE = frozenset[Kind]({"worse", "gone"})
+
+# What of a run's header may explain a change.
+_ENVIRONMENT = (
+    "suite",
+    "python",
+    "torch",
+    "transformers",
+    "platform",
+    "processor",
+    "gpu",
+    "threads",
+    "false_alarm",
+    "seed",
+    "examples",
+)
 
 
 @dataclass(frozen=True)
-class Change:
-    """How one activation's verdict changed: `worse`, `better`, `new` or `gone`."""
+class ActivationChange:
+    """One activation on one batch; `before` or `after` is None where it is not observed.
 
-    kind: str
+    `changed`: it passes both times, and its sigma changed (`scale_changed`).
+    """
+
+    kind: Kind
+    before: ActivationRecord | None
+    after: ActivationRecord | None
+
+    @property
+    def record(self) -> ActivationRecord:
+        """The later of what is known."""
+        known = self.after or self.before
+        assert known is not None
+        return known
+
+
+@dataclass(frozen=True)
+class CaseChange:
+    """One check of one candidate on one golden.
+
+    Attributes:
+        kind: of the check's own outcome; `new` or `gone` where the other run has no such check; None where it is as it was.
+        before, after: the check's records.
+        activations: those that changed, worst first, of equals in the order of computation; none where the check is new or gone.
+        appeared, vanished: the mistakes that are found now and were not, and the other way round, each at those of its places
+            alone at which that is so.
+        layers: how many layers the network has.
+        compared: how many activations, a batch each, were observed both times.
+        moved: how many of these are another number than before, and yet no change: they moved within their noise.
+    """
+
+    kind: Kind | None
+    before: CheckRecord | None
+    after: CheckRecord | None
+    activations: tuple[ActivationChange, ...] = ()
+    appeared: tuple[Finding, ...] = ()
+    vanished: tuple[Finding, ...] = ()
+    layers: int = 0
+    compared: int = 0
+    moved: int = 0
+
+    @property
+    def record(self) -> CheckRecord:
+        """The later of what is known."""
+        known = self.after or self.before
+        assert known is not None
+        return known
+
+    @property
+    def case(self) -> Case:
+        """What it is a change of, under the later name."""
+        return case_of(self.record)
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether both runs have it."""
+        return self.before is not None and self.after is not None
+
+    @property
+    def kinds(self) -> frozenset[Kind]:
+        """Every kind of change in it; a mistake that appeared is `worse`, one that vanished `better`."""
+        found: set[Kind] = {c.kind for c in self.activations}
+        found |= {self.kind} if self.kind else set()
+        if self.is_compared:
+            found |= {"worse"} if self.appeared else set()
+            found |= {"better"} if self.vanished else set()
+        return frozenset(found)
+
+    @property
+    def gravity(self) -> int:
+        """Smaller is worse."""
+        return min((KINDS.index(kind) for kind in self.kinds), default=len(KINDS))
+
+
+@dataclass(frozen=True)
+class Differing:
+    """Something about how the two were run that is not the same, and so may explain a change."""
+
     what: str
     before: str
     after: str
 
 
-def changes(before: Results, after: Results) -> tuple[list[Change], list[str]]:
-    """Every changed verdict, worst first, and notes on what is not compared: goldens of another version or digest."""
-    old_goldens, new_goldens = (r.header.goldens if r.header else {} for r in (before, after))
-    apart = [g for g in old_goldens.keys() & new_goldens.keys() if old_goldens[g] != new_goldens[g]]
-    notes = [f"golden {g} is another: its verdicts are not compared" for g in sorted(apart)]
-    old, new = (_verdicts(r.activations, apart) for r in (before, after))
-    found = [Change("gone", case, f"{len(old[case])} activations", "") for case in old.keys() - new.keys()]
-    found += [Change("new", case, "", f"{len(new[case])} activations") for case in new.keys() - old.keys()]
-    for case in old.keys() & new.keys():
-        found += _within(case, old[case], new[case])
-    was, now = (_checks(r, apart) for r in (before, after))
-    for case in was.keys() & now.keys():
-        if was[case] != now[case]:
-            found.append(Change("worse" if _rank(now[case]) > _rank(was[case]) else "better", case, was[case], now[case]))
-    return sorted(found, key=lambda c: (("worse", "gone", "new", "better").index(c.kind), c.what)), notes
+@dataclass(frozen=True)
+class Changes:
+    """All of it.
+
+    Attributes:
+        names: what the two runs are called.
+        cases: worst first; those in which nothing changed as well.
+        environment: what may explain it.
+        notes: what is not compared, or how; what is missing of either run.
+    """
+
+    names: tuple[str, str]
+    cases: tuple[CaseChange, ...]
+    environment: tuple[Differing, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """1 where a check or an activation is worse or gone, or a mistake appeared; else 0."""
+        return int(any(case.kinds & GRAVE for case in self.cases))
+
+    @property
+    def of_checks(self) -> Counter[Kind]:
+        """How many checks changed how."""
+        return Counter(case.kind for case in self.cases if case.kind)
+
+    @property
+    def of_activations(self) -> Counter[Kind]:
+        """How many activations changed how, a batch each."""
+        return Counter(c.kind for case in self.cases for c in case.activations)
+
+    @property
+    def compared(self) -> int:
+        """How many activations both runs observed, a batch each."""
+        return sum(case.compared for case in self.cases)
+
+    @property
+    def moved(self) -> int:
+        """How many of them moved within their noise."""
+        return sum(case.moved for case in self.cases)
 
 
-def _within(case: str, old: dict[str, str], new: dict[str, str]) -> list[Change]:
-    """One case's activations."""
-    found = [Change("gone", f"{case}: {a}", old[a], "") for a in old.keys() - new.keys()]
-    found += [Change("new", f"{case}: {a}", "", new[a]) for a in new.keys() - old.keys()]
-    for a in old.keys() & new.keys():
-        if old[a] != new[a]:
-            kind = "worse" if _rank(new[a]) > _rank(old[a]) else "better"
-            found.append(Change(kind, f"{case}: {a}", old[a], new[a]))
-    return found
+def changes(before: Results, after: Results, names: tuple[str, str] = ("before", "after")) -> Changes:
+    """Every case of either run, worst first.
+
+    A golden of another version or digest is another golden: its cases are not compared. Where each run is of one implementation
+    alone, they are compared with each other, whatever they are called.
+    """
+    apart = _apart(before, after)
+    renamed = _renamed(before, after)
+    old, new = ({_key(c, renamed): c for c in r.cases if c.check.golden not in apart} for r in (before, after))
+    cases = [_case(old.get(key), new.get(key)) for key in {**old, **new}]
+    notes = [f"{name}: {note}" for name, r in zip(names, (before, after), strict=True) for note in r.notes]
+    notes += [f"golden {g} is another: its verdicts are not compared" for g in apart]
+    notes += ["{} was compared with {}, the only implementation of either run".format(*renamed)] if renamed else []
+    return Changes(names, tuple(sorted(cases, key=lambda c: c.gravity)), _environment(before, after), tuple(notes))
 
 
-def _verdicts(records: Iterable[ActivationRecord], apart: list[str]) -> dict[str, dict[str, str]]:
-    """Outcomes of what was observed, by case and activation."""
-    found: dict[str, dict[str, str]] = {}
-    for r in records:
-        if r.golden not in apart and r.outcome != "not_observed":
-            case = f"{r.implementation} on {r.golden}, {r.device}, {r.dtype}"
-            found.setdefault(case, {})[f"{r.activation} [{r.batch}]" if r.batch else r.activation] = r.outcome
-    return found
+def _apart(before: Results, after: Results) -> list[str]:
+    """Goldens that are not the same in both."""
+    old, new = (_goldens(r) for r in (before, after))
+    return sorted(g for g in old.keys() & new.keys() if old[g] != new[g])
 
 
-def _checks(results: Results, apart: list[str]) -> dict[str, str]:
-    """Outcomes of whole checks."""
-    return {
-        f"{c.implementation} on {c.golden}, {c.device}, {c.dtype}, {c.check}": c.outcome
-        for c in results.checks
-        if c.golden not in apart
-    }
+def _goldens(results: Results) -> Mapping[str, tuple[int, str, str]]:
+    return {n: (g.version, g.stored_digest, g.weights_digest) for header in results.headers for n, g in header.goldens.items()}
 
 
-def _rank(outcome: str) -> int:
-    return ("pass", "xfail", "skip", "not_observed", "xpass").index(outcome) if outcome not in ("fail", "crash", "error") else 9
+def _renamed(before: Results, after: Results) -> tuple[str, str] | None:
+    """The one implementation of each run, where these are two."""
+    old, new = ({c.implementation for c in r.checks} for r in (before, after))
+    return (*old, *new) if len(old) == len(new) == 1 and old != new else None  # type: ignore[return-value]  # one of each
+
+
+def _key(case: CaseRecords, renamed: tuple[str, str] | None) -> tuple[str, ...]:
+    c = case.check
+    return ("" if renamed else c.implementation, c.golden, c.device, c.dtype, c.check)
+
+
+def _environment(before: Results, after: Results) -> tuple[Differing, ...]:
+    if not (before.headers and after.headers):
+        return ()
+    told = ((what, *(_told({getattr(h, what) for h in r.headers}) for r in (before, after))) for what in _ENVIRONMENT)
+    return tuple(Differing(what, old, new) for what, old, new in told if old != new)
+
+
+def _told(values: Iterable[object]) -> str:
+    return ", ".join(sorted("none" if value is None else str(value) for value in values))
+
+
+def _case(before: CaseRecords | None, after: CaseRecords | None) -> CaseChange:
+    if before is None or after is None:
+        known = before or after
+        assert known is not None
+        found = struck_anew((), known.activations)
+        layers = layers_of(known.activations)
+        if after is None:
+            return CaseChange("gone", known.check, None, vanished=found, layers=layers)
+        return CaseChange("new", None, known.check, appeared=found, layers=layers)
+    old, new = (_observed(c.activations) for c in (before, after))
+    both = [(old[key], new[key]) for key in old if key in new]
+    found_kinds = [ActivationChange(kind, a, b) for key in {**old, **new} if (kind := _kind(a := old.get(key), b := new.get(key)))]
+    unchanged = [(a, b) for a, b in both if _kind(a, b) is None]
+    return CaseChange(
+        _by_outcome(before.check.outcome, after.check.outcome),
+        before.check,
+        after.check,
+        tuple(sorted(found_kinds, key=lambda c: KINDS.index(c.kind))),
+        struck_anew(before.activations, after.activations),
+        struck_anew(after.activations, before.activations),
+        layers_of((*before.activations, *after.activations)),
+        len(both),
+        sum((a.local, a.overall) != (b.local, b.overall) for a, b in unchanged),
+    )
+
+
+def _observed(records: Sequence[ActivationRecord]) -> Mapping[tuple[str, str], ActivationRecord]:
+    """By batch and activation; of one that was refused as well as judged, the worst."""
+    found: dict[tuple[str, str], ActivationRecord] = {}
+    for record in sorted(records, key=lambda r: -ORDER.index(r.outcome)):
+        found[record.batch, record.activation] = record
+    in_order = dict.fromkeys((r.batch, r.activation) for r in records)
+    return {key: found[key] for key in in_order if found[key].outcome != "not_observed"}
+
+
+def _kind(before: ActivationRecord | None, after: ActivationRecord | None) -> Kind | None:
+    if before is None:
+        return "new"
+    if after is None:
+        return "gone"
+    return _by_outcome(before.outcome, after.outcome) or ("changed" if scale_changed(before, after) else None)
+
+
+def _by_outcome(before: Outcome, after: Outcome) -> Kind | None:
+    if before == after:
+        return None
+    return "worse" if ORDER.index(after) < ORDER.index(before) else "better"
+

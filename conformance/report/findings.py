@@ -6,7 +6,7 @@ activations; a mistake that by its nature strikes every layer is considered only
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -113,18 +113,18 @@ def _grouped(chosen: Iterable[tuple[ActivationRecord, Sequence[FaultRecord]]]) -
     for activation, explanation in chosen:
         for fault in explanation:
             alike = groups.setdefault(fault.name, [])
-            group = next((g for g in alike if _agrees(fault, g[0][1], activation.limits)), None)
+            group = next((g for g in alike if agrees(fault, g[0][1], activation.limits.get("filter", 0.0))), None)
             if group is None:
                 alike.append(group := [])
             group.append((activation, fault, explanation))
     yield from chain.from_iterable(groups.values())
 
 
-def _agrees(a: FaultRecord, b: FaultRecord, limits: Mapping[str, float]) -> bool:
-    """Whether two estimates are of one number, at the filters' threshold."""
+def agrees(a: FaultRecord, b: FaultRecord, limit: float) -> bool:
+    """Whether two estimates are of one number: no further apart than `limit`, the filters' threshold, in deviations."""
     if a.estimate is None or b.estimate is None or a.deviation is None or b.deviation is None:
         return True
-    return bool(abs(a.estimate - b.estimate) <= limits.get("filter", 0.0) * (a.deviation**2 + b.deviation**2) ** 0.5)
+    return bool(abs(a.estimate - b.estimate) <= limit * (a.deviation**2 + b.deviation**2) ** 0.5)
 
 
 def _finding(group: Sequence[_Evidence]) -> Finding:

@@ -1,8 +1,12 @@
-"""A run as JUnit XML, for CI servers: a test case a check. A pure function of the records."""
+"""A run as JUnit XML, for CI servers: a test case a check. A pure function of the records.
 
+What is missing or contradicts itself is a test case that fails: servers show those, and hide what a suite prints.
+"""
+
+from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from conformance.records import ActivationRecord, CheckRecord, Results
+from conformance.records import ActivationRecord, CheckRecord, Note, Results
 from conformance.report.findings import findings, layers_of
 from conformance.report.words import place, smallest, told
 
@@ -13,25 +17,30 @@ _CHILD |= {"skip": "skipped", "xfail": "skipped"}
 def junit(results: Results) -> str:
     """One suite; `xfail` is told as skipped, as pytest does."""
     checks = results.checks
+    grave = [note for note in results.notes if note.grave]
     count = {kind: sum(_CHILD.get(c.outcome) == kind for c in checks) for kind in ("failure", "error", "skipped")}
     suite = ElementTree.Element(
         "testsuite",
         name="bert-conformance",
-        tests=str(len(checks)),
-        failures=str(count["failure"]),
+        tests=str(len(checks) + len(grave)),
+        failures=str(count["failure"] + len(grave)),
         errors=str(count["error"]),
         skipped=str(count["skipped"]),
         time=f"{sum(c.seconds for c in checks):.3f}",
     )
     for case in results.cases:
-        _case(suite, case.check, list(case.activations))
+        _case(suite, case.check, case.activations)
+    for note in grave:
+        _note(suite, note)
+    if results.notes:
+        ElementTree.SubElement(suite, "system-out").text = _legal("\n".join(map(str, results.notes)))
     root = ElementTree.Element("testsuites")
     root.append(suite)
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _case(suite: ElementTree.Element, c: CheckRecord, activations: list[ActivationRecord]) -> None:
+def _case(suite: ElementTree.Element, c: CheckRecord, activations: Sequence[ActivationRecord]) -> None:
     name = f"{c.check}[{c.implementation}-{c.golden}-{c.device}-{c.dtype}]"
     case = ElementTree.SubElement(suite, "testcase", classname="conformance", name=_legal(name), time=f"{c.seconds:.3f}")
     if c.outcome in _CHILD:
@@ -43,6 +52,11 @@ def _case(suite: ElementTree.Element, c: CheckRecord, activations: list[Activati
         if c.counterexample:
             lines += [*smallest(c.counterexample), c.counterexample.script]
         child.text = _legal("\n".join([reason, *lines]))
+
+
+def _note(suite: ElementTree.Element, note: Note) -> None:
+    case = ElementTree.SubElement(suite, "testcase", classname="conformance.report", name=_legal(str(note)), time="0.000")
+    ElementTree.SubElement(case, "failure", message=_legal(note.text))
 
 
 def _legal(text: str) -> str:

@@ -1,49 +1,59 @@
 """A run in Markdown: for a pull request or a summary of a CI job. A pure function of the records."""
 
 import re
+from collections.abc import Sequence
 
-from conformance.records import ActivationRecord, CheckRecord, Results
+from conformance.records import ActivationRecord, CheckRecord, CounterexampleRecord, Note, Results
 from conformance.report.findings import UNNAMED, findings, layers_of
+from conformance.report.printable import printable, printable_lines
 from conformance.report.telling import footer
 from conformance.report.words import ORDER, exclusions, headline, place, searched, smallest, subject, told, verdict
 
+_SPECIAL = re.compile(r"[\\`*_\[\]|~$]")
+
 
 def markdown(results: Results) -> str:
-    """Counts, a table of checks, worst first, then each failure's origins and what each pass excludes."""
-    checks = sorted(results.checks, key=lambda c: ORDER.index(c.outcome))
-    lines = [f"**{headline(results.footer or footer(results.checks))}**", ""]
-    if results.missing:
-        lines += [f"Missing of this run: shard {', '.join(results.missing)}.", ""]
-    elif not results.complete:
-        lines += ["This run was cut short: it has no footer.", ""]
+    """Counts, notes, a table of checks, worst first, then each failure's mistakes and origins, and what each pass excludes."""
+    cases = sorted(results.cases, key=lambda c: ORDER.index(c.check.outcome))
+    lines = [f"**{headline(results.footer or footer(results.checks), results.notes)}**", ""]
+    if results.notes:
+        lines += [*(_note(note) for note in results.notes), ""]
     lines += ["| candidate | outcome | activations | median local error |", "| --- | --- | --- | --- |"]
-    for c in checks:
-        median = "" if c.median_rms is None else f"{c.median_rms:.2f} σ"
-        seen = f"{c.judged} of {c.activations}" if c.activations else f"{c.tried} examples"
-        lines.append(f"| {_cell(subject(c))} | {c.outcome} | {seen} | {median} |")
-    for case in sorted(results.cases, key=lambda c: ORDER.index(c.check.outcome)):
-        lines += _details(case.check, list(case.activations))
+    lines += [_summary(case.check) for case in cases]
+    for case in cases:
+        if details := _details(case.check, case.activations):
+            lines += ["", f"### {_cell(subject(case.check))}: {verdict(case.check)}", "", *details]
     return "\n".join(lines) + "\n"
 
 
-def _details(c: CheckRecord, activations: list[ActivationRecord]) -> list[str]:
-    lines = ["", f"### {_cell(subject(c))}: {verdict(c)}", ""]
-    if c.reason:
-        fence = "`" * (max((len(run) for run in re.findall("`+", c.reason)), default=2) + 1)
-        lines += [f"{fence if len(fence) > 2 else '```'}text", c.reason, fence if len(fence) > 2 else "```", ""]
-    if c.counterexample:
-        lines += ["```text", *smallest(c.counterexample), "```", "```python", c.counterexample.script.rstrip(), "```", ""]
+def _note(note: Note) -> str:
+    kind = f"**{note.kind}**" if note.grave else note.kind
+    return f"- {kind}: {_cell(note.text)}"
+
+
+def _summary(c: CheckRecord) -> str:
+    median = "" if c.median_rms is None else f"{c.median_rms:.2f} σ"
+    seen = f"{c.judged} of {c.activations}" if c.activations else searched(c) if c.tried else ""
+    return f"| {_cell(subject(c))} | {c.outcome} | {seen} | {median} |"
+
+
+def _details(c: CheckRecord, activations: Sequence[ActivationRecord]) -> list[str]:
+    lines = [*_fenced("text", c.reason)] if c.reason else []
     failed = [a for a in activations if a.outcome == "fail"]
     if failed:
         layers = layers_of(activations)
-        lines += [f"- {_cell('; '.join(told(finding, layers)))}" for finding in findings(activations)]
-        lines += ["", "| origin | local rms | limit | what it is |", "| --- | --- | --- | --- |"]
-        lines += [_row(a) for a in failed]
-    elif c.outcome == "pass" and c.tried:
-        lines.append(f"- {searched(c)}")
-    elif c.outcome == "pass":
-        lines += [f"- {_cell(line)}" for line in exclusions(c.excludes)]
-    return lines
+        lines += ["", *(f"- {_cell('; '.join(told(finding, layers)))}" for finding in findings(activations))]
+        lines += ["", "| origin | local rms | limit | what it is |", "| --- | --- | --- | --- |", *map(_row, failed)]
+    if c.outcome == "pass":
+        lines += [f"- {_cell(line)}" for line in exclusions(c.excludes)] if c.excludes else []
+    return lines + (_again(c, c.counterexample) if c.counterexample else [])
+
+
+def _again(c: CheckRecord, found: CounterexampleRecord) -> list[str]:
+    """How to see it again: folded, since it is long."""
+    batch = _fenced("text", "\n".join(smallest(found))) if c.tried else []
+    script = _fenced("python", found.script.rstrip())
+    return ["", "<details><summary>a script that shows it</summary>", "", *batch, *script, "", "</details>"]
 
 
 def _row(a: ActivationRecord) -> str:
@@ -53,8 +63,13 @@ def _row(a: ActivationRecord) -> str:
     return f"| {_cell(place(a))} | {rms} | {limit} | {_cell(what)} |"
 
 
+def _fenced(language: str, text: str) -> list[str]:
+    """A block of code: its fence is longer than any that the text has."""
+    fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", text))])
+    return [f"{fence}{language}", *printable_lines(text), fence]
+
+
 def _cell(text: str) -> str:
-    """Text that cannot break out of a table's cell, nor be read as HTML."""
-    for special, safe in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("`", "&#96;"), ("_", "\\_"), ("*", "\\*")):
-        text = text.replace(special, safe)
-    return " ".join(text.split())
+    """Text that cannot break out of a table's cell, nor be read as HTML or as markup."""
+    flat = printable(" ".join(text.split())).replace("&", "&amp;").replace("<", "&lt;")
+    return _SPECIAL.sub(lambda c: "&#96;" if c[0] == "`" else f"\\{c[0]}", flat)

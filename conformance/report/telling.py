@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from conformance.judge.evidence import Error, Filtered, Verdict
+from conformance.judge.spread import Spread
 from conformance.judge.statistics import SEPARABLE_Z
 from conformance.records import (
     ActivationRecord,
@@ -17,17 +18,20 @@ from conformance.records import (
     Footer,
     Results,
     Sensitivity,
+    SpreadRecord,
+    StripRecord,
 )
 from conformance.result import Result
 from conformance.search.example import Example
 
+SHOWN = 6  # failing activations of a check of which it is kept where the error sits: what a reader looks at
 LARGEST = sys.float_info.max
 
 
 def results_of(results: Sequence[Result]) -> Results:
     """Results as they would stand in a file, without its header."""
     cases = tuple(records_of(r) for r in results)
-    return Results(None, cases, footer(case.check for case in cases))
+    return Results((), cases, footer(case.check for case in cases))
 
 
 def records_of(result: Result) -> CaseRecords:
@@ -66,15 +70,24 @@ def _counterexample(result: Result) -> CounterexampleRecord | None:
         return None
     plain = found.example.plain()
     runs = [Example(run.batch).plain()["batch"] for run in found.runs.values()]
-    return CounterexampleRecord(found.network, plain["batch"], plain["variation"], runs, found.script, found.origin)
+    words = None if found.words is None else [list(row) for row in found.words]
+    return CounterexampleRecord(found.network, plain["batch"], plain["variation"], runs, found.script, found.origin, words)
 
 
 def activation_records(result: Result) -> list[ActivationRecord]:
     """A record an activation and batch."""
-    return [_activation(result, verdict) for verdict in result.verdicts]
+    places = _shown(result.verdicts)
+    return [_activation(result, verdict, places=id(verdict) in places) for verdict in result.verdicts]
 
 
-def _activation(result: Result, v: Verdict) -> ActivationRecord:
+def _shown(verdicts: Iterable[Verdict]) -> set[int]:
+    """The failing verdicts of which it is kept where the error sits: the first, and the worst."""
+    failed = [v for v in verdicts if v.outcome in ("fail", "xfail") and v.local]
+    worst = sorted(failed, key=lambda v: -(v.local.excess if v.local else 0.0))[:SHOWN]
+    return {id(v) for v in (*failed[:1], *worst)}
+
+
+def _activation(result: Result, v: Verdict, *, places: bool) -> ActivationRecord:
     case, local = result.case, v.local
     limits = {"rms": local.rms_threshold, "max": local.max_threshold, "filter": local.filter_threshold} if local else {}
     return ActivationRecord(
@@ -95,7 +108,18 @@ def _activation(result: Result, v: Verdict) -> ActivationRecord:
         reason=v.reason,
         alternatives=[[_fault(f) for f in e.faults] for e in local.alternatives] if local else [],
         anatomy=list(v.anatomy),
+        spread=_spread(local.spread, places=places) if local and local.spread else None,
     )
+
+
+def _spread(found: Spread, *, places: bool) -> SpreadRecord:
+    strips = [StripRecord(s.axis, s.size, _short(s.values)) for s in found.strips] if places else []
+    return SpreadRecord(found.unit, list(found.counts), strips, [_short(row) for row in found.tokens] if places else [])
+
+
+def _short(values: Iterable[float]) -> list[float | None]:
+    """To three digits, as they are shown; JSON has no NaN."""
+    return [None if math.isnan(x) else float(f"{min(x, LARGEST):.3g}") for x in values]
 
 
 def _error(error: Error | None) -> ErrorRecord | None:

@@ -1,17 +1,16 @@
-"""The terminal's report: counts first, then candidates, worst first. A pure function of the records."""
+"""The terminal's report: counts first, then candidates, worst first, at the end what is missing. A pure function of the records."""
 
-from collections.abc import Sequence
-from io import StringIO
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from conformance.records import ActivationRecord, CaseRecords, CheckRecord, Footer, Results
-from conformance.report.findings import findings, layers_of
+from conformance.records import ActivationRecord, CaseRecords, CheckRecord, CounterexampleRecord, Footer, Note, Results
+from conformance.report.findings import Finding, findings, layers_of
+from conformance.report.layout import BLANK, MEASURE, Line, line, listed, spans, table
+from conformance.report.printable import printable_lines
 from conformance.report.telling import activation_records, check_record
-from conformance.report.words import ORDER, exclusions, headline, place, searched, smallest, subject, told, verdict
+from conformance.report.words import ORDER, exclusion_lists, headline, place, searched, smallest, subject, told, verdict
 from conformance.result import Result
 
 _STYLE = {"pass": "green", "xfail": "green", "skip": "yellow", "xpass": "yellow", "error": "bold magenta"}
@@ -20,16 +19,43 @@ _WORST = 5  # lines of failing activations a candidate; the results file has the
 
 def tell(results: Results, footer: Footer, console: Console) -> None:
     """Print a run."""
-    console.print(headline(footer), highlight=False)
-    told_apart, together = _grouped(results.cases)
-    for case in sorted(told_apart, key=lambda c: ORDER.index(c.check.outcome)):
-        console.print()
-        _check(case.check, list(case.activations), console)
+    for text in written(results, footer, console.width):
+        console.print(text, soft_wrap=True)
+
+
+def written(results: Results, footer: Footer, width: int) -> Iterator[Text]:
+    """A run in lines of `width` columns."""
+    for told_line in _report(results, footer, width):
+        yield from told_line.wrapped(width)
+
+
+def text(result: Result) -> str:
+    """One case's report as plain text."""
+    lines = _check(check_record(result), activation_records(result), MEASURE)
+    return "\n".join(text.plain for told_line in lines for text in told_line.wrapped(MEASURE))
+
+
+def _report(results: Results, footer: Footer, width: int) -> Iterator[Line]:
+    yield line(headline(footer, results.notes), "bold")
+    apart, together = _grouped(results.cases)
+    before = None
+    for case in sorted(apart, key=lambda c: ORDER.index(c.check.outcome)):
+        if not case.check.outcome == before == "skip":
+            yield BLANK
+        yield from _check(case.check, case.activations, width)
+        before = case.check.outcome
     for checks in together:
-        console.print()
-        _passes(checks, console)
+        yield BLANK
+        yield from _passes(checks)
     if not footer.ran:
-        console.print("\nNothing was judged, so nothing conforms.", style="bold red")
+        yield from (BLANK, line("Nothing was judged, so nothing conforms.", "bold red"))
+    if results.notes:
+        yield BLANK
+        yield from map(_note, results.notes)
+
+
+def _note(note: Note) -> Line:
+    return line(str(note), "bold red" if note.grave else "yellow")
 
 
 def _grouped(cases: Sequence[CaseRecords]) -> tuple[list[CaseRecords], list[list[CheckRecord]]]:
@@ -40,78 +66,72 @@ def _grouped(cases: Sequence[CaseRecords]) -> tuple[list[CaseRecords], list[list
         if c.outcome == "pass" and c.check != "values":
             groups.setdefault((c.implementation, c.golden, c.device, c.dtype), []).append(case)
     together = [group for group in groups.values() if len(group) > 1]
-    apart = [case for case in cases if not any(case in group for group in together)]
-    return apart, [[case.check for case in group] for group in together]
+    grouped = {id(case) for group in together for case in group}
+    return [case for case in cases if id(case) not in grouped], [[case.check for case in group] for group in together]
 
 
-def _passes(checks: list[CheckRecord], console: Console) -> None:
+def _passes(checks: Sequence[CheckRecord]) -> Iterator[Line]:
     """Checks of one candidate that pass."""
-    first, searched_ones = checks[0], [c for c in checks if c.tried]
+    first, searches = checks[0], [c for c in checks if c.tried]
     who = f"{first.implementation} on {first.golden}, {first.device}, {first.dtype}"
-    console.print(Text(f"{who}: conforms in {len(checks)} checks more", _STYLE["pass"]))
-    console.print(Text(f"  {', '.join(c.check for c in checks)}"))
-    if searched_ones:
-        tried = sum(c.tried for c in searched_ones)
-        worst = max(searched_ones, key=lambda c: c.worst or 0.0)
+    yield spans((who, "bold"), (": ", ""), (f"conforms in {len(checks)} checks more", _STYLE["pass"]))
+    yield line(", ".join(c.check for c in checks), indent=2, hang=0)
+    if searches:
+        worst = max(searches, key=lambda c: c.worst or 0.0)
         largest = f", the largest error {worst.worst:.2g} of its limit ({worst.check})" if worst.worst else ""
-        seconds = sum(c.seconds for c in checks)
-        console.print(f"  {tried} examples in {len(searched_ones)} searches{largest}, {seconds:.1f} s", highlight=False)
+        tried, seconds = sum(c.tried for c in searches), sum(c.seconds for c in checks)
+        yield line(f"{tried} examples in {len(searches)} searches{largest}, {seconds:.1f} s", indent=2)
 
 
-def text(result: Result) -> str:
-    """One case's report as plain text."""
-    console = Console(file=StringIO(), width=120, color_system=None)
-    _check(check_record(result), activation_records(result), console)
-    return console.file.getvalue().rstrip()  # type: ignore[attr-defined, no-any-return]  # it is a StringIO
-
-
-def _check(check: CheckRecord, activations: list[ActivationRecord], console: Console) -> None:
-    console.print(Text(f"{subject(check)}: {verdict(check)}", _STYLE.get(check.outcome, "bold red")))
-    if check.reason and check.outcome != "fail":
-        console.print(Text(f"  {check.reason}"))
+def _check(check: CheckRecord, activations: Sequence[ActivationRecord], width: int) -> Iterator[Line]:
+    yield spans((subject(check), "bold"), (": ", ""), (verdict(check), _STYLE.get(check.outcome, "bold red")))
     failed = [a for a in activations if a.outcome == "fail"]
-    if check.outcome == "fail" and (check.tried or not failed):
-        console.print(Text(f"  {check.reason}"))
+    if check.reason and (check.outcome != "fail" or check.tried or not failed):
+        yield from (line(reason, indent=2) for reason in printable_lines(check.reason))
     if check.tried and check.counterexample:
-        for line in smallest(check.counterexample):
-            console.print(Text(f"  {line}"))
+        yield from _smallest(check.counterexample)
     if failed:
-        _failures(failed, activations, console)
+        yield from _failures(failed, activations, width)
     elif check.outcome == "pass" and check.tried:
-        console.print(f"  {searched(check)}, {check.seconds:.1f} s", highlight=False)
+        yield line(f"{searched(check)}, {check.seconds:.1f} s", indent=2)
     elif check.outcome == "pass" and check.median_rms is not None:
-        console.print(f"  median local error {check.median_rms:.2f} sigma, {check.seconds:.1f} s", highlight=False)
-        for line in exclusions(check.excludes):
-            console.print(Text(f"  {line}"))
+        yield line(f"median local error {check.median_rms:.2f} sigma, {check.seconds:.1f} s", indent=2)
+        for what, of in exclusion_lists(check.excludes):
+            yield listed(what, of, indent=2) if of else line(what, indent=2)
 
 
-def _failures(failed: list[ActivationRecord], activations: list[ActivationRecord], console: Console) -> None:
-    console.print(Text(f"  first origin: {place(failed[0])}"))
-    # By how many times the limit, worst first; the first origin always among them.
-    worst = sorted(failed, key=lambda a: -(a.excess if a.excess is not None else float("inf")))
-    if failed[0] not in worst[:_WORST]:
-        worst = [*worst[: _WORST - 1], failed[0], *(a for a in worst[_WORST - 1 :] if a is not failed[0])]
-    table = Table(box=None, padding=(0, 2, 0, 2))
-    for column in ("origin", "local rms", "max", "limit", "global rms"):
-        table.add_column(column, justify="left" if column == "origin" else "right", overflow="fold")
-    for a in worst[:_WORST]:
-        limit = a.limits.get("rms") if a.local and a.local.rms is not None else None
-        numbers = (a.local.rms if a.local else None, a.local.max if a.local else None, limit, a.overall.rms if a.overall else None)
-        table.add_row(Text(place(a)), *(_sigma(n) for n in numbers))
-    console.print(table)
-    if len(worst) > _WORST:
-        console.print(f"  and {len(worst) - _WORST} more in the results file", highlight=False)
-    for a in worst[:_WORST]:
-        if a.reason:
-            console.print(Text(f"  {place(a)}: {a.reason}"))
+def _smallest(found: CounterexampleRecord) -> Iterator[Line]:
+    return (line(told_line, indent=2) for told_line in smallest(found))
+
+
+def _failures(failed: Sequence[ActivationRecord], activations: Sequence[ActivationRecord], width: int) -> Iterator[Line]:
+    yield line(f"first origin: {place(failed[0])}", indent=2)
+    worst = _worst(failed)
+    yield from table(("origin", "local rms", "max", "limit", "global rms"), [_numbers(a) for a in worst], width)
+    if len(failed) > len(worst):
+        yield line(f"and {len(failed) - len(worst)} more in the results file", indent=2)
+    yield from (line(f"{place(a)}: {a.reason}", indent=2) for a in worst if a.reason)
     mistakes = findings(activations)
     for finding in mistakes[:_WORST]:
-        console.print()
-        for line, indent in zip(told(finding, layers_of(activations)), ("  ", *("    ",) * 9), strict=False):
-            console.print(Padding(Text(line), (0, 0, 0, len(indent)), expand=False))
+        yield BLANK
+        yield from _mistake(finding, layers_of(activations))
     if len(mistakes) > _WORST:
-        console.print(f"  and {len(mistakes) - _WORST} more mistakes in the results file", highlight=False)
+        yield line(f"and {len(mistakes) - _WORST} more mistakes in the results file", indent=2)
 
 
-def _sigma(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g} σ"
+def _worst(failed: Sequence[ActivationRecord]) -> Sequence[ActivationRecord]:
+    """By how many times the limit, worst first; the first origin always among them."""
+    worst = sorted(failed, key=lambda a: -(a.excess if a.excess is not None else float("inf")))[:_WORST]
+    return worst if any(a is failed[0] for a in worst) else [*worst[:-1], failed[0]]
+
+
+def _numbers(a: ActivationRecord) -> tuple[str, ...]:
+    local, limit = a.local, a.limits.get("rms") if a.local and a.local.rms is not None else None
+    numbers = (local and local.rms, local and local.max, limit, a.overall and a.overall.rms)
+    return place(a), *("-" if n is None else f"{n:.3g} σ" for n in numbers)
+
+
+def _mistake(finding: Finding, layers: int) -> Iterator[Line]:
+    sentence, *rest = told(finding, layers)
+    yield line(sentence, "bold", indent=2, hang=4)
+    yield from (line(more, indent=4) for more in rest)

@@ -3,35 +3,57 @@
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import msgspec
 from rich.console import Console
 
-from conformance.records import Results
+from conformance.errors import UsageError
+from conformance.records import Footer, Results
+from conformance.report.html.results import results_page
 from conformance.report.junit import junit
 from conformance.report.markdown import markdown
 from conformance.report.telling import footer
-from conformance.report.terminal import tell
+from conformance.report.terminal import tell, written
+
+PIPED = 160  # columns in a pipe or a file: wide enough for the longest names side by side with their numbers
+
+
+def plain(results: Results) -> str:
+    """What a terminal of `PIPED` columns shows, without colours."""
+    return "".join(f"{line.plain}\n" for line in written(results, _footer(results), PIPED))
 
 
 def _json(results: Results) -> str:
     return msgspec.json.encode(results.checks).decode() + "\n"
 
 
-PIPED = 160  # columns in a pipe: wide enough for the longest names, so that they can be searched for
+TEXTS: Mapping[str, Callable[[Results], str]] = {
+    "text": plain,
+    "json": _json,
+    "markdown": markdown,
+    "junit": junit,
+    "html": results_page,
+}
+SUFFIXES: Mapping[str, str] = {".txt": "text", ".json": "json", ".md": "markdown", ".xml": "junit", ".html": "html"}
 
-TEXTS: Mapping[str, Callable[[Results], str]] = {"json": _json, "markdown": markdown, "junit": junit}
+
+def form_of(path: Path, otherwise: str) -> str:
+    """The form of `TEXTS` that the file's suffix says, else `otherwise`; raises `UsageError` where that is none."""
+    form = SUFFIXES.get(path.suffix, otherwise)
+    if form not in TEXTS:
+        raise UsageError(f"{path}: give it a suffix of {', '.join(SUFFIXES)}, or --format")
+    return form
 
 
 def show(results: Results, how: str) -> None:
-    """On standard output: `pretty` (by rich, plain in a pipe), `json`, `markdown` or `junit`."""
+    """On standard output: `pretty` (by rich, plain in a pipe), or a form of `TEXTS`."""
     if how in TEXTS:
         sys.stdout.write(TEXTS[how](results))
         return
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    console = Console(width=PIPED if piped else None)
-    tell(results, results.footer or footer(results.checks), console)
-    if results.missing:
-        console.print(f"\nmissing of this run: shard {', '.join(results.missing)}", style="bold yellow")
-    elif not results.complete:
-        console.print("\nThis run was cut short: its file has no footer.", style="bold yellow")
+    tell(results, _footer(results), Console(width=PIPED if piped else None))
+
+
+def _footer(results: Results) -> Footer:
+    return results.footer or footer(results.checks)

@@ -1,25 +1,27 @@
 """The words in which records are told, the same in every form. Pure functions of the records."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from conformance.faults import BY_NAME
 from conformance.judge.statistics import SEPARABLE_Z
-from conformance.records import ActivationRecord, CheckRecord, CounterexampleRecord, Footer, Sensitivity
+from conformance.merging import case_of
+from conformance.records import ORDER as ORDER  # what every form goes by
+from conformance.records import ActivationRecord, CheckRecord, CounterexampleRecord, Footer, Note, Sensitivity
 from conformance.report.findings import Finding, cause, evidence, sentence
 
-ORDER = ("error", "crash", "timeout", "fail", "xpass", "skip", "xfail", "pass")  # worst first
 
-
-def headline(footer: Footer) -> str:
-    """`ran / declared`, and a count an outcome."""
-    counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(footer.outcomes.items()))
-    return f"ran {footer.ran} / {footer.declared} declared: {counts or 'nothing'}"
+def headline(footer: Footer, notes: Sequence[Note] = ()) -> str:
+    """`ran / declared`, a count an outcome, worst first, and how much is missing or contradicts itself."""
+    counts = ", ".join(f"{footer.outcomes[outcome]} {outcome}" for outcome in ORDER if outcome in footer.outcomes)
+    grave = Counter(note.kind for note in notes if note.grave)
+    beside = "".join(f"; {n} {kind}{'s' if n > 1 and kind != 'missing' else ''}" for kind, n in grave.items())
+    return f"ran {footer.ran} / {footer.declared} declared: {counts or 'nothing'}{beside}"
 
 
 def subject(check: CheckRecord) -> str:
     """Who was checked, on what."""
-    what = "" if check.check == "values" else f", {check.check}"
-    return f"{check.implementation} on {check.golden}, {check.device}, {check.dtype}{what}"
+    return str(case_of(check))
 
 
 def verdict(check: CheckRecord) -> str:
@@ -49,24 +51,30 @@ def smallest(found: CounterexampleRecord) -> list[str]:
 
 def exclusions(told: Sequence[Sensitivity]) -> list[str]:
     """What the pass excludes, and what it cannot, a line each; the results file has every mistake by name."""
+    return [f"{what}: {', '.join(of)}" if of else what for what, of in exclusion_lists(told)]
+
+
+def exclusion_lists(told: Sequence[Sensitivity]) -> list[tuple[str, list[str]]]:
+    """The same, what is said and of what."""
     everywhere = sum(s.separable == s.places for s in told)
-    lines = [f"excludes {everywhere} of the {len(told)} mistakes that were looked for, at every place"] if told else []
-    some = [s for s in told if s.separable < s.places]
-    if some:
-        places = (f"{s.fault} ({s.places - s.separable} of {s.places}, z = {s.expected_z:.2g} at {s.weakest})" for s in some)
-        lines.append(f"not separable at some places (expected z below {SEPARABLE_Z:.0f}): {', '.join(places)}")
-    looked_for = {name for name, fault in BY_NAME.items() if not fault.late}
-    unseen = sorted(looked_for - {s.fault for s in told})
-    if unseen:
-        lines.append(f"would change nothing that was seen: {', '.join(unseen)}")
+    some = [
+        f"{s.fault} ({s.places - s.separable} of {s.places}, z = {s.expected_z:.2g} at {s.weakest})"
+        for s in told
+        if s.separable < s.places
+    ]
+    unseen = sorted({name for name, fault in BY_NAME.items() if not fault.late} - {s.fault for s in told})
     numbers = [
         f"{s.fault} {s.right:.4g} ± {abs(s.smallest - s.right):.2g}"
         for s in told
         if s.smallest is not None and s.right is not None and s.separable
     ]
-    if numbers:
-        lines.append(f"numbers that are right, each to what shows at its best place: {', '.join(numbers)}")
-    return lines
+    lists = [
+        (f"not separable at some places (expected z below {SEPARABLE_Z:.0f})", some),
+        ("would change nothing that was seen", unseen),
+        ("numbers that are right, each to what shows at its best place", numbers),
+    ]
+    first = f"excludes {everywhere} of the {len(told)} mistakes that were looked for, at every place"
+    return ([(first, [])] if told else []) + [(what, of) for what, of in lists if of]
 
 
 def told(finding: Finding, layers: int) -> list[str]:

@@ -18,6 +18,7 @@ from conformance.search.broken import LawBroken
 from conformance.search.database import kept_apart
 from conformance.search.example import Example
 from conformance.search.plan import Plan
+from conformance.watching import tell
 
 Failure = LawBroken | CandidateError | CandidateCrash
 
@@ -65,6 +66,7 @@ def hunt(
 
     def attempt(example: Example) -> float:
         found.tried += found.failure is None
+        tell(*_underway(found, len(known) + plan.examples))
         try:
             excess = holds(example)
         except KeyError as error:
@@ -104,6 +106,13 @@ def hunt(
         found.repeatable = False
     if skips and found.failure is None:
         raise skips[0]
+
+
+def _underway(found: Hunt, planned: int) -> tuple[str, float]:
+    """Which example is tried, and the fraction of them that were; shrinking has no end that could be foreseen."""
+    if found.failure is not None:
+        return f"example {found.tried} fails; a smaller one is looked for", found.tried / planned
+    return f"example {found.tried} of {planned}", (found.tried - 1) / planned
 
 
 def _configured(test: Callable[[], None], plan: Plan, key: str) -> Callable[[], None]:

@@ -22,6 +22,7 @@ from conformance.search.subject import Subject
 from conformance.takeaway.importing import origin
 from conformance.takeaway.patch import new_test, patch_of
 from conformance.takeaway.snippet import snippet
+from conformance.tokens import words
 
 
 def left_by(case: Case, folder: Path) -> Path:
@@ -82,7 +83,8 @@ def taken_away(result: Result, golden: Golden, candidate: Any) -> Result:
         return result
     name = result.case.implementation
     where = "" if Path(name).is_file() else origin(name, candidate)
-    found = replace(found, network=golden.origin or golden.name, origin=where)
+    told = words(golden.folder, found.example.batch)
+    found = replace(found, network=golden.origin or golden.name, origin=where, words=told)
     script = snippet(result.case, found.network, candidate, found, result.reason)
     return replace(result, counterexample=replace(found, script=script))
 

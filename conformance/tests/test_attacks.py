@@ -19,10 +19,10 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import run
 from conformance.cli import main
 from conformance.oracle.products import partial_squares
-from conformance.records import read
 from conformance.report.junit import junit
 from conformance.report.markdown import markdown
 from conformance.report.telling import results_of
+from conformance.results_file import read
 from conformance.tests.planted import Planted, epsilon
 from implementations.hugging_face import HuggingFace
 from implementations.making_bert import making_bert

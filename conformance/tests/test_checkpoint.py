@@ -15,7 +15,7 @@ from conformance.cli import main
 from conformance.errors import CheckpointError, UsageError
 from conformance.goldens.own import from_directory, read_batches
 from conformance.oracle import Network
-from conformance.records import read
+from conformance.results_file import read
 from conformance.tests.planted import MadeOf, Planted, unscaled
 from implementations.hugging_face import HuggingFace
 

@@ -11,7 +11,7 @@ from conformance import golden_of, load_golden
 from conformance.checks.replay import replayed
 from conformance.cli import main
 from conformance.errors import UsageError
-from conformance.records import read
+from conformance.results_file import read
 from conformance.tests.planted import Planted, epsilon, tanh_gelu
 from conformance.traces import trace as traces
 from conformance.traces.diff import compare

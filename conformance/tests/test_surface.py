@@ -17,7 +17,8 @@ from conformance.errors import CheckpointError, FixtureError
 from conformance.goldens import golden as golden_module
 from conformance.goldens.manifest import fixtures_directory
 from conformance.goldens.verify import verify
-from conformance.records import Footer, Writer, json_schema, read
+from conformance.records import Footer, json_schema
+from conformance.results_file import Writer, read
 from implementations.hugging_face import HuggingFace
 
 

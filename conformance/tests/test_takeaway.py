@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from conformance.cli import main
-from conformance.records import read
+from conformance.results_file import read
 from conformance.tests.lawless import BROKEN
 from conformance.tests.planted import Planted, epsilon
 

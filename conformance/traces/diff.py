@@ -55,13 +55,14 @@ def compare(a: Trace, b: Trace, checkpoint: Checkpoint) -> Iterator[Difference]:
     Raises:
         UsageError: they did not run on the same inputs.
     """
-    _require_same_inputs(a, b)
+    require_same_inputs(a, b)
     for name, batch in a.batches.items():
         networks = tuple(Network(checkpoint.architecture, rounded_weights(checkpoint, t.dtype), batch) for t in (a, b))
         yield from _batch(name, networks, (a, b))
 
 
-def _require_same_inputs(a: Trace, b: Trace) -> None:
+def require_same_inputs(a: Trace, b: Trace) -> None:
+    """Raise `UsageError` where two traces are of other networks or other inputs."""
     ours, theirs = ({n: batch.arrays() for n, batch in t.batches.items()} for t in (a, b))
     same = ours.keys() == theirs.keys() and all(
         ours[n].keys() == theirs[n].keys() and all(np.array_equal(ours[n][k], theirs[n][k]) for k in ours[n]) for n in ours

@@ -1,15 +1,18 @@
 """Traces: every activation that one candidate made of a golden's batches, kept in a file of the fixtures' own form."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from conformance.architecture import Architecture
 from conformance.batch import Batch
 from conformance.candidates.registry import Runner, as_implementation, load, name_of
 from conformance.candidates.shelter import restored
@@ -17,22 +20,26 @@ from conformance.candidates.stream import pairs
 from conformance.ending import by_candidate
 from conformance.errors import CandidateError, UsageError
 from conformance.goldens.golden import Golden, nested, stored_arrays
+from conformance.goldens.own import on_inputs, open_golden
 from conformance.judge.precheck import accepted_array, known
 from conformance.numerics.formats import Array, format_named
 from conformance.oracle import Network
 from conformance.run import require_device, require_support
 
 Activations = Mapping[str, Mapping[str, Array]]  # by batch, then by name
+TRUTH = "golden:"  # before a golden's name: the oracle's own values
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What one candidate made of a golden.
+    """What one candidate made of a golden; in a notebook it shows how the input flowed through the network.
 
     Attributes:
         name, golden, dtype, device: who ran on what, and how.
         batches: the inputs.
         activations: float64 values by batch and activation, in the order of computation.
+        architecture: the network's.
+        folder: where the tokenizer lies that tells tokens of ids; None where there is none.
     """
 
     name: str
@@ -41,6 +48,44 @@ class Trace:
     device: str
     batches: Mapping[str, Batch] = field(repr=False)
     activations: Activations = field(repr=False)
+    architecture: Architecture = field(repr=False)
+    folder: Path | None = field(default=None, repr=False)
+
+    def _repr_html_(self) -> str:
+        """The walk through the network, for a notebook."""
+        from conformance.traces.page import html
+        from conformance.traces.walk import walk
+
+        return html(walk(self), (self,), whole=False)
+
+
+def trace(
+    implementation: object,
+    golden: str | Golden = "tiny",
+    *,
+    texts: Sequence[str] = (),
+    device: str = "cpu",
+    dtype: str = "float32",
+) -> Trace:
+    """Run an implementation and keep every activation that it exposes; nothing is printed.
+
+    Args:
+        implementation: a registered name, `module:object`, an object with `prepare`, a function that serves as `prepare`, or
+            `golden:NAME` for the oracle's own values.
+        golden: a name, `checkpoint:DIR`, or a golden of one's own (`golden_of`).
+        texts: inputs to run on instead of the golden's own; its tokenizer reads them.
+        device: a torch device string.
+        dtype: a format's name.
+
+    Raises:
+        UsageError: a name, format or text that cannot be used, or a golden without a tokenizer where texts are given.
+        CandidateError, CandidateCrash, Unsupported, Unavailable: as `record`.
+    """
+    found = open_golden(golden) if isinstance(golden, str) else golden
+    found = on_inputs(found, texts) if texts else found
+    if isinstance(implementation, str) and implementation.startswith(TRUTH):
+        return true_trace(found, implementation)
+    return record(implementation, found, device, dtype)
 
 
 def record(implementation: object, golden: Golden, device: str, dtype: str) -> Trace:
@@ -63,7 +108,8 @@ def record(implementation: object, golden: Golden, device: str, dtype: str) -> T
         for batch_name, batch in golden.batches.items():
             network = Network(checkpoint.architecture, checkpoint.weights, batch)
             found[batch_name] = _ordered(by_candidate(partial(_collected, runner, batch, network, dtype, device)), network)
-    return Trace(name_of(implementation), golden.origin or golden.name, dtype, device, golden.batches, found)
+    network_of = golden.origin or golden.name
+    return Trace(name_of(implementation), network_of, dtype, device, golden.batches, found, checkpoint.architecture, golden.folder)
 
 
 def _collected(runner: Runner, batch: Batch, network: Network, dtype: str, device: str) -> dict[str, Array]:
@@ -82,17 +128,22 @@ def _ordered(found: dict[str, Array], network: Network) -> dict[str, Array]:
     return {name: found[name] for name in network.table if name in found}
 
 
-def true_trace(golden: Golden) -> Trace:
-    """The oracle's own values, float64."""
+def true_trace(golden: Golden, name: str = "") -> Trace:
+    """The oracle's own values, float64; `UsageError` where `name` is that of another golden."""
+    name = name or f"{TRUTH}{golden.name}"
+    if name != f"{TRUTH}{golden.name}":
+        raise UsageError(f"{name} is compared on its own inputs: add --golden {name.removeprefix(TRUTH)}")
     checkpoint = golden.checkpoint
     walks = {n: Network(checkpoint.architecture, checkpoint.weights, batch).walk() for n, batch in golden.batches.items()}
     found = {n: {a: np.array(value) for a, value in walk} for n, walk in walks.items()}
-    return Trace(f"golden:{golden.name}", golden.origin or golden.name, "float64", "cpu", golden.batches, found)
+    network_of = golden.origin or golden.name
+    return Trace(name, network_of, "float64", "cpu", golden.batches, found, checkpoint.architecture, golden.folder)
 
 
 def save(trace: Trace, path: Path) -> None:
     """Write a trace as safetensors."""
-    about = {"name": trace.name, "golden": trace.golden, "dtype": trace.dtype, "device": trace.device}
+    about: dict[str, Any] = {"name": trace.name, "golden": trace.golden, "dtype": trace.dtype, "device": trace.device}
+    about |= {"architecture": trace.architecture.as_dict(), "folder": str(trace.folder) if trace.folder else None}
     order = {n: list(found) for n, found in trace.activations.items()}
     arrays = stored_arrays(trace.batches, trace.activations)
     metadata = {"trace": json.dumps({**about, "order": order})}
@@ -105,10 +156,20 @@ def read(path: Path) -> Trace:
     try:
         with safe_open(path, "np") as file:
             about = json.loads((file.metadata() or {})["trace"])
-            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 -- no mapping
+            return _read(about, {key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118 -- no mapping
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise UsageError(f"{path} is no trace: {error!r}") from error
-    batches = {n: Batch.of(found) for n, found in nested(arrays, "batch").items()}
-    activations = nested(arrays, "activation")
-    ordered = {n: {a: np.asarray(activations[n][a], np.float64) for a in names} for n, names in about["order"].items()}
-    return Trace(about["name"], about["golden"], about["dtype"], about["device"], {n: batches[n] for n in ordered}, ordered)
+
+
+def _read(about: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Trace:
+    batches, activations = (nested(arrays, what) for what in ("batch", "activation"))
+    return Trace(
+        about["name"],
+        about["golden"],
+        about["dtype"],
+        about["device"],
+        {n: Batch.of(batches[n]) for n in about["order"]},
+        {n: {a: np.asarray(activations[n][a], np.float64) for a in names} for n, names in about["order"].items()},
+        Architecture.from_config(about["architecture"]),
+        Path(about["folder"]) if about["folder"] else None,
+    )

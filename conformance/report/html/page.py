@@ -1,7 +1,7 @@
 """A page, or a part of one for a notebook, from a template: no neighbour files, no network, nothing unescaped.
 
-The page's own Content-Security-Policy lets nothing be fetched and no script run but the one whose digest it names, so that a name or a
-text that slipped through the escaping could still do nothing.
+The page's own Content-Security-Policy lets nothing be fetched and no script run but the one whose digest it names, so that a name
+or a text that slipped through the escaping could still do nothing.
 """
 
 import base64
@@ -17,16 +17,16 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def page(template: str, title: str, **values: Any) -> str:
-    """A whole document; `template` is what stands in its `<main>`."""
+    """A whole document; `template`, which knows the title too, is what stands in its `<main>`."""
     script = _source("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    body = _render(template, values)
+    body = _render(template, {"title": title, **values})
     return _render("page.html", {"title": title, "style": _source("style.css"), "script": script, "digest": digest, "body": body})
 
 
-def fragment(template: str, **values: Any) -> str:
+def fragment(template: str, title: str, **values: Any) -> str:
     """What stands in the `<main>` of a page, with its style, for a page of somebody else's."""
-    return _render("fragment.html", {"style": _source("style.css"), "body": _render(template, values)})
+    return _render("fragment.html", {"style": _source("style.css"), "body": _render(template, {"title": title, **values})})
 
 
 @cache

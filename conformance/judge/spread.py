@@ -1,0 +1,95 @@
+"""How a residual is spread: over sizes, as a histogram to hold against the predicted noise, and over the places of each axis.
+
+Nothing is judged by it; it is what is shown of a judgement.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from conformance.activations import Activation
+from conformance.judge.selection import Mask
+from conformance.numerics.formats import Array
+
+REACH, STEP = 6.0, 0.5  # the histogram's, in sigma; what is beyond is counted at its ends
+SLICES = 64  # of a strip at most: what a reader can tell apart
+
+BY_HEAD = (".query", ".key", ".value", ".context")  # ends of names of activations whose features are heads side by side
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The residual along one axis.
+
+    Attributes:
+        axis: `batch row`, `position`, `query`, `key`, `head` or `feature`.
+        size: how long the axis is.
+        values: RMS over the judged elements of each slice, NaN where there are none; where the axis is longer than there are
+            values, each stands for `-(-size // len(values))` slices side by side.
+    """
+
+    axis: str
+    size: int
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How a residual is spread.
+
+    Attributes:
+        unit: `sigma`, or `ulp` at exact activations.
+        counts: of judged elements, from below −REACH over steps of STEP to above REACH; empty at exact activations.
+        strips: for what fails: one an axis.
+        tokens: for what fails: RMS at each row and position, NaN where nothing is judged; empty where it has no positions.
+    """
+
+    unit: Literal["sigma", "ulp"]
+    counts: tuple[int, ...] = ()
+    strips: tuple[Strip, ...] = ()
+    tokens: tuple[tuple[float, ...], ...] = ()
+
+
+def spread(row: Activation, scaled: Array, judged: Mask, unit: Literal["sigma", "ulp"], heads: int, *, fails: bool) -> Spread:
+    """Of the residual in its unit, with its sign."""
+    counts = _counts(scaled[judged]) if unit == "sigma" else ()
+    if not fails or not row.axes:
+        return Spread(unit, counts)
+    squares, places = np.where(judged, scaled, 0.0) ** 2, judged.astype(np.float64)
+    strips = tuple(_strips(row, squares, places, heads))
+    return Spread(unit, counts, strips, _tokens(row, squares, places))
+
+
+def _counts(scaled: Array) -> tuple[int, ...]:
+    bins = round(2.0 * REACH / STEP)
+    index = np.clip(np.floor((scaled + REACH) / STEP), -1, bins).astype(np.int64) + 1
+    return tuple(int(n) for n in np.bincount(index.ravel(), minlength=bins + 2))
+
+
+def _strips(row: Activation, squares: Array, places: Array, heads: int) -> Iterator[Strip]:
+    for number, axis in enumerate(row.axes):
+        others = tuple(i for i in range(squares.ndim) if i != number)
+        yield _strip("batch row" if axis == "batch" else axis, squares.sum(others), places.sum(others))
+    if row.name.endswith(BY_HEAD) and ".attention.self." in row.name:
+        by_head = (array.reshape(-1, heads, array.shape[-1] // heads).sum((0, 2)) for array in (squares, places))
+        yield _strip("head", *by_head)
+
+
+def _strip(axis: str, squares: Array, places: Array) -> Strip:
+    starts = np.arange(0, squares.size, -(-squares.size // SLICES))
+    return Strip(axis, squares.size, _rms(np.add.reduceat(squares, starts), np.add.reduceat(places, starts)))
+
+
+def _tokens(row: Activation, squares: Array, places: Array) -> tuple[tuple[float, ...], ...]:
+    axis = next((a for a in ("position", "query") if a in row.axes), None)
+    if axis is None:
+        return ()
+    others = tuple(i for i, a in enumerate(row.axes) if a not in ("batch", axis))
+    return tuple(_rms(s, p) for s, p in zip(squares.sum(others), places.sum(others), strict=True))
+
+
+def _rms(squares: Array, places: Array) -> tuple[float, ...]:
+    with np.errstate(invalid="ignore"):
+        return tuple(float(x) for x in np.sqrt(squares / places))

@@ -1,0 +1,135 @@
+"""The verdict matrix, and the matrix of detection power. Pure functions of the records."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from conformance.judge.statistics import SEPARABLE_Z
+from conformance.records import CaseRecords, CheckRecord, Sensitivity
+from conformance.report.words import ORDER
+
+GLYPHS = {"pass": "✓", "fail": "✗", "skip": "–", "xfail": "≈", "xpass": "!", "crash": "✗", "error": "!", "timeout": "✗"}
+WORDS = {
+    "pass": "conforms",
+    "fail": "does not conform",
+    "skip": "skipped",
+    "xfail": "known failure",
+    "xpass": "passes, against what is known",
+}
+
+Setting = tuple[str, str, str]  # golden, device, dtype
+
+
+@dataclass(frozen=True)
+class Group:
+    """All checks of one candidate in one setting, worst first."""
+
+    anchor: str
+    implementation: str
+    setting: Setting
+    cases: tuple[CaseRecords, ...]
+
+    @property
+    def outcome(self) -> str:
+        """The worst."""
+        return self.cases[0].check.outcome
+
+    @property
+    def tone(self) -> str:
+        """`good`, `bad` or `odd`, which is neither."""
+        return {"pass": "good", "skip": "odd", "xfail": "odd"}.get(self.outcome, "bad")
+
+    @property
+    def word(self) -> str:
+        """The outcome for people."""
+        return WORDS.get(self.outcome, self.outcome)
+
+    @property
+    def glyph(self) -> str:
+        """The outcome as a sign."""
+        return GLYPHS.get(self.outcome, "?")
+
+    @property
+    def coverage(self) -> str:
+        """Of the check that saw most."""
+        check = max((c.check for c in self.cases), key=lambda c: c.judged)
+        return f"{check.judged} of {check.activations}" if check.activations else ""
+
+    @property
+    def ran(self) -> str:
+        """How many of the declared checks ran, where there is more than one."""
+        declared = [c.check for c in self.cases if c.check.declared]
+        return f"{sum(c.executed for c in declared)} of {len(declared)} checks" if len(declared) > 1 else ""
+
+
+def groups(cases: Sequence[CaseRecords]) -> list[Group]:
+    """Worst first; of equals the first to have run."""
+    found: dict[tuple[str, Setting], list[CaseRecords]] = {}
+    for case in cases:
+        c = case.check
+        found.setdefault((c.implementation, (c.golden, c.device, c.dtype)), []).append(case)
+    made = [
+        Group(
+            f"case-{n}",
+            name,
+            setting,
+            tuple(sorted(of_one, key=lambda c: (ORDER.index(c.check.outcome), c.check.check != "values"))),
+        )
+        for n, ((name, setting), of_one) in enumerate(found.items(), 1)
+    ]
+    return sorted(made, key=lambda g: ORDER.index(g.outcome))
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Implementations, worst first, by settings; None where one was not run."""
+
+    settings: tuple[Setting, ...]
+    rows: tuple[tuple[str, tuple[Group | None, ...]], ...]
+
+
+def matrix(found: Sequence[Group]) -> Matrix:
+    """Of groups that are sorted."""
+    settings = tuple(dict.fromkeys(g.setting for g in sorted(found, key=lambda g: int(g.anchor.partition("-")[2]))))
+    at = {(g.implementation, g.setting): g for g in found}
+    names = dict.fromkeys(g.implementation for g in found)
+    return Matrix(settings, tuple((name, tuple(at.get((name, s)) for s in settings)) for name in names))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How a fault would have been seen in a setting: at how many of its places, and how well at the weakest."""
+
+    told: str
+    everywhere: bool
+    about: str
+
+
+@dataclass(frozen=True)
+class Power:
+    """Faults by settings; None where the fault changes nothing that was seen. Faults that can hide come first."""
+
+    settings: tuple[Setting, ...]
+    rows: tuple[tuple[str, tuple[Seen | None, ...]], ...]
+    hidden: int
+
+
+def power(cases: Sequence[CaseRecords]) -> Power:
+    """Of the passing candidate that shows most in each setting."""
+    best: dict[Setting, CheckRecord] = {}
+    for c in (case.check for case in cases):
+        setting = (c.golden, c.device, c.dtype)
+        if c.outcome == "pass" and c.excludes and c.check == "values" and (setting not in best or best[setting].judged < c.judged):
+            best[setting] = c
+    by_fault: dict[str, dict[Setting, Seen]] = {}
+    for setting, check in best.items():
+        for s in check.excludes:
+            by_fault.setdefault(s.fault, {})[setting] = _seen(s)
+    rows = [(fault, tuple(seen.get(s) for s in best)) for fault, seen in by_fault.items()]
+    rows.sort(key=lambda row: (all(s is None or s.everywhere for s in row[1]), row[0]))
+    return Power(tuple(best), tuple(rows), sum(any(s and not s.everywhere for s in row[1]) for row in rows))
+
+
+def _seen(s: Sensitivity) -> Seen:
+    everywhere = s.separable == s.places
+    about = "" if everywhere else f"expected z = {s.expected_z:.2g} at {s.weakest}, {SEPARABLE_Z:.0f} are needed"
+    return Seen(f"{s.separable} of {s.places}", everywhere, about)

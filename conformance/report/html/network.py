@@ -1,0 +1,122 @@
+"""The network from its input to its output, a row an activation, with local and global error beside the allowed band."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from conformance.records import ActivationRecord
+from conformance.report.html.axis import axis_of, sigma
+
+_LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One activation, on the batch on which it is worst.
+
+    Attributes:
+        name: within its group.
+        outcome: of all batches, the worst.
+        mark: `origin`, `amplifier`, `attenuator`, `known failure`, `not observed` or nothing.
+        local, largest, overall: RMS and largest local error and RMS of the global one, told in sigma.
+        band, local_at, overall_at: where the limit and the errors stand on the axis, in percent.
+        note: what else is to be said.
+    """
+
+    name: str
+    outcome: str
+    mark: str
+    local: str = ""
+    largest: str = ""
+    overall: str = ""
+    band: float | None = None
+    local_at: float | None = None
+    overall_at: float | None = None
+    note: str = ""
+
+    @property
+    def css(self) -> str:
+        """The class of its row."""
+        return "unseen-one" if self.outcome == "not_observed" else self.mark.partition(" ")[0]
+
+
+@dataclass(frozen=True)
+class Walk:
+    """All of it: groups of rows in the order of computation, the axis's ticks, and where one sigma is."""
+
+    groups: tuple[tuple[str, tuple[Row, ...]], ...]
+    ticks: tuple[tuple[float, str], ...]
+
+
+def walk(activations: Sequence[ActivationRecord]) -> Walk:
+    """Of one case."""
+    by_name: dict[str, list[ActivationRecord]] = {}
+    for a in activations:
+        by_name.setdefault(a.activation, []).append(a)
+    worst = {name: max(found, key=_badness) for name, found in by_name.items()}
+    errors = [e.rms for a in worst.values() for e in (a.local, a.overall) if e]
+    axis = axis_of(errors)
+    groups: dict[str, list[Row]] = {}
+    for name, a in worst.items():
+        group, short = placed(name)
+        if a.outcome == "not_observed":
+            row = Row(short, a.outcome, "not observed", note=a.reason)
+        else:
+            local, overall = (e.rms if e else None for e in (a.local, a.overall))
+            limit = a.limits.get("rms") if local is not None else None
+            row = Row(
+                short,
+                a.outcome,
+                _mark(a),
+                _told(a),
+                sigma(a.local.max if a.local else None),
+                sigma(overall),
+                axis.at(limit),
+                axis.at(local),
+                axis.at(overall),
+                _note(a, by_name[name]),
+            )
+        groups.setdefault(group, []).append(row)
+    return Walk(tuple((group, tuple(rows)) for group, rows in groups.items()), axis.ticks)
+
+
+def placed(name: str) -> tuple[str, str]:
+    """The part of the network that an activation belongs to, and its name within."""
+    match = _LAYER.fullmatch(name)
+    if match:
+        return f"layer {match[1]}", match[2]
+    part, _, rest = name.partition(".")
+    return ("embeddings", rest) if part == "embeddings" and rest else ("pooler and heads", name)
+
+
+def _badness(a: ActivationRecord) -> tuple[int, float]:
+    rank = {"fail": 3, "xfail": 2, "pass": 1}.get(a.outcome, 0)
+    return rank, float("inf") if a.excess is None and rank > 1 else a.excess or 0.0
+
+
+def _mark(a: ActivationRecord) -> str:
+    return "known failure" if a.outcome == "xfail" else a.role or ""
+
+
+def _told(a: ActivationRecord) -> str:
+    if a.local is None:
+        return ""
+    if a.local.rms is None:
+        return "exact" if a.outcome == "pass" else "differs"
+    return sigma(a.local.rms)
+
+
+def _note(a: ActivationRecord, batches: Iterable[ActivationRecord]) -> str:
+    batches = list(batches)
+    failing = sum(b.outcome == a.outcome for b in batches)
+    many = f"in {failing} of {len(batches)} batches" if a.outcome in ("fail", "xfail") and len(batches) > 1 else ""
+    return "; ".join(part for part in (a.reason, many) if part)
+
+
+def counted(activations: Iterable[ActivationRecord]) -> Mapping[str, int]:
+    """How many activations have which role."""
+    found: dict[str, int] = {}
+    for role in {a.activation: a.role for a in activations if a.role}.values():
+        assert role
+        found[role] = found.get(role, 0) + 1
+    return found

@@ -1,0 +1,237 @@
+"""The page of a run: who conforms, where the first wrong one goes wrong, and why. A pure function of the records."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from conformance.goldens.own import PREFIX
+from conformance.records import ActivationRecord, CaseRecords, CheckRecord, Header, Results
+from conformance.report.findings import Finding, cause, evidence, findings, layers_of, sentence
+from conformance.report.html.histogram import histogram, pooled
+from conformance.report.html.matrix import Group, groups, matrix, power
+from conformance.report.html.network import Walk, walk
+from conformance.report.html.page import fragment, page
+from conformance.report.html.places import StripView, Token, scale_of, strips, tokens
+from conformance.report.telling import footer
+from conformance.report.words import exclusions, headline, place, searched, smallest, verdict
+
+_PLACES = 3  # activations whose strips are shown: the first origin and the worst
+_REASONS = 5  # of a candidate in the summary; its card has them all
+
+
+def results_page(results: Results) -> str:
+    """The whole page."""
+    return page("results.html", _title(results), **_values(results))
+
+
+def results_fragment(results: Results) -> str:
+    """The same for a notebook."""
+    return fragment("results.html", _title(results), **_values(results))
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A finding in words."""
+
+    sentence: str
+    evidence: str
+    cause: str
+    anatomy: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where the error of one activation sits."""
+
+    place: str
+    strips: tuple[StripView, ...]
+    histogram: Markup | None
+    limit: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A check that does not pass."""
+
+    check: str
+    outcome: str
+    reason: str
+    traceback: str
+    mistakes: tuple[Mistake, ...]
+    where: tuple[Where, ...]
+    smallest: str
+    tokens: Sequence[Sequence[Token]]
+    heat: str
+    script: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A check that passes, is skipped or fails as is known."""
+
+    check: str
+    outcome: str
+    told: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """One candidate in one setting."""
+
+    group: Group
+    verdict: str
+    failures: tuple[Failure, ...]
+    others: tuple[Passed, ...]
+    walk: Walk | None
+    noise: Markup | None
+    median: str
+    exclusions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A candidate that does not conform: each reason with where it shows, and how many are not told."""
+
+    name: str
+    reasons: tuple[tuple[str, tuple[Group, ...]], ...]
+    more: int
+
+
+def _values(results: Results) -> dict[str, object]:
+    found = groups(results.cases)
+    by_tone: dict[str, list[str]] = {}
+    table = matrix(found)
+    for name, of_one in table.rows:
+        tones = {g.tone for g in of_one if g}
+        by_tone.setdefault("bad" if "bad" in tones else "good" if "good" in tones else "odd", []).append(name)
+    return {
+        "counts": headline(results.footer or footer(results.checks), results.notes),
+        "by_tone": by_tone,
+        "wrong": _wrong(found),
+        "matrix": table,
+        "cards": [_card(g, results.header) for g in found],
+        "power": power(results.cases),
+        "headers": [h for n, h in enumerate(results.headers) if h not in results.headers[:n]],
+        "stored": sorted({name: golden for h in results.headers for name, golden in h.goldens.items()}.items()),
+        "notes": results.notes,
+        "goldens": sorted({g.setting[0] for g in found}),
+        "devices": sorted({g.setting[1] for g in found}),
+        "dtypes": sorted({g.setting[2] for g in found}),
+        "outcomes": sorted({g.outcome for g in found}),
+    }
+
+
+def _title(results: Results) -> str:
+    names = {c.implementation for c in results.checks}
+    bad = {g.implementation for g in groups(results.cases) if g.tone == "bad"}
+    what = next(iter(names)) if len(names) == 1 else f"{len(names)} candidates"
+    return f"{what}: {'conforms' if not bad else 'does not conform'}" if len(names) == 1 else f"{len(bad)} of {what} do not conform"
+
+
+def _wrong(found: Sequence[Group]) -> list[Wrong]:
+    """Candidates in the order of their worst group; reasons in the order of their size."""
+    reasons: dict[str, dict[str, list[Group]]] = {}
+    for g in found:
+        if g.tone == "bad":
+            for why in dict.fromkeys(_reasons(g)):
+                reasons.setdefault(g.implementation, {}).setdefault(why, []).append(g)
+    return [
+        Wrong(name, tuple((why, tuple(groups)) for why, groups in list(of_one.items())[:_REASONS]), max(len(of_one) - _REASONS, 0))
+        for name, of_one in reasons.items()
+    ]
+
+
+def _reasons(g: Group) -> Iterable[str]:
+    """The mistakes of the judgement; of other checks what they say."""
+    for case in g.cases:
+        c = case.check
+        if c.outcome in ("pass", "skip", "xfail"):
+            continue
+        mistakes = _mistakes(case.activations)
+        if c.check == "values" and mistakes:
+            yield from ("; ".join((m.sentence, *m.anatomy)) for m in mistakes)
+        else:
+            yield f"{'' if c.check == 'values' else f'{c.check}: '}{_first_line(c.reason) or c.outcome}"
+
+
+def _first_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[0]
+
+
+def _card(g: Group, header: Header | None) -> Card:
+    told = next((c for c in g.cases if c.check.check == "values"), g.cases[0])
+    activations, check = told.activations, told.check
+    counts = pooled([a.spread.counts for a in activations if a.spread and a.outcome == "pass"])
+    failures = tuple(_failure(c, header) for c in g.cases if c.check.outcome not in ("pass", "skip", "xfail"))
+    others = tuple(_passed(c.check) for c in g.cases if c.check.outcome in ("pass", "skip", "xfail"))
+    return Card(
+        g,
+        verdict(check),
+        failures,
+        others,
+        walk(activations) if any(a.outcome != "not_observed" for a in activations) else None,
+        histogram(counts) if counts else None,
+        "" if check.median_rms is None else f"{check.median_rms:.2f}",
+        tuple(exclusions(check.excludes)) if check.outcome == "pass" else (),
+    )
+
+
+def _passed(c: CheckRecord) -> Passed:
+    told = c.reason if c.outcome != "pass" else searched(c) if c.tried else verdict(c)
+    return Passed(c.check, c.outcome, told)
+
+
+def _failure(case: CaseRecords, header: Header | None) -> Failure:
+    c, found = case.check, case.check.counterexample
+    failed = [a for a in case.activations if a.outcome == "fail"]
+    shown = [a for a in failed if scale_of(a)]
+    first = shown[0] if shown and failed and shown[0] is failed[0] else None
+    scale = scale_of(first) if first else None
+    errors = first.spread.tokens if first and first.spread else []
+    heat = f"Coloured by the error of {place(first)}." if first and errors else ""
+    worst = sorted(shown, key=lambda a: -(a.excess if a.excess is not None else float("inf")))
+    chosen = list(dict.fromkeys(place(a) for a in [*shown[:1], *worst]))[:_PLACES]
+    return Failure(
+        c.check,
+        c.outcome,
+        _first_line(c.reason),
+        c.reason if "\n" in c.reason.strip() else "",
+        _mistakes(case.activations),
+        tuple(_where(a) for name in chosen for a in shown if place(a) == name),
+        smallest(found)[0] if found and c.tried else "",
+        tokens(found, errors, scale) if found and (errors or c.tried) else (),
+        heat,
+        found.script if found else "",
+        _command(c, header),
+    )
+
+
+def _mistakes(activations: Sequence[ActivationRecord]) -> tuple[Mistake, ...]:
+    layers = layers_of(activations)
+    return tuple(_mistake(f, layers) for f in findings(activations))
+
+
+def _mistake(f: Finding, layers: int) -> Mistake:
+    return Mistake(sentence(f, layers), evidence(f), cause(f), f.anatomy)
+
+
+def _where(a: ActivationRecord) -> Where:
+    scale = scale_of(a)
+    assert scale is not None
+    assert a.spread is not None
+    drawn = histogram(a.spread.counts) if a.spread.counts else None
+    return Where(place(a), tuple(strips(a.spread, scale)), drawn, scale.told(scale.limit) if a.spread.unit == "sigma" else "")
+
+
+def _command(c: CheckRecord, header: Header | None) -> str:
+    """What runs the check again; a checkpoint's own inputs are in the file that `replay` takes."""
+    source = header.goldens[c.golden].source if header and c.golden in header.goldens else ""
+    network = ["--checkpoint", source.removeprefix(PREFIX)] if source.startswith(PREFIX) else ["--golden", c.golden]
+    words = ["bert-conformance", "run", "-i", c.implementation, *network]
+    words += ["--device", c.device] if c.device != "cpu" else []
+    words += ["--dtype", c.dtype] if c.dtype != "float32" else []
+    words += ["--check", c.check] if c.check != "values" else []
+    return shlex.join(words)

@@ -1,0 +1,171 @@
+"""The page of a run, as text: complete in itself, nothing in it but text, every link leads somewhere, and it says what is wrong."""
+
+import base64
+import hashlib
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+
+from conformance import check
+from conformance.records import CaseRecords, Note, Results
+from conformance.report.html.network import walk
+from conformance.report.html.page import page
+from conformance.report.html.results import results_fragment, results_page
+from conformance.report.html.svg import cells, element
+from conformance.report.telling import records_of, results_of
+from conformance.tests.pages import HOSTILE, renamed, sample
+from conformance.tests.planted import Planted, epsilon, tanh_gelu
+
+VOID = {"meta", "link", "input", "br", "img", "hr"}
+
+
+class Page(HTMLParser):
+    """A page's elements, and its text without styles and scripts; checks that elements are closed in order."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.feed(source)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+    def attribute(self, name: str) -> list[str]:
+        return [value for _, found in self.elements if (value := found.get(name)) is not None]
+
+
+@pytest.fixture(scope="module")
+def source() -> str:
+    return results_page(sample())
+
+
+@pytest.fixture(scope="module")
+def shown(source: str) -> Page:
+    return Page(source)
+
+
+def test_hostile_names_reasons_and_notes_stay_text(source: str, shown: Page) -> None:
+    assert [tag for tag, _ in shown.elements].count("script") == 1
+    assert not any(tag == "img" for tag, _ in shown.elements)
+    assert not any(name.startswith("on") for _, attributes in shown.elements for name in attributes)
+    assert shown.text.count(HOSTILE) >= 4  # the summary, the matrix, the card, the note; as it was written, and not 49
+    assert HOSTILE in shown.attribute("data-name")
+
+
+def test_the_page_asks_for_nothing_from_outside(source: str, shown: Page) -> None:
+    assert not shown.attribute("src")
+    assert all(link.startswith("#") or link == "data:," for link in shown.attribute("href"))
+    assert not re.search(r"url\(|@import|https?://", re.sub(r"<(p|pre|li)[^>]*>.*?</\1>", "", source, flags=re.S))
+
+
+def test_no_script_can_run_but_the_page_s_own(source: str) -> None:
+    (script,) = re.findall(r"<script>(.*?)</script>", source, re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in source
+    assert "default-src 'none'" in source
+
+
+def test_every_link_leads_to_a_place_in_the_page_and_no_place_stands_twice(shown: Page) -> None:
+    places = shown.attribute("id")
+    assert len(places) == len(set(places))
+    assert {link[1:] for link in shown.attribute("href") if link.startswith("#")} <= set(places)
+
+
+def test_what_is_wrong_is_said_first_with_its_place_and_cause(shown: Page) -> None:
+    text, summary = shown.text, shown.text.split("Verdicts")[0]
+    assert "3 of 5 candidates do not conform" in text
+    assert "layer 1, intermediate.intermediate_act_fn: GELU takes the other form" in summary
+    assert "layer 0, attention.output.LayerNorm: epsilon is 1e-05, the checkpoint says 1e-12" in summary
+    assert "padding-length: " in summary
+    assert "usually a LayerNorm left at its default" in text
+    assert "missing: shard 2/3" in summary
+    assert text.index("does not conform") < text.index("correct on tiny")
+
+
+def test_a_failure_has_its_tokens_a_command_and_a_script(shown: Page) -> None:
+    assert "bert-conformance run -i attends-to-padding --golden tiny --check padding-length" in shown.text
+    assert "from conformance import Batch, load_golden" in shown.text
+    assert any("token" in found.split() for found in shown.attribute("class"))
+
+
+def test_each_activation_is_told_beside_its_band_and_origins_are_marked() -> None:
+    activations = records_of(check(Planted(epsilon(0), tanh_gelu(1)))).activations
+    rows = [row for _, rows in walk(activations).groups for row in rows]
+    assert [r.name for r in rows if r.mark == "origin"] == ["attention.output.LayerNorm", "intermediate.intermediate_act_fn"]
+    for row in (r for r in rows if r.band is not None):
+        assert row.local_at is not None
+        assert (row.local_at > row.band) == (row.mark == "origin")
+    assert any(r.mark == "not observed" for r in rows)
+    assert {r.local for r in rows if "dropout" in r.name and r.outcome == "pass"} == {"exact"}
+
+
+def test_a_page_of_nothing_says_so() -> None:
+    text = Page(results_page(Results((), (), None, (Note("missing", "the end of it"),)))).text
+    assert "ran 0 / 0 declared" in text
+    assert "missing: the end of it" in text
+
+
+def test_twenty_candidates_on_six_goldens_stay_under_five_megabytes_though_all_fail() -> None:
+    (case,) = results_of([check(Planted(epsilon(0), tanh_gelu(1)))]).cases
+    layers = {"tiny": 2, "edges": 2, "deep": 12, "wide": 1, "sinusoidal": 2, "minilm": 6}
+    cases = [renamed(_deepened(case, n), f"candidate-{k}", golden=g) for k in range(20) for g, n in layers.items()]
+    made = results_page(Results((), tuple(cases), None))
+    assert len(made.encode()) < 5_000_000
+    assert made.count("<article") == 120
+
+
+def _deepened(case: CaseRecords, layers: int) -> CaseRecords:
+    """The same of a network of as many layers, all but the first like its second."""
+    more = (
+        msgspec.structs.replace(a, activation=a.activation.replace("layer.1.", f"layer.{n}."))
+        for n in range(2, layers)
+        for a in case.activations
+        if ".layer.1." in a.activation
+    )
+    return replace(case, activations=(*case.activations, *more))
+
+
+def test_in_a_notebook_results_are_a_part_of_a_page() -> None:
+    made = results_fragment(results_of([check(Planted(epsilon(0)))]))
+    tags = [tag for tag, _ in Page(made).elements]
+    assert "style" in tags
+    assert not {"html", "head", "body", "script", "main"} & set(tags)
+    result = check(Planted(epsilon(0)))
+    assert "epsilon is 1e-05" in Page(result._repr_html_()).text
+
+
+def test_a_value_that_a_template_lacks_is_an_error_and_no_empty_text() -> None:
+    with pytest.raises(Exception, match="undefined"):
+        page("results.html", "a title")
+
+
+def test_svg_escapes_its_texts_and_attributes() -> None:
+    made = element("text", "<b>&", data_x='"><script>', class_="a", width=1.2345, x=None)
+    assert made == '<text data-x="&#34;&gt;&lt;script&gt;" class="a" width="1.23">&lt;b&gt;&amp;</text>'
+
+
+def test_cells_side_by_side_are_one_and_those_below_are_not() -> None:
+    assert cells([(1, 0), (0, 0), (2, 1), (3, 0)]) == "M0 0h2v1h-2zM3 0h1v1h-1zM2 1h1v1h-1z"

@@ -1,0 +1,56 @@
+"""What a masked-LM head says of each `[MASK]`: the likeliest tokens. Pure functions of what was captured."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.batch import Batch
+from conformance.numerics.formats import Array
+
+MASK = "[MASK]"  # BERT's word for a token that is hidden (Devlin et al. 2019, section 3.1)
+MOST = 5
+SCORED = ("cls.predictions.decoder", "cls.predictions.log_probs")  # either has the same softmax
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A token, and its probability."""
+
+    token: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Blank:
+    """One `[MASK]`: where it stands, and the likeliest tokens, best first, one a trace; none of a trace that does not show them."""
+
+    row: int
+    position: int
+    guesses: tuple[tuple[Guess, ...], ...]
+
+
+def blanks(
+    read: list[list[str]] | None,
+    found: tuple[Mapping[str, Array], ...],
+    reader: Callable[[Batch], list[list[str]] | None],
+) -> tuple[Blank, ...]:
+    """Every `[MASK]` of a batch whose tokens are `read`, where one of the traces shows what a masked-LM head makes of it."""
+    scores = [next((side[name] for name in SCORED if name in side), None) for side in found]
+    if read is None or all(side is None for side in scores):
+        return ()
+    return tuple(
+        Blank(row, position, tuple(() if side is None else _likeliest(side[row, position], reader) for side in scores))
+        for row, tokens in enumerate(read)
+        for position, token in enumerate(tokens)
+        if token == MASK
+    )
+
+
+def _likeliest(scores: Array, reader: Callable[[Batch], list[list[str]] | None]) -> tuple[Guess, ...]:
+    """By softmax in float64, exp(s − max s) / Σ exp(s − max s); of equals the smaller id first."""
+    weights = np.exp(scores - scores.max())
+    probabilities = weights / weights.sum()
+    best = np.argsort(-probabilities, kind="stable")[:MOST]
+    tokens = (reader(Batch.of({"input_ids": [best]})) or [[str(i) for i in best]])[0]
+    return tuple(Guess(token, float(p)) for token, p in zip(tokens, probabilities[best], strict=True))

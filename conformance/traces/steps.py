@@ -1,0 +1,89 @@
+"""The steps of a walk as a table for a page: grouped by layer, with the range of each on one scale. Pure functions of walks."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from markupsafe import Markup
+
+from conformance.report.html.svg import element
+from conformance.traces.parts import times
+from conformance.traces.walk import Passage, Statistics, Step, placed, told
+
+STATISTICS = ("mean", "deviation", "least", "most", "rms")
+TITLES = {**{name: name for name in STATISTICS}, "least": "min", "most": "max"}
+BUDGET = 1_400  # rows of a page, each a side
+
+_WIDTH, _HEIGHT = 120.0, 10.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """One step: its name within the group, what it is, its range a side, its numbers in the order of the table's columns."""
+
+    name: str
+    equation: str
+    shape: str
+    ranges: tuple[Markup, ...]
+    numbers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The steps of one batch, by the part of the network."""
+
+    batch: str
+    groups: tuple[tuple[str, tuple[Line, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The batches whose steps are shown, and the names of those that are left out."""
+
+    tables: tuple[Table, ...]
+    left_out: tuple[str, ...]
+
+
+def steps(passages: Sequence[Passage], budget: int = BUDGET) -> Steps:
+    """Of as many batches as a page may hold, of the first in any case."""
+    tables: list[Table] = []
+    for passage in passages:
+        budget -= sum(len(step.sides) for step in passage.steps)
+        if budget < 0 and tables:
+            break
+        tables.append(table(passage))
+    return Steps(tuple(tables), tuple(p.name for p in passages[len(tables) :]))
+
+
+def table(passage: Passage) -> Table:
+    """Every step, by the part of the network."""
+    known = [side for step in passage.steps for side in step.sides if side]
+    reach = max((max(-s.least, s.most) for s in known), default=0.0) or 1.0
+    groups = groupby(passage.steps, lambda step: placed(step.row)[0])
+    return Table(passage.name, tuple((title, tuple(_line(step, reach) for step in found)) for title, found in groups))
+
+
+def _line(step: Step, reach: float) -> Line:
+    numbers = [told(getattr(side, name) if side else None) for name in STATISTICS for side in step.sides]
+    numbers += [told(step.largest)] if len(step.sides) > 1 else []
+    ranges = tuple(range_of(side, reach) for side in step.sides)
+    return Line(placed(step.row)[1], step.row.equation, times(step.shape), ranges, tuple(numbers))
+
+
+def range_of(side: Statistics | None, reach: float) -> Markup:
+    """A line from the least to the most, thick at mean ± deviation, on a scale of asinh x from −`reach` to `reach`; zero is marked.
+
+    asinh x is x near zero and ± ln 2|x| far from it, so that small and large activations are seen on one scale.
+    """
+    zero = element("path", d=f"M{_WIDTH / 2:g} 0v{_HEIGHT:g}", class_="zero")
+    bars: Iterable[Markup] = ()
+    if side:
+        scale = _WIDTH / 2 / math.asinh(reach)
+        ends = (side.least, max(side.least, side.mean - side.deviation), min(side.most, side.mean + side.deviation), side.most)
+        least, low, high, most = (_WIDTH / 2 + scale * math.asinh(value) for value in ends)
+        bars = (
+            element("path", d=f"M{least:.1f} {_HEIGHT / 2:g}H{most:.1f}", class_="extent"),
+            element("rect", x=low, y=2, width=max(high - low, 1.0), height=_HEIGHT - 4, class_="spread"),
+        )
+    return element("svg", zero, *bars, viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", aria_hidden="true")

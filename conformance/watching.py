@@ -1,0 +1,40 @@
+"""How far a run is, for whoever watches: a word about what is at hand, and the fraction of the case that is done.
+
+Who judges or searches only says so (`tell`); that nobody listens costs the look at one variable.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+Watcher = Callable[[str, float], None]
+
+_watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+
+
+def tell(what: str, done: float) -> None:
+    """What is at hand, and the fraction that is done, 0 to 1, of the part that this is of."""
+    watcher = _watcher.get()
+    if watcher is not None:
+        watcher(what, done)
+
+
+@contextmanager
+def watched(watcher: Watcher) -> Iterator[None]:
+    """What is told inside is told to `watcher`."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
+@contextmanager
+def part(which: int, of: int) -> Iterator[None]:
+    """What is told inside is of one of so many equal parts, the first of which is 0."""
+    outer = _watcher.get()
+    if outer is None:
+        yield
+        return
+    with watched(lambda what, done: outer(what, (which + done) / of)):
+        yield
