@@ -76,7 +76,7 @@ def _digest(cases: Sequence[Case]) -> str:
 
 
 def _cases(session: Session, published: Mapping[str, Published | None]) -> list[Case]:
-    """Every check that is asked for, once, of every candidate on every golden in every dtype: candidate by candidate on a golden."""
+    """Every check that is asked for, once, of every candidate on every golden in every dtype: candidate by candidate on each."""
     names = session.implementations or [r.name for r in registered()]
     checks = _checks(session.checks)
     found = []

@@ -47,12 +47,12 @@ class Line:
 BLANK = Line()
 
 
-def spans(*parts: tuple[str, str], indent: int = 0, hang: int = 2) -> Line:
+def spans(*parts: tuple[str, str], indent: int = 0, hang: int | None = 2) -> Line:
     """A line of several styles."""
     return Line(tuple((printable(part), style) for part, style in parts), indent, hang)
 
 
-def line(text: str, style: str = "", indent: int = 0, hang: int = 2) -> Line:
+def line(text: str, style: str = "", indent: int = 0, hang: int | None = 2) -> Line:
     """A line of one style; the spaces that it begins with stand it in."""
     told = text.lstrip(" ")
     return spans((told, style), indent=indent + len(text) - len(told), hang=hang)

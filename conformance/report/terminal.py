@@ -87,7 +87,7 @@ def _check(check: CheckRecord, activations: Sequence[ActivationRecord], width: i
     yield spans((subject(check), "bold"), (": ", ""), (verdict(check), _STYLE.get(check.outcome, "bold red")))
     failed = [a for a in activations if a.outcome == "fail"]
     if check.reason and (check.outcome != "fail" or check.tried or not failed):
-        yield from (line(reason, indent=2) for reason in printable_lines(check.reason))
+        yield from _reason(check.reason)
     if check.tried and check.counterexample:
         yield from _smallest(check.counterexample)
     if failed:
@@ -98,6 +98,13 @@ def _check(check: CheckRecord, activations: Sequence[ActivationRecord], width: i
         yield line(f"median local error {check.median_rms:.2f} sigma, {check.seconds:.1f} s", indent=2)
         for what, of in exclusion_lists(check.excludes):
             yield listed(what, of, indent=2) if of else line(what, indent=2)
+
+
+def _reason(reason: str) -> Iterator[Line]:
+    """A sentence; a list or a traceback after it stays as it was laid out."""
+    first, *rest = printable_lines(reason.rstrip())
+    yield line(first, indent=2)
+    yield from (line(more, indent=2, hang=None) for more in rest)
 
 
 def _smallest(found: CounterexampleRecord) -> Iterator[Line]:

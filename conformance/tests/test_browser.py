@@ -1,0 +1,198 @@
+"""Every page in headless Chromium: silent, alone, filtered by its address, narrow, printed, without scripts."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.report.html.results import results_page
+from conformance.tests.pages import HOSTILE, sample
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+ARGUMENTS += ["--disable-component-update", "--disable-sync"]
+
+playwright = pytest.importorskip("playwright.sync_api", reason="pages are opened by the tox factor `browser`, which has playwright")
+if not CHROMIUM and os.environ.get("CI"):
+    raise RuntimeError("CI needs a Chromium for the pages: apt-get install chromium")
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium here: apt-get install chromium")
+
+PAGES: dict[str, Callable[[], str]] = {"results": lambda: results_page(sample())}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pages")
+
+
+@pytest.fixture(scope="module", params=PAGES)
+def file(request: pytest.FixtureRequest, folder: Path) -> Path:
+    path: Path = folder / f"{request.param}.html"
+    path.write_text(PAGES[request.param](), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> Path:
+    path = folder / "results.html"
+    path.write_text(PAGES["results"](), "utf-8")
+    return path
+
+
+class Watched:
+    """A page that is open, what it said on the console, and what it asked for."""
+
+    def __init__(self, browser: Any, path: Path, **context: Any) -> None:
+        self.context = browser.new_context(**context)
+        self.page = self.context.new_page()
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.said.append(dialog.message))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(path.as_uri())
+        self.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+
+    def __enter__(self) -> "Watched":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_is_silent_and_asks_for_nothing_but_itself(browser: Any, file: Path, scheme: str) -> None:
+    with Watched(browser, file, color_scheme=scheme) as watched:
+        watched.page.wait_for_load_state("networkidle")
+        assert watched.said == []
+        assert [url for url in watched.asked if not url.startswith("data:")] == [file.as_uri()]
+
+
+def test_dark_is_dark_and_light_is_light(browser: Any, file: Path) -> None:
+    brightness = {}
+    for scheme in ("light", "dark"):
+        with Watched(browser, file, color_scheme=scheme) as watched:
+            told = watched.page.evaluate("getComputedStyle(document.body).backgroundColor")
+            brightness[scheme] = sum(int(part) for part in told.strip("rgb()").split(","))
+    assert brightness["light"] > 700
+    assert brightness["dark"] < 150
+
+
+def test_at_400_pixels_nothing_scrolls_sideways(browser: Any, file: Path) -> None:
+    with Watched(browser, file, viewport={"width": 400, "height": 800}) as watched:
+        assert watched.page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_every_link_leads_to_what_is_in_view(browser: Any, file: Path) -> None:
+    with Watched(browser, file) as watched:
+        links = watched.page.locator("main a[href^='#']")
+        for n in range(min(links.count(), 6)):
+            target = links.nth(n).get_attribute("href")
+            links.nth(n).click()
+            top = watched.page.evaluate("id => document.getElementById(id).getBoundingClientRect().top", target[1:])
+            assert -1 <= top < watched.page.viewport_size["height"], target
+
+
+def test_without_scripts_the_page_says_the_same_and_shows_no_dead_controls(browser: Any, file: Path) -> None:
+    texts = []
+    for enabled in (True, False):
+        context = browser.new_context(java_script_enabled=enabled)
+        page = context.new_page()
+        page.goto(file.as_uri())
+        texts.append([" ".join(t.split()) for t in page.locator("h1, h2, h3, h4, th, td").all_text_contents()])
+        if not enabled:
+            assert not any(control.is_visible() for control in page.locator("button, input, select").all())
+        context.close()
+    assert texts[0] == texts[1]
+
+
+def test_a_page_prints_all_it_shows(browser: Any, file: Path) -> None:
+    with Watched(browser, file) as watched:
+        watched.page.emulate_media(media="print", color_scheme="dark")
+        assert watched.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert watched.page.pdf().startswith(b"%PDF")
+
+
+def test_every_picture_and_every_field_has_a_name_for_those_who_do_not_see_it(browser: Any, file: Path) -> None:
+    unnamed = """[...document.querySelectorAll("svg, input, select")].filter(e => e.checkVisibility()
+        && !e.closest("[aria-hidden=true]") && !e.getAttribute("aria-label") && !e.closest("label")).map(e => e.outerHTML)"""
+    with Watched(browser, file) as watched:
+        assert watched.page.evaluate(unnamed) == []
+        levels = [int(h) for h in watched.page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map(h => h.tagName[1])")]
+        assert levels[0] == 1
+        assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+
+
+def test_hostile_texts_stay_text(browser: Any, results: Path) -> None:
+    with Watched(browser, results) as watched:
+        assert watched.said == []
+        assert watched.page.locator(f"[data-name={_quoted(HOSTILE)}] h3").text_content().startswith(HOSTILE)
+        assert watched.page.evaluate("[typeof hacked, document.images.length]") == ["undefined", 0]
+
+
+def test_filters_show_what_fits_and_live_in_the_address(browser: Any, results: Path) -> None:
+    with Watched(browser, results) as watched:
+        page = watched.page
+        assert _shown(page) == 5
+        page.select_option("[name=outcome]", "fail")
+        assert _shown(page) == 2
+        page.fill("[name=name]", "MISTAKES")
+        assert _shown(page) == 1
+        assert page.locator(".controls output").text_content() == "1 of 5 shown"
+        assert page.locator("[data-row]:visible").count() == 1
+        address = page.url
+        assert "outcome=fail" in address
+        with Watched(browser, results) as other:
+            other.page.goto(address)
+            assert (_shown(other.page), other.page.input_value("[name=name]")) == (1, "MISTAKES")
+        page.click("button[type=reset]")
+        page.wait_for_function("document.querySelectorAll('[data-case]:not([hidden])').length === 5")
+        assert "outcome" not in page.url
+        assert watched.said == other.said == []
+
+
+def test_a_link_to_what_is_filtered_out_shows_it(browser: Any, results: Path) -> None:
+    with Watched(browser, results) as watched:
+        watched.page.select_option("[name=outcome]", "pass")
+        target = watched.page.locator("ol.wrong a").first.get_attribute("href")
+        watched.page.locator("ol.wrong a").first.click()
+        watched.page.wait_for_function("id => !document.getElementById(id).hidden", arg=target[1:])
+
+
+def test_the_keyboard_alone_reaches_the_content_and_what_is_folded(browser: Any, results: Path) -> None:
+    with Watched(browser, results) as watched:
+        watched.page.keyboard.press("Tab")
+        assert watched.page.evaluate("document.activeElement.getAttribute('href')") == "#content"
+        summary = watched.page.locator("summary").first
+        before = summary.evaluate("s => s.parentElement.open")
+        summary.focus()
+        watched.page.keyboard.press("Enter")
+        assert summary.evaluate("s => s.parentElement.open") is not before
+
+
+def test_a_script_is_copied_by_its_button(browser: Any, results: Path) -> None:
+    with Watched(browser, results, permissions=["clipboard-read", "clipboard-write"]) as watched:
+        watched.page.locator("pre .copy").first.click()
+        watched.page.wait_for_function("[...document.querySelectorAll('.copy')].some(b => b.textContent === 'Copied')")
+        assert watched.said == []
+
+
+def _shown(page: Any) -> int:
+    return int(page.locator("[data-case]:not([hidden])").count())
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
