@@ -66,10 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
     command("list", "implementations and goldens", "listing")
     _add_run(command("run", "run candidates and judge them; no arguments: everything"))
-    diff = command("diff", "what differs between two implementations, traces, goldens or results files")
-    for side in ("a", "b"):
-        diff.add_argument(side, metavar=side.upper(), help="an implementation, golden:NAME, a trace, or a results file")
-    _add_subject(diff)
+    _add_diff(command("diff", "what differs between two implementations, traces, goldens or results files"))
     report = command("report", "one report from one or many results files", formats=(*FORMATS, "junit"))
     report.add_argument("results", nargs="+", type=Path)
     report.add_argument(
@@ -109,6 +106,28 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write it there, too, as the suffix says: .html (with the drawings), .md, .json, .txt, or .safetensors for the "
         "activations, which `diff` and `trace` read; may be given several times",
+    )
+    _add_subject(parser)
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    from conformance.cli.diff import run
+
+    return run(arguments)
+
+
+def _add_diff(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command=_diff)
+    for side in ("a", "b"):
+        parser.add_argument(side, metavar=side.upper(), help="an implementation, golden:NAME, a saved trace, or a results file")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write it there, in the format that the suffix says: .html, .md, .json or .txt; may be given several times",
     )
     _add_subject(parser)
 

@@ -3,14 +3,12 @@
 import json
 import sys
 from argparse import Namespace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformance.errors import DependencyMissingError, UsageError
 
 if TYPE_CHECKING:
     from conformance.goldens.golden import Golden
-    from conformance.traces.trace import Trace
 
 
 def listing(arguments: Namespace) -> int:
@@ -71,70 +69,6 @@ def _own(arguments: Namespace) -> "Golden | None":
     from conformance.goldens.own import from_directory
 
     return from_directory(arguments.checkpoint, arguments.text or (), arguments.batch)
-
-
-def diff(arguments: Namespace) -> int:
-    """`diff`: 0 where nothing begins to differ (nothing is worse or gone), else 1."""
-    if all(side.endswith(".jsonl") for side in (arguments.a, arguments.b)):
-        return _diff_results(arguments)
-    from conformance.cli.subject import subject, traced
-    from conformance.traces.diff import compare
-
-    golden = subject(arguments, (arguments.a, arguments.b))
-    a, b = (traced(side, golden, arguments) for side in (arguments.a, arguments.b))
-    found = list(compare(a, b, golden.checkpoint))
-    rows = [
-        {
-            "activation": d.activation if len(a.batches) == 1 else f"{d.activation} [{d.batch}]",
-            "largest": f"{d.largest:.3g} at {list(d.index)}" if not d.only else f"only {a.name if d.only == 'A' else b.name}",
-            "difference": "-" if d.accumulated is None else f"{d.accumulated:.3g} σ",
-            "begins here": "-" if d.local is None else f"{d.local:.3g} σ",
-            "limit": "-" if d.limit is None else f"{d.limit:.3g} σ",
-            "": "begins here" if d.begins else "",
-        }
-        for d in found
-    ]
-    _table(rows, arguments.format)
-    both, begins = sum(not d.only for d in found), [d.activation for d in found if d.begins]
-    if not both:
-        raise UsageError(f"{a.name} and {b.name} expose no activation in common")
-    if arguments.format == "pretty":
-        where = f"begins at {', '.join(begins)}" if begins else "nowhere more than rounding"
-        print(f"\n{a.name} and {b.name} on {golden.name}: {both} activations in both, the difference {where}")
-    if arguments.format != "json":
-        for side in (a, b):
-            _tell_mistakes(side, golden)
-    return 1 if begins else 0
-
-
-def _tell_mistakes(side: "Trace", golden: "Golden") -> None:
-    """One side of a difference against the oracle: a sentence a mistake, worst first."""
-    from conformance.report.findings import findings, layers_of
-    from conformance.report.words import told
-    from conformance.traces.mistakes import judged
-
-    records = judged(side, golden.checkpoint)
-    mistakes = findings(records)
-    if not mistakes:
-        failed = [r.activation for r in records if r.outcome == "fail"]
-        what = f"fails at {', '.join(failed)}" if failed else "nothing wrong by itself"
-        print(f"\n{side.name}: {what}")
-    for finding in mistakes:
-        print(f"\n{side.name}: " + "\n    ".join(told(finding, layers_of(records))))
-
-
-def _diff_results(arguments: Namespace) -> int:
-    from conformance.report.changes import changes
-    from conformance.results_file import read
-
-    found, notes = changes(read(Path(arguments.a)), read(Path(arguments.b)))
-    for note in notes:
-        print(note, file=sys.stderr)
-    rows = [{"change": c.kind, "what": c.what, "before": c.before or "-", "after": c.after or "-"} for c in found]
-    _table(rows, arguments.format)
-    if not rows and arguments.format == "pretty":
-        print("no verdict changed")
-    return 1 if any(c.kind in ("worse", "gone") for c in found) else 0
 
 
 def report(arguments: Namespace) -> int:

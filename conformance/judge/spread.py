@@ -69,16 +69,21 @@ def _counts(scaled: Array) -> tuple[int, ...]:
 
 
 def _strips(row: Activation, squares: Array, places: Array, heads: int) -> Iterator[Strip]:
+    by_heads = row.name.endswith(BY_HEAD) and ".attention.self." in row.name
     for number, axis in enumerate(row.axes):
         others = tuple(i for i in range(squares.ndim) if i != number)
-        yield _strip("batch row" if axis == "batch" else axis, squares.sum(others), places.sum(others))
-    if row.name.endswith(BY_HEAD) and ".attention.self." in row.name:
+        within = squares.shape[number] // (heads if by_heads and axis == "feature" else 1)
+        yield _strip("batch row" if axis == "batch" else axis, squares.sum(others), places.sum(others), within)
+    if by_heads:
         by_head = (array.reshape(-1, heads, array.shape[-1] // heads).sum((0, 2)) for array in (squares, places))
-        yield _strip("head", *by_head)
+        yield _strip("head", *by_head, heads)
 
 
-def _strip(axis: str, squares: Array, places: Array) -> Strip:
-    starts = np.arange(0, squares.size, -(-squares.size // SLICES))
+def _strip(axis: str, squares: Array, places: Array, within: int) -> Strip:
+    """Slices side by side are joined where there are too many: as many as divide `within`, so that none straddles two heads."""
+    least = -(-squares.size // SLICES)
+    per = next((n for n in range(least, 2 * least) if within % n == 0), least)
+    starts = np.arange(0, squares.size, per)
     return Strip(axis, squares.size, _rms(np.add.reduceat(squares, starts), np.add.reduceat(places, starts)))
 
 

@@ -60,7 +60,7 @@ class CaseChange:
         before, after: the check's records.
         activations: those that changed, worst first, of equals in the order of computation; none where the check is new or gone.
         appeared, vanished: the mistakes that are found now and were not, and the other way round, each at those of its places
-            alone at which that is so.
+            alone at which that is so; of a check that is new, all of its mistakes appeared.
         layers: how many layers the network has.
         compared: how many activations, a batch each, were observed both times.
         moved: how many of these are another number than before, and yet no change: they moved within their noise.
@@ -212,11 +212,9 @@ def _case(before: CaseRecords | None, after: CaseRecords | None) -> CaseChange:
     if before is None or after is None:
         known = before or after
         assert known is not None
-        found = struck_anew((), known.activations)
-        layers = layers_of(known.activations)
         if after is None:
-            return CaseChange("gone", known.check, None, vanished=found, layers=layers)
-        return CaseChange("new", None, known.check, appeared=found, layers=layers)
+            return CaseChange("gone", known.check, None)
+        return CaseChange("new", None, known.check, (), struck_anew((), known.activations), layers=layers_of(known.activations))
     old, new = (_observed(c.activations) for c in (before, after))
     both = [(old[key], new[key]) for key in old if key in new]
     found_kinds = [ActivationChange(kind, a, b) for key in {**old, **new} if (kind := _kind(a := old.get(key), b := new.get(key)))]
@@ -255,4 +253,3 @@ def _by_outcome(before: Outcome, after: Outcome) -> Kind | None:
     if before == after:
         return None
     return "worse" if ORDER.index(after) < ORDER.index(before) else "better"
-

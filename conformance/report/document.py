@@ -1,11 +1,11 @@
-"""A short document in blocks, which a terminal and Markdown show each in its own way. Values alone; `written` and `markdown` show them."""
+"""A short document in blocks, shown by a terminal and in Markdown each in its own way. Values, and two functions that show them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from conformance.report.layout import BLANK, Line, line, spans, table
-from conformance.report.markdown import _cell as cell
+from conformance.report.markdown import cell
 
 SHOWN = 20  # rows of a group that a reader looks at; JSON and a page have all of them
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from conformance.records import ActivationRecord, CheckRecord, Note, Results
-from conformance.report.findings import findings, layers_of
-from conformance.report.words import place, smallest, told
+from conformance.report.findings import layers_of
+from conformance.report.words import mistakes, place, smallest, told
 
 _CHILD = {"fail": "failure", "xpass": "failure", "crash": "error", "error": "error", "timeout": "error"}
 _CHILD |= {"skip": "skipped", "xfail": "skipped"}
@@ -32,8 +32,9 @@ def junit(results: Results) -> str:
         _case(suite, case.check, case.activations)
     for note in grave:
         _note(suite, note)
-    if results.notes:
-        ElementTree.SubElement(suite, "system-out").text = _legal("\n".join(map(str, results.notes)))
+    beside = [str(note) for note in results.notes if not note.grave]
+    if beside:
+        ElementTree.SubElement(suite, "system-out").text = _legal("\n".join(beside))
     root = ElementTree.Element("testsuites")
     root.append(suite)
     ElementTree.indent(root)
@@ -48,9 +49,9 @@ def _case(suite: ElementTree.Element, c: CheckRecord, activations: Sequence[Acti
         child = ElementTree.SubElement(case, _CHILD[c.outcome], message=(reason.splitlines() or [c.outcome])[0])
         lines = [f"{place(a)}: {a.reason}" for a in activations if a.outcome == "fail" and a.reason]
         layers = layers_of(activations)
-        lines += ["; ".join(told(finding, layers)) for finding in findings(activations)]
+        lines += ["; ".join(told(finding, layers)) for finding in mistakes(activations)]
         if c.counterexample:
-            lines += [*smallest(c.counterexample), c.counterexample.script]
+            lines += [*(smallest(c.counterexample) if c.tried else ()), c.counterexample.script]
         child.text = _legal("\n".join([reason, *lines]))
 
 

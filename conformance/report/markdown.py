@@ -4,12 +4,13 @@ import re
 from collections.abc import Sequence
 
 from conformance.records import ActivationRecord, CheckRecord, CounterexampleRecord, Note, Results
-from conformance.report.findings import UNNAMED, findings, layers_of
+from conformance.report.findings import UNNAMED, layers_of
 from conformance.report.printable import printable, printable_lines
 from conformance.report.telling import footer
-from conformance.report.words import ORDER, exclusions, headline, place, searched, smallest, subject, told, verdict
+from conformance.report.words import ORDER, exclusions, headline, mistakes, place, searched, smallest, subject, told, verdict
 
 _SPECIAL = re.compile(r"[\\`*_\[\]|~$]")
+_FIRST = re.compile(r"^(\d*)([#>+=.)-])")  # of a heading, a quotation or a list, where a line begins with it
 
 
 def markdown(results: Results) -> str:
@@ -22,31 +23,38 @@ def markdown(results: Results) -> str:
     lines += [_summary(case.check) for case in cases]
     for case in cases:
         if details := _details(case.check, case.activations):
-            lines += ["", f"### {_cell(subject(case.check))}: {verdict(case.check)}", "", *details]
+            lines += ["", f"### {cell(subject(case.check))}: {verdict(case.check)}", "", *details]
     return "\n".join(lines) + "\n"
 
 
 def _note(note: Note) -> str:
     kind = f"**{note.kind}**" if note.grave else note.kind
-    return f"- {kind}: {_cell(note.text)}"
+    return f"- {kind}: {cell(note.text)}"
 
 
 def _summary(c: CheckRecord) -> str:
     median = "" if c.median_rms is None else f"{c.median_rms:.2f} σ"
-    seen = f"{c.judged} of {c.activations}" if c.activations else searched(c) if c.tried else ""
-    return f"| {_cell(subject(c))} | {c.outcome} | {seen} | {median} |"
+    tried = searched(c) if c.outcome == "pass" else f"{c.tried} examples"
+    seen = f"{c.judged} of {c.activations}" if c.activations else tried if c.tried else ""
+    return f"| {cell(subject(c))} | {c.outcome} | {seen} | {median} |"
 
 
 def _details(c: CheckRecord, activations: Sequence[ActivationRecord]) -> list[str]:
-    lines = [*_fenced("text", c.reason)] if c.reason else []
+    lines = _reason(c.reason)
     failed = [a for a in activations if a.outcome == "fail"]
     if failed:
         layers = layers_of(activations)
-        lines += ["", *(f"- {_cell('; '.join(told(finding, layers)))}" for finding in findings(activations))]
+        lines += ["", *(f"- {cell('; '.join(told(finding, layers)))}" for finding in mistakes(activations))]
         lines += ["", "| origin | local rms | limit | what it is |", "| --- | --- | --- | --- |", *map(_row, failed)]
     if c.outcome == "pass":
-        lines += [f"- {_cell(line)}" for line in exclusions(c.excludes)] if c.excludes else []
+        lines += [f"- {cell(line)}" for line in exclusions(c.excludes)] if c.excludes else []
     return lines + (_again(c, c.counterexample) if c.counterexample else [])
+
+
+def _reason(reason: str) -> list[str]:
+    """A sentence; what has several lines, a list or a traceback, as it was laid out."""
+    lines = reason.rstrip().splitlines()
+    return _fenced("text", reason.rstrip()) if len(lines) > 1 else [cell(line) for line in lines]
 
 
 def _again(c: CheckRecord, found: CounterexampleRecord) -> list[str]:
@@ -58,9 +66,9 @@ def _again(c: CheckRecord, found: CounterexampleRecord) -> list[str]:
 
 def _row(a: ActivationRecord) -> str:
     rms = f"{a.local.rms:.3g} σ" if a.local and a.local.rms is not None else "-"
-    limit = f"{a.limits['rms']:.3g} σ" if a.local and a.local.rms is not None else "-"
+    limit = f"{a.limits['rms']:.3g} σ" if a.local and a.local.rms is not None and "rms" in a.limits else "-"
     what = ", ".join(f.name for f in a.faults) or a.reason or UNNAMED
-    return f"| {_cell(place(a))} | {rms} | {limit} | {_cell(what)} |"
+    return f"| {cell(place(a))} | {rms} | {limit} | {cell(what)} |"
 
 
 def _fenced(language: str, text: str) -> list[str]:
@@ -69,7 +77,7 @@ def _fenced(language: str, text: str) -> list[str]:
     return [f"{fence}{language}", *printable_lines(text), fence]
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     """Text that cannot break out of a table's cell, nor be read as HTML or as markup."""
     flat = printable(" ".join(text.split())).replace("&", "&amp;").replace("<", "&lt;")
-    return _SPECIAL.sub(lambda c: "&#96;" if c[0] == "`" else f"\\{c[0]}", flat)
+    return _FIRST.sub(r"\1\\\2", _SPECIAL.sub(lambda c: "&#96;" if c[0] == "`" else f"\\{c[0]}", flat))

@@ -1,19 +1,19 @@
 """Whether an activation that passes twice is off by another sigma than it was. A pure function of the records.
 
-With r < R its two local RMS, in sigma, and L the limit of R's, its sigma changed where
+With r < R its two local RMS, in sigma, L the limit of R's, and x = R / r, its sigma changed where
 
-    R > L · r        and        (n / 2) · ln((t + 1)² / 4t) > ln(1/α),        t = (R / r)²
+    x > L        and        n · ln((x + 1/x) / 2) > ln(1/α).
 
-The first: L is the largest RMS that noise of unit deviation has at the run's false-alarm probability. Were r the true scale of this
-candidate's noise, R / r would be an RMS in units of it, and beyond L a failure. So what is told as changed is what would fail if the
-better of two runs said how good the candidate is.
+The first: L is the largest RMS that noise of unit deviation has at the run's false-alarm probability. Were r the true scale of
+this candidate's noise, x would be an RMS in units of it, and beyond L a failure. So what is told as changed is what would fail if
+the better of two runs said how good the candidate is.
 
-The second: r is an RMS itself, of n numbers, and that of a few numbers is small by luck at times. For X and Y independent sums of n
+The second: r is an RMS itself, of n numbers, and that of a few numbers is small by luck at times. For A and B independent sums of n
 squares of normal errors of one scale,
 
-    P(X / Y > t)  ≤  min_λ E exp(λX) · E exp(−λtY)  =  min_λ ((1 − 2λ)(1 + 2λt))^(−n/2)  =  ((t + 1)² / 4t)^(−n/2),
+    P(A / B > x²)  ≤  min_λ E exp(λA) · E exp(−λx²B)  =  min_λ ((1 − 2λ)(1 + 2λx²))^(−n/2)  =  ((x + 1/x) / 2)^(−n),
 
-with its minimum at λ = (t − 1) / 4t, and that is less than α, the false-alarm probability of one of the activation's own tests.
+the minimum being at λ = (x² − 1) / 4x²; that has to be less than α, the false-alarm probability of each test of the activation.
 
 Both n and α are in the limits: that of the largest error is √(2 ln(2n/α)), that of a filter √(2 ln(2/α)) (`judge.statistics`).
 An RMS of 0 is no scale: all of it lies within the bound of a function, or is exact by luck.
@@ -30,14 +30,16 @@ def scale_changed(before: ActivationRecord, after: ActivationRecord) -> bool:
     known = [(r.local.rms, r.limits) for r in (before, after) if r.outcome == "pass" and r.local and r.local.rms is not None]
     if len(known) < 2:
         return False
-    (smaller, _), (larger, limits) = sorted(known, key=lambda k: k[0])
-    return 0.0 < limits["rms"] * smaller < larger and _surprise((larger / smaller) ** 2, limits) > _worth(limits)
+    (smaller, _), (larger, limits) = sorted(known, key=lambda side: side[0])
+    if not 0.0 < smaller < larger:
+        return False
+    ratio = larger / smaller
+    return ratio > limits["rms"] and _numbers(limits) * math.log((ratio + 1.0 / ratio) / 2.0) > _worth(limits)
 
 
-def _surprise(t: float, limits: Mapping[str, float]) -> float:
-    """(n / 2) · ln((t + 1)² / 4t), for t > 1."""
-    n = math.exp((limits["max"] ** 2 - limits["filter"] ** 2) / 2.0)
-    return n / 2.0 * (2.0 * math.log1p(t) - math.log(4.0 * t))
+def _numbers(limits: Mapping[str, float]) -> float:
+    """n."""
+    return math.exp((limits["max"] ** 2 - limits["filter"] ** 2) / 2.0)
 
 
 def _worth(limits: Mapping[str, float]) -> float:

@@ -6,11 +6,22 @@ from rich.console import Console
 from rich.text import Text
 
 from conformance.records import ActivationRecord, CaseRecords, CheckRecord, CounterexampleRecord, Footer, Note, Results
-from conformance.report.findings import Finding, findings, layers_of
+from conformance.report.findings import Finding, layers_of
 from conformance.report.layout import BLANK, MEASURE, Line, line, listed, spans, table
 from conformance.report.printable import printable_lines
 from conformance.report.telling import activation_records, check_record
-from conformance.report.words import ORDER, exclusion_lists, headline, place, searched, smallest, subject, told, verdict
+from conformance.report.words import (
+    ORDER,
+    exclusion_lists,
+    headline,
+    mistakes,
+    place,
+    searched,
+    smallest,
+    subject,
+    told,
+    verdict,
+)
 from conformance.result import Result
 
 _STYLE = {"pass": "green", "xfail": "green", "skip": "yellow", "xpass": "yellow", "error": "bold magenta"}
@@ -118,12 +129,12 @@ def _failures(failed: Sequence[ActivationRecord], activations: Sequence[Activati
     if len(failed) > len(worst):
         yield line(f"and {len(failed) - len(worst)} more in the results file", indent=2)
     yield from (line(f"{place(a)}: {a.reason}", indent=2) for a in worst if a.reason)
-    mistakes = findings(activations)
-    for finding in mistakes[:_WORST]:
+    found = mistakes(activations)
+    for finding in found[:_WORST]:
         yield BLANK
         yield from _mistake(finding, layers_of(activations))
-    if len(mistakes) > _WORST:
-        yield line(f"and {len(mistakes) - _WORST} more mistakes in the results file", indent=2)
+    if more := len(found[_WORST:]):
+        yield from (BLANK, line(f"and {more} more mistake{'s' if more > 1 else ''} in the results file", indent=2))
 
 
 def _worst(failed: Sequence[ActivationRecord]) -> Sequence[ActivationRecord]:

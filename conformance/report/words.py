@@ -1,14 +1,16 @@
 """The words in which records are told, the same in every form. Pure functions of the records."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
 
 from conformance.faults import BY_NAME
 from conformance.judge.statistics import SEPARABLE_Z
 from conformance.merging import case_of
 from conformance.records import ORDER as ORDER  # what every form goes by
 from conformance.records import ActivationRecord, CheckRecord, CounterexampleRecord, Footer, Note, Sensitivity
-from conformance.report.findings import Finding, cause, evidence, sentence
+from conformance.report.findings import Finding, cause, evidence, findings, sentence
 
 
 def headline(footer: Footer, notes: Sequence[Note] = ()) -> str:
@@ -75,6 +77,19 @@ def exclusion_lists(told: Sequence[Sensitivity]) -> list[tuple[str, list[str]]]:
     ]
     first = f"excludes {everywhere} of the {len(told)} mistakes that were looked for, at every place"
     return ([(first, [])] if told else []) + [(what, of) for what, of in lists if of]
+
+
+def mistakes(activations: Iterable[ActivationRecord]) -> list[Finding]:
+    """The findings, worst first; those of which nothing can be said but where they are, as one."""
+    found = findings(activations)
+    bare = [f for f in found if f.fault is None and not f.anatomy]
+    if not bare:
+        return found
+    steps, names = (
+        tuple(dict.fromkeys(chain.from_iterable(of))) for of in ((f.steps for f in bare), (f.activations for f in bare))
+    )
+    together = replace(bare[0], steps=steps, activations=names)
+    return [together if f is bare[0] else f for f in found if f is bare[0] or f not in bare]
 
 
 def told(finding: Finding, layers: int) -> list[str]:

@@ -183,7 +183,7 @@ def test_a_shard_that_is_missing_is_told(tmp_path: Path, capsys: pytest.CaptureF
     file = tmp_path / "results.jsonl"
     capsys.readouterr()
     assert main(["report", str(file)]) == 1
-    assert "missing of this run: shard 2/2" in capsys.readouterr().out
+    assert "missing: shard 2/2; of this run there is 1/2" in capsys.readouterr().out
     assert main([*run, "--shard", "2/2", "--out", str(tmp_path / "two")]) == 0
     assert main(["report", str(file), str(tmp_path / "two" / "results.jsonl")]) == 0
 

@@ -6,7 +6,8 @@ rounding,
     difference        (a − b)                          in units of what both have accumulated since the token ids
     begins here       (a − f(parents of a)) − (b − f(parents of b))      in units of √(σ_a² + σ_b²)
 
-so that a difference that was there before is not blamed on the steps that it passes through.
+so that a difference that was there before is not blamed on the steps that it passes through. Parents are the nearest activations
+that both expose: what begins in a step that only one of them shows begins, for both, in the next that both show.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,10 +33,11 @@ class Difference:
 
     Attributes:
         only: `A` or `B` where the other does not expose it; then nothing else is known.
-        largest, index: the largest |a − b| and where it is.
+        largest, index, values: the largest |a − b|, where it is, and a and b there.
         accumulated: RMS of a − b, in sigma of both accumulated errors; None where there is none.
         local, limit: RMS of what begins here, in sigma, and the largest that two correct candidates have; None at exact ones.
-        begins: whether more than both roundings begins here.
+        local_max, max_limit: the same of the largest element of what begins here.
+        begins: whether more than both roundings begins here, by RMS or by the largest element; at exact ones, anything at all.
     """
 
     batch: str
@@ -43,10 +45,20 @@ class Difference:
     only: str = ""
     largest: float = 0.0
     index: tuple[int, ...] = ()
+    values: tuple[float, float] | None = None
     accumulated: float | None = None
     local: float | None = None
     limit: float | None = None
+    local_max: float | None = None
+    max_limit: float | None = None
     begins: bool = False
+
+    @property
+    def excess(self) -> float:
+        """How far what begins here is, as a share of the nearest limit; infinite where nothing may begin and something does."""
+        if self.local is None or self.limit is None or self.local_max is None or self.max_limit is None:
+            return float("inf") if self.begins else 0.0
+        return max(self.local / self.limit, self.local_max / self.max_limit)
 
 
 def compare(a: Trace, b: Trace, checkpoint: Checkpoint) -> Iterator[Difference]:
@@ -56,8 +68,9 @@ def compare(a: Trace, b: Trace, checkpoint: Checkpoint) -> Iterator[Difference]:
         UsageError: they did not run on the same inputs.
     """
     require_same_inputs(a, b)
+    weights = {dtype: rounded_weights(checkpoint, dtype) for dtype in {a.dtype, b.dtype}}
     for name, batch in a.batches.items():
-        networks = tuple(Network(checkpoint.architecture, rounded_weights(checkpoint, t.dtype), batch) for t in (a, b))
+        networks = tuple(Network(checkpoint.architecture, weights[t.dtype], batch) for t in (a, b))
         yield from _batch(name, networks, (a, b))
 
 
@@ -75,7 +88,7 @@ def _batch(name: str, networks: tuple[Network, ...], traces: tuple[Trace, Trace]
     ours, theirs = (t.activations[name] for t in traces)
     models = tuple(next(h for h in hypotheses(t.dtype) if h.arithmetic.rounding == "modular") for t in traces)
     sigmas = zip(*(reference(n, h.arithmetic) for n, h in zip(networks, models, strict=True)), strict=True)
-    alpha = share(2 * len(networks[0].table))
+    alpha = share(2 * len(networks[0].table) * len(traces[0].batches))
     for (activation, _, sigma_a), (_, _, sigma_b) in sigmas:
         if activation not in ours and activation not in theirs:
             continue
@@ -88,12 +101,21 @@ def _batch(name: str, networks: tuple[Network, ...], traces: tuple[Trace, Trace]
         if not judged.any():
             continue
         difference = np.where(judged, difference, 0.0)
-        index = np.unravel_index(int(np.abs(difference).argmax()), difference.shape)
+        index = tuple(int(i) for i in np.unravel_index(int(np.abs(difference).argmax()), difference.shape))
         both = np.broadcast_to(np.sqrt(sigma_a**2 + sigma_b**2), difference.shape)[judged]
-        accumulated = float(np.sqrt(np.mean((difference[judged] / both) ** 2))) if both.all() else None
-        local, limit, begins = _local(activation, networks, models, (ours, theirs), judged, alpha)
-        place = tuple(int(i) for i in index)
-        yield Difference(name, activation, "", float(np.abs(difference).max()), place, accumulated, local, limit, begins)
+        yield Difference(
+            name,
+            activation,
+            "",
+            float(np.abs(difference).max()),
+            index,
+            (float(ours[activation][index]), float(theirs[activation][index])),
+            float(np.sqrt(np.mean((difference[judged] / both) ** 2))) if both.all() else None,
+            *_local(activation, networks, models, (ours, theirs), judged, alpha),
+        )
+
+
+_Local = tuple[float | None, float | None, float | None, float | None, bool]
 
 
 def _local(
@@ -103,13 +125,14 @@ def _local(
     values: tuple[Mapping[str, Array], ...],
     judged: Mask,
     alpha: float,
-) -> tuple[float | None, float | None, bool]:
-    """RMS in sigma of what begins here, its limit, and whether it is beyond it."""
+) -> _Local:
+    """Of what begins here: RMS in sigma and its limit, the largest and its limit, and whether either is beyond."""
     residual, variance, bound = np.zeros(()), np.zeros(()), np.zeros(())
+    common = set.intersection(*(set(found) for found in values))
     sign, exact, rows = 1.0, True, 1
     for network, model, found in zip(networks, models, values, strict=True):
         order = list(network.table)
-        before = {n: v for n, v in found.items() if order.index(n) < order.index(activation)}
+        before = {n: v for n, v in found.items() if n in common and order.index(n) < order.index(activation)}
         segment = Segment(network, activation, before)
         residual = residual + sign * (found[activation] - segment.value)
         variance = variance + segment.propagate(segment.leaf_variance(_unrounded(model)), model)
@@ -118,10 +141,11 @@ def _local(
         rows = int(network.batch.mask.any(1).sum())
         sign = -1.0
     if exact:
-        return None, None, bool(residual[judged].any())
+        return None, None, None, None, bool(residual[judged].any())
     scaled = (np.maximum(np.abs(residual) - bound, 0.0) / np.sqrt(variance))[judged]
     rms, limit = float(np.sqrt((scaled**2).mean())), rms_threshold(rows, alpha)
-    return rms, limit, rms > limit or float(scaled.max()) > max_threshold(scaled.size, alpha)
+    largest, largest_limit = float(scaled.max()), max_threshold(scaled.size, alpha)
+    return rms, limit, largest, largest_limit, rms > limit or largest > largest_limit
 
 
 def _unrounded(model: Hypothesis) -> Hypothesis:

@@ -12,9 +12,12 @@ from conformance.traces.parts import Node
 
 WIDTH = 376.0
 _MARGIN = 12.0  # room at the sides for lines that go around
-_GAP = 8.0  # between boxes of a rank, and between a box and a line that passes it
-_WIDEST = 230.0  # a box alone in its rank
-_BETWEEN = 22.0  # ranks
+_GAP = 8.0  # between boxes of a rank
+_BULGE = 20.0  # between a box and a line that passes it, where there is room
+_EDGE = 5.0  # between the edge of the drawing and a line
+_TURN = 11.0  # the radius of a line's corners
+_WIDEST = 228.0  # a box alone in its rank
+_BETWEEN = 2 * _TURN  # ranks
 _PADDING = 4.0
 LINE = 14.0
 _NAME, _TEXT = 6.85, 6.4  # the widest advance of a monospaced letter, and a safe mean of others, at 11 units
@@ -165,31 +168,35 @@ def _straight(parent: Box, child: Box) -> Edge:
 
 def _lane(parent: Box, child: Box, between: Sequence[Box]) -> float:
     """Where a line passes the boxes in between, with the shortest way to the sides."""
-    left, right = min(box.x for box in between) - _GAP, max(box.right for box in between) + _GAP
-    lanes = [x for x in (parent.middle, child.middle) if x <= left or x >= right]
-    return min([*lanes, left, right], key=lambda x: round(abs(x - parent.middle) + abs(x - child.middle)))
+    left, right = min(box.x for box in between), max(box.right for box in between)
+    clear = [x for x in (parent.middle, child.middle) if x <= left - _BULGE or x >= right + _BULGE]
+    beside = (max(left - _BULGE, _EDGE), min(right + _BULGE, WIDTH - _EDGE))
+    return min([*clear, *beside], key=lambda x: round(abs(x - parent.middle) + abs(x - child.middle)))
 
 
 def _around(parent: Box, child: Box, lane: float, beside: Sequence[Box], along: Sequence[Box]) -> Edge:
     """Out of the parent, down the lane, into the child: at their sides where no other box is in the way, else above and below."""
-    radius = _BETWEEN / 2
-    if lane == parent.middle:
-        start = f"M{lane:g} {parent.bottom:g}"
-    elif _free(parent, lane, beside):
-        turn = radius if lane > parent.middle else -radius
-        side = parent.right if lane > parent.middle else parent.x
-        start = f"M{side:g} {parent.centre:g}H{lane - turn:g}q{turn:g} 0 {turn:g} {radius:g}"
-    else:
-        over = lane - parent.middle
-        start = f"M{parent.middle:g} {parent.bottom:g}c0 {radius:g} {over:g} {radius:g} {over:g} {2 * radius:g}"
-    if _free(child, lane, along):
-        turn = radius if lane < child.middle else -radius
-        side = child.x if lane < child.middle else child.right
-        path = f"{start}V{child.centre - radius:g}q0 {radius:g} {turn:g} {radius:g}H{side:g}"
-        return Edge(path, (side, child.centre), "right" if turn > 0 else "left", True)
-    over = child.middle - lane
-    path = f"{start}V{child.y - 2 * radius:g}c0 {radius:g} {over:g} {radius:g} {over:g} {2 * radius:g}"
-    return Edge(path, (child.middle, child.y), "down", True)
+    start = _start(parent, lane, beside)
+    if not _free(child, lane, along):
+        path = f"{start}V{child.y - _BETWEEN:g}{_shift(child.middle - lane)}"
+        return Edge(path, (child.middle, child.y), "down", True)
+    turn, side = (_TURN, child.x) if lane < child.middle else (-_TURN, child.right)
+    path = f"{start}V{child.centre - _TURN:g}q0 {_TURN:g} {turn:g} {_TURN:g}H{side:g}"
+    return Edge(path, (side, child.centre), "right" if turn > 0 else "left", True)
+
+
+def _start(box: Box, lane: float, others: Sequence[Box]) -> str:
+    """From the box to the lane; at the side below the middle, where lines come in."""
+    if not _free(box, lane, others):
+        return f"M{box.middle:g} {box.bottom:g}{_shift(lane - box.middle)}"
+    turn, side = (_TURN, box.right) if lane > box.middle else (-_TURN, box.x)
+    y = box.centre + box.height / 4
+    return f"M{side:g} {y:g}H{lane - turn:g}q{turn:g} 0 {turn:g} {_TURN:g}"
+
+
+def _shift(over: float) -> str:
+    """A curve to the side in the room between two ranks."""
+    return f"c0 {_TURN:g} {over:g} {_TURN:g} {over:g} {_BETWEEN:g}"
 
 
 def _free(box: Box, lane: float, others: Sequence[Box]) -> bool:

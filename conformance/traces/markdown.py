@@ -28,7 +28,7 @@ def _lines(walk: Walk) -> Iterator[str]:
         yield from (f"{number}. {_row(passage, number)}" for number in range(passage.batch.size))
         yield from ("", *_table(passage.steps, sides))
         yield from _blanks(walk, passage)
-    yield from ("", OVER)
+    yield from ("", f"{OVER} Struck out: tokens that are not attended to.")
 
 
 def _row(passage: Passage, number: int) -> str:

@@ -1,6 +1,6 @@
 """A network in three drawings, read off the table of activations: the embeddings, one encoder layer, the heads."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.activations import SCALAR, Activation
@@ -44,18 +44,18 @@ def parts(walk: Walk) -> tuple[Part, ...]:
     last = embeddings[-1].name
     found = [_part("Embeddings", embeddings, walk, {})]
     if layer:
-        before = f"{last}, or the layer before" if layers > 1 else last
+        before = (last, "or what the layer before gives") if layers > 1 else (last,)
         found.append(_part(f"Encoder layer, × {layers}", layer, walk, {last: before}))
     if heads:
         found.append(_part("Pooler and heads" if len(walk.architecture.heads) else "Pooler", heads, walk, {}))
     return tuple(found)
 
 
-def _part(title: str, rows: Sequence[Activation], walk: Walk, called: dict[str, str]) -> Part:
-    """`called` says what stands in the box of a parent from outside, where that is not its name."""
+def _part(title: str, rows: Sequence[Activation], walk: Walk, called: Mapping[str, tuple[str, ...]]) -> Part:
+    """`called` says what stands in the box of a parent from outside, where that is not its name alone."""
     names = {row.name for row in rows}
     outside = dict.fromkeys(parent for row in rows for parent in row.parents if parent not in names)
-    sources = [Node(name, (called.get(name, name),), (), "source", True) for name in outside]
+    sources = [Node(name, called.get(name, (name,)), (), "source", True) for name in outside]
     return Part(title, (*sources, *(_node(row, walk) for row in rows)))
 
 

@@ -37,20 +37,18 @@ def blanks(
 ) -> tuple[Blank, ...]:
     """Every `[MASK]` of a batch whose tokens are `read`, where one of the traces shows what a masked-LM head makes of it."""
     scores = [next((side[name] for name in SCORED if name in side), None) for side in found]
-    if read is None or all(side is None for side in scores):
+    places = [(row, at) for row, tokens in enumerate(read or ()) for at, token in enumerate(tokens) if token == MASK]
+    if not places or all(side is None for side in scores):
         return ()
-    return tuple(
-        Blank(row, position, tuple(() if side is None else _likeliest(side[row, position], reader) for side in scores))
-        for row, tokens in enumerate(read)
-        for position, token in enumerate(tokens)
-        if token == MASK
-    )
+    sides = [[()] * len(places) if side is None else _likeliest(side[tuple(zip(*places, strict=True))], reader) for side in scores]
+    return tuple(Blank(*place, guesses) for place, guesses in zip(places, zip(*sides, strict=True), strict=True))
 
 
-def _likeliest(scores: Array, reader: Callable[[Batch], list[list[str]] | None]) -> tuple[Guess, ...]:
-    """By softmax in float64, exp(s − max s) / Σ exp(s − max s); of equals the smaller id first."""
-    weights = np.exp(scores - scores.max())
-    probabilities = weights / weights.sum()
-    best = np.argsort(-probabilities, kind="stable")[:MOST]
-    tokens = (reader(Batch.of({"input_ids": [best]})) or [[str(i) for i in best]])[0]
-    return tuple(Guess(token, float(p)) for token, p in zip(tokens, probabilities[best], strict=True))
+def _likeliest(scores: Array, reader: Callable[[Batch], list[list[str]] | None]) -> list[tuple[Guess, ...]]:
+    """Of each row (blanks, vocabulary), by softmax in float64, exp(s − max s) / Σ exp(s − max s); of equals the smaller id first."""
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    probabilities = weights / weights.sum(axis=1, keepdims=True)
+    best = np.argsort(-probabilities, axis=1, kind="stable")[:, :MOST]
+    tokens = reader(Batch.of({"input_ids": best})) or best.astype(str)
+    likely = np.take_along_axis(probabilities, best, axis=1)
+    return [tuple(Guess(str(t), float(p)) for t, p in zip(*row, strict=True)) for row in zip(tokens, likely, strict=True)]

@@ -1,12 +1,13 @@
 """The walk as rows for machines: one an activation and batch. A pure function of the walk."""
 
+import math
 from dataclasses import asdict
 from typing import Any
 
 from conformance.traces.parts import times
 from conformance.traces.predictions import SCORED
 from conformance.traces.steps import STATISTICS
-from conformance.traces.walk import Passage, Step, Walk
+from conformance.traces.walk import Passage, Statistics, Step, Walk
 
 
 def rows(walk: Walk) -> list[dict[str, Any]]:
@@ -16,6 +17,11 @@ def rows(walk: Walk) -> list[dict[str, Any]]:
     where it does not), and with the scores of a masked-LM head the `predictions` for each `[MASK]`.
     """
     return [_row(walk, passage, step) for passage in walk.passages for step in passage.steps]
+
+
+def _side(name: str, side: Statistics) -> dict[str, Any]:
+    """JSON has no word for what is not finite, as the square of a number that is too large: null."""
+    return {"name": name, **{n: value if math.isfinite(value) else None for n, value in asdict(side).items()}}
 
 
 def _row(walk: Walk, passage: Passage, step: Step) -> dict[str, Any]:
@@ -31,7 +37,7 @@ def _row(walk: Walk, passage: Passage, step: Step) -> dict[str, Any]:
         "lengths": list(step.shape),
         "parents": list(step.row.parents),
         "layer": step.row.layer,
-        "sides": [{"name": who, **asdict(side)} if side else None for who, side in zip(walk.names, step.sides, strict=True)],
+        "sides": [_side(who, side) if side else None for who, side in zip(walk.names, step.sides, strict=True)],
         "largest_difference": step.largest,
         **({"predictions": predicted} if predicted else {}),
     }

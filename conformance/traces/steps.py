@@ -1,6 +1,7 @@
 """The steps of a walk as a table for a page: grouped by layer, with the range of each on one scale. Pure functions of walks."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -20,13 +21,22 @@ _WIDTH, _HEIGHT = 120.0, 10.0
 
 @dataclass(frozen=True)
 class Line:
-    """One step: its name within the group, what it is, its range a side, its numbers in the order of the table's columns."""
+    """One step.
 
-    name: str
+    Attributes:
+        name: within the group, with places at which it may be broken.
+        equation, shape: what it is.
+        ranges: its extent, one a side.
+        numbers: in the order of the table's columns.
+        copy: whether it is its parent's value.
+    """
+
+    name: Markup
     equation: str
     shape: str
     ranges: tuple[Markup, ...]
     numbers: tuple[str, ...]
+    copy: bool
 
 
 @dataclass(frozen=True)
@@ -58,8 +68,8 @@ def steps(passages: Sequence[Passage], budget: int = BUDGET) -> Steps:
 
 def table(passage: Passage) -> Table:
     """Every step, by the part of the network."""
-    known = [side for step in passage.steps for side in step.sides if side]
-    reach = max((max(-s.least, s.most) for s in known), default=0.0) or 1.0
+    ends = (end for step in passage.steps for side in step.sides if side for end in (-side.least, side.most))
+    reach = max((end for end in ends if math.isfinite(end)), default=0.0) or 1.0
     groups = groupby(passage.steps, lambda step: placed(step.row)[0])
     return Table(passage.name, tuple((title, tuple(_line(step, reach) for step in found)) for title, found in groups))
 
@@ -68,17 +78,19 @@ def _line(step: Step, reach: float) -> Line:
     numbers = [told(getattr(side, name) if side else None) for name in STATISTICS for side in step.sides]
     numbers += [told(step.largest)] if len(step.sides) > 1 else []
     ranges = tuple(range_of(side, reach) for side in step.sides)
-    return Line(placed(step.row)[1], step.row.equation, times(step.shape), ranges, tuple(numbers))
+    name = Markup("<wbr>").join(re.split(r"(?<=[._])", placed(step.row)[1]))
+    return Line(name, step.row.equation, times(step.shape), ranges, tuple(numbers), step.row.kind == "copy")
 
 
 def range_of(side: Statistics | None, reach: float) -> Markup:
     """A line from the least to the most, thick at mean ± deviation, on a scale of asinh x from −`reach` to `reach`; zero is marked.
 
-    asinh x is x near zero and ± ln 2|x| far from it, so that small and large activations are seen on one scale.
+    asinh x is x near zero and ± ln 2|x| far from it, so that small and large activations are seen on one scale. What is not finite
+    has no line.
     """
     zero = element("path", d=f"M{_WIDTH / 2:g} 0v{_HEIGHT:g}", class_="zero")
     bars: Iterable[Markup] = ()
-    if side:
+    if side and all(map(math.isfinite, (side.least, side.most, side.deviation))):
         scale = _WIDTH / 2 / math.asinh(reach)
         ends = (side.least, max(side.least, side.mean - side.deviation), min(side.most, side.mean + side.deviation), side.most)
         least, low, high, most = (_WIDTH / 2 + scale * math.asinh(value) for value in ends)

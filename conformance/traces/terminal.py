@@ -1,13 +1,14 @@
 """The walk for a terminal or a pipe: tokens first, then a line an activation, by layer. It prints on the console that is given."""
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from conformance.report.printable import printable
 from conformance.traces.page import facts, title
 from conformance.traces.parts import times
 from conformance.traces.steps import STATISTICS, TITLES
@@ -29,13 +30,17 @@ class Column:
         """Letters of its widest cell."""
         return max(map(len, (self.head, *self.cells)))
 
+    def padded(self, text: str) -> str:
+        """A cell as wide as the column."""
+        return text.rjust(self.width) if self.number else text.ljust(self.width)
+
 
 def tell(walk: Walk, console: Console, *, compact: bool) -> None:
     """Print it; `compact`, as on a terminal, tells each part of a name once, and as many columns as there is room for."""
-    console.print(Text(title(walk), "bold"))
+    console.print(Text(printable(title(walk)), "bold"))
     sides = "" if len(walk.names) == 1 else "AB"
     for letter, fact in zip([" ", *(sides or " ")], facts(walk), strict=True):
-        console.print(Text(f"{letter} {fact}" if sides else fact))
+        console.print(Text(printable(f"{letter} {fact}" if sides else fact)))
     for passage in walk.passages:
         console.print()
         _passage(walk, passage, sides, console, compact)
@@ -45,22 +50,24 @@ def tell(walk: Walk, console: Console, *, compact: bool) -> None:
 def _passage(walk: Walk, passage: Passage, sides: str, console: Console, compact: bool) -> None:
     several = len(walk.passages) > 1
     if several:
-        console.print(Text(f"{passage.name}, {times(passage.batch.input_ids.shape)} tokens", "bold"))
+        console.print(Text(f"{printable(passage.name)}, {times(passage.batch.input_ids.shape)} tokens", "bold"))
     for number, row in enumerate(passage.tokens):
         console.print(Text(f"{number}  ").append_text(_tokens(row)))
     console.print()
-    console.print(_table(passage, sides, console.width, compact))
+    for line in _table(passage, sides, console.width, compact):
+        console.print(line, soft_wrap=True)
     for blank in passage.blanks:
         for name, guesses in zip(walk.names, blank.guesses, strict=True):
             found = ", ".join(f"{g.token} {g.probability:.3g}" for g in guesses) or "not shown"
             who = f", {name}" if sides else ""
-            console.print(Text(f"\n[MASK] at row {blank.row}, position {blank.position}{who}: {found}"))
+            console.print()
+            console.print(Text(printable(f"[MASK] at row {blank.row}, position {blank.position}{who}: {found}")))
 
 
 def _tokens(row: Sequence[Token]) -> Text:
     """In parentheses what is not attended to, equal ones told once."""
     line = Text()
-    for (text, attended, blank), found in groupby(row, lambda t: (t.text, t.attended, t.blank)):
+    for (text, attended, blank), found in groupby(row, lambda t: (printable(t.text), t.attended, t.blank)):
         count = len(list(found))
         if attended:
             line.append(f"{text} " * count, "bold yellow" if blank else "")
@@ -70,22 +77,22 @@ def _tokens(row: Sequence[Token]) -> Text:
     return line
 
 
-def _table(passage: Passage, sides: str, width: int, compact: bool) -> Table:
-    """Activations down; the columns that fit."""
+def _table(passage: Passage, sides: str, width: int, compact: bool) -> Iterator[Text]:
+    """Activations down; in `compact` form as many columns as fit."""
     names = list(_names(passage.steps, compact))
     first = max(len(name) for name, _ in names)
-    columns = _fitting(_columns(passage.steps, sides, compact), width - first)
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("activation", no_wrap=True)
-    for column in columns:
-        table.add_column(column.head, justify="right" if column.number else "left", no_wrap=True)
+    columns = _read(_fitting(_columns(passage.steps, sides, compact), width - first if compact else sys.maxsize))
+    yield Text(_line("activation".ljust(first), (column.padded(column.head) for column in columns)), "bold")
     for name, at in names:
         if at is None:
-            table.add_row(Text(name, "bold"))
+            yield Text(name, "bold")
         else:
             quiet = "dim" if compact and passage.steps[at].row.kind == "copy" else ""
-            table.add_row(Text(name), *(Text(column.cells[at]) for column in columns), style=quiet)
-    return table
+            yield Text(_line(name.ljust(first), (column.padded(column.cells[at]) for column in columns)), quiet)
+
+
+def _line(name: str, cells: Iterable[str]) -> str:
+    return " ".join((name, *cells)).rstrip()
 
 
 def _names(steps: Sequence[Step], compact: bool) -> Iterator[tuple[str, int | None]]:
@@ -114,13 +121,14 @@ def _columns(steps: Sequence[Step], sides: str, compact: bool) -> Iterator[tuple
     for name in _ORDER:
         yield tuple(_statistic(steps, name, side, letter) for side, letter in enumerate(sides or [""]))
     yield (Column("equation", tuple(s.row.equation for s in steps), number=False),)
-    yield (Column("from", tuple(_parents(s, compact) for s in steps), number=False),)
+    if compact:
+        yield (Column("from", tuple(_parents(s) for s in steps), number=False),)
 
 
-def _parents(step: Step, compact: bool) -> str:
-    """Full names, or, where names are told in parts, those of the same part of the network without it."""
-    part = placed(step.row)[0].replace("layer ", "encoder.layer.")
-    return ", ".join(name.removeprefix(f"{part}." if compact else "") for name in step.row.parents)
+def _parents(step: Step) -> str:
+    """Names, those of the same part of the network without it."""
+    part = step.row.name.removesuffix(placed(step.row)[1])
+    return ", ".join(name.removeprefix(part) for name in step.row.parents)
 
 
 def _statistic(steps: Sequence[Step], name: str, side: int, letter: str) -> Column:
@@ -128,14 +136,19 @@ def _statistic(steps: Sequence[Step], name: str, side: int, letter: str) -> Colu
     return Column(f"{TITLES[name]} {letter}".strip(), tuple(cells))
 
 
-def _fitting(groups: Iterator[tuple[Column, ...]], room: int) -> list[Column]:
-    """As many as there is room for, in the order in which they are read."""
-    kept = []
+def _fitting(groups: Iterable[tuple[Column, ...]], room: int) -> list[Column]:
+    """As many as there is room for."""
+    kept: list[Column] = []
     for group in groups:
         needed = sum(column.width + 1 for column in group)
         if needed > room:
             break
-        kept.append(group)
+        kept += group
         room -= needed
+    return kept
+
+
+def _read(columns: Sequence[Column]) -> list[Column]:
+    """In the order in which they are read."""
     order = ["shape", *(TITLES[name] for name in STATISTICS), "difference", "equation", "from"]
-    return [column for group in sorted(kept, key=lambda g: order.index(g[0].head.removesuffix(" A"))) for column in group]
+    return sorted(columns, key=lambda column: order.index(column.head.removesuffix(" A").removesuffix(" B")))

@@ -190,7 +190,7 @@ def told(value: float | None) -> str:
     if value is None:
         return "-"
     size = abs(value)
-    if size == 0.0 or 1e-3 <= size < 1e3:
+    if size == 0.0 or 1e-3 <= size < 1e3 or not np.isfinite(size):
         return f"{value:.3g}"
     if 1e3 <= size < 1e5:
         return f"{value:.0f}"

@@ -35,9 +35,26 @@ def axis_of(values: Iterable[float | None]) -> Axis:
 
 
 def _label(decade: int) -> str:
-    return f"{10.0**decade:g}" if decade <= 3 else f"1e{decade}"
+    return f"{10.0**decade:g}" if decade <= 2 else _power(decade)
+
+
+def _power(decade: int) -> str:
+    return f"10{str(decade).translate(_RAISED)}"
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def figure(value: float) -> str:
+    """Three digits, all of them shown; with a power of ten where they would not be told apart from zeros."""
+    if value == 0.0:
+        return "0"
+    decade = math.floor(math.log10(abs(float(f"{value:.2e}"))))
+    if not -3 < decade < 4:
+        return f"{value / 10.0**decade:.2f}×{_power(decade)}"
+    return f"{value:,.0f}" if decade > 2 else f"{value:.{2 - decade}f}"
 
 
 def sigma(value: float | None) -> str:
     """A value in sigma, for a cell."""
-    return "" if value is None else f"{value:.3g}"
+    return "" if value is None else figure(value)

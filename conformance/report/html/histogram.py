@@ -33,7 +33,9 @@ def histogram(counts: Sequence[int]) -> Markup:
         element("path", d=bars[False], class_="bar"),
         element("path", d=bars[True], class_="bar beyond"),
         element("path", d=line, class_="predicted"),
-        *(_label(sigma) for sigma in (-REACH, -REACH / 2, 0.0, REACH / 2, REACH)),
+        *(_label(sigma, f"{sigma:g}{' σ' if sigma == 0.0 else ''}") for sigma in (-REACH / 2.0, 0.0, REACH / 2.0)),
+        _label(-REACH - STEP / 2.0, f"< −{REACH:g}", "start"),
+        _label(REACH + STEP / 2.0, f"> {REACH:g}", "end"),
     )
 
 
@@ -42,9 +44,10 @@ def pooled(all_counts: Sequence[Sequence[int]]) -> list[int]:
     return [sum(column) for column in zip(*(c for c in all_counts if c), strict=True)]
 
 
-def _label(sigma: float) -> Markup:
+def _label(sigma: float, text: str, anchor: str = "middle") -> Markup:
     at = WIDTH / 2.0 + sigma / STEP * WIDTH / (2.0 * REACH / STEP + 2.0)
-    return element("text", f"{sigma:g}{' σ' if sigma == 0.0 else ''}", x=at, y=HEIGHT - 4.0, text_anchor="middle")
+    at = {"start": 0.0, "end": WIDTH}.get(anchor, at)
+    return element("text", text, x=at, y=HEIGHT - 4.0, text_anchor=anchor)
 
 
 def _normal(index: int, bins: int) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from conformance.records import ActivationRecord, CounterexampleRecord, SpreadRecord, StripRecord
+from conformance.report.html.axis import figure
 from conformance.report.html.svg import cells, drawing, element
 
 LEVELS = 6  # of heat; level 0 is within the limit
@@ -32,7 +33,7 @@ class Scale:
 
     def told(self, value: float | None) -> str:
         """With its unit."""
-        return "not judged" if value is None else f"{value:.3g} {self.unit}"
+        return "not judged" if value is None else f"{figure(value)} {self.unit}"
 
 
 def scale_of(a: ActivationRecord) -> Scale | None:
@@ -66,10 +67,10 @@ def _strip(s: StripRecord, scale: Scale) -> StripView:
     where = max(range(len(s.values)), key=lambda i: s.values[i] or 0.0)
     per = -(-s.size // len(s.values))
     last = min((where + 1) * per, s.size) - 1
-    place = f"{where * per}" if per == 1 else f"{where * per} to {last}"
+    place = f"{s.axis} {where * per}" if per == 1 else f"{s.axis}s {where * per} to {last}"
     everywhere = hot == sum(v is not None for v in s.values)
-    share = "nowhere by itself" if not hot else "everywhere" if everywhere else f"in {hot} of {len(s.values)} cells"
-    worst = f"beyond the limit {share}; worst at {place} of 0 to {s.size - 1}, {scale.told(s.values[where])}"
+    share = "nowhere by itself" if not hot else "everywhere" if everywhere else f"in {hot} of {len(s.values)} parts"
+    worst = f"beyond the limit {share}; worst: {place} (of 0 to {s.size - 1}), {scale.told(s.values[where])}"
     paths = [element("path", d=_path(levels, n), class_=f"h{n}") for n in range(1, LEVELS) if n in levels]
     title = f"error along {s.axis}: {worst}"
     return StripView(s.axis, drawing(len(levels), 1, title, *paths, class_="strip", preserveAspectRatio="none"), worst)

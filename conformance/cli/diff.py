@@ -1,0 +1,105 @@
+"""`diff`: two runs, or two candidates activation by activation, printed or written to files in the form that their suffixes say."""
+
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from conformance.errors import UsageError
+from conformance.report.document import Document, markdown, written
+from conformance.report.views import PIPED
+
+RESULTS = ".jsonl"
+SUFFIXES = {".html": "html", ".md": "markdown", ".json": "json", ".txt": "text"}
+
+
+@dataclass(frozen=True)
+class Told:
+    """What was found, in the forms that it can be shown in."""
+
+    document: Document
+    rows: list[dict[str, Any]]
+    page: Callable[[], str]
+    exit_code: int
+
+    def text(self, form: str) -> str:
+        """As `html`, `markdown`, `json` or `text`."""
+        if form == "html":
+            return self.page()
+        if form == "json":
+            return json.dumps(self.rows, indent=2) + "\n"
+        if form == "markdown":
+            return markdown(self.document)
+        return "".join(f"{text.plain}\n" for line in written(self.document, PIPED) for text in line.wrapped(PIPED))
+
+    def print(self) -> None:
+        """On standard output, by rich; plain in a pipe."""
+        piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+        console = Console(width=PIPED if piped else None)
+        for line in written(self.document, console.width):
+            for text in line.wrapped(console.width):
+                console.print(text, soft_wrap=True)
+
+
+def run(arguments: Namespace) -> int:
+    """0 where nothing begins to differ (of results: nothing is worse or gone, and no mistake appeared), else 1."""
+    sides = (arguments.a, arguments.b)
+    _require_forms(arguments.output, sides)
+    told = _of_results(*map(Path, sides)) if all(map(_is_results, sides)) else _of_traces(arguments)
+    for path in arguments.output:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(told.text(SUFFIXES[path.suffix]), "utf-8")
+    if not arguments.output and arguments.format == "pretty":
+        told.print()
+    elif not arguments.output:
+        sys.stdout.write(told.text(arguments.format))
+    return told.exit_code
+
+
+def _is_results(side: str) -> bool:
+    return side.endswith(RESULTS)
+
+
+def _require_forms(outputs: list[Path], sides: tuple[str, str]) -> None:
+    """Raise `UsageError`, before anything is run, where a side or a file is not of a kind that goes."""
+    if any(map(_is_results, sides)) and not all(map(_is_results, sides)):
+        raise UsageError(f"{' and '.join(sides)}: one is a results file and the other is none; give two of a kind")
+    for path in outputs:
+        if path.suffix not in SUFFIXES:
+            raise UsageError(f"{path}: give it a suffix of {', '.join(SUFFIXES)}")
+
+
+def _of_results(before: Path, after: Path) -> Told:
+    """Two runs."""
+    from conformance.report.changes import changes
+    from conformance.report.changes_rows import rows
+    from conformance.report.changes_told import document
+    from conformance.report.html.changes import changes_page
+    from conformance.results_file import read
+
+    found = changes(read(before), read(after), (str(before), str(after)))
+    return Told(document(found), rows(found), lambda: changes_page(found), found.exit_code)
+
+
+def _of_traces(arguments: Namespace) -> Told:
+    """Two candidates, traces or goldens."""
+    from conformance.cli.subject import subject, traced
+    from conformance.traces.diff import compare
+    from conformance.traces.mistakes import judged
+    from conformance.traces.side_by_side import side_by_side
+    from conformance.traces.side_by_side_page import side_by_side_page
+    from conformance.traces.side_by_side_told import document, rows
+
+    golden = subject(arguments, (arguments.a, arguments.b))
+    a, b = (traced(side, golden, arguments) for side in (arguments.a, arguments.b))
+    found = list(compare(a, b, golden.checkpoint))
+    if all(d.only for d in found):
+        raise UsageError(f"{a.name} and {b.name} expose no activation in common")
+    view = side_by_side(found, (a, b), (judged(a, golden.checkpoint), judged(b, golden.checkpoint)))
+    return Told(document(view), rows(view), lambda: side_by_side_page(view), view.exit_code)

@@ -1,0 +1,276 @@
+"""`diff` of two runs: what is told as worse, better, new, gone and changed, what is not, and in which forms."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from conformance.case import Case
+from conformance.cli import main
+from conformance.judge.statistics import max_threshold, projection_threshold, rms_threshold
+from conformance.merging import merged
+from conformance.records import ORDER, ActivationRecord, CaseRecords, ErrorRecord, FaultRecord, GoldenRecord, Results
+from conformance.report.changes import CaseChange, Changes, changes
+from conformance.report.changes_rows import rows
+from conformance.report.changes_told import document
+from conformance.report.changes_words import headline, mistakes
+from conformance.report.document import markdown, written
+from conformance.report.html.changes import changes_page
+from conformance.report.scale_changed import scale_changed
+from conformance.results_file import Writer
+from conformance.tests.recorded import activation, checked, run
+
+ME = Case("mine", "tiny")
+NORM = "encoder.layer.{}.attention.output.LayerNorm"
+LIMIT = 1.62  # of the RMS of `activation`
+
+
+def _results(*told: ActivationRecord, outcome: str = "", case: Case = ME, **fields: Any) -> Results:
+    """A run of one check; it fails where one of its activations does."""
+    failed = any(a.outcome == "fail" for a in told)
+    judged = sum(a.outcome != "not_observed" for a in told)
+    one = checked(case, outcome or ("fail" if failed else "pass"), told, judged=judged, activations=len(told))
+    return merged([run(one, **fields)])
+
+
+def _norm(rms: float, layer: int = 0, faults: tuple[FaultRecord, ...] = (), **fields: Any) -> ActivationRecord:
+    return activation(ME, NORM.format(layer), rms, faults, **fields)
+
+
+def _epsilon(layer: int, value: float = 1e-5, deviation: float = 1e-8) -> FaultRecord:
+    return FaultRecord("epsilon", NORM.format(layer), 1.0, 681.0, "epsilon", value, deviation, 1e-12)
+
+
+def _wrong(*layers: int, value: float = 1e-5) -> list[ActivationRecord]:
+    """Three layers, of which these have an epsilon of their own."""
+    return [_norm(76.0 if n in layers else 0.5, n, (_epsilon(n, value),) if n in layers else ()) for n in range(3)]
+
+
+def _only(found: Changes) -> CaseChange:
+    (case,) = found.cases
+    return case
+
+
+def _plain(found: Changes, width: int = 160) -> str:
+    return "\n".join(text.plain for line in written(document(found), width) for text in line.wrapped(width))
+
+
+HIDDEN = _norm(0.5, outcome="not_observed", local=None, overall=None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kind", "code"),
+    [
+        (_norm(0.5), _norm(9.0), "worse", 1),
+        (_norm(9.0), _norm(0.5), "better", 0),
+        (_norm(0.5), HIDDEN, "gone", 1),
+        (HIDDEN, _norm(0.5), "new", 0),
+        (_norm(0.5), _norm(0.5 * LIMIT * 1.01), "changed", 0),
+        (_norm(0.5 * LIMIT * 1.01), _norm(0.5), "changed", 0),
+        (_norm(0.5), _norm(0.5 * LIMIT * 0.99), None, 0),
+        (HIDDEN, HIDDEN, None, 0),
+    ],
+)
+def test_an_activation_is_of_one_kind_and_only_worse_and_gone_fail(
+    before: ActivationRecord, after: ActivationRecord, kind: str | None, code: int
+) -> None:
+    found = changes(_results(before), _results(after))
+    assert [c.kind for c in _only(found).activations] == ([kind] if kind else [])
+    assert found.exit_code == code
+
+
+def test_what_moves_within_its_noise_is_counted_and_what_is_the_same_is_not() -> None:
+    same, moves, fails = _norm(0.5), _norm(0.5, 1), _norm(0.5, 2)
+    found = changes(_results(same, moves, fails), _results(same, _norm(0.6, 1), _norm(9.0, 2)))
+    assert (_only(found).moved, _only(found).compared) == (1, 3)
+    assert headline(found).endswith("1 of 3 activations moved within their noise")
+    assert headline(changes(_results(same), _results(same))) == "no verdict changed"
+
+
+@pytest.mark.parametrize("worse", ORDER[:-1])
+def test_every_outcome_is_worse_than_a_pass_and_passing_again_is_better(worse: str) -> None:
+    there, back = _results(outcome=worse), _results(outcome="pass")
+    assert _only(changes(back, there)).kind == "worse"
+    assert _only(changes(there, back)).kind == "better"
+    assert [changes(back, there).exit_code, changes(there, back).exit_code] == [1, 0]
+
+
+def test_a_check_that_is_gone_fails_and_one_that_is_new_does_not() -> None:
+    one, two = (checked(Case("mine", "tiny", check=name)) for name in ("values", "padding-length"))
+    both, first = merged([run(one, two)]), merged([run(one)])
+    assert [changes(both, first).exit_code, changes(first, both).exit_code] == [1, 0]
+    assert [c.kind for c in changes(both, first).cases] == ["gone", None]
+
+
+def _limits(numbers: int, rows: int, alpha: float) -> dict[str, float]:
+    return {"rms": rms_threshold(rows, alpha), "max": max_threshold(numbers, alpha), "filter": projection_threshold(alpha)}
+
+
+@pytest.mark.parametrize("numbers", [1, 2, 3, 12, 2000])
+def test_two_draws_of_one_scale_are_not_told_as_changed(numbers: int) -> None:
+    """The smaller of two RMS of few numbers is small by luck now and then, which the limit of the larger knows nothing of."""
+    draws = np.random.default_rng(7).standard_normal((2, 2000, numbers))
+    limits = _limits(numbers, 1 if numbers < 4 else numbers // 4, 1e-4)
+    beyond = 0
+    for before, after in zip(*np.sqrt((draws**2).mean(-1)), strict=True):
+        sides = [_of(float(rms), limits) for rms in (before, after)]
+        beyond += max(before, after) > limits["rms"] * min(before, after)
+        assert not scale_changed(*sides)
+    assert beyond > 0 or numbers > 3
+
+
+def _of(rms: float, limits: dict[str, float]) -> ActivationRecord:
+    return _norm(rms, outcome="pass", limits=limits, local=ErrorRecord(rms, rms, rms, (0,)))
+
+
+def test_a_scale_that_doubles_is_told_however_many_numbers_show_it() -> None:
+    limits = _limits(2000, 500, 1e-8)
+    assert scale_changed(_of(0.4, limits), _of(0.8, limits))
+    assert scale_changed(_of(0.8, limits), _of(0.4, limits))
+    assert scale_changed(_of(1e-300, limits), _of(0.8, limits))
+    assert not scale_changed(_of(0.0, limits), _of(0.8, limits))
+    assert not scale_changed(_of(0.4, limits), _of(0.4 * limits["rms"], limits))
+
+
+def test_a_mistake_is_new_at_the_places_alone_at_which_it_was_not() -> None:
+    found = _only(changes(_results(*_wrong(0)), _results(*_wrong(0, 2))))
+    assert [text[0] for text in mistakes(found)] == [
+        "new mistake: layer 2, attention.output.LayerNorm: epsilon is 1e-05, the checkpoint says 1e-12"
+    ]
+    found = _only(changes(_results(*_wrong(0, 1, 2)), _results(*_wrong(1, 2))))
+    assert (found.appeared, [f.steps for f in found.vanished]) == ((), [(NORM.format(0),)])
+
+
+def test_a_number_within_its_error_is_the_same_mistake_and_another_is_a_new_one() -> None:
+    before = _results(*_wrong(0))
+    assert not _only(changes(before, _results(*_wrong(0, value=1.0003e-5)))).kinds
+    found = changes(before, _results(*_wrong(0, value=2e-5)))
+    assert (len(_only(found).appeared), len(_only(found).vanished)) == (1, 1)
+    assert found.exit_code == 1  # it fails as before, by another mistake
+
+
+def test_a_golden_of_another_digest_is_not_compared_and_one_from_elsewhere_is() -> None:
+    golden = GoldenRecord(1, "0" * 64, "1" * 64, "generated")
+    for other, compared in ((msgspec.structs.replace(golden, weights_digest="2" * 64), 0), (golden, 1)):
+        found = changes(_results(_norm(0.5)), _results(_norm(9.0), goldens={"tiny": other}))
+        assert (len(found.cases), found.exit_code) == (compared, compared)
+        assert any("golden tiny is another" in note for note in found.notes) == (not compared)
+        assert headline(found).startswith("worse" if compared else "nothing was compared")
+
+
+def test_one_implementation_is_compared_with_another_where_each_run_is_of_one_alone() -> None:
+    other = replace(ME, implementation="yours")
+    before, after = _results(_norm(0.5)), _results(activation(other, NORM.format(0), 9.0), case=other)
+    found = changes(before, after)
+    assert "mine was compared with yours, the only implementation of either run" in found.notes
+    assert "mine → yours on tiny, cpu, float32: pass → fail" in _plain(found)
+    third = merged([run(checked(other), checked(Case("hers", "tiny")))])
+    assert {c.kind for c in changes(before, third).cases} == {"new", "gone"}
+
+
+def test_what_may_explain_a_change_is_told_and_what_is_missing() -> None:
+    cut = merged([run(checked(ME), finished=False, torch="2.14.0", threads=8, gpu="H100")])
+    found = changes(_results(), cut, ("old.jsonl", "new.jsonl"))
+    told = _plain(found)
+    assert "what may explain it: torch 2.13.0 → 2.14.0; gpu none → H100; threads 1 → 8" in told
+    assert "new.jsonl: missing: the end of" in told
+    assert not changes(_results(), _results()).environment
+
+
+HOSTILE = "<script>alert(1)</script>|*x*"
+
+
+def _hostile() -> Changes:
+    case = replace(ME, implementation=HOSTILE)
+    names = ("worse", "better", f"worse{HOSTILE}", "fine")
+    sides = [[9.0 if name.startswith(bad) else 0.5 for name in names] for bad in ("better", "worse")]
+    told = ([activation(case, name, rms) for name, rms in zip(names, side, strict=True)] for side in sides)
+    before, after = (_results(*side, case=case) for side in told)
+    return changes(before, after, (HOSTILE, "after\x1b[31m.jsonl"))
+
+
+def test_names_stay_text_in_every_form() -> None:
+    found = _hostile()
+    page = changes_page(found)
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert" in page
+    assert "<script>" not in markdown(document(found))
+    assert r"| worse&lt;script>alert(1)&lt;/script>\|\*x\* |" in markdown(document(found))
+    assert "\x1b" not in _plain(found) + markdown(document(found))
+
+
+def test_markdown_has_the_verdict_first_and_what_is_better_folded() -> None:
+    lines = markdown(document(_hostile())).splitlines()
+    assert lines[0].startswith("**worse: 2 activations worse, 2 mistakes appeared, 1 activation better, 1 mistake vanished")
+    fold = lines.index("<details><summary>better: 1 activation better, 1 mistake vanished</summary>")
+    turned = {way: [i for i, line in enumerate(lines) if f"→ {way} |" in line] for way in ("fail", "pass")}
+    assert max(turned["fail"]) < fold < min(turned["pass"])
+
+
+def test_batches_of_an_activation_are_one_row_and_json_has_them_all() -> None:
+    names = [f"length-{n}" for n in range(30)]
+    sides = ([_norm(rms + n / 100, batch=name) for n, name in enumerate(names)] for rms in (0.5, 9.0))
+    found = changes(*(_results(*side) for side in sides))
+    assert _plain(found).count("pass → fail") == 2  # the check's and the activation's
+    assert "[length-29]" in _plain(found)
+    worse = [row for row in rows(found) if row["change"] == "worse" and row.get("activation")]
+    assert [row["batch"] for row in worse] == names
+    assert worse[0]["local_after"] == {"rms": 9.0, "max": 36.0, "limit": LIMIT}
+    assert all({"change", "what", "before", "after"} <= row.keys() for row in rows(found))
+
+
+def _many(count: int, rms: float) -> Sequence[ActivationRecord]:
+    return [activation(ME, f"step.{n}", rms) for n in range(count)]
+
+
+def test_a_terminal_shows_as_much_as_is_read_and_says_so() -> None:
+    found = changes(_results(*_many(50, 0.5)), _results(*_many(50, 9.0)))
+    assert "and 30 more, which JSON and HTML have" in _plain(found)
+    assert changes_page(found).count('<tr class="of-bad fails">') == 50
+
+
+def _written(folder: Path, name: str, case: CaseRecords) -> str:
+    made = run(case)
+    assert made.header
+    assert made.footer
+    with Writer(folder / name) as writer:
+        for record in (made.header, *case.activations, case.check, made.footer):
+            writer.write(record)
+    return str(folder / name)
+
+
+def test_the_command_writes_every_form_and_exits_as_the_changes_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = _written(tmp_path, "before.jsonl", checked(ME, "pass", (_norm(0.5),), judged=1, activations=1))
+    after = _written(tmp_path, "after.jsonl", checked(ME, "fail", (_norm(9.0),), judged=1, activations=1))
+    forms = [part for suffix in ("html", "md", "json", "txt") for part in ("-o", str(tmp_path / "new" / f"out.{suffix}"))]
+    assert main(["diff", before, after, *forms]) == 1
+    assert not capsys.readouterr().out
+    out = {path.suffix: path.read_text("utf-8") for path in (tmp_path / "new").iterdir()}
+    assert [row["change"] for row in json.loads(out[".json"])] == ["worse", "worse", "worse"]
+    assert out[".md"].startswith("**worse: 1 check and 1 activation worse, 1 mistake appeared**")
+    assert out[".txt"].startswith("worse: 1 check and 1 activation worse, 1 mistake appeared\n")
+    assert out[".html"].startswith("<!doctype html>")
+    assert main(["diff", after, before]) == 0
+    assert main(["diff", before, before, "--format", "json"]) == 0
+    assert capsys.readouterr().out.endswith("[]\n")
+
+
+@pytest.mark.parametrize("arguments", [["{file}", "hf-eager"], ["{file}", "{file}", "-o", "out.doc"]])
+def test_what_does_not_go_together_is_refused_before_anything_runs(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = _written(tmp_path, "file.jsonl", checked(ME))
+    assert main(["diff", *(part.format(file=file) for part in arguments)]) == 2
+    assert "give" in capsys.readouterr().err
+
+
+def test_zero_and_huge_errors_are_on_the_page() -> None:
+    found = changes(_results(_norm(0.0)), _results(_norm(1.7e308, overall=None)))
+    assert "1.7e+308 σ" in changes_page(found)
+    assert not math.isnan(found.compared)

@@ -1,0 +1,134 @@
+"""Progress: what is shown on a terminal, that nothing is shown in a pipe, and that nobody need watch."""
+
+import re
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from conformance import check, golden_of, load_golden
+from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import run
+from conformance.cli import main
+from conformance.cli.progress import progress
+from conformance.search.plan import Plan
+from conformance.tests.lawless import BROKEN
+from conformance.watching import part, tell, watched
+from implementations.making_bert import making_bert
+
+_ERASED = re.compile(r"\x1b\[2K")
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """A terminal of 80 columns, and a clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.file, self.seconds = StringIO(), 0.0
+        self.console = Console(
+            file=self.file, width=80, force_terminal=True, force_interactive=True, _environ={}, get_time=lambda: self.seconds
+        )
+
+    def lines(self) -> list[str]:
+        """What stands there last."""
+        *_, last = (found for part in _ERASED.split(self.file.getvalue()) if (found := _ESCAPE.sub("", part)).strip())
+        return [line.rstrip() for line in last.replace("\r", "").split("\n") if line.strip()]
+
+
+def test_it_shows_the_case_the_activation_the_failures_and_the_time_that_is_left() -> None:
+    terminal = Terminal()
+    with progress(4, terminal.console) as underway:
+        for case, outcome in (("good on tiny", "pass"), ("bad on tiny", "fail")):
+            with underway.case(case):
+                terminal.seconds += 10.0
+            underway.came_of_it(outcome)
+        with underway.case("third on tiny, cpu, float32"):
+            terminal.seconds += 5.0
+            tell("encoder.layer.5.attention.self.probs", 0.5)
+            underway._display.refresh()
+            bar, case, what = terminal.lines()
+    assert case == "3/4 third on tiny, cpu, float32"
+    assert what == "  encoder.layer.5.attention.self.probs"
+    assert re.search("━ +1 fail 0:00:25 elapsed, 0:00:15 left$", bar)
+
+
+def test_the_last_state_disappears() -> None:
+    terminal = Terminal()
+    with progress(1, terminal.console) as underway, underway.case("good on tiny"):
+        pass
+    *_, end = _ERASED.split(terminal.file.getvalue())
+    assert "good on tiny" in terminal.file.getvalue()
+    assert not _ESCAPE.sub("", end).strip()
+
+
+def test_a_hostile_name_is_shown_as_it_is_written() -> None:
+    terminal = Terminal()
+    with progress(1, terminal.console) as underway, underway.case("\x1b[31m[bold]x[/] on tiny"):
+        tell("[/]\n\x07", 0.1)
+        underway._display.refresh()
+        _, case, what = terminal.lines()
+    assert (case, what) == (r"1/1 \x1b[31m[bold]x[/] on tiny", r"  [/]\n\x07")
+
+
+def test_it_never_goes_back() -> None:
+    terminal = Terminal()
+    with progress(2, terminal.console) as underway, underway.case("good on tiny"):
+        done = []
+        for fraction in (0.2, 0.8, 0.1, 2.0):
+            tell("", fraction)
+            done.append(underway._display.tasks[0].completed)
+    assert done == [0.2, 0.8, 0.8, 1.0]
+
+
+@pytest.mark.parametrize("environment", [{}, {"FORCE_COLOR": "1"}])
+def test_in_a_pipe_there_is_no_progress(environment: dict[str, str], tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert main(["run", "-i", "making-bert", "--golden", "tiny", "--out", str(tmp_path)]) == 0
+    told, beside = capsys.readouterr()
+    assert not beside
+    assert "making-bert on tiny, cpu, float32" in _ESCAPE.sub("", told)
+    assert "elapsed" not in told
+
+
+def test_a_judgement_tells_every_activation_that_is_next_in_order() -> None:
+    told: list[tuple[str, float]] = []
+    with watched(lambda *what: told.append(what)):
+        assert check(making_bert, "tiny").conforms
+    names, done = zip(*told, strict=True)
+    assert {"embeddings.word_embeddings", "encoder.layer.1.attention.self.probs"} <= set(names)
+    assert list(done) == sorted(done)
+    assert done[0] == 0.0
+    assert 0.9 < done[-1] < 1.0
+
+
+def test_batches_are_equal_parts_of_a_judgement() -> None:
+    tiny = load_golden("tiny")
+    (batch,) = tiny.batches.values()
+    told: list[float] = []
+    with watched(lambda _, done: told.append(done)):
+        assert check(making_bert, golden_of("twice", tiny.checkpoint, {"first": batch, "second": batch})).conforms
+    assert told == sorted(told)
+    assert told[: len(told) // 2] == pytest.approx([done - 0.5 for done in told[len(told) // 2 :]])
+
+
+def test_a_search_tells_which_example_it_tries_and_that_one_failed() -> None:
+    told: list[str] = []
+    with watched(lambda what, done: told.append(f"{what}, {done:.1f}")):
+        run(CHECKS["padding-length"], making_bert, "tiny", "cpu", "float32", plan=Plan(5))
+        well = len(told)
+        run(CHECKS["padding-length"], BROKEN["padding-length"], "tiny", "cpu", "float32", plan=Plan(5))
+    assert told[:well] == [f"example {n} of 5, {(n - 1) / 5:.1f}" for n in range(1, 6)]
+    assert "example 1 fails; a smaller one is looked for, 0.2" in told[well:]
+
+
+def test_nobody_need_watch() -> None:
+    with part(0, 2):
+        tell("unheard", 0.5)
+    heard: list[tuple[str, float]] = []
+    with watched(lambda *what: heard.append(what)), part(1, 2), part(1, 2):
+        tell("heard", 0.5)
+    tell("unheard", 0.5)
+    assert heard == [("heard", 0.875)]

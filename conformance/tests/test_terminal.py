@@ -1,0 +1,175 @@
+"""The report in text: on a narrow and a wide terminal, in a pipe, in Markdown and in JUnit; and no name breaks out of it.
+
+The snapshots are to be read: `pytest conformance/tests/test_terminal.py --snapshot-update` writes them anew.
+"""
+
+import re
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from syrupy.assertion import SnapshotAssertion
+
+from conformance.case import Case
+from conformance.faults import BY_NAME
+from conformance.merging import merged
+from conformance.records import FaultRecord, Note, Results
+from conformance.report import words
+from conformance.report.junit import junit
+from conformance.report.layout import line, table
+from conformance.report.markdown import markdown
+from conformance.report.telling import footer
+from conformance.report.terminal import tell
+from conformance.report.views import PIPED, plain
+from conformance.tests.recorded import EMPTY, activation, checked, everything, run
+
+_LOOKED_FOR = (
+    *("mask-added-raw", "epsilon", "scale-missing", "gelu-argument"),
+    *("class-labels-reversed", "gelu-tanh-constant", "loss-denominator", "next-sentence-order", "padding-word-zeroed"),
+)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_mistakes() -> Iterator[None]:
+    """Those that a pass may exclude; so that one more in the catalogue changes no snapshot."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(words, "BY_NAME", {name: BY_NAME[name] for name in _LOOKED_FOR})
+        yield
+
+
+def shown(results: Results, width: int, **console: Any) -> str:
+    """What a terminal of that width gets."""
+    file = StringIO()
+    settings = {"force_terminal": True, "color_system": "truecolor", "legacy_windows": False, **console}
+    tell(results, results.footer or footer(results.checks), Console(file=file, width=width, **settings))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_on_a_terminal(width: int, snapshot: SnapshotAssertion) -> None:
+    assert _COLOUR.sub("", shown(everything(), width)) == snapshot
+
+
+def test_in_a_pipe_or_a_file(snapshot: SnapshotAssertion) -> None:
+    assert plain(everything()) == snapshot
+
+
+def test_in_markdown(snapshot: SnapshotAssertion) -> None:
+    assert markdown(everything()) == snapshot
+
+
+def test_in_junit(snapshot: SnapshotAssertion) -> None:
+    assert junit(everything()) == snapshot
+
+
+def test_colour_says_nothing_that_words_do_not() -> None:
+    in_colour = shown(everything(), PIPED)
+    assert "\x1b[" in in_colour
+    assert _COLOUR.sub("", in_colour) == plain(everything())
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_lines_fit_and_end_without_spaces(width: int) -> None:
+    lines = _COLOUR.sub("", shown(everything(), width)).split("\n")
+    long = [told for told in lines if len(told) > width]
+    assert not long
+    assert not [told for told in lines if told != told.rstrip()]
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_no_name_is_broken(width: int) -> None:
+    results = everything()
+    names = {c.implementation for c in results.checks} | {a.activation for a in results.activations}
+    names |= {s.fault for c in results.checks for s in c.excludes} | set(_LOOKED_FOR)
+    wide, told = (shown(results, columns, color_system=None) for columns in (10_000, width))
+    assert [name for name in names if name in wide and name not in told] == []
+    assert len([name for name in names if name in told]) > 20
+
+
+def test_every_line_of_a_paragraph_stands_in_further_than_its_first() -> None:
+    wrapped = [text.plain for text in line("what: " + "name, " * 60, indent=2).wrapped(80)]
+    assert len(wrapped) > 3
+    assert [len(text) - len(text.lstrip()) for text in wrapped] == [2, *[4] * (len(wrapped) - 1)]
+
+
+def test_a_number_stays_with_its_error() -> None:
+    told = "\n".join(text.plain for text in line("epsilon = 1 ± 2, " * 20).wrapped(31))
+    assert not re.search(r"[=±]$|^ *[=±]", told, re.MULTILINE)
+
+
+def test_numbers_stand_flush_right_below_their_heads_beside_the_name_or_under_it() -> None:
+    rows = [("a" * 20, "1.62 σ", "3"), ("b", "76.6 σ", "12345")]
+    wide = [text.plain for row in table(("name", "rms", "most"), rows, 80) for text in row.wrapped(80)]
+    assert {len(text) for text in wide} == {len(wide[0])}
+    narrow = [text.plain for row in table(("name", "rms", "most"), rows, 30) for text in row.wrapped(30)]
+    assert [text.strip() for text in narrow[1::2]] == ["a" * 20, "b"]
+    assert {len(text) for text in narrow[::2]} == {len(narrow[0])}
+
+
+def test_that_nothing_was_judged_is_said() -> None:
+    assert plain(EMPTY) == "ran 0 / 0 declared: nothing\n\nNothing was judged, so nothing conforms.\n"
+
+
+HOSTILE = st.lists(
+    st.one_of(
+        st.characters(),
+        st.sampled_from([*"\x00\x07\x08\t\n\r\x0b\x1b\x7f\x85\x9b\xa0\u200b\u2028\u202e\u2066\ufeff\ud800`|<>&*_[]\\~$"]),
+        st.sampled_from(["[bold]", "[/]", "[link=x]", "\x1b[31m", "\x1b]0;x\x07", ":smile:", "```", "</pre>", "[x](y)", "![x](y)"]),
+    ),
+    max_size=20,
+).map("".join)
+
+
+def told_of(text: str) -> Results:
+    """The text in every place of the records that may hold anything."""
+    case = Case(text, text, text, text, text)
+    fault = FaultRecord(text, text, 1.0, 50.0, text, 1.0, 0.1, 2.0)
+    broken = activation(case, text, 9.0, batch=text, reason=text, anatomy=[text])
+    named = activation(case, text + "x", 9.0, (fault,), batch=text)
+    nameless = activation(case, text + "y", 9.0, anatomy=[text])
+    several = [checked(Case("a", "b", "c", "d", f"{text}{i}"), tried=3, worst=0.5) for i in range(2)]
+    cases = [
+        checked(case, "fail", (broken, named, nameless), reason=text),
+        checked(Case(text, "other"), "crash", reason=text),
+        *several,
+    ]
+    results = merged([run(*cases, source=text)])
+    return Results(results.headers, results.cases, None, (Note("missing", text), Note("told twice", text)))
+
+
+@given(HOSTILE)
+def test_no_text_reaches_a_terminal_but_as_what_can_be_read(text: str) -> None:
+    for width in (40, PIPED):
+        told = shown(told_of(text), width, color_system=None)
+        assert all(c == "\n" or c.isprintable() for c in told)
+        assert _COLOUR.sub("", shown(told_of(text), width)) == told
+
+
+@given(HOSTILE)
+def test_no_text_breaks_out_of_markdown(text: str) -> None:
+    told = markdown(told_of(text))
+    assert all(c == "\n" or c.isprintable() for c in told)
+    prose = re.sub(r"^(`{3,})[a-z]+\n.*?^\1$", "", told, flags=re.MULTILINE | re.DOTALL)
+    assert not re.search(r"(?<!\\)(?:\\\\)*[\[\]`~$]", prose), "a link, code or mathematics"
+    assert "<" not in prose
+    for row in (row for row in prose.split("\n") if row.startswith("|")):
+        assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) == 5
+
+
+@given(HOSTILE)
+def test_no_text_breaks_junit(text: str) -> None:
+    suite = ElementTree.fromstring(junit(told_of(text)).encode("utf-8", "strict"))[0]
+    assert len(suite.findall("testcase")) == int(suite.attrib["tests"])
+    assert len(suite.findall("testcase/failure")) == int(suite.attrib["failures"])
+
+
+def test_markup_and_escapes_are_shown_as_they_are_written() -> None:
+    name = "\x1b[31m[bold]red[/bold] :smile:\r\n"
+    told = shown(merged([run(checked(Case(name, "tiny")))]), 120, color_system=None)
+    assert r"\x1b[31m[bold]red[/bold] :smile:\r\n on tiny, cpu, float32: conforms" in told

@@ -1,0 +1,276 @@
+"""`trace`: the walk through a network, in the terminal, as Markdown and as a page."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import conformance
+from conformance import golden_of, load_golden
+from conformance.batch import Batch
+from conformance.cli import main
+from conformance.errors import DependencyMissingError, UsageError
+from conformance.goldens import minilm
+from conformance.goldens.own import from_directory
+from conformance.numerics.formats import Array
+from conformance.tests.test_checkpoint import _write
+from conformance.traces.markdown import markdown
+from conformance.traces.page import html
+from conformance.traces.rows import rows
+from conformance.traces.steps import steps
+from conformance.traces.terminal import tell
+from conformance.traces.trace import Trace, true_trace
+from conformance.traces.walk import told, walk
+
+TINY = load_golden("tiny")
+TRUE = true_trace(TINY)
+QUERY, PROBS = "encoder.layer.0.attention.self.query", "encoder.layer.0.attention.self.probs"
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "i", "love", "cats", "!", "<b>hot</b>"]
+Captured = pytest.CaptureFixture[str]
+
+
+def _with(trace: Trace, changes: Mapping[str, Array | None], **fields: object) -> Trace:
+    """The same trace with other values, without those that are None."""
+    activations = {
+        batch: {n: v for n, v in {**found, **changes}.items() if v is not None} for batch, found in trace.activations.items()
+    }
+    return replace(trace, activations=activations, **fields)
+
+
+def _statistics(trace: Trace, name: str) -> object:
+    return next(step.sides[0] for step in walk(trace).passages[0].steps if step.row.name == name)
+
+
+@pytest.fixture
+def my_bert(tmp_path: Path) -> Path:
+    """A checkpoint with a masked-LM head and a vocabulary."""
+    folder = _write(tmp_path / "my-bert")
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY + [f"w{i}" for i in range(96 - len(VOCABULARY))]))
+    return folder
+
+
+def test_statistics_are_those_of_real_tokens_and_not_of_padding() -> None:
+    value, mask = TRUE.activations["padded"][QUERY], TINY.batches["padded"].mask
+    found, real = _statistics(TRUE, QUERY), value[mask]
+    assert found.mean == pytest.approx(real.mean())
+    assert found.deviation == pytest.approx(real.std())
+    assert (found.least, found.most) == (real.min(), real.max())
+    assert found.rms == pytest.approx(np.sqrt((real**2).mean()))
+    padding = np.where(mask[:, :, None], value, 1e9)
+    assert _statistics(_with(TRUE, {QUERY: padding}), QUERY) == found
+    assert _statistics(_with(TRUE, {QUERY: value + 1.0}), QUERY).mean == pytest.approx(real.mean() + 1.0)
+
+
+def test_what_is_not_finite_is_told_and_drawn_as_nothing() -> None:
+    huge = _with(TRUE, {QUERY: TRUE.activations["padded"][QUERY] * 1e300})
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = walk(huge)
+    assert json.loads(json.dumps(rows(found), allow_nan=False))
+    assert "nan" not in steps(found.passages).tables[0].groups[1][1][0].ranges[0]
+
+
+def test_where_no_real_token_is_read_statistics_are_of_everything() -> None:
+    batch = Batch.of({"input_ids": [[1, 2]], "attention_mask": [[0, 1]]})
+    trace = true_trace(golden_of("mine", TINY.checkpoint, {"left": batch}))
+    assert _statistics(trace, "pooler.dense").mean == pytest.approx(trace.activations["left"]["pooler.dense"].mean())
+
+
+def test_two_traces_stand_side_by_side_with_their_largest_difference() -> None:
+    other = TRUE.activations["padded"][QUERY].copy()
+    real, padded = np.argwhere(TINY.batches["padded"].mask)[0], np.argwhere(~TINY.batches["padded"].mask)[0]
+    other[(*real, 3)] += 0.5
+    other[(*padded, 3)] += 7.0
+    found = {s.row.name: s for s in walk(TRUE, _with(TRUE, {QUERY: other, PROBS: None}, name="other")).passages[0].steps}
+    assert found[QUERY].largest == pytest.approx(0.5)
+    assert (found[PROBS].sides[1], found[PROBS].largest) == (None, None)
+    assert found["embeddings.LayerNorm"].largest == 0.0
+    assert walk(TRUE).passages[0].steps[0].largest is None
+
+
+def test_traces_of_other_inputs_do_not_stand_side_by_side() -> None:
+    short = golden_of("tiny", TINY.checkpoint, {"padded": Batch.of({"input_ids": [[1, 2]]})})
+    with pytest.raises(UsageError, match="run both on the same"):
+        walk(TRUE, true_trace(short))
+
+
+def test_a_step_that_nobody_shows_is_not_told_and_counts_as_not_shown() -> None:
+    found = walk(_with(TRUE, {PROBS: None}))
+    assert PROBS not in {s.row.name for s in found.passages[0].steps}
+    assert (len(found.shown[0]), len(found.table)) == (46, 47)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"), (None, "-"), (0.12345, "0.123"), (-0.001234, "-0.00123"), (-1.234e-5, "-1.23e-5"),
+        (999.4, "999"), (12345.6, "12346"), (-1.234e10, "-1.23e10"), (float("nan"), "nan"),
+    ],
+)  # fmt: skip
+def test_numbers_are_short(value: float | None, text: str) -> None:
+    assert told(value) == text
+
+
+def test_the_likeliest_tokens_are_told_for_each_mask(my_bert: Path) -> None:
+    golden = from_directory(my_bert, ["i love [MASK] !", "[MASK]"])
+    trace = true_trace(golden)
+    first, second = walk(trace).passages[0].blanks
+    assert [(b.row, b.position) for b in (first, second)] == [(0, 3), (1, 1)]
+    logits = trace.activations["text"]["cls.predictions.decoder"][0, 3]
+    probabilities = np.exp(logits) / np.exp(logits).sum()
+    words = VOCABULARY + [f"w{i}" for i in range(86)]
+    assert [g.token for g in first.guesses[0]] == [words[i] for i in np.argsort(-probabilities)[:5]]
+    assert [g.probability for g in first.guesses[0]] == pytest.approx(np.sort(probabilities)[:-6:-1])
+    silent = _with(trace, {"cls.predictions.decoder": None}, name="silent")
+    assert walk(trace, silent).passages[0].blanks[0].guesses[1] == ()
+
+
+def test_nothing_is_predicted_without_a_mask_a_tokenizer_or_a_head(my_bert: Path) -> None:
+    trace = true_trace(from_directory(my_bert, ["i love [MASK] !"]))
+    assert walk(trace).passages[0].blanks
+    assert not walk(true_trace(from_directory(my_bert, ["i love cats !"]))).passages[0].blanks
+    assert not walk(replace(trace, folder=None)).passages[0].blanks
+    assert not walk(_with(trace, {"cls.predictions.decoder": None})).passages[0].blanks
+
+
+def test_a_page_of_anything_stays_small_and_says_what_is_left_out() -> None:
+    batch = Batch.of({"input_ids": np.arange(8 * 32).reshape(8, 32) % 96})
+    many = true_trace(golden_of("many", TINY.checkpoint, {f"b{i}": batch for i in range(60)}))
+    text = html(walk(many), [many])
+    assert len(text.encode()) < 3_000_000
+    for words in ("rows more are not shown", "batches more", "Not drawn, so that the page stays small"):
+        assert words in text
+    assert "so that the page stays small" not in html(walk(TRUE), [TRUE])
+
+
+def test_hostile_names_and_tokens_stay_text(my_bert: Path) -> None:
+    hostile = "<script>alert(1)</script>"
+    vocabulary = (my_bert / "vocab.txt").read_text().replace("love", "<img")
+    (my_bert / "vocab.txt").write_text(vocabulary)
+    trace = replace(true_trace(from_directory(my_bert, ["[MASK] <b>hot</b>", "<img cats"])), name=hostile)
+    for text in (html(walk(trace), [trace]), trace._repr_html_()):
+        body = re.sub(r"<script>(?!alert).*?</script>", "", text, flags=re.DOTALL)
+        assert "<script" not in body
+        assert "<img" not in body
+        assert "&lt;script&gt;" in body
+    assert "<script" not in markdown(walk(trace))
+
+
+def test_a_notebook_shows_the_walk() -> None:
+    shown = TRUE._repr_html_()
+    assert shown.startswith("<style>")
+    assert "<html" not in shown
+    assert shown.count("<svg") > 10
+    assert "How an input flows through golden:tiny" in shown
+
+
+def test_trace_in_python_runs_an_implementation_on_texts(my_bert: Path) -> None:
+    golden = f"checkpoint:{my_bert}"
+    found = conformance.trace("golden:my-bert", golden, texts=["i love cats !"])
+    assert isinstance(found, conformance.Trace)
+    assert [t.text for t in walk(found).passages[0].tokens[0]] == ["[CLS]", "i", "love", "cats", "!", "[SEP]"]
+    with pytest.raises(UsageError, match="golden tiny has no tokenizer"):
+        conformance.trace("golden:tiny", texts=["i love cats !"])
+
+
+def _told(trace: Trace, width: int, *, compact: bool = True) -> list[str]:
+    console = Console(file=StringIO(), width=width, color_system=None)
+    tell(walk(trace), console, compact=compact)
+    return console.file.getvalue().splitlines()
+
+
+def test_a_terminal_of_80_columns_has_all_numbers_and_one_of_200_everything() -> None:
+    narrow, wide = (_told(TRUE, width) for width in (80, 200))
+    for lines, width in ((narrow, 80), (wide, 200)):
+        assert max(map(len, lines)) <= width
+    (head,) = (line.split() for line in narrow if line.startswith("activation"))
+    assert head == ["activation", "shape", "mean", "deviation", "min", "max", "rms"]
+    (head,) = (line.split() for line in wide if line.startswith("activation"))
+    assert head[-2:] == ["equation", "from"]
+    assert any(line.split()[:2] == ["context", "6×16×32"] for line in narrow)
+    assert len(_told(TRUE, 80)) == len(narrow)
+    assert sum(QUERY in line for line in _told(TRUE, 160, compact=False)) == 1
+
+
+def test_markdown_has_tokens_drawings_and_every_step(my_bert: Path) -> None:
+    trace = true_trace(from_directory(my_bert, ["i love [MASK] !", "cats"]))
+    text = markdown(walk(trace))
+    assert "0. [CLS] i love [MASK] ! [SEP]" in text.replace("\\", "")
+    assert text.replace("\\", "").count("~~[PAD]~~") == 3
+    assert text.count("```mermaid") == 3
+    assert len(re.findall(r"^\| `[a-z]", text, re.MULTILINE)) == len(trace.activations["text"])
+    assert "| row 0, position 3 | " in text
+
+
+def test_the_suffix_says_what_is_written_and_what_is_saved_is_walked_again(my_bert: Path, tmp_path: Path, capsys: Captured) -> None:
+    files = [tmp_path / f"out/walk{suffix}" for suffix in (".html", ".md", ".json", ".txt", ".safetensors")]
+    outputs = [argument for file in files for argument in ("-o", str(file))]
+    arguments = ["--checkpoint", str(my_bert), "--text", "i love [MASK] !", "--text", "cats"]
+    assert main(["trace", "golden:my-bert", *arguments, *outputs, "--format", "json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert listed == json.loads(files[2].read_text())
+    query = next(row for row in listed if row["activation"] == QUERY)
+    assert (query["shape"], query["axes"], query["lengths"]) == ("2 × 6 × 32", ["batch", "position", "feature"], [2, 6, 32])
+    assert query["mean"] == f"{query['sides'][0]['mean']:.4g}"
+    assert query["parents"] == ["embeddings.dropout"]
+    (predicted,) = (row["predictions"] for row in listed if "predictions" in row)
+    assert predicted[0]["position"] == 3
+    assert "<h1>How an input flows through golden:my-bert</h1>" in files[0].read_text()
+    assert main(["trace", str(files[4]), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == listed
+    assert main(["diff", str(files[4]), "golden:my-bert"]) == 0  # on what was saved, not on what would be generated
+
+
+def test_two_implementations_are_traced_side_by_side(tmp_path: Path, capsys: Captured) -> None:
+    page = tmp_path / "two.html"
+    assert main(["trace", "golden:tiny", "hf-sdpa", "-o", str(page), "--format", "markdown"]) == 0
+    lines = {line.split(" | ")[0].strip("|` "): line.split(" | ") for line in capsys.readouterr().out.splitlines()}
+    assert lines["activation"][2:4] == ["mean A", "mean B"]
+    assert lines[PROBS][3] == "-"
+    assert float(lines[QUERY][12]) < 1e-5
+    assert "hf-sdpa does not show encoder.layer.*.attention.self.probs" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["golden:tiny", "-o", "walk.pdf"], "give it a suffix of .safetensors, .html"),
+        (["golden:tiny", "golden:tiny", "-o", "walk.safetensors"], "holds the activations of one implementation"),
+        (["hf-eager", "--golden", "tiny", "--text", "hello"], "golden tiny has no tokenizer"),
+        (["golden:tiny", "--text", "hello"], "golden tiny has no tokenizer"),
+        (["hf-eager", "--golden", "tiny", "--checkpoint", "somewhere"], "are two networks"),
+        (["golden:tiny", "--golden", "deep"], "add --golden tiny"),
+        (["nowhere.safetensors"], "nowhere.safetensors is no trace"),
+    ],
+)
+def test_what_cannot_be_traced_is_one_clear_error(arguments: list[str], words: str, capsys: Captured) -> None:
+    assert main(["trace", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_texts_are_read_by_minilm_where_nothing_else_is_named(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Path:
+        raise DependencyMissingError(f"not installed: {minilm.INSTALL}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(minilm, "directory", missing)
+        assert main(["trace", "hf-eager", "--text", "I love cats!"]) == 3
+        assert minilm.INSTALL in capsys.readouterr().err
+    try:
+        minilm.directory()
+    except DependencyMissingError as why:
+        pytest.skip(str(why))
+    assert main(["trace", "golden:minilm", "--text", "I love cats!"]) == 0
+    assert "[CLS] i love cats ! [SEP]" in capsys.readouterr().out
+
+
+def test_a_batch_of_one_s_own_is_traced_on_a_golden_s_network(tmp_path: Path, capsys: Captured) -> None:
+    file = tmp_path / "batch.json"
+    file.write_text('{"input_ids": [[1, 2, 3]]}')
+    assert main(["trace", "golden:tiny", "--batch", str(file)]) == 0
+    assert "1 × 3 × 32" in capsys.readouterr().out

@@ -1,0 +1,136 @@
+"""The drawings of a walk: the network's parts, laid out, and attention as heat maps."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformance import Architecture, load_golden
+from conformance.traces.attention import heads, heat_map, pooled
+from conformance.traces.diagram import diagram, mermaid
+from conformance.traces.drawn import attention
+from conformance.traces.layout import WIDTH, layout, wrapped
+from conformance.traces.parts import parts
+from conformance.traces.trace import Trace, true_trace
+from conformance.traces.walk import Walk, walk
+
+TINY = load_golden("tiny")
+TRUE = true_trace(TINY)
+PROBS = "encoder.layer.{}.attention.self.probs"
+
+
+def _without(*names: str) -> Trace:
+    """The oracle's trace, of a candidate that does not show these."""
+    found = {n: v for n, v in TRUE.activations["padded"].items() if n not in names}
+    return replace(TRUE, name="shy", activations={"padded": found})
+
+
+ALL = [TINY.checkpoint.architecture, load_golden("sinusoidal").checkpoint.architecture]
+ARCHITECTURES = [
+    *ALL,
+    ALL[0].with_(heads=(), pooler=False),
+    ALL[0].with_(num_hidden_layers=0, heads=("classification",)),
+    ALL[0].with_(heads=("plain_masked_lm", "plain_next_sentence", "classification"), position_embedding_type="sinusoidal"),
+]
+
+
+def _blank(architecture: Architecture) -> Walk:
+    """The walk of a candidate that shows nothing."""
+    return walk(Trace("x", "x", "float64", "cpu", {"b": TINY.batches["padded"]}, {"b": {}}, architecture))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_boxes_lie_below_their_parents_apart_from_each_other_and_hold_their_text(architecture: Architecture) -> None:
+    blank = _blank(architecture)
+    drawn = parts(blank)
+    once = sorted(name for name, row in blank.table.items() if not row.layer)
+    assert sorted(n.name for p in drawn for n in p.nodes if n.kind != "source") == once
+    for part in drawn:
+        found = layout(part.nodes)
+        boxes = {box.node.name: box for box in found.boxes}
+        for box in found.boxes:
+            assert box.x >= 0
+            assert max(box.right, box.bottom) <= max(WIDTH, found.height)
+            assert all(boxes[p].bottom < box.y for p in box.node.parents)
+            assert all(len(line.text) * (6.6 if line.kind == "name" else 6.2) <= box.width for line in box.lines)
+            assert " ".join(line.text for line in box.lines).replace(" ", "") == "".join(box.node.lines).replace(" ", "")
+        for a in found.boxes:
+            apart = [b.x >= a.right or b.right <= a.x or b.y >= a.bottom or b.bottom <= a.y for b in found.boxes if b is not a]
+            assert all(apart)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_lines_that_pass_other_steps_go_around_their_boxes(architecture: Architecture) -> None:
+    for part in parts(_blank(architecture)):
+        found = layout(part.nodes)
+        for edge in found.edges:
+            for x, top, bottom in _downs(edge.path):
+                assert not [b for b in found.boxes if b.x < x < b.right and b.bottom > top and b.y < bottom]
+    around = [edge for edge in layout(parts(walk(TRUE))[1].nodes).edges if edge.skip]
+    assert len(around) == 3  # the two residuals, and the values
+    assert all(list(_downs(edge.path)) for edge in around)
+
+
+def _downs(path: str) -> Iterator[tuple[float, float, float]]:
+    """Where a path of M, H, V, q and c goes straight down: x, from y, to y."""
+    x = y = 0.0
+    for command, arguments in re.findall(r"([MHVqc])([^MHVqc]*)", path):
+        numbers = [float(n) for n in arguments.split()]
+        if command == "V":
+            yield x, y, numbers[0]
+            y = numbers[0]
+        elif command == "H":
+            x = numbers[0]
+        else:
+            x, y = (x + numbers[-2], y + numbers[-1]) if command in "qc" else numbers
+
+
+def test_text_is_broken_where_it_may_be_and_is_all_there() -> None:
+    assert wrapped("attention.self.query", 15) == ["attention.self.", "query"]
+    assert wrapped("a" * 7, 3) == ["aaa", "aaa", "a"]
+    assert wrapped("x Wᵀ + b", 20) == ["x Wᵀ + b"]
+
+
+def test_a_drawing_shows_what_a_candidate_does_not_show() -> None:
+    whole, partly = (diagram(parts(walk(t))[1]) for t in (TRUE, _without("encoder.layer.1.attention.self.scores")))
+    assert whole.count("unseen-step") == 0
+    assert partly.count("unseen-step") == 1
+    flow = mermaid(parts(walk(TRUE))[1])
+    assert flow.count("-->") == sum(len(row.parents) for row in walk(TRUE).table.values() if row.layer == 0)
+
+
+def test_a_head_s_map_leaves_out_padding_and_names_its_favourite() -> None:
+    probs = np.zeros((1, 4, 4))
+    probs[0, :, 1] = 0.75
+    probs[0, :, 2] = 0.25
+    probs[0, 3, :] = 9.0
+    (head,) = heads(probs, ["a", "b", "c", "[PAD]"], np.array([True, True, True, False]))
+    assert head.shades.tolist() == [[0, 6, 5]] * 3
+    assert (head.favourite, head.share) == ("b", 0.75)
+    drawn = heat_map(head, ["<i>", "b", "a token that is long"])
+    assert "<i>" not in drawn
+    assert "a token…" in drawn
+    assert drawn.count("<path") == 2
+
+
+def test_long_sequences_are_pooled_by_the_largest() -> None:
+    values = np.arange(25.0).reshape(5, 5)
+    assert pooled(values, 2).tolist() == [[6, 8, 9], [16, 18, 19], [21, 23, 24]]
+    probs = np.full((1, 65, 65), 1 / 65)
+    (head,) = heads(probs, ["t"] * 65, np.ones(65, np.bool_))
+    assert (head.block, head.shades.shape) == (3, (22, 22))
+    assert "<text" not in heat_map(head, ["t"] * 65)
+
+
+def test_attention_that_is_not_shown_or_not_drawn_is_told_in_words() -> None:
+    found = attention(walk(TRUE), [TRUE])
+    assert [len(row.layers) for row in found.rows] == [2] * 6
+    assert not found.notes
+    few = attention(walk(TRUE), [TRUE], budget=1)
+    assert [(row.number, len(row.layers)) for row in few.rows] == [(0, 1)]
+    assert few.notes == ("Not drawn, so that the page stays small: layer 1 of row 0 of padded and 5 rows more.",)
+    hidden = _without(PROBS.format(0), PROBS.format(1))
+    (note,) = attention(walk(hidden), [hidden]).notes
+    assert note == "shy does not show encoder.layer.*.attention.self.probs, so that attention is not drawn."
