@@ -4,6 +4,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -105,6 +106,7 @@ def header_of(device: str, goldens: Mapping[str, Golden | None], plan: Plan, sha
         examples=plan.examples,
         shard=shard,
         run=run,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 

@@ -25,7 +25,7 @@ class GoldenRecord(msgspec.Struct, frozen=True):
 
 
 class Header(_Record, frozen=True, tag="header"):
-    """What ran, where; `shard` is which share of the run, and `run` is the same in all of its shares."""
+    """What ran, where; `shard` is which share of the run, and `run` is the same in all of its shares; `started` is ISO 8601."""
 
     schema: int
     suite: str
@@ -43,6 +43,7 @@ class Header(_Record, frozen=True, tag="header"):
     examples: int = 0
     shard: str = "1/1"
     run: str = ""
+    started: str = ""
 
 
 class ErrorRecord(msgspec.Struct, frozen=True):
@@ -131,6 +132,19 @@ class Sensitivity(msgspec.Struct, frozen=True):
     smallest: float | None = None
 
 
+class PlaceRecord(msgspec.Struct, frozen=True):
+    """One element that shows a failure: what is found there, what is expected (or found in the other run), what is allowed between.
+
+    `element` is where in the first run it stands; numbers are null where they are not finite.
+    """
+
+    activation: str
+    element: tuple[int, ...]
+    found: float | None
+    expected: float | None
+    allowed: float
+
+
 class CounterexampleRecord(msgspec.Struct, frozen=True):
     """The smallest example that fails: all that it takes to run it again. `network` is a golden, or `checkpoint:DIR`.
 
@@ -145,6 +159,7 @@ class CounterexampleRecord(msgspec.Struct, frozen=True):
     script: str
     origin: str = ""
     words: list[list[str]] | None = None
+    place: PlaceRecord | None = None
 
 
 class CheckRecord(_Record, frozen=True, tag="check"):

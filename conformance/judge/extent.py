@@ -1,4 +1,4 @@
-"""Where a residual is: how many of the judged elements are beyond the threshold, and in which slices along which axes."""
+"""Where a residual is: how many of the judged elements are beyond the limit, and in which slices along which axes."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Extent:
     """Where a residual is.
 
     Attributes:
-        beyond, judged: how many elements are beyond the threshold (or not finite), of how many.
+        beyond, judged: how many elements are beyond the limit (or not finite), of how many.
         places: along each axis, the affected slices, where those are not all; without them the rest passes.
     """
 
@@ -147,7 +147,7 @@ def _side_view(length: int) -> _View:
 def told(found: Extent) -> str:
     """The extent as a sentence."""
     if not found.beyond:
-        return f"none of {found.judged} judged elements is beyond the threshold by itself: the error is spread over them"
+        return f"none of {found.judged} judged elements is beyond the limit by itself: the error is spread over them"
     count = f"{100.0 * found.share:.3g} %" if found.beyond > FEW else str(found.beyond)
     where = f"all at {', '.join(p.words for p in found.places)}" if found.places else "along every axis everywhere"
-    return f"{count} of {found.judged} judged elements {'is' if count == '1' else 'are'} beyond the threshold, {where}"
+    return f"{count} of {found.judged} judged elements {'is' if count == '1' else 'are'} beyond the limit, {where}"

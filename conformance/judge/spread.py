@@ -75,8 +75,8 @@ def _strips(row: Activation, squares: Array, places: Array, heads: int) -> Itera
         within = squares.shape[number] // (heads if by_heads and axis == "feature" else 1)
         yield _strip("batch row" if axis == "batch" else axis, squares.sum(others), places.sum(others), within)
     if by_heads:
-        by_head = (array.reshape(-1, heads, array.shape[-1] // heads).sum((0, 2)) for array in (squares, places))
-        yield _strip("head", *by_head, heads)
+        shape = (-1, heads, squares.shape[-1] // heads)
+        yield _strip("head", squares.reshape(shape).sum((0, 2)), places.reshape(shape).sum((0, 2)), heads)
 
 
 def _strip(axis: str, squares: Array, places: Array, within: int) -> Strip:

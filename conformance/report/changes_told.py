@@ -58,7 +58,7 @@ def _better(changes: Changes) -> Iterator[Block]:
 
 def _heading(case: CaseChange) -> Heading:
     verdict = ", ".join(part for part in (outcome(case), coverage(case)) if part)
-    return Heading(title(case), verdict, "good" if is_better(case) else TONES[KINDS[case.gravity]])
+    return Heading(title(case), verdict, TONES[case.kind] if case.kind else "")
 
 
 def _details(case: CaseChange, kinds: Sequence[Kind]) -> Iterator[Block]:

@@ -1,5 +1,6 @@
 """A short document in blocks, shown by a terminal and in Markdown each in its own way. Values, and two functions that show them."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -9,6 +10,7 @@ from conformance.report.markdown import cell
 
 SHOWN = 20  # rows of a group that a reader looks at; JSON and a page have all of them
 
+_FIGURES = re.compile(r"[-+\d.,e σ→\[\]]*")
 _STYLES = {"good": "green", "bad": "bold red", "odd": "yellow"}
 
 
@@ -128,11 +130,16 @@ def _markdown(document: Document) -> Iterator[str]:
                 yield _row(["---", *["---:"] * (len(heads) - 1)])
                 for title, rows in groups:
                     yield from [_row([f"**{cell(title)}**", *[""] * (len(heads) - 1)])] if title else []
-                    yield from (_row(map(cell, row)) for row in rows)
+                    yield from (_row([cell(name), *map(_figure, figures)]) for name, *figures in rows)
             case Folded(summary, blocks):
                 yield f"<details><summary>{escape(summary)}</summary>"
                 yield from _markdown(blocks)
                 yield from ("", "</details>")
+
+
+def _figure(text: str) -> str:
+    """Numbers as they are, which can do nothing in the middle of a line, and read badly with backslashes."""
+    return text if _FIGURES.fullmatch(text) else cell(text)
 
 
 def _row(cells: Iterable[str]) -> str:

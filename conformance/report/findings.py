@@ -45,7 +45,7 @@ def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
     failed = [a for a in activations if a.outcome == "fail"]
     chosen = _chosen([a for a in failed if a.faults], _layers(activations))
     named = [_finding(group) for group in _grouped(chosen)]
-    unnamed = [_unnamed(a) for a in failed if not a.faults and not a.reason]
+    unnamed = [_unnamed(alike) for alike in _alike(a for a in failed if not a.faults and not a.reason)]
     return sorted([*named, *unnamed], key=lambda f: -(float("inf") if f.excess is None else f.excess))
 
 
@@ -137,7 +137,7 @@ def _finding(group: Sequence[_Evidence]) -> Finding:
         sharpest if sharpest.estimate is not None else strongest,
         tuple(dict.fromkeys(fault.step for _, fault, _ in group)),
         _others(group),
-        None if None in excesses else max(e for e in excesses if e is not None),
+        _largest(excesses),
         tuple(dict.fromkeys(a.activation for a, _, _ in group)),
     )
 
@@ -149,8 +149,24 @@ def _others(group: Sequence[_Evidence]) -> tuple[str, ...]:
     return tuple(sorted(set.intersection(*alone) - WHOLE)) if alone else ()
 
 
-def _unnamed(a: ActivationRecord) -> Finding:
-    return Finding(None, (a.activation,), (), a.excess, (a.activation,), tuple(a.anatomy))
+def _alike(failed: Iterable[ActivationRecord]) -> Iterable[list[ActivationRecord]]:
+    """Activations of one layer of which the same can be said, and something can: one mistake, as far as is known."""
+    groups: dict[tuple[str, ...], list[ActivationRecord]] = {}
+    for a in failed:
+        match = _LAYER.fullmatch(a.activation)
+        groups.setdefault((f"layer {match[1]}", *a.anatomy) if match and a.anatomy else (a.activation, a.batch), []).append(a)
+    return groups.values()
+
+
+def _unnamed(alike: Sequence[ActivationRecord]) -> Finding:
+    places = tuple(dict.fromkeys(a.activation for a in alike))
+    excesses = [a.excess for a in alike]
+    return Finding(None, places, (), _largest(excesses), places, tuple(alike[0].anatomy))
+
+
+def _largest(excesses: Sequence[float | None]) -> float | None:
+    """None, which is beyond any limit, where one is."""
+    return None if None in excesses else max(e for e in excesses if e is not None)
 
 
 UNNAMED = "no mistake that has a name explains it"
@@ -178,7 +194,7 @@ def cause(finding: Finding) -> str:
     known = _known(finding.fault.name) if finding.fault else None
     if known is None or not known[1]:
         return ""
-    return f"usually {known[1]} ({known[2]})" if known[2] != "constructed" else f"usually {known[1]}"
+    return f"usual cause: {known[1]} ({known[2]})" if known[2] != "constructed" else f"usual cause: {known[1]}"
 
 
 def _said(f: FaultRecord) -> str:

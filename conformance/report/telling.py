@@ -16,12 +16,13 @@ from conformance.records import (
     ErrorRecord,
     FaultRecord,
     Footer,
+    PlaceRecord,
     Results,
     Sensitivity,
     SpreadRecord,
     StripRecord,
 )
-from conformance.result import Result
+from conformance.result import Counterexample, Result
 from conformance.search.example import Example
 
 SHOWN = 6  # failing activations of a check of which it is kept where the error sits: what a reader looks at
@@ -71,7 +72,17 @@ def _counterexample(result: Result) -> CounterexampleRecord | None:
     plain = found.example.plain()
     runs = [Example(run.batch).plain()["batch"] for run in found.runs.values()]
     words = None if found.words is None else [list(row) for row in found.words]
-    return CounterexampleRecord(found.network, plain["batch"], plain["variation"], runs, found.script, found.origin, words)
+    return CounterexampleRecord(
+        found.network, plain["batch"], plain["variation"], runs, found.script, found.origin, words, _place(found)
+    )
+
+
+def _place(found: Counterexample) -> PlaceRecord | None:
+    place = found.place
+    if place is None or not math.isfinite(found.allowed):
+        return None
+    made, expected = (float(v) if math.isfinite(v) else None for v in place.values)
+    return PlaceRecord(place.activation, place.first, made, expected, found.allowed)
 
 
 def activation_records(result: Result) -> list[ActivationRecord]:

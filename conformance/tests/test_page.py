@@ -113,7 +113,7 @@ def test_a_failure_has_its_tokens_a_command_and_a_script(shown: Page) -> None:
 
 def test_each_activation_is_told_beside_its_band_and_origins_are_marked() -> None:
     activations = records_of(check(Planted(epsilon(0), tanh_gelu(1)))).activations
-    rows = [row for _, rows in walk(activations).groups for row in rows]
+    rows = [row for part in walk(activations).parts for row in part.rows]
     assert [r.name for r in rows if r.mark == "origin"] == ["attention.output.LayerNorm", "intermediate.intermediate_act_fn"]
     for row in (r for r in rows if r.band is not None):
         assert row.local_at is not None

@@ -45,7 +45,7 @@ def blanks(
 
 
 def _likeliest(scores: Array, reader: Callable[[Batch], list[list[str]] | None]) -> list[tuple[Guess, ...]]:
-    """Of each row (blanks, vocabulary), by softmax in float64, exp(s − max s) / Σ exp(s − max s); of equals the smaller id first."""
+    """Of each row (blanks, vocabulary), by softmax in float64, exp(s − max s) / Σ exp(s − max s); of equals the smaller id."""
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     probabilities = weights / weights.sum(axis=1, keepdims=True)
     best = np.argsort(-probabilities, axis=1, kind="stable")[:, :MOST]

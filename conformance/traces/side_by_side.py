@@ -99,10 +99,15 @@ class SideBySide:
         return sum(not row.worst.only for row in self.rows)
 
     @property
+    def names(self) -> tuple[str, str]:
+        """What the two are called, with their letters where they are called the same."""
+        a, b = self.sides
+        return (a.name, b.name) if a.name != b.name else (f"{a.name} (A)", f"{b.name} (B)")
+
+    @property
     def scope(self) -> str:
         """What was compared."""
-        a, b = (side.name for side in self.sides)
-        return f"{a} and {b} on {self.network}: of {self.both} activations in both"
+        return f"{' and '.join(self.names)} on {self.network}: of {self.both} activations in both"
 
     @property
     def verdict(self) -> str:

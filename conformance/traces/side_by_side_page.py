@@ -46,7 +46,7 @@ def side_by_side_page(view: SideBySide) -> str:
     tables, left = _batches(view, axis) if several else ((), ())
     return page(
         "differences.html",
-        f"{view.sides[0].name} and {view.sides[1].name}, activation by activation",
+        f"{' and '.join(view.names)}, activation by activation",
         view=view,
         table=_table("on the batch on which it is worst" if several else "", view.rows, axis, several=several),
         tables=tables,

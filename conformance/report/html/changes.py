@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from conformance.records import ActivationRecord
 from conformance.report.changes import KINDS, CaseChange, Changes, Kind
 from conformance.report.changes_words import (
+    NOTHING,
     TONES,
     by_activation,
     coverage,
@@ -21,7 +22,7 @@ from conformance.report.changes_words import (
     why,
 )
 from conformance.report.changes_words import Row as Changed
-from conformance.report.html.axis import Axis, axis_of
+from conformance.report.html.axis import Axis, axis_of, sigma
 from conformance.report.html.page import page
 
 
@@ -53,10 +54,14 @@ class Group:
 
 @dataclass(frozen=True)
 class Card:
-    """One case; `folded` is what is better in one that is worse."""
+    """One case: its outcome in the tone of its own change, the tone of the worst of all changes, and what is told of them.
+
+    `folded` is what is better in a case that is worse.
+    """
 
     title: str
     outcome: str
+    turned: str
     coverage: str
     tone: str
     reason: str
@@ -106,6 +111,7 @@ def _card(case: CaseChange, axis: Axis) -> Card:
     return Card(
         title(case),
         outcome(case),
+        TONES[case.kind] if case.kind else "",
         coverage(case),
         "good" if better else TONES[KINDS[case.gravity]],
         why(case),
@@ -124,20 +130,28 @@ def _groups(case: CaseChange, kinds: Sequence[Kind], axis: Axis) -> tuple[Group,
 
 def _line(row: Changed, axis: Axis) -> Line:
     change = row.worst
-    told, rms, largest, limit, note = figures(change)
+    before, after = change.before, change.after
     return Line(
         row.name,
         row.batches,
-        told,
-        rms,
-        largest,
-        limit,
-        note,
+        figures(change)[0],
+        _pair(_rms(before), _rms(after)),
+        _pair(*(r.local.max if r and r.local else None for r in (before, after))),
+        _sigma(limit_of(change.record)),
+        change.record.reason,
         axis.at(limit_of(change.record)),
-        axis.at(_rms(change.before)),
-        axis.at(_rms(change.after)),
-        change.after is not None and change.after.outcome != "pass",
+        axis.at(_rms(before)),
+        axis.at(_rms(after)),
+        after is not None and after.outcome != "pass",
     )
+
+
+def _pair(before: float | None, after: float | None) -> str:
+    return "" if before is None and after is None else f"{_sigma(before) or NOTHING} → {_sigma(after) or NOTHING}"
+
+
+def _sigma(value: float | None) -> str:
+    return "" if value is None else f"{sigma(value)} σ"
 
 
 def _unchanged(case: CaseChange) -> Unchanged:

@@ -1,8 +1,11 @@
 """The network from its input to its output, a row an activation, with local and global error beside the allowed band."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from markupsafe import Markup
 
 from conformance.records import ActivationRecord
 from conformance.report.html.axis import axis_of, sigma
@@ -35,17 +38,49 @@ class Row:
     note: str = ""
 
     @property
+    def broken(self) -> Markup:
+        """Its name, with leave to break the line after a dot."""
+        return Markup(".<wbr>").join(self.name.split("."))
+
+    @property
     def css(self) -> str:
         """The class of its row."""
         return "unseen-one" if self.outcome == "not_observed" else self.mark.partition(" ")[0]
 
 
 @dataclass(frozen=True)
-class Walk:
-    """All of it: groups of rows in the order of computation, the axis's ticks, and where one sigma is."""
+class Part:
+    """A part of the network: embeddings, a layer, or what comes after the last."""
 
-    groups: tuple[tuple[str, tuple[Row, ...]], ...]
+    name: str
+    rows: tuple[Row, ...]
+
+    @property
+    def fails(self) -> bool:
+        """Whether an activation fails, as is known or not."""
+        return any(row.outcome in ("fail", "xfail") for row in self.rows)
+
+    @property
+    def told(self) -> str:
+        """How many activations are right, wrong and not observed."""
+        counts = Counter(_WORDS.get(row.outcome, row.outcome) for row in self.rows)
+        return ", ".join(f"{counts[word]} {word}" for word in (*_WORDS.values(),) if counts[word])
+
+
+_WORDS = {"fail": "wrong", "xfail": "known to fail", "pass": "right", "not_observed": "not observed"}
+
+
+@dataclass(frozen=True)
+class Walk:
+    """All of it: its parts in the order of computation, and the axis's ticks."""
+
+    parts: tuple[Part, ...]
     ticks: tuple[tuple[float, str], ...]
+
+    @property
+    def fails(self) -> bool:
+        """Whether any of it does."""
+        return any(part.fails for part in self.parts)
 
 
 def walk(activations: Sequence[ActivationRecord]) -> Walk:
@@ -77,7 +112,7 @@ def walk(activations: Sequence[ActivationRecord]) -> Walk:
                 _note(a, by_name[name]),
             )
         groups.setdefault(group, []).append(row)
-    return Walk(tuple((group, tuple(rows)) for group, rows in groups.items()), axis.ticks)
+    return Walk(tuple(Part(group, tuple(rows)) for group, rows in groups.items()), axis.ticks)
 
 
 def placed(name: str) -> tuple[str, str]:
@@ -111,12 +146,3 @@ def _note(a: ActivationRecord, batches: Iterable[ActivationRecord]) -> str:
     failing = sum(b.outcome == a.outcome for b in batches)
     many = f"in {failing} of {len(batches)} batches" if a.outcome in ("fail", "xfail") and len(batches) > 1 else ""
     return "; ".join(part for part in (a.reason, many) if part)
-
-
-def counted(activations: Iterable[ActivationRecord]) -> Mapping[str, int]:
-    """How many activations have which role."""
-    found: dict[str, int] = {}
-    for role in {a.activation: a.role for a in activations if a.role}.values():
-        assert role
-        found[role] = found.get(role, 0) + 1
-    return found

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from conformance.goldens.own import PREFIX
-from conformance.records import ActivationRecord, CaseRecords, CheckRecord, Header, Results
+from conformance.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord, Results
 from conformance.report.findings import Finding, cause, evidence, findings, layers_of, sentence
 from conformance.report.html.histogram import histogram, pooled
 from conformance.report.html.matrix import Group, groups, matrix, power
 from conformance.report.html.network import Walk, walk
 from conformance.report.html.page import fragment, page
-from conformance.report.html.places import StripView, Token, scale_of, strips, tokens
+from conformance.report.html.places import Scale, StripView, Token, scale_of, strips, tokens
 from conformance.report.telling import footer
 from conformance.report.words import exclusions, headline, place, searched, smallest, verdict
 
@@ -52,6 +52,18 @@ class Where:
 
 
 @dataclass(frozen=True)
+class Element:
+    """One number that is wrong: where, what it is, what it should be (or was in the other run), how far apart they may be."""
+
+    place: str
+    found: str
+    expected: str
+    apart: str
+    allowed: str
+    of_two_runs: bool
+
+
+@dataclass(frozen=True)
 class Failure:
     """A check that does not pass."""
 
@@ -62,6 +74,7 @@ class Failure:
     mistakes: tuple[Mistake, ...]
     where: tuple[Where, ...]
     smallest: str
+    element: Element | None
     tokens: Sequence[Sequence[Token]]
     heat: str
     script: str
@@ -88,6 +101,7 @@ class Card:
     walk: Walk | None
     noise: Markup | None
     median: str
+    seconds: float
     exclusions: tuple[str, ...]
 
 
@@ -121,6 +135,7 @@ def _values(results: Results) -> dict[str, object]:
         "devices": sorted({g.setting[1] for g in found}),
         "dtypes": sorted({g.setting[2] for g in found}),
         "outcomes": sorted({g.outcome for g in found}),
+        "conforms": not any(g.tone == "bad" for g in found) and any(g.tone == "good" for g in found) and results.sound,
     }
 
 
@@ -175,6 +190,7 @@ def _card(g: Group, header: Header | None) -> Card:
         walk(activations) if any(a.outcome != "not_observed" for a in activations) else None,
         histogram(counts) if counts else None,
         "" if check.median_rms is None else f"{check.median_rms:.2f}",
+        sum(c.check.seconds for c in g.cases),
         tuple(exclusions(check.excludes)) if check.outcome == "pass" else (),
     )
 
@@ -191,7 +207,7 @@ def _failure(case: CaseRecords, header: Header | None) -> Failure:
     first = shown[0] if shown and failed and shown[0] is failed[0] else None
     scale = scale_of(first) if first else None
     errors = first.spread.tokens if first and first.spread else []
-    heat = f"Coloured by the error of {place(first)}." if first and errors else ""
+    heat = _legend(first, scale) if first and scale and errors else ""
     worst = sorted(shown, key=lambda a: -(a.excess if a.excess is not None else float("inf")))
     chosen = list(dict.fromkeys(place(a) for a in [*shown[:1], *worst]))[:_PLACES]
     return Failure(
@@ -202,11 +218,24 @@ def _failure(case: CaseRecords, header: Header | None) -> Failure:
         _mistakes(case.activations),
         tuple(_where(a) for name in chosen for a in shown if place(a) == name),
         smallest(found)[0] if found and c.tried else "",
+        _element(found.place, of_two_runs=len(found.runs) > 1) if found and found.place else None,
         tokens(found, errors, scale) if found and (errors or c.tried) else (),
         heat,
         found.script if found else "",
         _command(c, header),
     )
+
+
+def _legend(a: ActivationRecord, scale: Scale) -> str:
+    reach = f"from {scale.told(scale.limit)}, pale, to {scale.told(scale.top)}, full"
+    return f"Coloured by the error of {place(a)}: {reach}. Dashed tokens are masked."
+
+
+def _element(p: PlaceRecord, *, of_two_runs: bool) -> Element:
+    found, expected = ("not finite" if v is None else f"{v:.9g}" for v in (p.found, p.expected))
+    apart = "" if p.found is None or p.expected is None else f"{abs(p.found - p.expected):.3g}"
+    where = f"{p.activation}[{', '.join(map(str, p.element))}]" if p.element else p.activation
+    return Element(where, found, expected, apart, f"{p.allowed:.3g}", of_two_runs)
 
 
 def _mistakes(activations: Sequence[ActivationRecord]) -> tuple[Mistake, ...]:

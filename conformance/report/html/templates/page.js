@@ -29,7 +29,7 @@ function apply() {
   for (const row of document.querySelectorAll("[data-row]")) {
     row.hidden = !left.some((element) => element.dataset.name === row.dataset.row);
   }
-  form.querySelector("output").value = left.length < cases.length ? `${left.length} of ${cases.length} shown` : "";
+  form.querySelector("output").value = left.length < cases.length ? `${left.length || "none"} of ${cases.length} shown` : "";
 }
 
 function remember() {
@@ -60,6 +60,16 @@ if (form) {
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("reset", () => setTimeout(remember));
 }
+// What is folded is printed too.
+let folded = [];
+addEventListener("beforeprint", () => {
+  folded = [...document.querySelectorAll("details:not([open])")];
+  for (const box of folded) box.open = true;
+});
+addEventListener("afterprint", () => {
+  for (const box of folded) box.open = false;
+});
+
 addEventListener("hashchange", follow);
 if (location.hash) follow();
 
