@@ -67,7 +67,7 @@ def _details(case: CaseChange, kinds: Sequence[Kind]) -> Iterator[Block]:
     if found := mistakes(case, kinds):
         yield Items(tuple(found))
     groups = [(kind, [(row.name, row.batches, *figures(row.worst)) for row in by_activation(case, kind)]) for kind in kinds]
-    yield from tabled(_HEADS, groups)
+    yield from tabled(_HEADS, groups, spare=[["max"]])
     if case.moved and "changed" in kinds:
         yield Paragraph(moved(case.moved, case.compared))
 

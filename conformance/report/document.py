@@ -5,11 +5,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from rich.cells import cell_len
+
 from conformance.report.layout import BLANK, Line, line, spans, table
 from conformance.report.markdown import cell
 
 SHOWN = 20  # rows of a group that a reader looks at; JSON and a page have all of them
 
+_GAP = 2  # columns between columns, and before the first
 _FIGURES = re.compile(r"[-+\d.,e σ→\[\]]*")
 _STYLES = {"good": "green", "bad": "bold red", "odd": "yellow"}
 
@@ -48,10 +51,15 @@ class Items:
 
 @dataclass(frozen=True)
 class Table:
-    """A name and numbers a row, in groups, each with a title that may be empty."""
+    """A name and numbers a row, in groups, each with a title that may be empty.
+
+    Attributes:
+        spare: the columns that a narrow terminal leaves out, some together, the first of them first.
+    """
 
     heads: tuple[str, ...]
     groups: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]
+    spare: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,13 +74,15 @@ Block = Verdict | Heading | Paragraph | Items | Table | Folded
 Document = tuple[Block, ...]
 
 
-def tabled(heads: Sequence[str], groups: Iterable[tuple[str, Sequence[Sequence[str]]]]) -> Iterator[Block]:
+def tabled(
+    heads: Sequence[str], groups: Iterable[tuple[str, Sequence[Sequence[str]]]], spare: Sequence[Sequence[str]] = ()
+) -> Iterator[Block]:
     """A table without the columns in which nothing stands, and of each group as much as a reader looks at."""
     found = [(title, [tuple(row) for row in rows]) for title, rows in groups if rows]
     kept = [i for i in range(len(heads)) if i == 0 or any(row[i] not in ("", "-") for _, rows in found for row in rows)]
     if found:
         shown = ((title, tuple(tuple(row[i] for i in kept) for row in rows[:SHOWN])) for title, rows in found)
-        yield Table(tuple(heads[i] for i in kept), tuple(shown))
+        yield Table(tuple(heads[i] for i in kept), tuple(shown), tuple(map(tuple, spare)))
     more = sum(max(len(rows) - SHOWN, 0) for _, rows in found)
     if more:
         yield Paragraph(f"and {more} more, which JSON and HTML have", "quiet")
@@ -98,14 +108,29 @@ def _lines(block: Block, width: int) -> Iterator[Line]:
             for said, *about in items:
                 yield line(said, "bold", indent=2, hang=4)
                 yield from (line(text, indent=4) for text in about)
-        case Table(heads, groups):
-            indented = [("  " if title else "", title, rows) for title, rows in groups]
-            blank = [""] * (len(heads) - 1)
-            rows = [r for by, title, of in indented for r in ([(title, *blank)] if title else []) + [(by + n, *c) for n, *c in of]]
-            yield from table(heads, rows, width)
+        case Table():
+            yield from _fitting(block, width)
         case Folded(summary, blocks):
             yield line(summary, "bold")
             yield from written(blocks, width)
+
+
+def _fitting(block: Table, width: int) -> Iterator[Line]:
+    """Without as many of the columns that can be spared as it takes to have each row on one line."""
+    rows = [block.heads, *_grouped(block)]
+    for names in block.spare:
+        if sum(_GAP + max(map(cell_len, column)) for column in zip(*rows, strict=True)) <= width:
+            break
+        kept = [i for i, head in enumerate(rows[0]) if head not in names]
+        rows = [tuple(row[i] for i in kept) for row in rows]
+    return table(rows[0], rows[1:], width)
+
+
+def _grouped(block: Table) -> Iterator[tuple[str, ...]]:
+    """The rows, under the title of their group where it has one."""
+    for title, rows in block.groups:
+        yield from [(title, *[""] * (len(block.heads) - 1))] if title else []
+        yield from ((f"  {name}" if title else name, *figures) for name, *figures in rows)
 
 
 def markdown(document: Document) -> str:

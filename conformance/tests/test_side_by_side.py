@@ -130,3 +130,12 @@ def test_the_command_writes_every_form(tmp_path: Path, capsys: pytest.CaptureFix
     assert "is nowhere more than rounding" in (tmp_path / "out.md").read_text("utf-8")
     assert "is nowhere more than rounding" in (tmp_path / "out.html").read_text("utf-8")
     assert not any(row["begins"] for row in json.loads((tmp_path / "out.json").read_text()))
+
+
+def test_a_narrow_terminal_has_the_columns_that_matter_each_row_on_one_line() -> None:
+    for width, there, gone in ((160, "a there", ""), (100, "begins here", "a there"), (90, "difference", "|a − b|")):
+        lines = [text.plain for line in written(document(_view(*USUAL)), width) for text in line.wrapped(width)]
+        head = next(line for line in lines if line.startswith("  activation "))
+        assert there in head
+        assert not gone or gone not in head
+        assert any(line.startswith("    attention.output.LayerNorm") and line.endswith("begins here") for line in lines)

@@ -30,7 +30,9 @@ def _table(view: SideBySide) -> Iterator[Block]:
         "activation by activation", f"{'each on its worst batch, ' if several else ''}a and b where they are furthest apart"
     )
     groups = groupby(view.rows, lambda row: row.group)
-    yield from tabled(_HEADS, [(group, [_cells(row, several) for row in rows]) for group, rows in groups])
+    yield from tabled(
+        _HEADS, [(group, [_cells(row, several) for row in rows]) for group, rows in groups], spare=["a", "b", "at", "|a − b|"]
+    )
 
 
 def _cells(row: Row, several: bool) -> tuple[str, ...]:
