@@ -5,6 +5,7 @@ A name is Hugging Face's module path wherever a module exists, and one extra pat
 before its children.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -15,6 +16,8 @@ HIDDEN = ("batch", "position", "feature")
 ATTENTION = ("batch", "head", "query", "key")
 SENTENCE = ("batch", "feature")
 SCALAR: tuple[str, ...] = ()
+
+_LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,15 @@ def _rows(a: Architecture) -> tuple[Activation, ...]:
     if len(losses) == 2:
         rows.append(Activation("cls.loss", "total_loss", losses, SCALAR, 0, "masked-LM loss + next-sentence loss"))
     return tuple(rows)
+
+
+def placed(name: str) -> tuple[str, str]:
+    """The part of the network that an activation belongs to, for people, and its name within that part."""
+    match = _LAYER.fullmatch(name)
+    if match:
+        return f"layer {match[1]}", match[2]
+    part, _, rest = name.partition(".")
+    return (part, rest) if part == "embeddings" else ("pooler and heads", name)
 
 
 def outputs(a: Architecture) -> tuple[str, ...]:

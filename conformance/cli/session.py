@@ -17,7 +17,7 @@ from conformance.cli.progress import progress
 from conformance.errors import ConformanceError, UnknownNameError, UsageError
 from conformance.goldens.golden import Golden
 from conformance.recording import Recording, header_of
-from conformance.report.views import show
+from conformance.report.views import TEXTS, show
 from conformance.result import Result
 from conformance.search.plan import Plan
 
@@ -47,7 +47,7 @@ class Session:
 
 
 def run_all(session: Session, out: Path, how: str) -> int:
-    """Run every case, write `results.jsonl` into `out`, print the report; returns the exit code."""
+    """Run every case, write `results.jsonl` and `report.html` into `out`, print the report; returns the exit code."""
     published = {g: published_of(own) for g, own in session.goldens.items() if own}
     every = _cases(session, published)
     failures = matched(session.known, every)
@@ -63,9 +63,11 @@ def run_all(session: Session, out: Path, how: str) -> int:
                 recording.add(result, session.goldens[case.golden], session.require)
             underway.came_of_it(result.outcome)
     results = recording.results
+    page = out / "report.html"
+    page.write_text(TEXTS["html"](results), "utf-8")
     show(results, how)
     if how == "pretty":
-        print(f"\nresults: {path}")
+        print(f"\nresults: {path}\nas a page: {page}")
     assert results.footer
     return results.footer.exit_code
 

@@ -52,7 +52,7 @@ def test_what_is_not_judged_is_neither_counted_nor_shown() -> None:
     assert math.isnan(position.values[4])
 
 
-@pytest.mark.parametrize(("value", "index"), [(-REACH - 1.0, 0), (-REACH, 1), (0.1, 13), (REACH - 0.1, -2), (REACH, -1), (1e30, -1)])
+@pytest.mark.parametrize(("value", "index"), [(-REACH - 1.0, 0), (-REACH, 1), (0.1, 13), (REACH - 0.1, -2), (REACH, -1)])
 def test_each_residual_is_counted_in_its_own_bin(value: float, index: int) -> None:
     counts = _spread(np.full(SHAPE, value)).counts
     assert len(counts) == 2 * REACH / STEP + 2
@@ -86,4 +86,5 @@ def test_a_correct_candidate_has_histograms_within_the_noise_and_no_places() -> 
 def test_a_mistake_has_places_where_it_fails_and_there_alone() -> None:
     result = check(Planted(epsilon(0)))
     placed = {v.activation for v in result.verdicts if v.local and v.local.spread and v.local.spread.strips}
-    assert placed == {v.activation for v in result.verdicts if v.outcome == "fail"} == {"encoder.layer.0.attention.output.LayerNorm"}
+    assert placed == {v.activation for v in result.verdicts if v.outcome == "fail"}
+    assert placed == {"encoder.layer.0.attention.output.LayerNorm"}

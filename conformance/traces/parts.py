@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from conformance.activations import SCALAR, Activation
-from conformance.traces.walk import Walk, placed
+from conformance.activations import SCALAR, Activation, placed
+from conformance.traces.walk import Walk
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ def parts(walk: Walk) -> tuple[Part, ...]:
     """Those that the network has: the encoder's layers are alike, so that the first stands for all."""
     layers = walk.architecture.num_hidden_layers
     rows = walk.table.values()
-    embeddings = [row for row in rows if placed(row)[0] == "embeddings"]
+    embeddings = [row for row in rows if placed(row.name)[0] == "embeddings"]
     layer = [row for row in rows if row.layer == 0]
-    heads = [row for row in rows if row.layer is None and placed(row)[0] != "embeddings"]
+    heads = [row for row in rows if row.layer is None and placed(row.name)[0] != "embeddings"]
     last = embeddings[-1].name
     found = [_part("Embeddings", embeddings, walk, {})]
     if layer:
@@ -61,10 +61,10 @@ def _part(title: str, rows: Sequence[Activation], walk: Walk, called: Mapping[st
 
 def _node(row: Activation, walk: Walk) -> Node:
     """A step is shown where every layer's is."""
-    alike = [other.name for other in walk.table.values() if placed(other)[1] == placed(row)[1]]
+    alike = [other.name for other in walk.table.values() if placed(other.name)[1] == placed(row.name)[1]]
     shown = all(name in side for side in walk.shown for name in (alike if row.layer is not None else [row.name]))
     kind = "learned" if row.parameters else "plain"
-    return Node(row.name, (placed(row)[1], row.equation, _shape(row, walk)), row.parents, kind, shown)
+    return Node(row.name, (placed(row.name)[1], row.equation, _shape(row, walk)), row.parents, kind, shown)
 
 
 def _shape(row: Activation, walk: Walk) -> str:

@@ -4,14 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.activations import table
+from conformance.activations import placed, table
 from conformance.goldens.own import PREFIX
 from conformance.records import ActivationRecord
 from conformance.report.findings import findings, where
 from conformance.report.words import told
 from conformance.traces.diff import Difference
 from conformance.traces.trace import Trace
-from conformance.traces.walk import placed
 
 Records = Sequence[ActivationRecord]
 
@@ -155,7 +154,7 @@ def _rows(found: Sequence[Difference], traces: tuple[Trace, Trace]) -> tuple[Row
     for d in found:
         by_name[d.activation].append(d)
     return tuple(
-        Row(*placed(known[name]), max(of_one, key=_size), sum(d.begins for d in of_one), len(of_one))
+        Row(*placed(name), max(of_one, key=_size), sum(d.begins for d in of_one), len(of_one))
         for name, of_one in by_name.items()
         if of_one
     )

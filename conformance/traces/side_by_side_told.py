@@ -8,7 +8,8 @@ from conformance.report.document import Block, Document, Heading, Items, Verdict
 from conformance.traces.diff import Difference
 from conformance.traces.side_by_side import Row, Side, SideBySide
 
-_HEADS = ("activation", "begins here", "limit", "difference", "|a − b|", "at", "a", "b", "")
+_HEADS = ("activation", "begins here", "limit", "difference", "|a − b|", "at", "a there", "b there", "")
+_SPARE = (("a there", "b there"), ("at",), ("|a − b|",))
 NOTHING = "-"
 
 
@@ -26,13 +27,9 @@ def _side(side: Side) -> Iterator[Block]:
 
 def _table(view: SideBySide) -> Iterator[Block]:
     several = len(view.batches) > 1
-    yield Heading(
-        "activation by activation", f"{'each on its worst batch, ' if several else ''}a and b where they are furthest apart"
-    )
-    groups = groupby(view.rows, lambda row: row.group)
-    yield from tabled(
-        _HEADS, [(group, [_cells(row, several) for row in rows]) for group, rows in groups], spare=["a", "b", "at", "|a − b|"]
-    )
+    yield Heading("activation by activation", "each on its worst batch" if several else "")
+    groups = [(group, [_cells(row, several) for row in rows]) for group, rows in groupby(view.rows, lambda row: row.group)]
+    yield from tabled(_HEADS, groups, _SPARE)
 
 
 def _cells(row: Row, several: bool) -> tuple[str, ...]:

@@ -8,9 +8,10 @@ from itertools import groupby
 
 from markupsafe import Markup
 
+from conformance.activations import placed
 from conformance.report.html.svg import element
 from conformance.traces.parts import times
-from conformance.traces.walk import Passage, Statistics, Step, placed, told
+from conformance.traces.walk import Passage, Statistics, Step, told
 
 STATISTICS = ("mean", "deviation", "least", "most", "rms")
 TITLES = {**{name: name for name in STATISTICS}, "least": "min", "most": "max"}
@@ -70,7 +71,7 @@ def table(passage: Passage) -> Table:
     """Every step, by the part of the network."""
     ends = (end for step in passage.steps for side in step.sides if side for end in (-side.least, side.most))
     reach = max((end for end in ends if math.isfinite(end)), default=0.0) or 1.0
-    groups = groupby(passage.steps, lambda step: placed(step.row)[0])
+    groups = groupby(passage.steps, lambda step: placed(step.row.name)[0])
     return Table(passage.name, tuple((title, tuple(_line(step, reach) for step in found)) for title, found in groups))
 
 
@@ -78,7 +79,7 @@ def _line(step: Step, reach: float) -> Line:
     numbers = [told(getattr(side, name) if side else None) for name in STATISTICS for side in step.sides]
     numbers += [told(step.largest)] if len(step.sides) > 1 else []
     ranges = tuple(range_of(side, reach) for side in step.sides)
-    name = Markup("<wbr>").join(re.split(r"(?<=[._])", placed(step.row)[1]))
+    name = Markup("<wbr>").join(re.split(r"(?<=[._])", placed(step.row.name)[1]))
     return Line(name, step.row.equation, times(step.shape), ranges, tuple(numbers), step.row.kind == "copy")
 
 

@@ -8,11 +8,12 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
+from conformance.activations import placed
 from conformance.report.printable import printable
 from conformance.traces.page import facts, title
 from conformance.traces.parts import times
 from conformance.traces.steps import STATISTICS, TITLES
-from conformance.traces.walk import OVER, Passage, Step, Token, Walk, placed, told
+from conformance.traces.walk import OVER, Passage, Step, Token, Walk, told
 
 _ORDER = ("mean", "rms", "deviation", "least", "most")  # of the statistics, what is shown first where there is little room
 
@@ -102,7 +103,7 @@ def _names(steps: Sequence[Step], compact: bool) -> Iterator[tuple[str, int | No
         if not compact:
             yield step.row.name, at
             continue
-        part, name = placed(step.row)
+        part, name = placed(step.row.name)
         module, _, last = name.rpartition(".")
         path = (part, module) if module else (part,)
         for depth, piece in enumerate(path):
@@ -127,7 +128,7 @@ def _columns(steps: Sequence[Step], sides: str, compact: bool) -> Iterator[tuple
 
 def _parents(step: Step) -> str:
     """Names, those of the same part of the network without it."""
-    part = step.row.name.removesuffix(placed(step.row)[1])
+    part = step.row.name.removesuffix(placed(step.row.name)[1])
     return ", ".join(name.removeprefix(part) for name in step.row.parents)
 
 

@@ -177,14 +177,6 @@ def _largest(sides: list[Array | None]) -> float | None:
     return None if a is None or b is None else float(np.abs(a - b).max())
 
 
-def placed(row: Activation) -> tuple[str, str]:
-    """The part of the network that an activation belongs to, and its name within that part."""
-    if row.layer is not None:
-        return f"layer {row.layer}", row.name.removeprefix(f"encoder.layer.{row.layer}.")
-    part, _, rest = row.name.partition(".")
-    return (part, rest) if part == "embeddings" else ("pooler and heads", row.name)
-
-
 def told(value: float | None) -> str:
     """A number in three digits and at most eight characters; `-` for none."""
     if value is None:

@@ -1,16 +1,14 @@
 """The network from its input to its output, a row an activation, with local and global error beside the allowed band."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from conformance.activations import placed
 from conformance.records import ActivationRecord
 from conformance.report.html.axis import axis_of, sigma
-
-_LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
 
 
 @dataclass(frozen=True)
@@ -113,15 +111,6 @@ def walk(activations: Sequence[ActivationRecord]) -> Walk:
             )
         groups.setdefault(group, []).append(row)
     return Walk(tuple(Part(group, tuple(rows)) for group, rows in groups.items()), axis.ticks)
-
-
-def placed(name: str) -> tuple[str, str]:
-    """The part of the network that an activation belongs to, and its name within."""
-    match = _LAYER.fullmatch(name)
-    if match:
-        return f"layer {match[1]}", match[2]
-    part, _, rest = name.partition(".")
-    return ("embeddings", rest) if part == "embeddings" and rest else ("pooler and heads", name)
 
 
 def _badness(a: ActivationRecord) -> tuple[int, float]:
