@@ -1,19 +1,29 @@
 """Results to be shown: a run with every kind of outcome in it, under names that would break out of a page if they could."""
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import msgspec
 
-from conformance import check
+from conformance import Golden, check, load_golden
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import run
 from conformance.recording import header_of
 from conformance.records import CaseRecords, Note, Results
+from conformance.report.changes import changes
+from conformance.report.html.changes import changes_page
 from conformance.report.telling import records_of
 from conformance.search.plan import Plan
 from conformance.tests.lawless import BROKEN
 from conformance.tests.planted import Planted, epsilon, tanh_gelu
+from conformance.traces.diff import compare
+from conformance.traces.mistakes import judged
+from conformance.traces.page import html
+from conformance.traces.side_by_side import side_by_side
+from conformance.traces.side_by_side_page import side_by_side_page
+from conformance.traces.trace import record, true_trace
+from conformance.traces.walk import walk
 from implementations.hugging_face import HuggingFace
 
 HOSTILE = """<script>hacked()</script><img src=x onerror="hacked()">'"&amp;{{ 7*7 }}"""
@@ -47,3 +57,40 @@ def renamed(case: CaseRecords, name: str, **check: Any) -> CaseRecords:
     """The same of another candidate; `check` changes the check's record alone."""
     activations = tuple(msgspec.structs.replace(a, implementation=name) for a in case.activations)
     return CaseRecords(msgspec.structs.replace(case.check, implementation=name, **check), activations)
+
+
+def before() -> Results:
+    """The sample as it was: one mistake fewer, one candidate more, and another that is gone."""
+    now = {case.check.implementation: case for case in sample().cases}
+    was = [
+        renamed(records_of(check(Planted(epsilon(0)))), "two-mistakes"),
+        renamed(now["correct"], HOSTILE),
+        renamed(now["correct"], "gone"),
+        now["attends-to-padding"],
+    ]
+    return Results(sample().headers, tuple(was), None)
+
+
+def changes_shown() -> str:
+    """The page of what changed between the two."""
+    return changes_page(changes(before(), sample(), (HOSTILE, "after")))
+
+
+def walk_shown() -> str:
+    """The page of an input's walk through two implementations, one under a hostile name."""
+    traces = (replace(record(Planted(epsilon(0)), tiny(), "cpu", "float32"), name=HOSTILE), true_trace(tiny()))
+    return html(walk(*traces), traces)
+
+
+def difference_shown() -> str:
+    """The page of two implementations side by side."""
+    a = replace(record(Planted(epsilon(0)), tiny(), "cpu", "float32"), name=HOSTILE)
+    b = record(HuggingFace("sdpa"), tiny(), "cpu", "float32")
+    records = (judged(a, tiny().checkpoint), judged(b, tiny().checkpoint))
+    return side_by_side_page(side_by_side(compare(a, b, tiny().checkpoint), (a, b), records))
+
+
+@cache
+def tiny() -> Golden:
+    """The golden."""
+    return load_golden("tiny")

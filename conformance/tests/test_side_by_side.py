@@ -133,7 +133,7 @@ def test_the_command_writes_every_form(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_a_narrow_terminal_has_the_columns_that_matter_each_row_on_one_line() -> None:
-    for width, there, gone in ((160, "a there", ""), (100, "|a − b|", "a there"), (84, "difference", "|a − b|")):
+    for width, there, gone in ((160, "a there", ""), (100, "|a − b|", "a there"), (78, "difference", "|a − b|")):
         lines = [text.plain for line in written(document(_view(*USUAL)), width) for text in line.wrapped(width)]
         head = next(line for line in lines if line.startswith("  activation "))
         assert there in head

@@ -37,17 +37,9 @@ def _cells(row: Row, several: bool) -> tuple[str, ...]:
     if d.only:
         return (row.name, *[NOTHING] * 7, row.mark)
     name = f"{row.name} [{d.batch}]" if several else row.name
-    values = tuple(f"{value:.5g}" for value in d.values or ())
-    return (
-        name,
-        sigma(d.local),
-        sigma(d.limit),
-        sigma(d.accumulated),
-        f"{d.largest:.3g}",
-        str(list(d.index) or NOTHING),
-        *values,
-        row.mark,
-    )
+    errors = map(sigma, (d.local, d.limit, d.accumulated))
+    values = (f"{value:.5g}" for value in d.values or ())
+    return (name, *errors, f"{d.largest:.3g}", str(list(d.index) or NOTHING), *values, row.mark)
 
 
 def sigma(value: float | None) -> str:
