@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from conformance.goldens.golden import Golden, load_golden
     from conformance.goldens.own import golden_of
     from conformance.result import Result
+    from conformance.results_file import read_results
     from conformance.run import check
     from conformance.traces.trace import Trace, trace
 
@@ -37,6 +38,7 @@ _PUBLIC = {
     "checks.examples": ("example",),
     "checks.parametrize": ("parametrize_with_checks",),
     "result": ("Result",),
+    "results_file": ("read_results",),
     "run": ("check",),
     "traces.trace": ("Trace", "trace"),
     "candidates.running": ("Running",),
@@ -72,6 +74,7 @@ __all__ = [
     "load_golden",
     "parametrize_with_checks",
     "per_head",
+    "read_results",
     "stacked",
     "tied",
     "trace",

@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from conformance.notebook import shown_by
+
 SCHEMA_VERSION = 1
 
 Outcome = Literal["pass", "fail", "error", "crash", "timeout", "skip", "xfail", "xpass", "not_observed"]
@@ -254,6 +256,8 @@ class Results:
     def header(self) -> Header | None:
         """The first."""
         return self.headers[0] if self.headers else None
+
+    _repr_html_ = shown_by("report.run.page:results_fragment")
 
     @property
     def sound(self) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 
 from conformance.case import Case
 from conformance.judge.evidence import UNKNOWN, Verdict
+from conformance.notebook import shown_by
 from conformance.search.broken import Place, Run
 from conformance.search.example import Example
 
@@ -110,12 +111,7 @@ class Result:
         hidden = {v.activation for v in self.verdicts if v.hidden}
         return len(names - hidden), len(names)
 
-    def _repr_html_(self) -> str:
-        """For notebooks."""
-        from conformance.report.html.results import results_fragment  # of results only when they are shown
-        from conformance.report.telling import results_of
-
-        return results_fragment(results_of([self]))
+    _repr_html_ = shown_by("report.run.page:result_fragment")
 
     @property
     def median_rms(self) -> float | None:

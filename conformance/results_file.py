@@ -38,7 +38,7 @@ class Writer:
             os.fsync(self._file.fileno())
 
 
-def read(*paths: Path) -> Results:
+def read_results(*paths: Path) -> Results:
     """The results of a file, or of several as one.
 
     Raises:

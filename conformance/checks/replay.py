@@ -17,7 +17,7 @@ from conformance.goldens.golden import Golden, nested
 from conformance.goldens.own import golden_of, open_golden
 from conformance.records import CheckRecord
 from conformance.result import Result
-from conformance.results_file import read
+from conformance.results_file import read_results
 from conformance.search.example import Example
 from conformance.search.plan import Plan
 
@@ -32,7 +32,7 @@ def replayed(path: Path) -> list[Result]:
     """
     if path.suffix == ".safetensors":
         return [_of_file(path)]
-    failed = [check for check in read(path).checks if check.outcome in FAILED]
+    failed = [check for check in read_results(path).checks if check.outcome in FAILED]
     if not failed:
         raise UsageError(f"{path}: nothing failed there, so there is nothing to run again")
     return [_of_record(record) for record in failed]

@@ -35,7 +35,6 @@ def run(arguments: Namespace) -> int:
 
         print(json.dumps(json_schema(), indent=2))
         return 0
-    from conformance.checks.known_failures import read
     from conformance.cli.session import Session, run_all, shard_of
     from conformance.goldens.manifest import manifest
     from conformance.search.plan import Plan
@@ -75,13 +74,13 @@ def report(arguments: Namespace) -> int:
     """`report`: the exit code is that of all runs together, and at least 1 where some is missing or contradicts itself."""
     from conformance.report.telling import footer
     from conformance.report.views import TEXTS, form_of, show
-    from conformance.results_file import read
+    from conformance.results_file import read_results
 
     forms = {path: form_of(path, arguments.format) for path in arguments.output}
     read_too = {path.resolve() for path in arguments.results} & {path.resolve() for path in forms}
     if read_too:
         raise UsageError(f"{read_too.pop()} is read; write the report to another file")
-    results = read(*arguments.results)
+    results = read_results(*arguments.results)
     for path, form in forms.items():
         path.write_text(TEXTS[form](results), "utf-8")
     if not forms:

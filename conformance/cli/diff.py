@@ -77,24 +77,24 @@ def _require_forms(outputs: list[Path], sides: tuple[str, str]) -> None:
 
 def _of_results(before: Path, after: Path) -> Told:
     """Two runs."""
-    from conformance.report.changes import changes
-    from conformance.report.changes_rows import rows
-    from conformance.report.changes_told import document
-    from conformance.report.html.changes import changes_page
-    from conformance.results_file import read
+    from conformance.report.changes.between import changes
+    from conformance.report.changes.page import changes_page
+    from conformance.report.changes.rows import rows
+    from conformance.report.changes.told import document
+    from conformance.results_file import read_results
 
-    found = changes(read(before), read(after), (str(before), str(after)))
+    found = changes(read_results(before), read_results(after), (str(before), str(after)))
     return Told(document(found), rows(found), lambda: changes_page(found), found.exit_code)
 
 
 def _of_traces(arguments: Namespace) -> Told:
     """Two candidates, traces or goldens."""
     from conformance.cli.subject import subject, traced
-    from conformance.traces.diff import compare
     from conformance.traces.mistakes import judged
-    from conformance.traces.side_by_side import side_by_side
-    from conformance.traces.side_by_side_page import side_by_side_page
-    from conformance.traces.side_by_side_told import document, rows
+    from conformance.traces.side_by_side.difference import compare
+    from conformance.traces.side_by_side.page import side_by_side_page
+    from conformance.traces.side_by_side.told import document, rows
+    from conformance.traces.side_by_side.view import side_by_side
 
     golden = subject(arguments, (arguments.a, arguments.b))
     a, b = (traced(side, golden, arguments) for side in (arguments.a, arguments.b))

@@ -13,12 +13,12 @@ from rich.console import Console
 from conformance.cli.subject import subject, traced
 from conformance.errors import UsageError
 from conformance.report.views import PIPED
-from conformance.traces.markdown import markdown
-from conformance.traces.page import html
-from conformance.traces.rows import rows
-from conformance.traces.terminal import tell
 from conformance.traces.trace import Trace, save
-from conformance.traces.walk import Walk, walk
+from conformance.traces.walk.markdown import markdown
+from conformance.traces.walk.page import html
+from conformance.traces.walk.rows import rows
+from conformance.traces.walk.terminal import tell
+from conformance.traces.walk.walk import Walk, walk
 
 Traces = Sequence[Trace]
 SAVED = ".safetensors"

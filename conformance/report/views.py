@@ -10,9 +10,9 @@ from rich.console import Console
 
 from conformance.errors import UsageError
 from conformance.records import Footer, Results
-from conformance.report.html.results import results_page
 from conformance.report.junit import junit
 from conformance.report.markdown import markdown
+from conformance.report.run.page import results_page
 from conformance.report.telling import footer
 from conformance.report.terminal import tell, written
 

@@ -11,19 +11,19 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import run
 from conformance.recording import header_of
 from conformance.records import CaseRecords, Note, Results
-from conformance.report.changes import changes
-from conformance.report.html.changes import changes_page
+from conformance.report.changes.between import changes
+from conformance.report.changes.page import changes_page
 from conformance.report.telling import records_of
 from conformance.search.plan import Plan
 from conformance.tests.lawless import BROKEN
 from conformance.tests.planted import Planted, epsilon, tanh_gelu
-from conformance.traces.diff import compare
 from conformance.traces.mistakes import judged
-from conformance.traces.page import html
-from conformance.traces.side_by_side import side_by_side
-from conformance.traces.side_by_side_page import side_by_side_page
+from conformance.traces.side_by_side.difference import compare
+from conformance.traces.side_by_side.page import side_by_side_page
+from conformance.traces.side_by_side.view import side_by_side
 from conformance.traces.trace import record, true_trace
-from conformance.traces.walk import walk
+from conformance.traces.walk.page import html
+from conformance.traces.walk.walk import walk
 from implementations.hugging_face import HuggingFace
 
 HOSTILE = """<script>hacked()</script><img src=x onerror="hacked()">'"&amp;{{ 7*7 }}"""

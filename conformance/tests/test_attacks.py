@@ -22,7 +22,7 @@ from conformance.oracle.products import partial_squares
 from conformance.report.junit import junit
 from conformance.report.markdown import markdown
 from conformance.report.telling import results_of
-from conformance.results_file import read
+from conformance.results_file import read_results
 from conformance.tests.planted import Planted, epsilon
 from implementations.hugging_face import HuggingFace
 from implementations.making_bert import making_bert
@@ -266,7 +266,7 @@ def test_a_run_that_did_not_end_is_never_a_success(result_files: Files, tmp_path
     whole = result_files["pass"].read_bytes()
     cut = tmp_path / "cut.jsonl"
     cut.write_bytes(whole[: whole.index(b'{"kind":"footer"')])
-    assert read(cut).checks[0].outcome == "pass"
+    assert read_results(cut).checks[0].outcome == "pass"
     assert main(["report", str(cut)]) == 1
 
 

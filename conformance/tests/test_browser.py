@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conformance.report.html.results import results_page
+from conformance.report.run.page import results_page
 from conformance.tests.pages import HOSTILE, changes_shown, difference_shown, sample, walk_shown
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

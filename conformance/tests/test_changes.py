@@ -15,13 +15,13 @@ from conformance.cli import main
 from conformance.judge.statistics import max_threshold, projection_threshold, rms_threshold
 from conformance.merging import merged
 from conformance.records import ORDER, ActivationRecord, CaseRecords, ErrorRecord, FaultRecord, GoldenRecord, Results
-from conformance.report.changes import CaseChange, Changes, changes
-from conformance.report.changes_rows import rows
-from conformance.report.changes_told import document
-from conformance.report.changes_words import headline, mistakes
+from conformance.report.changes.between import CaseChange, Changes, changes
+from conformance.report.changes.page import changes_page
+from conformance.report.changes.rows import rows
+from conformance.report.changes.scale import scale_changed
+from conformance.report.changes.told import document
+from conformance.report.changes.words import headline, mistakes
 from conformance.report.document import markdown, written
-from conformance.report.html.changes import changes_page
-from conformance.report.scale_changed import scale_changed
 from conformance.results_file import Writer
 from conformance.tests.recorded import activation, checked, run
 

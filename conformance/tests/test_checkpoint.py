@@ -15,7 +15,7 @@ from conformance.cli import main
 from conformance.errors import CheckpointError, UsageError
 from conformance.goldens.own import from_directory, read_batches
 from conformance.oracle import Network
-from conformance.results_file import read
+from conformance.results_file import read_results
 from conformance.tests.planted import MadeOf, Planted, unscaled
 from implementations.hugging_face import HuggingFace
 
@@ -84,7 +84,7 @@ def test_run_on_a_checkpoint_and_a_batch_of_one_s_own(tmp_path: Path) -> None:
         str(tmp_path / "out"),
     ]
     assert main(call) == 0
-    found = read(tmp_path / "out" / "results.jsonl")
+    found = read_results(tmp_path / "out" / "results.jsonl")
     assert {c.golden for c in found.checks} == {"my-bert"}
     assert {a.batch for a in found.activations} == {"a", "b"}
 

@@ -11,10 +11,10 @@ import pytest
 
 from conformance import check
 from conformance.records import CaseRecords, Note, Results
-from conformance.report.html.network import walk
 from conformance.report.html.page import page
-from conformance.report.html.results import results_fragment, results_page
 from conformance.report.html.svg import cells, element
+from conformance.report.run.network import walk
+from conformance.report.run.page import results_fragment, results_page
 from conformance.report.telling import records_of, results_of
 from conformance.tests.pages import HOSTILE, renamed, sample
 from conformance.tests.planted import Planted, epsilon, tanh_gelu

@@ -14,11 +14,11 @@ from conformance.records import ActivationRecord, FaultRecord
 from conformance.report.document import markdown, written
 from conformance.tests.planted import Planted, unscaled
 from conformance.tests.recorded import activation
-from conformance.traces.diff import Difference, compare
 from conformance.traces.mistakes import judged
-from conformance.traces.side_by_side import SideBySide, side_by_side
-from conformance.traces.side_by_side_page import side_by_side_page
-from conformance.traces.side_by_side_told import document, rows
+from conformance.traces.side_by_side.difference import Difference, compare
+from conformance.traces.side_by_side.page import side_by_side_page
+from conformance.traces.side_by_side.told import document, rows
+from conformance.traces.side_by_side.view import SideBySide, side_by_side
 from conformance.traces.trace import Trace, record
 from implementations.hugging_face import HuggingFace
 

@@ -18,7 +18,7 @@ from conformance.goldens import golden as golden_module
 from conformance.goldens.manifest import fixtures_directory
 from conformance.goldens.verify import verify
 from conformance.records import Footer, json_schema
-from conformance.results_file import Writer, read
+from conformance.results_file import Writer, read_results
 from implementations.hugging_face import HuggingFace
 
 
@@ -39,7 +39,7 @@ def test_a_results_file_that_was_cut_short_is_still_read(tmp_path: Path) -> None
     with Writer(path) as writer:
         writer.write(Footer(1, 1, {"pass": 1}, 0))
     path.write_bytes(path.read_bytes() + b'{"kind":"act')
-    assert read(path).footer == Footer(1, 1, {"pass": 1}, 0)
+    assert read_results(path).footer == Footer(1, 1, {"pass": 1}, 0)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_broken_input_is_one_clear_error_and_the_rest_goes_on(
 
 def test_an_unknown_name_does_not_stop_the_others(tmp_path: Path) -> None:
     assert main(["run", "-i", "nobody", "-i", "hf-eager", "--golden", "tiny", "--out", str(tmp_path)]) == 2
-    footer = read(tmp_path / "results.jsonl").footer
+    footer = read_results(tmp_path / "results.jsonl").footer
     assert footer
     assert footer.outcomes == {"error": 1, "pass": 1}
 

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from conformance.cli import main
-from conformance.results_file import read
+from conformance.results_file import read_results
 from conformance.tests.lawless import BROKEN
 from conformance.tests.planted import Planted, epsilon
 
@@ -94,7 +94,7 @@ def test_the_file_has_the_batches_and_what_was_made_of_them(left: Path) -> None:
 
 
 def test_the_record_tells_the_smallest_batch(left: Path) -> None:
-    (check,) = read(left / "leaking" / "results.jsonl").checks
+    (check,) = read_results(left / "leaking" / "results.jsonl").checks
     assert check.counterexample
     assert check.counterexample.network == "tiny"
     assert len(check.counterexample.batch["input_ids"]) == 1
@@ -143,12 +143,12 @@ def test_the_patch_of_a_test_puts_the_example_into_it(tmp_path: Path) -> None:
     # The example is tried first, as it is, and alone is enough.
     done = _pytest(tmp_path, "--bert-examples", "1", "--bert-out", "again")
     assert "1 failed" in done.stdout
-    (check,) = read(tmp_path / "again" / "results.jsonl").checks
+    (check,) = read_results(tmp_path / "again" / "results.jsonl").checks
     assert check.tried == 1
 
 
 def _outcomes(*files: Path) -> list[tuple[str, ...]]:
-    checks = [check for file in files for check in read(file).checks]
+    checks = [check for file in files for check in read_results(file).checks]
     return sorted((c.implementation, c.golden, c.check, c.outcome, c.reason, str(c.worst)) for c in checks)
 
 

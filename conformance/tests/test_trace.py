@@ -20,13 +20,13 @@ from conformance.goldens import minilm
 from conformance.goldens.own import from_directory
 from conformance.numerics.formats import Array
 from conformance.tests.test_checkpoint import _write
-from conformance.traces.markdown import markdown
-from conformance.traces.page import html
-from conformance.traces.rows import rows
-from conformance.traces.steps import steps
-from conformance.traces.terminal import tell
 from conformance.traces.trace import Trace, true_trace
-from conformance.traces.walk import told, walk
+from conformance.traces.walk.markdown import markdown
+from conformance.traces.walk.page import html
+from conformance.traces.walk.rows import rows
+from conformance.traces.walk.table import steps
+from conformance.traces.walk.terminal import tell
+from conformance.traces.walk.walk import told, walk
 
 TINY = load_golden("tiny")
 TRUE = true_trace(TINY)
@@ -273,4 +273,4 @@ def test_a_batch_of_one_s_own_is_traced_on_a_golden_s_network(tmp_path: Path, ca
     file = tmp_path / "batch.json"
     file.write_text('{"input_ids": [[1, 2, 3]]}')
     assert main(["trace", "golden:tiny", "--batch", str(file)]) == 0
-    assert "1 × 3 × 32" in capsys.readouterr().out
+    assert "1×3×32" in capsys.readouterr().out.replace(" ", "")

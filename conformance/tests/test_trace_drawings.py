@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from conformance import Architecture, load_golden
-from conformance.traces.attention import heads, heat_map, pooled
-from conformance.traces.diagram import diagram, mermaid
-from conformance.traces.drawn import attention
-from conformance.traces.layout import WIDTH, layout, wrapped
-from conformance.traces.parts import parts
 from conformance.traces.trace import Trace, true_trace
-from conformance.traces.walk import Walk, walk
+from conformance.traces.walk.attention import heads, heat_map, pooled
+from conformance.traces.walk.diagram import diagram, mermaid
+from conformance.traces.walk.layout import WIDTH, layout, wrapped
+from conformance.traces.walk.maps import attention
+from conformance.traces.walk.parts import parts
+from conformance.traces.walk.walk import Walk, walk
 
 TINY = load_golden("tiny")
 TRUE = true_trace(TINY)

@@ -22,6 +22,7 @@ from conformance.errors import CandidateError, UsageError
 from conformance.goldens.golden import Golden, nested, stored_arrays
 from conformance.goldens.own import on_inputs, open_golden
 from conformance.judge.precheck import accepted_array, known
+from conformance.notebook import shown_by
 from conformance.numerics.formats import Array, format_named
 from conformance.oracle import Network
 from conformance.run import require_device, require_support
@@ -51,12 +52,7 @@ class Trace:
     architecture: Architecture = field(repr=False)
     folder: Path | None = field(default=None, repr=False)
 
-    def _repr_html_(self) -> str:
-        """The walk through the network, for a notebook."""
-        from conformance.traces.page import html
-        from conformance.traces.walk import walk
-
-        return html(walk(self), (self,), whole=False)
+    _repr_html_ = shown_by("traces.walk.page:trace_fragment")
 
 
 def trace(
@@ -138,6 +134,16 @@ def true_trace(golden: Golden, name: str = "") -> Trace:
     found = {n: {a: np.array(value) for a, value in walk} for n, walk in walks.items()}
     network_of = golden.origin or golden.name
     return Trace(name, network_of, "float64", "cpu", golden.batches, found, checkpoint.architecture, golden.folder)
+
+
+def require_same_inputs(a: Trace, b: Trace) -> None:
+    """Raise `UsageError` where two traces are of other networks or other inputs."""
+    ours, theirs = ({n: batch.arrays() for n, batch in t.batches.items()} for t in (a, b))
+    same = ours.keys() == theirs.keys() and all(
+        ours[n].keys() == theirs[n].keys() and all(np.array_equal(ours[n][k], theirs[n][k]) for k in ours[n]) for n in ours
+    )
+    if a.golden != b.golden or not same:
+        raise UsageError(f"{a.name} ran on {a.golden}, {b.name} on {b.golden} or on other inputs: run both on the same")
 
 
 def save(trace: Trace, path: Path) -> None:

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from conformance.report.changes import KINDS, CaseChange, Changes, Kind
-from conformance.report.changes_words import (
+from conformance.report.changes.between import KINDS, CaseChange, Changes, Kind
+from conformance.report.changes.words import (
     TONES,
     by_activation,
     counts,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from conformance.records import ActivationRecord, CheckRecord
-from conformance.report.changes import KINDS, ActivationChange, CaseChange, Changes, Kind
+from conformance.report.changes.between import KINDS, ActivationChange, CaseChange, Changes, Kind
 from conformance.report.words import place, told
 
 TONES: dict[Kind, str] = {"worse": "bad", "gone": "bad", "new": "odd", "better": "good", "changed": "odd"}

@@ -5,8 +5,8 @@ from itertools import chain, groupby
 from typing import Any
 
 from conformance.report.document import Block, Document, Heading, Items, Verdict, tabled
-from conformance.traces.diff import Difference
-from conformance.traces.side_by_side import Row, Side, SideBySide
+from conformance.traces.side_by_side.difference import Difference
+from conformance.traces.side_by_side.view import Row, Side, SideBySide
 
 _HEADS = ("activation", "begins here", "limit", "difference", "|a − b|", "at", "a there", "b there", "")
 _SPARE = (("a there", "b there"), ("at",), ("|a − b|",))

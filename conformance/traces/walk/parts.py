@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.activations import SCALAR, Activation, placed
-from conformance.traces.walk import Walk
+from conformance.traces.walk.walk import Walk
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Literal
 from conformance.case import Case
 from conformance.merging import case_of
 from conformance.records import ORDER, ActivationRecord, CaseRecords, CheckRecord, Outcome, Results
+from conformance.report.changes.mistakes import struck_anew
+from conformance.report.changes.scale import scale_changed
 from conformance.report.findings import Finding, layers_of
-from conformance.report.mistakes_changed import struck_anew
-from conformance.report.scale_changed import scale_changed
 
 Kind = Literal["worse", "gone", "new", "better", "changed"]
 KINDS: tuple[Kind, ...] = ("worse", "gone", "new", "better", "changed")  # worst first

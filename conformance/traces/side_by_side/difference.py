@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.checkpoint import Checkpoint, rounded_weights
-from conformance.errors import UsageError
 from conformance.judge.reference import reference
 from conformance.judge.segment import Segment
 from conformance.judge.selection import Mask, judged_elements
@@ -24,7 +23,7 @@ from conformance.judge.statistics import max_threshold, rms_threshold, share
 from conformance.numerics.arithmetic import Hypothesis, hypotheses
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
-from conformance.traces.trace import Trace
+from conformance.traces.trace import Trace, require_same_inputs
 
 
 @dataclass(frozen=True)
@@ -72,16 +71,6 @@ def compare(a: Trace, b: Trace, checkpoint: Checkpoint) -> Iterator[Difference]:
     for name, batch in a.batches.items():
         networks = tuple(Network(checkpoint.architecture, weights[t.dtype], batch) for t in (a, b))
         yield from _batch(name, networks, (a, b))
-
-
-def require_same_inputs(a: Trace, b: Trace) -> None:
-    """Raise `UsageError` where two traces are of other networks or other inputs."""
-    ours, theirs = ({n: batch.arrays() for n, batch in t.batches.items()} for t in (a, b))
-    same = ours.keys() == theirs.keys() and all(
-        ours[n].keys() == theirs[n].keys() and all(np.array_equal(ours[n][k], theirs[n][k]) for k in ours[n]) for n in ours
-    )
-    if a.golden != b.golden or not same:
-        raise UsageError(f"{a.name} ran on {a.golden}, {b.name} on {b.golden} or on other inputs: run both on the same")
 
 
 def _batch(name: str, networks: tuple[Network, ...], traces: tuple[Trace, Trace]) -> Iterator[Difference]:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 from conformance.report.markdown import cell
-from conformance.traces.diagram import mermaid
-from conformance.traces.page import facts, title
-from conformance.traces.parts import parts, times
-from conformance.traces.steps import STATISTICS, TITLES
-from conformance.traces.walk import OVER, Passage, Step, Walk, told
+from conformance.traces.walk.diagram import mermaid
+from conformance.traces.walk.page import facts, title
+from conformance.traces.walk.parts import parts, times
+from conformance.traces.walk.table import STATISTICS, TITLES
+from conformance.traces.walk.walk import OVER, Passage, Step, Walk, told
 
 
 def markdown(walk: Walk) -> str:

@@ -9,13 +9,14 @@ from markupsafe import Markup
 from conformance.goldens.own import PREFIX
 from conformance.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord, Results
 from conformance.report.findings import Finding, cause, evidence, findings, layers_of, sentence
-from conformance.report.html.histogram import histogram, pooled
-from conformance.report.html.matrix import Group, groups, matrix, power
-from conformance.report.html.network import Walk, walk
 from conformance.report.html.page import fragment, page
-from conformance.report.html.places import Scale, StripView, Token, scale_of, strips, tokens
-from conformance.report.telling import footer
+from conformance.report.run.histogram import histogram, pooled
+from conformance.report.run.matrix import Group, groups, matrix, power
+from conformance.report.run.network import Walk, walk
+from conformance.report.run.places import Scale, StripView, Token, scale_of, strips, tokens
+from conformance.report.telling import footer, results_of
 from conformance.report.words import exclusions, headline, place, searched, smallest, verdict
+from conformance.result import Result
 
 _PLACES = 3  # activations whose strips are shown: the first origin and the worst
 _REASONS = 5  # of a candidate in the summary; its card has them all
@@ -29,6 +30,11 @@ def results_page(results: Results) -> str:
 def results_fragment(results: Results) -> str:
     """The same for a notebook."""
     return fragment("results.html", _title(results), **_values(results))
+
+
+def result_fragment(result: Result) -> str:
+    """Of one case."""
+    return results_fragment(results_of([result]))
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from itertools import groupby
 
 from markupsafe import Markup
 
-from conformance.traces.attention import Head, favourite, heads, heat_map
 from conformance.traces.trace import Trace
-from conformance.traces.walk import Passage, Walk
+from conformance.traces.walk.attention import Head, favourite, heads, heat_map
+from conformance.traces.walk.walk import Passage, Walk
 
 BUDGET = 1_200_000  # letters of SVG in a page
 PROBS = "encoder.layer.{}.attention.self.probs"

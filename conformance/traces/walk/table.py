@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from conformance.activations import placed
 from conformance.report.html.svg import element
-from conformance.traces.parts import times
-from conformance.traces.walk import Passage, Statistics, Step, told
+from conformance.traces.walk.parts import times
+from conformance.traces.walk.walk import Passage, Statistics, Step, told
 
 STATISTICS = ("mean", "deviation", "least", "most", "rms")
 TITLES = {**{name: name for name in STATISTICS}, "least": "min", "most": "max"}

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from markupsafe import Markup
 
 from conformance.report.html.svg import drawing, element
-from conformance.traces.layout import LINE, WIDTH, Box, Edge, layout
-from conformance.traces.parts import Node, Part
+from conformance.traces.walk.layout import LINE, WIDTH, Box, Edge, layout
+from conformance.traces.walk.parts import Node, Part
 
 _HEAD = 4.0  # half the length of an arrow's head
 

@@ -10,10 +10,10 @@ from rich.text import Text
 
 from conformance.activations import placed
 from conformance.report.printable import printable
-from conformance.traces.page import facts, title
-from conformance.traces.parts import times
-from conformance.traces.steps import STATISTICS, TITLES
-from conformance.traces.walk import OVER, Passage, Step, Token, Walk, told
+from conformance.traces.walk.page import facts, title
+from conformance.traces.walk.parts import times
+from conformance.traces.walk.table import STATISTICS, TITLES
+from conformance.traces.walk.walk import OVER, Passage, Step, Token, Walk, told
 
 _ORDER = ("mean", "rms", "deviation", "least", "most")  # of the statistics, what is shown first where there is little room
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conformance.records import ActivationRecord
-from conformance.report.changes import KINDS, CaseChange, Changes, Kind
-from conformance.report.changes_words import (
+from conformance.report.changes.between import KINDS, CaseChange, Changes, Kind
+from conformance.report.changes.words import (
     NOTHING,
     TONES,
     by_activation,
@@ -21,7 +21,7 @@ from conformance.report.changes_words import (
     tone,
     why,
 )
-from conformance.report.changes_words import Row as Changed
+from conformance.report.changes.words import Row as Changed
 from conformance.report.html.axis import Axis, axis_of, sigma
 from conformance.report.html.page import page
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from conformance.records import ActivationRecord, CheckRecord
-from conformance.report.changes import KINDS, ActivationChange, CaseChange, Changes, Kind
-from conformance.report.changes_words import NOTHING, limit_of, moved, title
+from conformance.report.changes.between import KINDS, ActivationChange, CaseChange, Changes, Kind
+from conformance.report.changes.words import NOTHING, limit_of, moved, title
 from conformance.report.findings import Finding
 from conformance.report.words import place, told
 

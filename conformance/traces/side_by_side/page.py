@@ -6,7 +6,7 @@ from itertools import groupby
 
 from conformance.report.html.axis import Axis, axis_of, sigma
 from conformance.report.html.page import page
-from conformance.traces.side_by_side import Row, SideBySide, rows_of
+from conformance.traces.side_by_side.view import Row, SideBySide, rows_of
 
 BUDGET = 1_400  # rows of a page
 

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from conformance.report.html.page import fragment, page
-from conformance.traces import diagram
-from conformance.traces.attention import STEPS
-from conformance.traces.drawn import attention
-from conformance.traces.parts import Part, parts
-from conformance.traces.steps import TITLES, steps
 from conformance.traces.trace import Trace
-from conformance.traces.walk import OVER, Token, Walk
+from conformance.traces.walk import diagram
+from conformance.traces.walk.attention import STEPS
+from conformance.traces.walk.maps import attention
+from conformance.traces.walk.parts import Part, parts
+from conformance.traces.walk.table import TITLES, steps
+from conformance.traces.walk.walk import OVER, Token, Walk
+from conformance.traces.walk.walk import walk as walk_of
 
 TOKENS = 4_000  # tokens of a page
 BLANKS = 200  # and predictions
@@ -30,6 +31,11 @@ def facts(walk: Walk) -> list[str]:
     )
     sides = zip(walk.names, walk.settings, walk.shown, strict=True)
     return [network, *(f"{name}, {how}: shows {len(shown)} of {len(walk.table)} activations" for name, how, shown in sides)]
+
+
+def trace_fragment(trace: Trace) -> str:
+    """The walk of one trace, for a notebook."""
+    return html(walk_of(trace), (trace,), whole=False)
 
 
 def html(walk: Walk, traces: Sequence[Trace], *, whole: bool = True) -> str:

@@ -9,7 +9,7 @@ from conformance.goldens.own import PREFIX
 from conformance.records import ActivationRecord
 from conformance.report.findings import findings, where
 from conformance.report.words import told
-from conformance.traces.diff import Difference
+from conformance.traces.side_by_side.difference import Difference
 from conformance.traces.trace import Trace
 
 Records = Sequence[ActivationRecord]

@@ -4,10 +4,10 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from conformance.traces.parts import times
-from conformance.traces.predictions import SCORED
-from conformance.traces.steps import STATISTICS
-from conformance.traces.walk import Passage, Statistics, Step, Walk
+from conformance.traces.walk.parts import times
+from conformance.traces.walk.predictions import SCORED
+from conformance.traces.walk.table import STATISTICS
+from conformance.traces.walk.walk import Passage, Statistics, Step, Walk
 
 
 def rows(walk: Walk) -> list[dict[str, Any]]:

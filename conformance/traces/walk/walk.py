@@ -14,9 +14,8 @@ from conformance.judge.selection import judged_elements
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.tokens import words
-from conformance.traces.diff import require_same_inputs
-from conformance.traces.predictions import MASK, Blank, blanks
-from conformance.traces.trace import Trace
+from conformance.traces.trace import Trace, require_same_inputs
+from conformance.traces.walk.predictions import MASK, Blank, blanks
 
 Reader = Callable[[Path | None, Batch], list[list[str]] | None]  # the token of each id, or None without a tokenizer
 

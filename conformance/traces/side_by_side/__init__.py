@@ -1,0 +1,1 @@
+"""Two traces side by side: what differs, and where the difference begins."""
