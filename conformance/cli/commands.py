@@ -35,6 +35,7 @@ def run(arguments: Namespace) -> int:
 
         print(json.dumps(json_schema(), indent=2))
         return 0
+    from conformance.checks.known_failures import read
     from conformance.cli.session import Session, run_all, shard_of
     from conformance.goldens.manifest import manifest
     from conformance.search.plan import Plan
