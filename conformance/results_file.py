@@ -38,13 +38,13 @@ class Writer:
             os.fsync(self._file.fileno())
 
 
-def read_results(*paths: Path) -> Results:
+def read_results(*paths: Path | str) -> Results:
     """The results of a file, or of several as one.
 
     Raises:
         UsageError: one cannot be opened, is no results file, or is of another schema version; or they cannot be put together.
     """
-    return merged([run for path in paths for run in runs(path)])
+    return merged([run for path in paths for run in runs(Path(path))])
 
 
 def runs(path: Path) -> list[Run]:

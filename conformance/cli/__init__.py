@@ -69,15 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_diff(command("diff", "what differs between two implementations, traces, goldens or results files"))
     report = command("report", "one report from one or many results files", formats=(*FORMATS, "junit"))
     report.add_argument("results", nargs="+", type=Path)
-    report.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="write it there, in the format that the suffix says: .txt, .md, .xml, .json or .html; may be given several times",
-    )
+    _add_output(report, ".txt, .md, .xml, .json or .html")
     trace = command("trace", "how an input flows through a network: tokens, and every activation's shape, equation and statistics")
     _add_trace(trace)
     _add_diagnose(command("diagnose", "which faults explain the final outputs of a closed system, given its checkpoint"))
@@ -97,6 +89,13 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_trace)
     parser.add_argument("implementation", metavar="NAME", help="an implementation, golden:NAME (the true values), or a saved trace")
     parser.add_argument("other", metavar="NAME2", nargs="?", help="another one, to be shown beside it")
+    _add_output(
+        parser, ".html (with the drawings), .md, .json, .txt, or .safetensors for the activations, which `diff` and `trace` read"
+    )
+    _add_subject(parser)
+
+
+def _add_output(parser: argparse.ArgumentParser, suffixes: str) -> None:
     parser.add_argument(
         "-o",
         "--output",
@@ -104,10 +103,8 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="write it there, too, as the suffix says: .html (with the drawings), .md, .json, .txt, or .safetensors for the "
-        "activations, which `diff` and `trace` read; may be given several times",
+        help=f"write it there in the form that the suffix says: {suffixes}; may be given several times",
     )
-    _add_subject(parser)
 
 
 def _diff(arguments: argparse.Namespace) -> int:
@@ -120,15 +117,7 @@ def _add_diff(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_diff)
     for side in ("a", "b"):
         parser.add_argument(side, metavar=side.upper(), help="an implementation, golden:NAME, a saved trace, or a results file")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="write it there, in the format that the suffix says: .html, .md, .json or .txt; may be given several times",
-    )
+    _add_output(parser, ".html, .md, .json or .txt")
     _add_subject(parser)
 
 

@@ -146,10 +146,18 @@ def _values(results: Results) -> dict[str, object]:
 
 
 def _title(results: Results) -> str:
-    names = {c.implementation for c in results.checks}
+    names = list(dict.fromkeys(c.implementation for c in results.checks))
     bad = {g.implementation for g in groups(results.cases) if g.tone == "bad"}
-    what = next(iter(names)) if len(names) == 1 else f"{len(names)} candidates"
-    return f"{what}: {'conforms' if not bad else 'does not conform'}" if len(names) == 1 else f"{len(bad)} of {what} do not conform"
+    verb = f"{'does' if len(bad) == 1 else 'do'} not conform"
+    if len(names) == 1:
+        return f"{names[0]} {verb}" if bad else f"{names[0]}: {_fine(results)}"
+    return f"{len(bad)} of {len(names)} candidates {verb}" if bad else f"{len(names)} candidates: {_fine(results)}"
+
+
+def _fine(results: Results) -> str:
+    """What to call a run in which nothing fails."""
+    outcomes = {c.outcome for c in results.checks}
+    return "nothing was judged" if not outcomes - {"skip"} else "fails as is known" if "xfail" in outcomes else "all conforms"
 
 
 def _wrong(found: Sequence[Group]) -> list[Wrong]:
