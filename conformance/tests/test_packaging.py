@@ -65,7 +65,8 @@ def test_the_example_package_is_found_by_its_entry_point_and_judged(built: Path,
 def test_the_shipped_suite_runs_from_the_wheel(built: Path, empty: Path) -> None:
     options = ("--bert-implementation", "example-bert", "--bert-golden", "tiny", "-q", "-p", "no:cacheprovider")
     told = _python("-m", "pytest", "--pyargs", "conformance.suite", *options, folder=empty, path=(built / "site",))
-    assert "23 passed, 3 skipped" in told
+    # `batching-bitwise` is told of all: whether it is a pass or a skip is up to the kernels of the machine.
+    assert "23 passed, 3 skipped" in told or "24 passed, 2 skipped" in told
 
 
 def test_the_source_distribution_holds_what_the_wheel_is_made_of(tmp_path: Path) -> None:

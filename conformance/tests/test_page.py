@@ -157,6 +157,16 @@ def test_in_a_notebook_results_are_a_part_of_a_page() -> None:
     assert "epsilon is 1e-05" in Page(result._repr_html_()).text
 
 
+def test_two_parts_in_one_notebook_have_links_that_lead_into_each_by_itself() -> None:
+    parts = [Page(check(Planted(*plants))._repr_html_()) for plants in ((epsilon(0),), (epsilon(1),))]
+    places = [set(part.attribute("id")) for part in parts]
+    assert not places[0] & places[1]
+    for part, own in zip(parts, places, strict=True):
+        assert part.attribute("href")
+        assert {link[1:] for link in part.attribute("href")} <= own
+        assert set(part.attribute("aria-labelledby")) <= own
+
+
 def test_a_value_that_a_template_lacks_is_an_error_and_no_empty_text() -> None:
     with pytest.raises(Exception, match="undefined"):
         page("results.html", "a title")

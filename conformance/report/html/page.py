@@ -6,6 +6,7 @@ or a text that slipped through the escaping could still do nothing.
 
 import base64
 import hashlib
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,18 @@ def page(template: str, title: str, **values: Any) -> str:
 
 
 def fragment(template: str, title: str, **values: Any) -> str:
-    """What stands in the `<main>` of a page, with its style, for a page of somebody else's."""
-    return _render("fragment.html", {"style": _source("style.css"), "body": _render(template, {"title": title, **values})})
+    """What stands in the `<main>` of a page, with its style, for a page of somebody else's, where others may stand beside it."""
+    body = _of_its_own(_render(template, {"title": title, **values}))
+    return _render("fragment.html", {"style": _source("style.css"), "body": body})
+
+
+_PLACES = re.compile(r'( (?:id|aria-labelledby)="| href="#)')  # in texts, quotes are escaped
+
+
+def _of_its_own(body: Markup) -> Markup:
+    """With names of places that no other part has, so that links lead into this one."""
+    digest = hashlib.sha256(body.encode()).hexdigest()[:8]
+    return Markup(_PLACES.sub(rf"\g<1>p{digest}-", body))
 
 
 @cache
