@@ -11,6 +11,7 @@ SCHEMA_VERSION = 1
 
 Outcome = Literal["pass", "fail", "error", "crash", "timeout", "skip", "xfail", "xpass", "not_observed"]
 ORDER: tuple[Outcome, ...] = ("error", "crash", "timeout", "fail", "xpass", "not_observed", "skip", "xfail", "pass")  # worst first
+FAILING = frozenset[Outcome]({"error", "crash", "timeout", "fail", "xpass"})  # those of which a run does not conform
 
 
 class _Record(msgspec.Struct, frozen=True, tag_field="kind", rename={"overall": "global"}):

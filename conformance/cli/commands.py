@@ -73,18 +73,15 @@ def _own(arguments: Namespace) -> "Golden | None":
 
 def report(arguments: Namespace) -> int:
     """`report`: the exit code is that of all runs together, and at least 1 where some is missing or contradicts itself."""
+    from conformance.cli.output import forms_of, write
     from conformance.report.telling import footer
-    from conformance.report.views import TEXTS, form_of, show
+    from conformance.report.views import TEXTS, show
     from conformance.results_file import read_results
 
-    forms = {path: form_of(path, arguments.format) for path in arguments.output}
-    read_too = {path.resolve() for path in arguments.results} & {path.resolve() for path in forms}
-    if read_too:
-        raise UsageError(f"{read_too.pop()} is read; write the report to another file")
+    files = forms_of(arguments.output, TEXTS, arguments.results)
     results = read_results(*arguments.results)
-    for path, form in forms.items():
-        path.write_text(TEXTS[form](results), "utf-8")
-    if not forms:
+    write(files, lambda form: TEXTS[form](results))
+    if not files:
         show(results, arguments.format)
     code = footer(results.checks).exit_code
     return code if results.sound else max(code, 1)

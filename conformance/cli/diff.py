@@ -1,7 +1,6 @@
 """`diff`: two runs, or two candidates activation by activation, printed or written to files in the form that their suffixes say."""
 
 import json
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -9,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from conformance.cli.output import console, forms_of, write
 from conformance.errors import UsageError
 from conformance.report.document import Document, markdown, written
 from conformance.report.views import PIPED
 
 RESULTS = ".jsonl"
-SUFFIXES = {".html": "html", ".md": "markdown", ".json": "json", ".txt": "text"}
+FORMS = ("html", "markdown", "json", "text")
 
 
 @dataclass(frozen=True)
@@ -40,21 +38,19 @@ class Told:
 
     def print(self) -> None:
         """On standard output, by rich; plain in a pipe."""
-        piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-        console = Console(width=PIPED if piped else None)
-        for line in written(self.document, console.width):
-            for text in line.wrapped(console.width):
-                console.print(text, soft_wrap=True)
+        shown = console()
+        for line in written(self.document, shown.width):
+            for text in line.wrapped(shown.width):
+                shown.print(text, soft_wrap=True)
 
 
 def run(arguments: Namespace) -> int:
     """0 where nothing begins to differ (of results: nothing is worse or gone, and no mistake appeared), else 1."""
     sides = (arguments.a, arguments.b)
-    _require_forms(arguments.output, sides)
+    _require_two_of_a_kind(sides)
+    files = forms_of(arguments.output, FORMS, map(Path, sides))
     told = _of_results(*map(Path, sides)) if all(map(_is_results, sides)) else _of_traces(arguments)
-    for path in arguments.output:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(told.text(SUFFIXES[path.suffix]), "utf-8")
+    write(files, told.text)
     if not arguments.output and arguments.format == "pretty":
         told.print()
     elif not arguments.output:
@@ -66,13 +62,10 @@ def _is_results(side: str) -> bool:
     return side.endswith(RESULTS)
 
 
-def _require_forms(outputs: list[Path], sides: tuple[str, str]) -> None:
-    """Raise `UsageError`, before anything is run, where a side or a file is not of a kind that goes."""
+def _require_two_of_a_kind(sides: tuple[str, str]) -> None:
+    """Raise `UsageError`, before anything is run, where one side is a results file and the other is none."""
     if any(map(_is_results, sides)) and not all(map(_is_results, sides)):
         raise UsageError(f"{' and '.join(sides)}: one is a results file and the other is none; give two of a kind")
-    for path in outputs:
-        if path.suffix not in SUFFIXES:
-            raise UsageError(f"{path}: give it a suffix of {', '.join(SUFFIXES)}")
 
 
 def _of_results(before: Path, after: Path) -> Told:

@@ -63,9 +63,9 @@ def run_all(session: Session, out: Path, how: str) -> int:
                 recording.add(result, session.goldens[case.golden], session.require)
             underway.came_of_it(result.outcome)
     results = recording.results
+    show(results, how)
     page = out / "report.html"
     page.write_text(TEXTS["html"](results), "utf-8")
-    show(results, how)
     if how == "pretty":
         print(f"\nresults: {path}\nas a page: {page}")
     assert results.footer

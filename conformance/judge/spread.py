@@ -16,6 +16,8 @@ from conformance.numerics.formats import Array
 REACH, STEP = 6.0, 0.5  # the histogram's, in sigma; what is beyond is counted at its ends
 SLICES = 64  # of a strip at most: what a reader can tell apart
 
+_LARGEST = 1e150  # whose square is finite, and of any number of them the sum
+
 BY_HEAD = (".query", ".key", ".value", ".context")  # ends of names of activations whose features are heads side by side
 
 
@@ -53,11 +55,12 @@ class Spread:
 
 
 def spread(row: Activation, scaled: Array, judged: Mask, unit: Literal["sigma", "ulp"], heads: int, *, fails: bool) -> Spread:
-    """Of the residual in its unit, with its sign."""
+    """Of the residual in its unit, with its sign; what is not finite is taken as the largest."""
+    scaled = np.nan_to_num(scaled, nan=_LARGEST, posinf=_LARGEST, neginf=-_LARGEST)
     counts = _counts(scaled[judged]) if unit == "sigma" else ()
     if not fails or not row.axes:
         return Spread(unit, counts)
-    squares, places = np.where(judged, scaled, 0.0) ** 2, judged.astype(np.float64)
+    squares, places = np.minimum(np.abs(np.where(judged, scaled, 0.0)), _LARGEST) ** 2, judged.astype(np.float64)
     strips = tuple(_strips(row, squares, places, heads))
     return Spread(unit, counts, strips, _tokens(row, squares, places))
 

@@ -185,7 +185,8 @@ def evidence(finding: Finding) -> str:
     f = finding.fault
     if f is None:
         return ""
-    number = f", {f.parameter} = {f.estimate:.4g} ± {f.deviation:.1g}" if f.estimate is not None else ""
+    known = f.estimate is not None and f.deviation is not None
+    number = f", {f.parameter} = {f.estimate:.4g} ± {f.deviation:.1g}" if known else ""
     return f"{f.name}: amplitude {f.amplitude:.3f}, z = {f.z:.3g}{number}"
 
 

@@ -130,7 +130,7 @@ def _spread(found: Spread, *, places: bool) -> SpreadRecord:
 
 def _short(values: Iterable[float]) -> list[float | None]:
     """To three digits, as they are shown; JSON has no NaN."""
-    return [None if math.isnan(x) else float(f"{min(x, LARGEST):.3g}") for x in values]
+    return [None if math.isnan(x) else float(f"{min(x, 1e300):.3g}") for x in values]
 
 
 def _error(error: Error | None) -> ErrorRecord | None:

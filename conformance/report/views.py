@@ -3,12 +3,10 @@
 import os
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import msgspec
 from rich.console import Console
 
-from conformance.errors import UsageError
 from conformance.records import Footer, Results
 from conformance.report.junit import junit
 from conformance.report.markdown import markdown
@@ -35,15 +33,6 @@ TEXTS: Mapping[str, Callable[[Results], str]] = {
     "junit": junit,
     "html": results_page,
 }
-SUFFIXES: Mapping[str, str] = {".txt": "text", ".json": "json", ".md": "markdown", ".xml": "junit", ".html": "html"}
-
-
-def form_of(path: Path, otherwise: str) -> str:
-    """The form of `TEXTS` that the file's suffix says, else `otherwise`; raises `UsageError` where that is none."""
-    form = SUFFIXES.get(path.suffix, otherwise)
-    if form not in TEXTS:
-        raise UsageError(f"{path}: give it a suffix of {', '.join(SUFFIXES)}, or --format")
-    return form
 
 
 def show(results: Results, how: str) -> None:

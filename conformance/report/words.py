@@ -41,7 +41,8 @@ def searched(check: CheckRecord) -> str:
 def smallest(found: CounterexampleRecord) -> list[str]:
     """The batch as rows of tokens, masked ones in brackets, and what was done with it."""
     ids, mask, types = (found.batch.get(name) for name in ("input_ids", "attention_mask", "token_type_ids"))
-    assert ids is not None
+    if not ids:
+        return ["smallest: nothing"]
     varied = ", ".join(f"{name} {value}" for name, value in found.variation.items())
     lines = [f"smallest: {len(ids)} × {len(ids[0])} tokens{f', with {varied}' if varied else ''}"]
     for row in range(len(ids)):

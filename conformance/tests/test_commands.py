@@ -129,7 +129,7 @@ def test_a_report_is_not_written_over_what_it_is_made_of(results: Path, capsys: 
     assert main(["report", str(file), "-o", str(file), "--format", "markdown"]) == 2
     assert file.read_bytes() == before
     assert main(["report", str(file), "-o", "out.doc"]) == 2
-    assert "give it a suffix of .txt" in capsys.readouterr().err
+    assert "give it a suffix of .html, .md, .json, .txt, .xml" in capsys.readouterr().err
 
 
 def test_a_file_cut_short_is_told_as_such(results: Path, tmp_path: Path, capsys: Captured) -> None:
@@ -167,6 +167,6 @@ def test_results_on_another_version_of_a_golden_are_not_compared(
     before = results / "results.jsonl"
     other = tmp_path / "other.jsonl"
     other.write_text(before.read_text().replace('"version":1', '"version":2'))
-    assert main(["diff", str(before), str(other)]) == 0
+    assert main(["diff", str(before), str(other)]) == 1  # nothing was compared
     assert "golden tiny is another" in capsys.readouterr().out
     assert main(["report", str(before), str(other)]) == 2

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -10,14 +11,16 @@ import msgspec
 import pytest
 
 from conformance import check
-from conformance.records import CaseRecords, Note, Results
+from conformance.records import CaseRecords, ErrorRecord, GoldenRecord, Note, Results
 from conformance.report.html.page import page
 from conformance.report.html.svg import cells, element
+from conformance.report.run.matrix import groups
 from conformance.report.run.network import walk
 from conformance.report.run.page import results_fragment, results_page
 from conformance.report.telling import records_of, results_of
 from conformance.tests.pages import HOSTILE, renamed, sample
 from conformance.tests.planted import Planted, epsilon, tanh_gelu
+from implementations.hugging_face import HuggingFace
 
 VOID = {"meta", "link", "input", "br", "img", "hr", "col", "wbr"}
 
@@ -148,6 +151,56 @@ def _deepened(case: CaseRecords, layers: int) -> CaseRecords:
     return replace(case, activations=(*case.activations, *more))
 
 
+def test_a_check_that_is_skipped_does_not_hide_that_the_others_pass() -> None:
+    (case,) = results_of([check(HuggingFace("eager"))]).cases
+    cases = (renamed(case, "x"), renamed(CaseRecords(case.check, ()), "x", check="tokenization", outcome="skip", reason="none"))
+    (group,) = groups(cases)
+    assert (group.outcome, group.tone, group.word) == ("pass", "good", "conforms")
+    assert "1 skipped" in group.ran
+    assert groups(cases[1:])[0].outcome == "skip"
+
+
+def test_what_is_known_to_fail_is_told_in_full() -> None:
+    (case,) = results_of([check(Planted(epsilon(0)))]).cases
+    known = [msgspec.structs.replace(a, outcome="xfail") if a.outcome == "fail" else a for a in case.activations]
+    made = renamed(replace(case, activations=tuple(known)), "x", outcome="xfail", reason="until 2.0 (#17)")
+    text = Page(results_page(Results((), (made,), None))).text
+    assert "x: fails as is known" in text
+    assert "until 2.0 (#17)" in text
+    assert "epsilon is 1e-05, the checkpoint says 1e-12" in text
+
+
+def test_an_incomplete_run_is_not_told_as_conforming() -> None:
+    (case,) = results_of([check(HuggingFace("eager"))]).cases
+    assert "all conforms" in Page(results_page(Results((), (case,), None))).text
+    shown = Page(results_page(Results((), (case,), None, (Note("missing", "shard 2/2"),)))).text
+    assert "all conforms" not in shown
+    assert "incomplete, nothing of it fails" in shown
+
+
+def test_the_command_makes_the_search_that_failed_and_names_the_run_s_own_checkpoint() -> None:
+    searched = next(c for c in sample().cases if c.check.check == "padding-length")
+    (header,) = sample().headers
+    mine = GoldenRecord(0, "0", "1", "checkpoint:/models/my bert")
+    other = msgspec.structs.replace(header, goldens={"mine": mine}, seed=7, examples=200)
+    shown = Page(results_page(Results((header, other), (renamed(searched, "x", golden="mine"),), None))).text
+    assert "bert-conformance run -i x --checkpoint '/models/my bert' --check padding-length --examples 200 --seed 7" in shown
+
+
+def test_control_characters_and_marks_that_turn_texts_round_are_shown_as_python_writes_them() -> None:
+    name = "a\x1b[31m\u202ebad\x00"
+    made = results_page(Results((), (renamed(sample().cases[0], name, reason="\x07"),), None))
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", made)
+    assert r"a\x1b[31m\u202ebad\x00" in Page(made).text
+
+
+def test_an_error_beyond_all_numbers_is_shown() -> None:
+    (case,) = results_of([check(Planted(epsilon(0)))]).cases
+    largest = ErrorRecord(sys.float_info.max, sys.float_info.max, sys.float_info.max, (0, 0, 0))
+    huge = tuple(msgspec.structs.replace(a, local=largest) if a.outcome == "fail" else a for a in case.activations)
+    assert "1.80×10³⁰⁸" in Page(results_page(Results((), (replace(case, activations=huge),), None))).text
+
+
 def test_in_a_notebook_results_are_a_part_of_a_page() -> None:
     made = results_fragment(results_of([check(Planted(epsilon(0)))]))
     tags = [tag for tag, _ in Page(made).elements]
@@ -160,6 +213,7 @@ def test_in_a_notebook_results_are_a_part_of_a_page() -> None:
 def test_two_parts_in_one_notebook_have_links_that_lead_into_each_by_itself() -> None:
     parts = [Page(check(Planted(*plants))._repr_html_()) for plants in ((epsilon(0),), (epsilon(1),))]
     places = [set(part.attribute("id")) for part in parts]
+    assert all(places)
     assert not places[0] & places[1]
     for part, own in zip(parts, places, strict=True):
         assert part.attribute("href")

@@ -70,6 +70,14 @@ def test_a_long_axis_is_told_in_slices_side_by_side_and_none_is_lost() -> None:
     assert sum(features.values[:-1]) == 0.0
 
 
+def test_what_is_not_finite_is_counted_as_the_largest_and_ends_no_judgement() -> None:
+    scaled = np.zeros(SHAPE)
+    scaled[0, 0, :4] = (np.nan, np.inf, -np.inf, 1e300)
+    found = _spread(scaled)
+    assert (found.counts[0], found.counts[-1]) == (1, 3)
+    assert all(math.isfinite(v) for s in found.strips for v in s.values)
+
+
 def test_a_scalar_has_a_histogram_and_no_places() -> None:
     found = _spread(np.array(3.2), Activation("cls.loss", "total_loss", (), SCALAR, 0, ""), np.array(True))
     assert (sum(found.counts), found.strips, found.tokens) == (1, (), ())

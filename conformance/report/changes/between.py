@@ -7,9 +7,9 @@ from typing import Literal
 
 from conformance.case import Case
 from conformance.merging import case_of
-from conformance.records import ORDER, ActivationRecord, CaseRecords, CheckRecord, Outcome, Results
+from conformance.records import FAILING, ORDER, ActivationRecord, CaseRecords, CheckRecord, Outcome, Results
 from conformance.report.changes.mistakes import struck_anew
-from conformance.report.changes.scale import scale_changed
+from conformance.report.changes.scale import scale_changed, size
 from conformance.report.findings import Finding, layers_of
 
 Kind = Literal["worse", "gone", "new", "better", "changed"]
@@ -95,9 +95,10 @@ class CaseChange:
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        """Every kind of change in it; a mistake that appeared is `worse`, one that vanished `better`."""
+        """Every kind of change in it; a mistake that appeared and a new check that fails are `worse`, one that vanished `better`."""
         found: set[Kind] = {c.kind for c in self.activations}
         found |= {self.kind} if self.kind else set()
+        found |= {"worse"} if self.kind == "new" and self.record.outcome in FAILING else set()
         if self.is_compared:
             found |= {"worse"} if self.appeared else set()
             found |= {"better"} if self.vanished else set()
@@ -127,17 +128,29 @@ class Changes:
         cases: worst first; those in which nothing changed as well.
         environment: what may explain it.
         notes: what is not compared, or how; what is missing of either run.
+        sound: whether the later run is whole, and agrees with itself.
     """
 
     names: tuple[str, str]
     cases: tuple[CaseChange, ...]
     environment: tuple[Differing, ...] = ()
     notes: tuple[str, ...] = ()
+    sound: bool = True
 
     @property
     def exit_code(self) -> int:
-        """1 where a check or an activation is worse or gone, or a mistake appeared; else 0."""
-        return int(any(case.kinds & GRAVE for case in self.cases))
+        """0 where something was compared, and nothing is worse or gone, nor a mistake new; and the later run is sound."""
+        return int(self.is_worse or not self.is_compared or not self.sound)
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether a check or an activation is worse or gone, or a mistake appeared."""
+        return any(case.kinds & GRAVE for case in self.cases)
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether both runs have a check in common."""
+        return any(case.is_compared for case in self.cases)
 
     @property
     def of_checks(self) -> Counter[Kind]:
@@ -172,8 +185,10 @@ def changes(before: Results, after: Results, names: tuple[str, str] = ("before",
     cases = [_case(old.get(key), new.get(key)) for key in {**old, **new}]
     notes = [f"{name}: {note}" for name, r in zip(names, (before, after), strict=True) for note in r.notes]
     notes += [f"golden {g} is another: its verdicts are not compared" for g in apart]
+    unknown = [name for name, r in zip(names, (before, after), strict=True) if r.cases and not r.headers]
+    notes += [f"{name} has no header: which versions of the goldens it ran on is not known" for name in unknown]
     notes += ["{} was compared with {}, the only implementation of either run".format(*renamed)] if renamed else []
-    return Changes(names, tuple(sorted(cases, key=lambda c: c.gravity)), _environment(before, after), tuple(notes))
+    return Changes(names, tuple(sorted(cases, key=lambda c: c.gravity)), _environment(before, after), tuple(notes), after.sound)
 
 
 def _apart(before: Results, after: Results) -> list[str]:
@@ -228,7 +243,7 @@ def _case(before: CaseRecords | None, after: CaseRecords | None) -> CaseChange:
         struck_anew(after.activations, before.activations),
         layers_of((*before.activations, *after.activations)),
         len(both),
-        sum((a.local, a.overall) != (b.local, b.overall) for a, b in unchanged),
+        sum((a.local, a.overall) != (b.local, b.overall) for a, b in unchanged if a.outcome == "pass"),
     )
 
 
@@ -246,10 +261,20 @@ def _kind(before: ActivationRecord | None, after: ActivationRecord | None) -> Ki
         return "new"
     if after is None:
         return "gone"
-    return _by_outcome(before.outcome, after.outcome) or ("changed" if scale_changed(before, after) else None)
+    return _by_outcome(before.outcome, after.outcome) or _by_size(before, after)
 
 
 def _by_outcome(before: Outcome, after: Outcome) -> Kind | None:
+    """A check that is skipped says nothing: what it said before is gone, what it says after is new."""
     if before == after:
         return None
+    if "skip" in (before, after):
+        return "gone" if after == "skip" else "worse" if after in FAILING else "new"
     return "worse" if ORDER.index(after) < ORDER.index(before) else "better"
+
+
+def _by_size(before: ActivationRecord, after: ActivationRecord) -> Kind | None:
+    """Where it passes twice, or fails twice: whether by another amount."""
+    if not scale_changed(before, after):
+        return None
+    return "changed" if after.outcome == "pass" else "worse" if size(after) > size(before) else "better"

@@ -1,4 +1,4 @@
-"""Whether an activation that passes twice is off by another sigma than it was. A pure function of the records.
+"""Whether an activation is off by another sigma than it was, where it passes twice, or fails twice. Pure functions of the records.
 
 With r < R its two local RMS, in sigma, L the limit of R's, and x = R / r, its sigma changed where
 
@@ -26,15 +26,22 @@ from conformance.records import ActivationRecord
 
 
 def scale_changed(before: ActivationRecord, after: ActivationRecord) -> bool:
-    """Whether its sigma changed; never where it did not pass both times, nor where it is exact."""
-    known = [(r.local.rms, r.limits) for r in (before, after) if r.outcome == "pass" and r.local and r.local.rms is not None]
-    if len(known) < 2:
+    """Whether its sigma changed; at exact ones, which have none, whether the difference did. Of one outcome, both times."""
+    smaller, larger = sorted((before, after), key=size)
+    if before.outcome != after.outcome or not 0.0 < size(smaller) < size(larger):
         return False
-    (smaller, _), (larger, limits) = sorted(known, key=lambda side: side[0])
-    if not 0.0 < smaller < larger:
-        return False
-    ratio = larger / smaller
+    limits = larger.limits
+    if not limits.get("rms"):
+        return True
+    ratio = size(larger) / size(smaller)
     return ratio > limits["rms"] and _numbers(limits) * math.log((ratio + 1.0 / ratio) / 2.0) > _worth(limits)
+
+
+def size(record: ActivationRecord) -> float:
+    """Its local RMS in sigma; at exact activations the largest difference; 0 where it was not judged."""
+    if record.local is None:
+        return 0.0
+    return record.local.max_abs if record.local.rms is None else record.local.rms
 
 
 def _numbers(limits: Mapping[str, float]) -> float:

@@ -13,12 +13,12 @@ NOTHING = "-"
 
 def headline(changes: Changes) -> str:
     """What it comes to, then how much of each kind."""
-    if changes.exit_code:
+    if changes.is_worse:
         first = "worse"
     elif any("better" in case.kinds for case in changes.cases):
         first = "better"
     else:
-        first = "no verdict changed" if any(case.is_compared for case in changes.cases) else "nothing was compared"
+        first = "no verdict changed" if changes.is_compared else "nothing was compared"
     parts = list(counts(changes)) + ([moved(changes.moved, changes.compared)] if changes.moved else [])
     return f"{first}: {', '.join(parts)}" if parts else first
 

@@ -30,7 +30,7 @@ class Axis:
 
 def axis_of(values: Iterable[float | None]) -> Axis:
     """The axis that holds all of them, a hundred sigma at least."""
-    largest = max((v for v in values if v), default=1.0)
+    largest = max((v for v in values if v and math.isfinite(v)), default=1.0)
     return Axis(max(2, math.ceil(math.log10(largest))))
 
 
@@ -49,9 +49,10 @@ def figure(value: float) -> str:
     """Three digits, all of them shown; with a power of ten where they would not be told apart from zeros."""
     if value == 0.0:
         return "0"
-    decade = math.floor(math.log10(abs(float(f"{value:.2e}"))))
+    digits, _, exponent = f"{value:.2e}".partition("e")
+    decade = int(exponent)
     if not -3 < decade < 4:
-        return f"{value / 10.0**decade:.2f}×{_power(decade)}"
+        return f"{digits}×{_power(decade)}"
     return f"{value:,.0f}" if decade > 2 else f"{value:.{2 - decade}f}"
 
 

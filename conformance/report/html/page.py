@@ -14,6 +14,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from conformance.report.printable import printable_lines
+
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -37,14 +39,24 @@ _PLACES = re.compile(r'( (?:id|aria-labelledby)="| href="#)')  # in texts, quote
 def _of_its_own(body: Markup) -> Markup:
     """With names of places that no other part has, so that links lead into this one."""
     digest = hashlib.sha256(body.encode()).hexdigest()[:8]
-    return Markup(_PLACES.sub(rf"\g<1>p{digest}-", body))
+    return Markup(_PLACES.sub(rf"\g<1>p{digest}-", str(body)))
 
 
 @cache
 def _environment() -> Environment:
     return Environment(
-        loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_readable,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+
+
+def _readable(value: Any) -> Any:
+    """Texts without control characters and marks that turn the direction round; markup is ours, and as it is."""
+    return "\n".join(printable_lines(value)) if type(value) is str else value
 
 
 def _source(name: str) -> Markup:

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 from markupsafe import Markup, escape
 
+from conformance.report.printable import printable
+
 Value = str | float | None
 
 
@@ -12,7 +14,7 @@ def element(name: str, *children: str, **attributes: Value) -> Markup:
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(_plain(v))}"' for key, v in attributes.items() if v is not None
     )
-    inner = "".join(escape(child) for child in children)
+    inner = "".join(escape(child if isinstance(child, Markup) else printable(child)) for child in children)
     return Markup(f"<{name}{written}>{inner}</{name}>")
 
 
@@ -42,5 +44,7 @@ def cells(places: Iterable[tuple[int, int]]) -> str:
 
 
 def _plain(value: str | float) -> str:
-    """Numbers to a hundredth: finer than a screen."""
-    return value if isinstance(value, str) else f"{value:.2f}".rstrip("0").rstrip(".")
+    """Texts without control characters; numbers to a hundredth, finer than a screen."""
+    if isinstance(value, str):
+        return value if isinstance(value, Markup) else printable(value)
+    return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -30,8 +30,8 @@ class Group:
 
     @property
     def outcome(self) -> str:
-        """The worst."""
-        return self.cases[0].check.outcome
+        """The worst; a check that was skipped says nothing where another was not."""
+        return next((c.check.outcome for c in self.cases if c.check.outcome != "skip"), "skip")
 
     @property
     def tone(self) -> str:
@@ -58,7 +58,9 @@ class Group:
     def ran(self) -> str:
         """How many of the declared checks ran, where there is more than one."""
         declared = [c.check for c in self.cases if c.check.declared]
-        return f"{sum(c.executed for c in declared)} of {len(declared)} checks" if len(declared) > 1 else ""
+        skipped = sum(c.check.outcome == "skip" for c in self.cases)
+        told = f"{sum(c.executed for c in declared)} of {len(declared)} checks" if len(declared) > 1 else ""
+        return ", ".join(part for part in (told, f"{skipped} skipped" if skipped and len(self.cases) > skipped else "") if part)
 
 
 def groups(cases: Sequence[CaseRecords]) -> list[Group]:

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
+from msgspec.structs import replace as replace_record
 
 from conformance.goldens.own import PREFIX
-from conformance.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord, Results
+from conformance.records import FAILING, ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord, Results
 from conformance.report.findings import Finding, cause, evidence, findings, layers_of, sentence
 from conformance.report.html.page import fragment, page
 from conformance.report.run.histogram import histogram, pooled
@@ -17,6 +18,7 @@ from conformance.report.run.places import Scale, StripView, Token, scale_of, str
 from conformance.report.telling import footer, results_of
 from conformance.report.words import exclusions, headline, place, searched, smallest, verdict
 from conformance.result import Result
+from conformance.search.plan import EXAMPLES
 
 _PLACES = 3  # activations whose strips are shown: the first origin and the worst
 _REASONS = 5  # of a candidate in the summary; its card has them all
@@ -89,11 +91,12 @@ class Failure:
 
 @dataclass(frozen=True)
 class Passed:
-    """A check that passes, is skipped or fails as is known."""
+    """A check that passes, is skipped or fails as is known; `failure` is what is known of that."""
 
     check: str
     outcome: str
     told: str
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ def _values(results: Results) -> dict[str, object]:
         "by_tone": by_tone,
         "wrong": _wrong(found),
         "matrix": table,
-        "cards": [_card(g, results.header) for g in found],
+        "cards": [_card(g, results.headers) for g in found],
         "power": power(results.cases),
         "headers": [h for n, h in enumerate(results.headers) if h not in results.headers[:n]],
         "stored": sorted({name: golden for h in results.headers for name, golden in h.goldens.items()}.items()),
@@ -157,6 +160,8 @@ def _title(results: Results) -> str:
 def _fine(results: Results) -> str:
     """What to call a run in which nothing fails."""
     outcomes = {c.outcome for c in results.checks}
+    if not results.sound:
+        return "incomplete, nothing of it fails"
     return "nothing was judged" if not outcomes - {"skip"} else "fails as is known" if "xfail" in outcomes else "all conforms"
 
 
@@ -177,7 +182,7 @@ def _reasons(g: Group) -> Iterable[str]:
     """The mistakes of the judgement; of other checks what they say."""
     for case in g.cases:
         c = case.check
-        if c.outcome in ("pass", "skip", "xfail"):
+        if c.outcome not in FAILING:
             continue
         mistakes = _mistakes(case.activations)
         if c.check == "values" and mistakes:
@@ -190,31 +195,38 @@ def _first_line(text: str) -> str:
     return (text.strip().splitlines() or [""])[0]
 
 
-def _card(g: Group, header: Header | None) -> Card:
+def _card(g: Group, headers: Sequence[Header]) -> Card:
     told = next((c for c in g.cases if c.check.check == "values"), g.cases[0])
     activations, check = told.activations, told.check
     counts = pooled([a.spread.counts for a in activations if a.spread and a.outcome == "pass"])
-    failures = tuple(_failure(c, header) for c in g.cases if c.check.outcome not in ("pass", "skip", "xfail"))
-    others = tuple(_passed(c.check) for c in g.cases if c.check.outcome in ("pass", "skip", "xfail"))
+    failures = tuple(_failure(c, headers) for c in g.cases if c.check.outcome not in ("pass", "skip", "xfail"))
+    others = tuple(_passed(c, headers) for c in g.cases if c.check.outcome in ("pass", "skip", "xfail"))
     return Card(
         g,
         verdict(check),
         failures,
         others,
         walk(activations) if any(a.outcome != "not_observed" for a in activations) else None,
-        histogram(counts) if counts else None,
+        histogram(counts) if any(counts) else None,
         "" if check.median_rms is None else f"{check.median_rms:.2f}",
         sum(c.check.seconds for c in g.cases),
         tuple(exclusions(check.excludes)) if check.outcome == "pass" else (),
     )
 
 
-def _passed(c: CheckRecord) -> Passed:
+def _passed(case: CaseRecords, headers: Sequence[Header]) -> Passed:
+    c = case.check
     told = c.reason if c.outcome != "pass" else searched(c) if c.tried else verdict(c)
-    return Passed(c.check, c.outcome, told)
+    return Passed(c.check, c.outcome, told, _failure(_as_failing(case), headers) if c.outcome == "xfail" else None)
 
 
-def _failure(case: CaseRecords, header: Header | None) -> Failure:
+def _as_failing(case: CaseRecords) -> CaseRecords:
+    """What is known to fail, told as if it were not known."""
+    failing = tuple(replace_record(a, outcome="fail") if a.outcome == "xfail" else a for a in case.activations)
+    return CaseRecords(replace_record(case.check, outcome="fail"), failing)
+
+
+def _failure(case: CaseRecords, headers: Sequence[Header]) -> Failure:
     c, found = case.check, case.check.counterexample
     failed = [a for a in case.activations if a.outcome == "fail"]
     shown = [a for a in failed if scale_of(a)]
@@ -231,13 +243,17 @@ def _failure(case: CaseRecords, header: Header | None) -> Failure:
         c.reason if "\n" in c.reason.strip() else "",
         _mistakes(case.activations),
         tuple(_where(a) for name in chosen for a in shown if place(a) == name),
-        smallest(found)[0] if found and c.tried else "",
+        _capital(smallest(found)[0]) if found and c.tried else "",
         _element(found.place, of_two_runs=len(found.runs) > 1) if found and found.place else None,
         tokens(found, errors, scale) if found and (errors or c.tried) else (),
         heat,
         found.script if found else "",
-        _command(c, header),
+        _command(c, headers),
     )
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _legend(a: ActivationRecord, scale: Scale) -> str:
@@ -265,16 +281,19 @@ def _where(a: ActivationRecord) -> Where:
     scale = scale_of(a)
     assert scale is not None
     assert a.spread is not None
-    drawn = histogram(a.spread.counts) if a.spread.counts else None
+    drawn = histogram(a.spread.counts) if any(a.spread.counts) else None
     return Where(place(a), tuple(strips(a.spread, scale)), drawn, scale.told(scale.limit) if a.spread.unit == "sigma" else "")
 
 
-def _command(c: CheckRecord, header: Header | None) -> str:
-    """What runs the check again; a checkpoint's own inputs are in the file that `replay` takes."""
-    source = header.goldens[c.golden].source if header and c.golden in header.goldens else ""
+def _command(c: CheckRecord, headers: Sequence[Header]) -> str:
+    """What makes the check again; the inputs of a checkpoint of one's own are in the file that `replay` takes."""
+    header = next((h for h in headers if c.golden in h.goldens), None)
+    source = header.goldens[c.golden].source if header else ""
     network = ["--checkpoint", source.removeprefix(PREFIX)] if source.startswith(PREFIX) else ["--golden", c.golden]
     words = ["bert-conformance", "run", "-i", c.implementation, *network]
     words += ["--device", c.device] if c.device != "cpu" else []
     words += ["--dtype", c.dtype] if c.dtype != "float32" else []
     words += ["--check", c.check] if c.check != "values" else []
+    words += ["--examples", str(header.examples)] if c.tried and header and header.examples != EXAMPLES else []
+    words += ["--seed", str(header.seed)] if c.tried and header and header.seed else []
     return shlex.join(words)

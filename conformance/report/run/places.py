@@ -28,8 +28,8 @@ class Scale:
             return None
         if value <= self.limit:
             return 0
-        reach = math.log(max(self.top / self.limit, 1.0 + 1e-9))
-        return min(1 + int((LEVELS - 1) * math.log(value / self.limit) / reach), LEVELS - 1)
+        reach = math.log(self.top) - math.log(self.limit)
+        return min(1 + int((LEVELS - 1) * (math.log(value) - math.log(self.limit)) / reach), LEVELS - 1) if reach else LEVELS - 1
 
     def told(self, value: float | None) -> str:
         """With its unit."""
@@ -40,7 +40,8 @@ def scale_of(a: ActivationRecord) -> Scale | None:
     """Of an activation whose places are known; at exact ones anything at all is beyond the limit."""
     if a.spread is None or not a.spread.strips:
         return None
-    values = [v for s in a.spread.strips for v in s.values if v] + [v for row in a.spread.tokens for v in row if v]
+    values = [v for s in a.spread.strips for v in s.values if v and math.isfinite(v)]
+    values += [v for row in a.spread.tokens for v in row if v and math.isfinite(v)]
     if not values:
         return None
     limit = a.limits.get("rms") or math.nextafter(min(values), 0.0)
@@ -93,12 +94,11 @@ class Token:
 def tokens(found: CounterexampleRecord, errors: Sequence[Sequence[float | None]], scale: Scale | None) -> list[list[Token]]:
     """A batch as rows of tokens, with the error at each position where it is known."""
     ids, mask, types = (found.batch.get(name) for name in ("input_ids", "attention_mask", "token_type_ids"))
-    assert ids is not None
-    rows = []
-    for r, row in enumerate(ids):
+    rows: list[list[Token]] = []
+    for r, row in enumerate(ids or []):
         told = []
         for i, token in enumerate(row):
-            text = found.words[r][i] if found.words else str(token)
+            text = found.words[r][i] if found.words and r < len(found.words) and i < len(found.words[r]) else str(token)
             masked = mask is not None and not mask[r][i]
             error = errors[r][i] if r < len(errors) and i < len(errors[r]) else None
             parts = [f"id {token}", "masked" if masked else "", f"token type {types[r][i]}" if types else ""]

@@ -1,0 +1,57 @@
+"""Where a command's output goes: into files, in the form that their suffixes say, and on the terminal or in a pipe."""
+
+import os
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from conformance.errors import UsageError
+from conformance.report.views import PIPED
+
+SUFFIXES = {
+    ".html": "html",
+    ".md": "markdown",
+    ".json": "json",
+    ".txt": "text",
+    ".xml": "junit",
+    ".safetensors": "safetensors",
+}
+
+
+def forms_of(outputs: Iterable[Path], forms: Collection[str], read: Iterable[Path] = ()) -> dict[Path, str]:
+    """The form of each file; before any work, since what cannot be written is not worth it.
+
+    Raises:
+        UsageError: a suffix says none of `forms`; the file is a folder, or one of those that are read.
+    """
+    given = {path.resolve() for path in read}
+    found = {}
+    for path in outputs:
+        form = SUFFIXES.get(path.suffix.lower(), "")
+        if form not in forms:
+            raise UsageError(f"{path}: give it a suffix of {', '.join(s for s, form in SUFFIXES.items() if form in forms)}")
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder; name a file")
+        if path.resolve() in given:
+            raise UsageError(f"{path} is read; write to another file")
+        found[path] = form
+    return found
+
+
+def write(files: Mapping[Path, str], made: Callable[[str], str]) -> None:
+    """Each file in its form, in a folder that is made where there is none."""
+    for path, form in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(made(form), "utf-8")
+
+
+def is_piped() -> bool:
+    """Whether a program reads standard output, and nobody has said how wide it is."""
+    return not sys.stdout.isatty() and "COLUMNS" not in os.environ
+
+
+def console() -> Console:
+    """Standard output, as wide as the terminal, or wide enough for a pipe."""
+    return Console(width=PIPED if is_piped() else None, highlight=False)
