@@ -95,7 +95,7 @@ class CaseChange:
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        """Every kind of change in it; a mistake that appeared, or a new check that fails, is `worse`, one that vanished `better`."""
+        """Every kind of change in it. A new mistake, or a new check that fails, is `worse`; a mistake that vanished is `better`."""
         found: set[Kind] = {c.kind for c in self.activations}
         found |= {self.kind} if self.kind else set()
         found |= {"worse"} if self.kind == "new" and self.record.outcome in FAILING else set()
