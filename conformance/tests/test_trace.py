@@ -16,7 +16,7 @@ from conformance import golden_of, load_golden
 from conformance.batch import Batch
 from conformance.cli import main
 from conformance.errors import DependencyMissingError, UsageError
-from conformance.goldens import minilm
+from conformance.goldens import golden, minilm
 from conformance.goldens.own import from_directory
 from conformance.numerics.formats import Array
 from conformance.tests.test_checkpoint import _write
@@ -259,6 +259,7 @@ def test_texts_are_read_by_minilm_where_nothing_else_is_named(capsys: Captured, 
 
     with monkeypatch.context() as patch:
         patch.setattr(minilm, "directory", missing)
+        golden._verified.cache_clear()  # another test may have opened it
         assert main(["trace", "hf-eager", "--text", "I love cats!"]) == 3
         assert minilm.INSTALL in capsys.readouterr().err
     try:
