@@ -131,12 +131,12 @@ class Subject:
         """What the candidate yields, on its own time, each as it comes: it may use the same memory for the next."""
         order = {name: i for i, name in enumerate(names)}
         end: Any = object()
-        with at_once():
-            with self.clock.running():
-                stream = pairs(by_candidate(lambda: self.runner(batch)), order)
-            while True:
-                with self.clock.running():
-                    item = by_candidate(lambda: next(stream, end))
-                if item is end:
-                    return
-                yield item
+        # Not around the yield: what a generator sets, its consumer would have for as long as it is suspended.
+        with at_once(), self.clock.running():
+            stream = pairs(by_candidate(lambda: self.runner(batch)), order)
+        while True:
+            with at_once(), self.clock.running():
+                item = by_candidate(lambda: next(stream, end))
+            if item is end:
+                return
+            yield item

@@ -1,5 +1,6 @@
 """The laws: each catches its broken candidate, shrunk to the smallest, and lets a correct, unusual one through."""
 
+import contextvars
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,11 +16,13 @@ from conformance.batch import Batch
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.benchmarks.laws.measure import CORRECT
+from conformance.candidates.registry import as_implementation
 from conformance.checks.__main__ import table
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import run
 from conformance.checks.expected import expected
 from conformance.checks.known_failures import KnownFailure
+from conformance.errors import CandidateError
 from conformance.laws.generated import generated
 from conformance.laws.padding import padding_length
 from conformance.search.broken import LawBroken
@@ -137,6 +140,19 @@ def test_what_must_be_refused_can_be_asked_in_a_process_of_its_own() -> None:
     subject = replace(Subject.prepared(making_bert, load_golden("tiny").checkpoint, golden="tiny"), name="making-bert")
     assert answers_in_a_child(subject, Batch.of({"input_ids": [[95]]}))
     assert not answers_in_a_child(subject, Batch.of({"input_ids": [[96]]}))
+
+
+def test_a_candidate_that_is_refused_half_way_leaves_no_mode_behind() -> None:
+    def prepare(checkpoint: Any, device: str, dtype: str) -> Any:
+        runner = making_bert.prepare(checkpoint, device, dtype)
+        return lambda batch: ((name, value[..., :1]) for name, value in runner(batch))
+
+    before = contextvars.copy_context()
+    subject = Subject.prepared(as_implementation(prepare), load_golden("tiny").checkpoint, golden="tiny")
+    with pytest.raises(CandidateError, match="shape") as kept:  # the error keeps the frames alive
+        subject.run(Batch.of({"input_ids": [[1, 2]]}))
+    assert kept
+    assert dict(contextvars.copy_context()) == dict(before)
 
 
 def test_examples_are_the_same_on_every_machine_under_a_seed_and_others_under_another() -> None:
