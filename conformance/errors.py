@@ -38,6 +38,10 @@ class FixtureError(ConformanceError):
     """A stored fixture is missing, altered or cut short."""
 
 
+class DeviceLostError(ConformanceError):
+    """A device that worked, and no longer does: what ran on it before has broken its context."""
+
+
 class DependencyMissingError(ConformanceError):
     """An optional dependency is not installed: a counted skip, whose text is the way to install it."""
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from conformance import __version__
+from conformance.devices import description
 from conformance.errors import ConformanceError
 from conformance.goldens.digest import content_digest
 from conformance.goldens.golden import Golden, stored_arrays
@@ -83,7 +84,6 @@ def header_of(device: str, goldens: Mapping[str, Golden | None], plan: Plan, sha
     """
     import torch
 
-    gpu = torch.cuda.get_device_name() if device.startswith("cuda") and torch.cuda.is_available() else None
     stored = {
         name: GoldenRecord(int(e["version"]), e["stored_digest"], e["weights_digest"], e["source"])
         for name, e in manifest().items()
@@ -97,7 +97,7 @@ def header_of(device: str, goldens: Mapping[str, Golden | None], plan: Plan, sha
         transformers=metadata.version("transformers"),
         platform=platform.platform(),
         processor=f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.backends.cpu.get_cpu_capability()}",
-        gpu=gpu,
+        gpu=description(device),
         threads=torch.get_num_threads(),
         goldens=stored | {name: _own_record(own) for name, own in goldens.items() if own},
         checkpoint=next((g.name for g in goldens.values() if g is not None), None),

@@ -13,7 +13,8 @@ from conformance.candidates.shelter import restored
 from conformance.candidates.stream import pairs
 from conformance.case import Case
 from conformance.checkpoint import Checkpoint, rounded_weights
-from conformance.ending import Ending, Unavailable, Unsupported, attempt, by_candidate
+from conformance.devices import require_device
+from conformance.ending import Ending, Unsupported, attempt, by_candidate
 from conformance.errors import CandidateError, UsageError
 from conformance.goldens.golden import Golden
 from conformance.goldens.own import open_golden
@@ -159,17 +160,6 @@ def _stream(output: Any, order: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
     stream, end = pairs(output, order), object()
     while (item := by_candidate(lambda: next(stream, end))) is not end:
         yield item  # type: ignore[misc]  # not the end, so a pair
-
-
-def require_device(device: str) -> None:
-    """Raise `Unavailable` where torch has no such device."""
-    import torch
-
-    try:
-        torch.empty(1, device=device)
-    except Exception as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise Unavailable(f"device {device!r} is not to be had here: {first}") from error
 
 
 def require_support(candidate: Implementation, checkpoint: Checkpoint, device: str, dtype: str) -> None:

@@ -21,7 +21,7 @@ from conformance.goldens.golden import Golden
 from conformance.goldens.own import golden_of
 from conformance.judge.reference import reference
 from conformance.judge.statistics import FALSE_ALARM, max_threshold
-from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.arithmetic import modular
 from conformance.oracle import Network
 from conformance.result import Result
 from conformance.traces.trace import record
@@ -104,7 +104,7 @@ def _require(implementation: object, golden: Golden, published: Published, devic
     printed = np.array(published.values)
     where: Any = (*published.first[:-2], *(slice(f, f + n) for f, n in zip(published.first[-2:], printed.shape, strict=True)))
     network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, published.batch)
-    model = next(h.arithmetic for h in hypotheses(dtype) if h.arithmetic.rounding == "modular")
+    model = modular(dtype, device).arithmetic
     sigma = next(s for name, _, s in reference(network, model) if name == published.activation)
     accumulated = np.broadcast_to(sigma, found[published.activation].shape)[where]
     room = 0.5 * 10.0**-published.digits + max_threshold(printed.size, FALSE_ALARM) * np.sqrt(2.0) * accumulated

@@ -10,6 +10,7 @@ from conformance.batch import Batch
 from conformance.candidates.shelter import put_back, restored, settings_now
 from conformance.checkpoint import Checkpoint
 from conformance.checks.check import Order
+from conformance.devices import require_device
 from conformance.ending import Ending, attempt
 from conformance.errors import CandidateCrash
 from conformance.goldens.own import fits, golden_of
@@ -18,7 +19,7 @@ from conformance.laws.inputs import MASKS
 from conformance.laws.law import Law
 from conformance.numerics.formats import format_named
 from conformance.result import Counterexample, Outcome, Result, Searched
-from conformance.run import check, require_device, require_support
+from conformance.run import check, require_support
 from conformance.search.baked import baked
 from conformance.search.broken import LawBroken, Run
 from conformance.search.hunt import Hunt, hunt

@@ -3,11 +3,13 @@
 import json
 import sys
 from argparse import Namespace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from conformance.errors import DependencyMissingError, UsageError
 
 if TYPE_CHECKING:
+    from conformance.cli.session import Session
     from conformance.goldens.golden import Golden
 
 
@@ -35,8 +37,16 @@ def run(arguments: Namespace) -> int:
 
         print(json.dumps(json_schema(), indent=2))
         return 0
+    from conformance.cli.session import run_all
+
+    # How to call the command itself cannot be sent to another process, where the session may have to be made anew.
+    asked = Namespace(**{name: value for name, value in vars(arguments).items() if name != "command"})
+    return run_all(partial(_session, asked), arguments.out, arguments.format)
+
+
+def _session(arguments: Namespace) -> "Session":
     from conformance.checks.known_failures import read
-    from conformance.cli.session import Session, run_all, shard_of
+    from conformance.cli.session import Session, shard_of
     from conformance.goldens.manifest import manifest
     from conformance.search.plan import Plan
 
@@ -45,7 +55,7 @@ def run(arguments: Namespace) -> int:
     if own and own.name in names:
         raise UsageError(f"the checkpoint's directory is called {own.name!r}, as a golden is that is asked for; rename it")
     subjects: dict[str, Golden | None] = {own.name: own} if own else {}
-    session = Session(
+    return Session(
         arguments.implementation or (),
         {**subjects, **dict.fromkeys(names)},
         arguments.device,
@@ -57,7 +67,6 @@ def run(arguments: Namespace) -> int:
         plan=Plan(arguments.examples, arguments.seed),
         shard=shard_of(arguments.shard),
     )
-    return run_all(session, arguments.out, arguments.format)
 
 
 def _own(arguments: Namespace) -> "Golden | None":

@@ -1,9 +1,10 @@
 """One run from the command line: cases, progress, the results file, the report, the exit code."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 from conformance.candidates.registry import load, registered
@@ -13,7 +14,9 @@ from conformance.checks.check import Check, run
 from conformance.checks.expected import in_the_light_of_what_is_known
 from conformance.checks.known_failures import KnownFailure, matched
 from conformance.checks.published import CHECK, Published, check_published, published_of
+from conformance.cli.apart import Elsewhere
 from conformance.cli.progress import progress
+from conformance.devices import is_lost
 from conformance.errors import ConformanceError, UnknownNameError, UsageError
 from conformance.goldens.golden import Golden
 from conformance.recording import Recording, header_of
@@ -46,20 +49,51 @@ class Session:
     shard: tuple[int, int] = (1, 1)
 
 
-def run_all(session: Session, out: Path, how: str) -> int:
-    """Run every case, write `results.jsonl` and `report.html` into `out`, print the report; returns the exit code."""
-    published = {g: published_of(own) for g, own in session.goldens.items() if own}
-    every = _cases(session, published)
-    failures = matched(session.known, every)
+class Work:
+    """The cases of a session, and what comes of each."""
+
+    def __init__(self, session: Session) -> None:
+        """Every check that is asked for, once, of every candidate on every golden in every dtype."""
+        self._session = session
+        self._published = {g: published_of(own) for g, own in session.goldens.items() if own}
+        self.cases = _cases(session, self._published)
+        self._known = matched(session.known, self.cases)
+
+    @classmethod
+    def of(cls, prepare: Callable[[], Session]) -> "Work":
+        """Of a session that is made where it is worked on."""
+        return cls(prepare())
+
+    def result(self, case: Case) -> Result:
+        """In the light of what is known to fail."""
+        return in_the_light_of_what_is_known(self._made(case), case.implementation, self._known.get(case, ()))
+
+    def _made(self, case: Case) -> Result:
+        session, own = self._session, self._session.goldens[case.golden]
+        published = self._published.get(case.golden)
+        if case.check == CHECK and own and published:
+            return check_published(case.implementation, own, published, case.device, case.dtype)
+        check, subject, runs = CHECKS[case.check], own or case.golden, len(self.cases)
+        return run(check, case.implementation, subject, case.device, case.dtype, runs, session.plan, require=session.require)
+
+
+def run_all(prepare: Callable[[], Session], out: Path, how: str) -> int:
+    """Run every case, write `results.jsonl` and `report.html` into `out`, print the report; returns the exit code.
+
+    `prepare` makes the session, here, and in another process where the device is lost to this one.
+    """
+    session = prepare()
+    work = Work(session)
     which, shards = session.shard
-    cases = every[which - 1 :: shards]
+    cases = work.cases[which - 1 :: shards]
     path = out / "results.jsonl"
-    header = header_of(session.device, session.goldens, session.plan, f"{which}/{shards}", _digest(every))
-    with Recording(path, header) as recording, progress(len(cases)) as underway:
+    header = header_of(session.device, session.goldens, session.plan, f"{which}/{shards}", _digest(work.cases))
+    with Recording(path, header) as recording, progress(len(cases)) as underway, Elsewhere(partial(Work.of, prepare)) as elsewhere:
+        lost = False
         for case in cases:
             with underway.case(case):
-                result = _result(session, case, published.get(case.golden), len(every))
-                result = in_the_light_of_what_is_known(result, case.implementation, failures.get(case, ()))
+                result = (elsewhere if lost else work).result(case)
+                lost = lost or is_lost(session.device)
                 recording.add(result, session.goldens[case.golden], session.require)
             underway.came_of_it(result.outcome)
     results = recording.results
@@ -100,14 +134,6 @@ def _checks(patterns: Sequence[str]) -> list[Check]:
     if idle:
         raise UnknownNameError(f"no check {idle[0]!r}; there are {', '.join(CHECKS)}")
     return [c for name, c in CHECKS.items() if any(fnmatchcase(name, p) for p in patterns or ("values",))]
-
-
-def _result(session: Session, case: Case, published: Published | None, runs: int) -> Result:
-    own = session.goldens[case.golden]
-    if case.check == CHECK and own and published:
-        return check_published(case.implementation, own, published, case.device, case.dtype)
-    check, subject = CHECKS[case.check], own or case.golden
-    return run(check, case.implementation, subject, case.device, case.dtype, runs, session.plan, require=session.require)
 
 
 def _has_an_unobserved_self(implementation: str) -> bool:

@@ -103,7 +103,8 @@ class Weighted(Step):
         if (self._weights.astype(bool).sum(1) <= 1).all():
             return elementwise(np.zeros_like(self.value))
         partial = np.cumsum(self._weights[:, :, None] * self.parents[0], 1)
-        return elementwise(accumulation_variance((partial**2).sum(1) + self.value**2, self.value, arithmetic))
+        squares = (partial**2).sum(1) + self.value**2
+        return elementwise(accumulation_variance(squares, self.value, self.parents[0].shape[1], arithmetic))
 
 
 class Maximum(Step):

@@ -80,7 +80,7 @@ def _poolings(checkpoint: Checkpoint, batch: Batch, asked: str | None) -> tuple[
 
 def _diagnosis(case: Case) -> Diagnosis:
     """The right network, and where it does not do, what does."""
-    for base in [*case.arithmetics, case.arithmetics[0]]:  # it must fit one of them; where it fits none, the likeliest is told
+    for base in case.ways():  # it must fit one of them; where it fits none, the last is told
         case.use(base)
         agreements = [base.agreement(lane, base.independent) for lane in case.lanes]
         best = min(agreements, key=lambda a: a.surprise)
@@ -102,7 +102,7 @@ def _diagnosis(case: Case) -> Diagnosis:
         len(reading.made),
         -math.log10(float(np.median(printed))) if len(printed) else None,
         case.dtype,
-        case.base.hypothesis.arithmetic.rounding if case.base.hypothesis.arithmetic.is_mixed else case.dtype,
+        case.base.hypothesis.arithmetic.name,
         tuple(case.pooling(lane) for lane in good if case.network.poolings),
         case.pooling(best.lane),
         float(np.median(case.base.sigma[best.lane])),

@@ -19,7 +19,7 @@ from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.selection import judged_elements
 from conformance.judge.statistics import SEPARABLE_Z, max_threshold, share
-from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.arithmetic import modular
 from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network
 
@@ -52,7 +52,7 @@ def power(golden: Golden, dtype: str) -> list[Power]:
 
 def _expected(network: Network, dtype: str) -> Iterator[tuple[str, str, float]]:
     """(fault, place, expected z) over one batch."""
-    hypothesis = next(h for h in hypotheses(dtype) if h.arithmetic.rounding == "modular")
+    hypothesis = modular(dtype)
     values: dict[str, Array] = {}
     for name, row in network.table.items():
         segment = Segment(network, name, values)

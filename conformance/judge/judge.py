@@ -21,7 +21,7 @@ from conformance.judge.reference import reference
 from conformance.judge.segment import Segment
 from conformance.judge.selection import Mask, independent_rows, judged_elements
 from conformance.judge.statistics import rms_threshold, share
-from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network
 
@@ -35,19 +35,26 @@ class Judge:
     Args:
         network: the oracle's, with weights rounded to what the candidate holds.
         dtype, device: what the candidate was asked for.
+        recorded: whether the stream was computed there and brought here since, as a trace is.
         runs: how many such judgements the run makes; its false-alarm probability is shared among them.
         stored: true activations to use for the global error instead of computing them.
     """
 
     def __init__(
-        self, network: Network, dtype: str, device: str = "cpu", runs: int = 1, stored: Mapping[str, Array] | None = None
+        self,
+        network: Network,
+        dtype: str,
+        device: str = "cpu",
+        runs: int = 1,
+        stored: Mapping[str, Array] | None = None,
+        *,
+        recorded: bool = False,
     ) -> None:
         """Share the run's false-alarm probability among all activations, and start the reference."""
-        self._network, self._dtype, self._device = network, dtype, device
-        self._hypotheses = hypotheses(dtype)
+        self._network, self._dtype, self._device = network, dtype, "cpu" if recorded else device
+        self._hypotheses = hypotheses(dtype, device)
         self._alpha = share(len(network.table) * runs)
-        sampled = next(h.arithmetic for h in self._hypotheses if h.arithmetic.rounding == "modular")
-        self._reference = reference(network, sampled, stored)
+        self._reference = reference(network, modular(dtype, device).arithmetic, stored)
         self.order: Mapping[str, int] = {name: i for i, name in enumerate(network.table)}
         self._values: dict[str, Array] = {}
         self._global_errors: dict[str, Array] = {}

@@ -35,7 +35,7 @@ def locally(
     found: list[tuple[Local, Question]] = []
     passed: set[str] = set()
     for hypothesis in hypotheses:
-        if hypothesis.arithmetic.rounding in passed:
+        if hypothesis.arithmetic.name in passed:
             continue
         local, question = _under(hypothesis, network, segment, made, judged, near, share(2 + len(near), alpha))
         if local.passes:
@@ -80,7 +80,7 @@ def _under(
     row, heads = network.table[segment.name], network.architecture.num_attention_heads
     local = Local(
         str(hypothesis),
-        hypothesis.arithmetic.rounding,
+        hypothesis.arithmetic.name,
         error,
         _surprise(residual, noise) * rows,
         limits.rms,

@@ -29,10 +29,10 @@ class Screened:
     expected: float
 
 
-def screened(network: Network, values: Mapping[str, Array], dtype: str, tests: int = 1) -> list[Screened]:
+def screened(network: Network, values: Mapping[str, Array], dtype: str, device: str = "cpu", tests: int = 1) -> list[Screened]:
     """Every activation that is exposed, in the order of computation; `tests` such calls share the false-alarm probability."""
     alpha = share(2 * tests * max(len(values), 1))
-    legal = hypotheses(dtype)
+    legal = hypotheses(dtype, device)
     order = {name: i for i, name in enumerate(network.table)}
     seen: dict[str, Array] = {}
     found = []

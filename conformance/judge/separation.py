@@ -18,7 +18,7 @@ from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.selection import explained_elements
 from conformance.judge.statistics import SEPARABLE_Z
-from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 
@@ -71,6 +71,5 @@ def _expected(a: Segment, b: Segment, network: Network, right: Segment, dtype: s
     judged = explained_elements(network.table[right.name], network.batch, apart.shape)
     if network.table[right.name].exact:
         return math.inf if np.where(judged, apart, 0.0).any() else 0.0
-    hypothesis = next(h for h in hypotheses(dtype) if h.arithmetic.rounding == "modular")
-    found = project(apart, apart, of_segment(right, hypothesis, judged))
+    found = project(apart, apart, of_segment(right, modular(dtype), judged))
     return found.expected_z if found else 0.0

@@ -9,6 +9,17 @@ storage. Three ways of computing one step are legal and common:
 
 Where storage and accumulation format are one (float32, float64) the three coincide.
 
+Products of matrices are summed in one of two ways:
+
+`rounded`    every addition rounds to nearest, as in IEEE 754;
+`truncated`  a matrix unit adds a few products at once to its accumulator, aligned to the largest, and cuts off what is left over:
+             tensor cores of every generation (Fasi, Higham, Mikaitis and Pranesh 2021, *Numerical behavior of NVIDIA tensor
+             cores*; Khattak and Mikaitis 2025, *Accurate models of NVIDIA tensor cores*, for later ones).
+
+The second is what half formats are multiplied in on an accelerator; and float32 too where a kernel splits each operand in two TF32
+numbers, as PyTorch's memory-efficient attention does from compute capability 8.0 on (CUTLASS, example 27, `OpMultiplyAddFastF32`).
+Products of float64 are rounded there as well.
+
 The second half of a hypothesis is what a step consumed: its parents `as captured`, or `unrounded`, the values before they were
 rounded for storage, at most half an ulp from the captured ones (a fused kernel hands its register on).
 """
@@ -19,6 +30,7 @@ from typing import Literal
 from conformance.numerics.formats import FORMATS, Array, Format, format_named
 
 Rounding = Literal["native", "modular", "fused"]
+Summation = Literal["rounded", "truncated"]
 
 # Largest error, in ulp of the result, of a correctly working library function, evaluated in the accumulation format: half-precision
 # libraries compute in float32 and round. The largest of SLEEF's u10 functions (1.0 ULP;
@@ -46,6 +58,14 @@ class Arithmetic:
     storage: Format
     accumulate: Format
     rounding: Rounding
+    summation: Summation = "rounded"
+
+    @property
+    def name(self) -> str:
+        """`modular`, or `float32`, or `float32 in matrix units`: arithmetics of one dtype and device have different names."""
+        if self.is_mixed:
+            return self.rounding
+        return self.storage.name if self.summation == "rounded" else f"{self.storage.name} in matrix units"
 
     @property
     def elementwise(self) -> Format:
@@ -60,7 +80,7 @@ class Arithmetic:
     def intermediate(self) -> "Arithmetic":
         """The model of a step whose result never leaves its kernel: fused results stay in the accumulation format."""
         if self.rounding == "fused":
-            return Arithmetic(self.accumulate, self.accumulate, "fused")
+            return Arithmetic(self.accumulate, self.accumulate, "fused", self.summation)
         return self
 
     def function_variance(self, y: Array) -> Array | float:
@@ -85,16 +105,24 @@ class Hypothesis:
 
     def __str__(self) -> str:
         """Told as `modular` or `modular, parents unrounded`."""
-        rounding = self.arithmetic.rounding if self.arithmetic.is_mixed else self.arithmetic.storage.name
-        return rounding if self.parents == "as captured" else f"{rounding}, parents unrounded"
+        name = self.arithmetic.name
+        return name if self.parents == "as captured" else f"{name}, parents unrounded"
 
 
-def hypotheses(dtype: str) -> tuple[Hypothesis, ...]:
-    """The declared hypotheses for a dtype, tightest first."""
-    storage = format_named(dtype)
-    if storage.precision >= FORMATS["float32"].precision:
+def hypotheses(dtype: str, device: str = "cpu") -> tuple[Hypothesis, ...]:
+    """The declared hypotheses for a dtype on a torch device, tightest first; every device but the CPU may have matrix units."""
+    storage, single = format_named(dtype), FORMATS["float32"]
+    accelerated = device.partition(":")[0] != "cpu"
+    if storage.precision > single.precision or (storage == single and not accelerated):
         arithmetics = [Arithmetic(storage, storage, "modular")]
+    elif storage == single:
+        arithmetics = [Arithmetic(storage, storage, "modular", s) for s in ("rounded", "truncated")]
     else:
         roundings: tuple[Rounding, ...] = ("fused", "modular", "native")
-        arithmetics = [Arithmetic(storage, FORMATS["float32"], r) for r in roundings]
+        arithmetics = [Arithmetic(storage, single, r, "truncated" if accelerated else "rounded") for r in roundings]
     return tuple([Hypothesis(a, "as captured") for a in arithmetics] + [Hypothesis(a, "unrounded") for a in arithmetics])
+
+
+def modular(dtype: str, device: str = "cpu") -> Hypothesis:
+    """Where one hypothesis has to stand for all: every library call rounds once, from parents as captured; the widest of these."""
+    return [h for h in hypotheses(dtype, device) if h.arithmetic.rounding == "modular" and h.parents == "as captured"][-1]

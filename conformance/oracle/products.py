@@ -14,8 +14,21 @@ the first, with y − s_k: Σ s_k² is the largest of the four.
 Brownian bridge: over m terms Σ s² = m · (s_{i-1}² + s_{i-1} s_i + s_i²)/3 + m · t/6 (Revuz and Yor 1999, chapter I, exercise
 3.10). Σ t over the blocks is the larger of the squared increments' and the squared terms' sum: the first sees a drift, the second
 terms that cancel within a block. Blocked and pairwise orders make smaller errors.
+
+A matrix unit adds m products at once to its accumulator and cuts off the last bits, an error of at most 2u |s_k| towards zero each
+time, and always towards zero: n such errors add up to at most b = 2u Σ |s_k| over the n partial sums that it keeps, in sign as in
+size. Taken as uniform on ±b, as every error is of which a bound is known, with (Σ |s_k|)² ≤ n Σ s_k² (Cauchy–Schwarz) and the n
+partial sums a sample of the K, Σ s_k² over them n/K times that over all:
+
+    sigma² = (2u)²/3 · n²/K · Σ_k s_k² + u²/3 · y²
+
+m is at least 4 (Volta's, and Ampere's for TF32; 8 and 16 elsewhere; Fasi, Higham, Mikaitis and Pranesh 2021), so n = K/4; and three
+times that where each float32 operand is two numbers of TF32, in three passes (the fourth, of their last bits, is left out, no more
+than rounding a product is). Blanchard, Higham, Lopez, Mary and Pranesh 2020, *Mixed precision block fused multiply-add*, have the
+bound. What a kernel keeps unrounded between two products counts as float32, which is wider than half formats need.
 """
 
+import math
 from functools import cached_property
 from itertools import pairwise
 
@@ -27,6 +40,8 @@ from conformance.oracle.maps import LinearMap, Roundings, matrix, rows_times
 from conformance.oracle.step import Step, elementwise
 
 BLOCKS = 8
+UNIT = 4  # products that a matrix unit adds at once, at the least
+PASSES = 3  # of TF32 for a product of float32: big · big, big · small and small · big
 
 
 def partial_squares(left: Array, right: Array, bias: Array | float = 0.0) -> Array:
@@ -49,11 +64,19 @@ def partial_squares(left: Array, right: Array, bias: Array | float = 0.0) -> Arr
     return np.asarray(squares + orders + length / 6.0 / (len(edges) - 1) * spread)
 
 
-def accumulation_variance(squares: Array, y: Array, arithmetic: Arithmetic) -> Array:
-    """u²/3 · (Σ s_k² + y²), and the rounding to storage where that is a narrower format; never zero."""
+def accumulation_variance(squares: Array, y: Array, terms: int, arithmetic: Arithmetic) -> Array:
+    """Of K terms, as the module's docstring derives, and the rounding to storage where that is a narrower format; never zero."""
     u = arithmetic.accumulate.unit_roundoff
-    variance = u**2 / 3.0 * (squares + y**2) + arithmetic.store_variance(y)
+    variance = u**2 / 3.0 * (_inflation(terms, arithmetic) * squares + y**2) + arithmetic.store_variance(y)
     return np.maximum(variance, arithmetic.storage.floor_variance)
+
+
+def _inflation(terms: int, arithmetic: Arithmetic) -> float:
+    """How many times more the partial sums weigh than where every addition rounds: 1, or 4 n²/K in a matrix unit."""
+    if arithmetic.summation == "rounded":
+        return 1.0
+    passes = 1 if arithmetic.is_mixed else PASSES
+    return 4.0 * (passes * math.ceil(terms / UNIT)) ** 2 / terms
 
 
 class Linear(Step):
@@ -76,7 +99,7 @@ class Linear(Step):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """As the module's docstring derives; a native bias is a call of its own and rounds the product to storage first."""
         squares = partial_squares(self.inputs, self.site.parameters["weight"].T, self.site.parameters["bias"])
-        variance = accumulation_variance(squares, self.value, arithmetic)
+        variance = accumulation_variance(squares, self.value, self.inputs.shape[-1], arithmetic)
         if arithmetic.rounding == "native":
             variance = variance + arithmetic.call_variance(self.value - self.site.parameters["bias"])
         return elementwise(variance)
@@ -155,7 +178,7 @@ class Scores(Step):
         q, k = self._heads
         squares = partial_squares(q, k.swapaxes(-1, -2)) * self.scale**2
         u = arithmetic.accumulate.unit_roundoff
-        variance = accumulation_variance(squares, self.value, arithmetic) + u**2 / 3.0 * self.value**2
+        variance = accumulation_variance(squares, self.value, q.shape[-1], arithmetic) + u**2 / 3.0 * self.value**2
         variance = variance + self.scale**2 * arithmetic.call_variance(self.value / self.scale)
         return elementwise(variance, 2.0 * u * np.abs(self.value))
 
@@ -190,4 +213,4 @@ class Context(Step):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """As the module's docstring derives, accumulated over the keys."""
         squares = merge_heads(partial_squares(self.parents[0], self._values))
-        return elementwise(accumulation_variance(squares, self.value, arithmetic))
+        return elementwise(accumulation_variance(squares, self.value, self.parents[0].shape[-1], arithmetic))

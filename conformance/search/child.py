@@ -5,6 +5,7 @@ from typing import Any
 
 from conformance.batch import Batch
 from conformance.candidates.registry import load
+from conformance.devices import is_whole
 from conformance.ending import Unsupported
 from conformance.errors import CandidateError, ConformanceError, FixtureError
 from conformance.search.subject import Subject
@@ -56,17 +57,5 @@ def _ask(sent: bytes) -> Any:
     found, golden, device, dtype, arrays = pickle.loads(sent)
     candidate = load(found) if isinstance(found, str) else found
     subject = Subject.prepared(candidate, open_golden(golden).checkpoint, device, dtype, golden)
-    accepted = subject.answers(Batch.of(arrays)) and _is_whole(device)
+    accepted = subject.answers(Batch.of(arrays)) and is_whole(device)
     os._exit(_ACCEPTED if accepted else _REFUSED)
-
-
-def _is_whole(device: str) -> bool:
-    """Whether the device has finished without an error: what it is asked to do it does later."""
-    import torch
-
-    try:
-        if device.startswith("cuda"):
-            torch.cuda.synchronize()
-    except RuntimeError:
-        return False
-    return True

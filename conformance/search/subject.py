@@ -99,10 +99,14 @@ class Subject:
             CandidateCrash: the candidate raised.
         """
         try:
-            return self._accepted(batch, self._answer(given(batch.on(self.device)), table(self.checkpoint.architecture)))
+            return self._accepted(batch, self._answer(given(self._here(batch)), table(self.checkpoint.architecture)))
         except (CandidateError, CandidateCrash) as failure:
             failure.batch = batch
             raise
+
+    def _here(self, batch: Batch) -> TorchBatch:
+        """On its device, which the candidate may have broken before."""
+        return by_candidate(lambda: batch.on(self.device))
 
     def _accepted(self, batch: Batch, answer: Iterable[tuple[str, Any]]) -> Values:
         """The candidate's pairs, once each is what the contract says."""
@@ -121,7 +125,7 @@ class Subject:
     def answers(self, batch: Batch) -> bool:
         """Whether the candidate runs to its end on that batch, whatever it makes of it."""
         try:
-            for _ in self._answer(batch.on(self.device), ()):
+            for _ in self._answer(self._here(batch), ()):
                 pass
         except (CandidateError, CandidateCrash):
             return False

@@ -13,7 +13,7 @@ from conformance.checkpoint import rounded_weights
 from conformance.errors import DependencyMissingError
 from conformance.judge.segment import Segment
 from conformance.judge.selection import judged_elements
-from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.arithmetic import modular
 from conformance.oracle import Network
 from implementations.hugging_face import HuggingFace, run
 
@@ -40,7 +40,7 @@ def _scaled_residuals(name: str, attention: str, dtype: str, threads: int) -> np
         torch.set_num_threads(before)
     weights = rounded_weights(golden.checkpoint, dtype)
     network = Network(golden.checkpoint.architecture, weights, batch)
-    hypothesis = next(h for h in hypotheses(dtype) if h.arithmetic.rounding == "modular")
+    hypothesis = modular(dtype)
     scaled = []
     for n, row in network.table.items():
         if row.kind != "linear" or n not in values or "position" not in row.axes:

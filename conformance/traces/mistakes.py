@@ -20,7 +20,7 @@ def judged(trace: Trace, checkpoint: Checkpoint) -> list[ActivationRecord]:
     weights, verdicts = rounded_weights(checkpoint, trace.dtype), []
     for batch in trace.batches:
         network = Network(checkpoint.architecture, weights, trace.batches[batch])
-        judge = Judge(network, trace.dtype, runs=len(trace.batches))
+        judge = Judge(network, trace.dtype, trace.device, len(trace.batches), recorded=True)
         verdicts += settle(judge.judge(_as_made(trace, batch)))
     case = Case(trace.name, trace.golden, trace.device, trace.dtype)
     return activation_records(Result(case, "pass", "", 0, True, True, 0.0, tuple(verdicts)))

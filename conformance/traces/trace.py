@@ -17,6 +17,7 @@ from conformance.batch import Batch
 from conformance.candidates.registry import Runner, as_implementation, load, name_of
 from conformance.candidates.shelter import restored
 from conformance.candidates.stream import pairs
+from conformance.devices import require_device
 from conformance.ending import by_candidate
 from conformance.errors import CandidateError, UsageError
 from conformance.goldens.golden import Golden, nested, stored_arrays
@@ -25,7 +26,7 @@ from conformance.judge.precheck import accepted_array, known
 from conformance.notebook import shown_by
 from conformance.numerics.formats import Array, format_named
 from conformance.oracle import Network
-from conformance.run import require_device, require_support
+from conformance.run import require_support
 
 Activations = Mapping[str, Mapping[str, Array]]  # by batch, then by name
 TRUTH = "golden:"  # before a golden's name: the oracle's own values

@@ -14,7 +14,7 @@ from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.selection import explained_elements
 from conformance.judge.statistics import FALSE_ALARM, SEPARABLE_Z, projection_threshold
-from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.numerics.formats import Format
 from conformance.oracle import Network
 from conformance.records import ActivationRecord, FaultRecord
@@ -149,7 +149,7 @@ def expected_z(place: Place, trial: Trial) -> float:
     made = Candidate(plants).prepare(checkpoint, "cpu", "float64")(batch.on("cpu"))
     values = {name: np.asarray(value.numpy(), np.float64) for name, value in made.items()}
     net = Network(checkpoint.architecture, checkpoint.weights, batch)
-    hypothesis = next(h for h in hypotheses(trial.dtype) if h.arithmetic.rounding == "modular")
+    hypothesis = modular(trial.dtype)
     best = 0.0
     for origin in _origins(place, trial):
         if origin not in values or origin not in net.table:

@@ -20,7 +20,7 @@ from conformance.judge.reference import reference
 from conformance.judge.segment import Segment
 from conformance.judge.selection import Mask, judged_elements
 from conformance.judge.statistics import max_threshold, rms_threshold, share
-from conformance.numerics.arithmetic import Hypothesis, hypotheses
+from conformance.numerics.arithmetic import Hypothesis, modular
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.traces.trace import Trace, require_same_inputs
@@ -75,7 +75,7 @@ def compare(a: Trace, b: Trace, checkpoint: Checkpoint) -> Iterator[Difference]:
 
 def _batch(name: str, networks: tuple[Network, ...], traces: tuple[Trace, Trace]) -> Iterator[Difference]:
     ours, theirs = (t.activations[name] for t in traces)
-    models = tuple(next(h for h in hypotheses(t.dtype) if h.arithmetic.rounding == "modular") for t in traces)
+    models = tuple(modular(t.dtype, t.device) for t in traces)
     sigmas = zip(*(reference(n, h.arithmetic) for n, h in zip(networks, models, strict=True)), strict=True)
     alpha = share(2 * len(networks[0].table) * len(traces[0].batches))
     for (activation, _, sigma_a), (_, _, sigma_b) in sigmas:
