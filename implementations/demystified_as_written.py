@@ -105,7 +105,9 @@ def call(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
 
 
 def supported(a: Architecture, device: str, dtype: str) -> str | None:
-    """As the network made right, with the sizes that the tutorial fixes."""
+    """As the network made right, with the sizes that the tutorial fixes, and where its table of positions happens to lie."""
+    if torch.device(device).type != "cpu":
+        return "the tutorial's table of positions is no buffer: it stays on the CPU when the module moves"
     if a.type_vocab_size != 3 or a.intermediate_size != 4 * a.hidden_size:
         return "the tutorial's network has three segment ids, and an intermediate size of four times the hidden size"
     return right.supported(a, device, dtype)

@@ -17,10 +17,10 @@ from torch.utils.backend_registration import _DummyBackendModule, _setup_private
 from conformance.tests import matrix_unit
 
 NAME = "pretend"
-_LIBRARY = torch.library.Library("_", "IMPL")
 _LOOK_UPS = (torch.ops.aten.embedding.default, torch.ops.aten.index_select.default)
 _MOVES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
 _broken = False
+_library: torch.library.Library
 
 
 class Away(torch.Tensor):
@@ -56,7 +56,9 @@ class _Maker(_DummyBackendModule):
 def load() -> None:
     """Make torch know the device: called by torch itself when it is imported."""
     _setup_privateuseone_for_python_backend(NAME, backend_module=_Maker())
-    _LIBRARY.fallback(_on_the_device, "PrivateUse1")
+    global _library
+    _library = torch.library.Library("_", "IMPL")  # what is registered lasts as long as it does
+    _library.fallback(_on_the_device, "PrivateUse1")
 
 
 def installed(folder: Path) -> None:

@@ -1,0 +1,161 @@
+"""Accelerators: what they compute otherwise is legal, what breaks there is told, and the run goes on. CUDA where there is one."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+
+from conformance import Checkpoint, load_golden
+from conformance.benchmarks.detection.bert import Bert
+from conformance.benchmarks.detection.rewritten import places
+from conformance.benchmarks.detection.variants import Variant
+from conformance.checkpoint import rounded_weights
+from conformance.devices import require_device
+from conformance.ending import Unavailable
+from conformance.errors import DeviceLostError
+from conformance.judge.evidence import Verdict
+from conformance.judge.judge import Judge
+from conformance.judge.settle import settle
+from conformance.numerics.arithmetic import hypotheses
+from conformance.oracle import Network
+from conformance.records import CheckRecord, Results
+from conformance.results_file import read_results
+from conformance.run import check
+from conformance.tests import matrix_unit, pretend
+from implementations.demystified_as_written import demystified_as_written
+
+MISPLACED = "conformance.tests.misplaced"
+LAYERS = 3
+AT_ODDS = ("elsewhere", "mixed", "beyond", "beyond_as_well", "ending")
+RIGHT = ("making-bert", "hf-sdpa", "inner-workings")
+
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+
+
+@pytest.fixture(scope="module", params=["pretend", pytest.param("cuda", marks=cuda)])
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """One run of candidates at odds with their device, with right ones before, between and after."""
+    folder = tmp_path_factory.mktemp(request.param)
+    pretend.installed(folder)
+    names = [RIGHT[0], *(f"{MISPLACED}:{n}" for n in AT_ODDS[:3]), RIGHT[1], *(f"{MISPLACED}:{n}" for n in AT_ODDS[3:]), RIGHT[2]]
+    command = ["run", "--golden", "tiny", "--device", request.param, "--out", str(folder / "out")]
+    done = subprocess.run(
+        [sys.executable, "-m", "conformance", *command, *(x for n in names for x in ("-i", n))],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    return read_results(folder / "out" / "results.jsonl")
+
+
+def _checks(results: Results) -> Mapping[str, CheckRecord]:
+    return {c.implementation.removeprefix(f"{MISPLACED}:"): c for c in results.checks}
+
+
+def test_right_candidates_conform_on_an_accelerator_before_and_after_it_was_broken(results: Results) -> None:
+    told = _checks(results)
+    assert {name: told[name].outcome for name in RIGHT} == dict.fromkeys(RIGHT, "pass")
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "reason"),
+    [
+        ("elsewhere", "fail", "judged activations fail"),
+        ("mixed", "crash", "same device"),
+        ("beyond", "crash", "device-side assert triggered"),
+        ("beyond_as_well", "crash", "device-side assert triggered"),
+        ("ending", "crash", "it ended the process that it ran in"),
+    ],
+)
+def test_what_is_at_odds_with_its_device_is_told_and_the_run_goes_on(
+    results: Results, name: str, outcome: str, reason: str
+) -> None:
+    assert (_checks(results)[name].outcome, reason in _checks(results)[name].reason) == (outcome, True)
+
+
+def test_a_device_that_breaks_is_lost_and_no_candidate_is_blamed_or_skipped_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_device("cpu")
+    with pytest.raises(Unavailable, match="not to be had here"):
+        require_device("cuda:99")
+
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("device-side assert triggered")
+
+    monkeypatch.setattr(torch, "ones", broken)
+    with pytest.raises(DeviceLostError, match="lost to this process.*device-side assert"):
+        require_device("cpu")
+    result = check("making-bert", "tiny")
+    assert (result.outcome, result.exit_code) == ("error", 3)
+
+
+def test_the_tutorials_table_that_stays_behind_is_the_reason_why_it_is_not_run_on_an_accelerator() -> None:
+    architecture = load_golden("sinusoidal").checkpoint.architecture
+    assert demystified_as_written.supports(architecture, "cpu", "float32") is None
+    assert "stays on the CPU" in str(demystified_as_written.supports(architecture, "cuda:0", "float32"))
+
+
+def _on_a_matrix_unit(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    added = torch.zeros_like(keys, dtype=query.dtype).masked_fill(~keys, -torch.inf)
+    return matrix_unit.attention(query, key, value, added)
+
+
+def _off(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """Its temperature is off by one part in ten thousand."""
+    return _on_a_matrix_unit(query * 1.0001, key, value, keys)
+
+
+def _verdicts(attention: Callable[..., torch.Tensor], device: str) -> list[Verdict]:
+    """Of the first layers of all-MiniLM-L6-v2 with that attention, taken as computed on a device."""
+    golden = load_golden("minilm")
+    ((_, batch),) = golden.batches.items()
+    checkpoint = Checkpoint(golden.checkpoint.architecture.with_(num_hidden_layers=LAYERS), golden.checkpoint.weights)
+    changes: list[Callable[[Bert], None]] = [places.attention(attention)]
+    made = Variant(changes).prepare(checkpoint, "cpu", "float32")(batch.on("cpu"))
+    network = Network(checkpoint.architecture, rounded_weights(checkpoint, "float32"), batch)
+    return settle(Judge(network, "float32", device, recorded=True).judge(made.items()))
+
+
+def test_float32_in_matrix_units_is_legal_on_an_accelerator_and_nowhere_else() -> None:
+    failed = [v for v in _verdicts(_on_a_matrix_unit, "cpu") if v.outcome == "fail"]
+    assert failed
+    assert all(v.activation.endswith("self.context") for v in failed)
+    told = {v.activation: v for v in _verdicts(_on_a_matrix_unit, "cuda")}
+    assert all(v.outcome in ("pass", "not_observed") for v in told.values())
+    kinds = {v.local.arithmetic for v in told.values() if v.local and v.activation.endswith("self.context")}
+    assert kinds == {"float32 in matrix units"}
+    # A part that rounds as IEEE has it is judged by that, as on the CPU.
+    assert {v.local.arithmetic for v in told.values() if v.local and v.kind == "linear"} == {"float32"}
+
+
+def test_a_mistake_shows_through_a_matrix_unit() -> None:
+    failed = [v for v in _verdicts(_off, "cuda") if v.outcome == "fail"]
+    assert {v.activation for v in failed} == {f"encoder.layer.{i}.attention.self.context" for i in range(LAYERS)}
+    named = {v.local.named[0].name for v in failed if v.local and v.local.named}
+    assert named <= {"scale-missing", "softmax-temperature"}  # without the scores they are one and the same
+    assert named
+
+
+@pytest.mark.parametrize(("dtype", "arithmetics"), [("float64", 1), ("float32", 2), ("bfloat16", 3), ("float16", 3)])
+def test_every_format_has_its_arithmetics_on_an_accelerator(dtype: str, arithmetics: int) -> None:
+    assert len({h.arithmetic.name for h in hypotheses(dtype, "cuda:1")}) == arithmetics
+    assert hypotheses(dtype, "cpu") == hypotheses(dtype)
+
+
+@cuda
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("name", ["hf-eager", "hf-sdpa", "torch-encoder-fast"])
+def test_correct_candidates_conform_on_cuda(name: str, dtype: str) -> None:
+    results = {golden: check(name, golden, "cuda", dtype) for golden in ("tiny", "wide", "minilm")}
+    assert {golden: (r.outcome, r.reason) for golden, r in results.items()} == dict.fromkeys(results, ("pass", ""))
+
+
+@cuda
+def test_tf32_where_float32_was_promised_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    result = check("hf-eager", "minilm", "cuda")
+    assert {v.local.named[0].name for v in result.origins if v.local and v.local.named} == {"precision-tf32"}
