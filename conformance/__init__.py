@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from conformance.checkpoint import Checkpoint, load_directory
     from conformance.checks.examples import example
     from conformance.checks.parametrize import parametrize_with_checks
-    from conformance.errors import CandidateError, ConformanceError, DependencyMissingError
+    from conformance.errors import (
+        CandidateCrash,
+        CandidateError,
+        ConformanceError,
+        DependencyMissingError,
+        Unavailable,
+        Unsupported,
+        UsageError,
+    )
     from conformance.goldens.golden import Golden, load_golden
     from conformance.goldens.own import golden_of
     from conformance.result import Result
@@ -31,7 +39,15 @@ _PUBLIC = {
     "batch": ("Batch", "TorchBatch"),
     "candidates.capture": ("Showing", "Tap", "captured"),
     "checkpoint": ("Checkpoint", "load_directory"),
-    "errors": ("CandidateError", "ConformanceError", "DependencyMissingError"),
+    "errors": (
+        "CandidateCrash",
+        "CandidateError",
+        "ConformanceError",
+        "DependencyMissingError",
+        "Unavailable",
+        "Unsupported",
+        "UsageError",
+    ),
     "goldens.golden": ("Golden", "load_golden"),
     "goldens.own": ("golden_of",),
     "candidates.layouts": ("Layout", "fused", "interleaved", "per_head", "stacked", "tied", "transposed"),
@@ -50,6 +66,7 @@ __all__ = [
     "Architecture",
     "Archive",
     "Batch",
+    "CandidateCrash",
     "CandidateError",
     "Checkpoint",
     "ConformanceError",
@@ -64,6 +81,9 @@ __all__ = [
     "TorchBatch",
     "TorchImplementation",
     "Trace",
+    "Unavailable",
+    "Unsupported",
+    "UsageError",
     "captured",
     "check",
     "example",

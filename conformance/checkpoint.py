@@ -117,7 +117,7 @@ _HEAD_MARKS = {
 }
 
 
-def load_directory(folder: Path) -> Checkpoint:
+def load_directory(folder: Path | str) -> Checkpoint:
     """A local Hugging Face BERT directory: `config.json` and `model.safetensors`, with or without prefix, heads, old norm names.
 
     Raises:
@@ -125,6 +125,7 @@ def load_directory(folder: Path) -> Checkpoint:
             twice, or copies that differ; all are listed.
         UnsupportedArchitectureError: there are no equations for it.
     """
+    folder = Path(folder)
     config, reader = _config(folder / "config.json"), _reader(folder / "model.safetensors")
     stored = _canonical(reader.keys())
     heads = tuple(head for head, mark in _HEAD_MARKS.items() if mark in stored)

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from conformance.case import Case
-from conformance.errors import CandidateCrash, CandidateError, ConformanceError, DependencyMissingError
+from conformance.errors import (
+    CandidateCrash,
+    CandidateError,
+    ConformanceError,
+    DependencyMissingError,
+    Unavailable,
+    Unsupported,
+)
 from conformance.result import Outcome, Result
 
 T = TypeVar("T")
@@ -30,14 +37,6 @@ class Ending:
     def rank(self) -> int:
         """How grave."""
         return ("pass", "skip", "fail", "crash", "error").index(self.outcome)
-
-
-class Unsupported(Exception):
-    """The candidate does not support the case; not counted as declared."""
-
-
-class Unavailable(Exception):
-    """The machine lacks something; declared, and a counted skip."""
 
 
 def attempt(work: Callable[[], Ending]) -> Ending:

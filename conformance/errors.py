@@ -1,7 +1,7 @@
 """What can go wrong, and who is to blame.
 
-Every error carries the exit code of its kind (2: how the tool was called, 3: the harness or a fixture), except
-`CandidateError` and `CandidateCrash`, which are verdicts on a candidate: they become outcomes in the results and the run goes on.
+Every error carries the exit code of its kind: 1 where it is a verdict on a candidate, 2 how the tool was called, 3 the harness or a
+fixture. In a run all of them become outcomes, and it goes on.
 """
 
 from typing import TYPE_CHECKING
@@ -46,15 +46,28 @@ class DependencyMissingError(ConformanceError):
     """An optional dependency is not installed: a counted skip, whose text is the way to install it."""
 
 
-class _CandidateFailure(Exception):
+class Unsupported(ConformanceError):
+    """The candidate does not support the case: a skip, and not counted as declared."""
+
+    exit_code = 1
+
+
+class Unavailable(ConformanceError):
+    """The machine lacks something: declared, and a counted skip."""
+
+    exit_code = 1
+
+
+class CandidateFailure(ConformanceError):
     """The candidate's doing; `batch` is the one that it was run on, where that is known."""
 
+    exit_code = 1
     batch: "Batch | None" = None
 
 
-class CandidateError(_CandidateFailure):
+class CandidateError(CandidateFailure):
     """The candidate broke the contract: a wrong shape, dtype, name or a value that is not finite."""
 
 
-class CandidateCrash(_CandidateFailure):
+class CandidateCrash(CandidateFailure):
     """The candidate's own code raised; the text has its traceback."""

@@ -8,14 +8,15 @@ from functools import partial
 from typing import Any
 
 from conformance.batch import Batch
-from conformance.candidates.registry import Implementation, Runner, as_implementation, load, name_of
+from conformance.candidates.registry import Runner, as_implementation, load, name_of
 from conformance.candidates.shelter import restored
 from conformance.candidates.stream import pairs
 from conformance.case import Case
-from conformance.checkpoint import Checkpoint, rounded_weights
+from conformance.checkpoint import rounded_weights
 from conformance.devices import require_device
-from conformance.ending import Ending, Unsupported, attempt, by_candidate
+from conformance.ending import Ending, attempt, by_candidate
 from conformance.errors import CandidateError, UsageError
+from conformance.execution import prepared, require_support
 from conformance.goldens.golden import Golden
 from conformance.goldens.own import open_golden
 from conformance.judge.evidence import Local, Verdict
@@ -50,7 +51,7 @@ def check(
         require: patterns of activations (as in a shell) that must be observed.
         runs: among how many such calls the false-alarm probability of 1e-6 is shared.
     """
-    case = Case(name_of(implementation), golden if isinstance(golden, str) else golden.name, str(device), dtype)
+    case = Case(name_of(implementation), getattr(golden, "name", str(golden)), str(device), str(dtype))
     start = time.perf_counter()
     verdicts: list[Verdict] = []
     with restored():
@@ -66,12 +67,16 @@ def _run(
     implementation: str | Any, golden: str | Golden, case: Case, require: Sequence[str], runs: int, verdicts: list[Verdict]
 ) -> Ending:
     format_named(case.dtype)
+    if isinstance(require, str):
+        raise UsageError(f"require is a list of patterns: [{require!r}]")
     golden = open_golden(golden) if isinstance(golden, str) else golden
+    if not isinstance(golden, Golden):
+        raise UsageError(f"a golden is a name or what golden_of() makes, not {golden!r}")
     candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
     checkpoint = golden.checkpoint
     require_device(case.device)
     require_support(candidate, checkpoint, case.device, case.dtype)
-    runner = by_candidate(lambda: candidate.prepare(checkpoint, case.device, case.dtype))
+    runner = prepared(candidate, checkpoint, case.device, case.dtype)
     weights = rounded_weights(checkpoint, case.dtype)
     judged: Judged = []
     endings = {}
@@ -160,16 +165,3 @@ def _stream(output: Any, order: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
     stream, end = pairs(output, order), object()
     while (item := by_candidate(lambda: next(stream, end))) is not end:
         yield item  # type: ignore[misc]  # not the end, so a pair
-
-
-def require_support(candidate: Implementation, checkpoint: Checkpoint, device: str, dtype: str) -> None:
-    """Raise `Unsupported` with the candidate's reason."""
-    supports = getattr(candidate, "supports", None)
-    if supports is None:
-        return
-    reason = by_candidate(lambda: supports(checkpoint.architecture, device, dtype))
-    if reason is None:
-        return
-    if not isinstance(reason, str) or not reason:
-        raise CandidateError(f"supports() returns None or a reason, not {reason!r}")
-    raise Unsupported(reason)

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from conformance.batch import TorchBatch
-from conformance.errors import CandidateError
+from conformance.errors import CandidateError, UsageError
 
 DEPTH = 2  # activations in flight: one being judged, one waiting.
 
@@ -39,6 +39,10 @@ class Tap:
     what: Literal["output", "input"] = "output"
     element: int | str = 0
     call: int = 0
+
+    def __post_init__(self) -> None:
+        if self.what not in ("output", "input"):
+            raise UsageError(f"a tap takes a module's output or its input, not its {self.what!r}")
 
 
 class _Abandoned(BaseException):

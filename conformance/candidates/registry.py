@@ -50,9 +50,13 @@ class _Prepare:
 
 
 def as_implementation(found: Any) -> Implementation:
-    """`found` itself where it has `prepare`; a function serves as `prepare`. `UsageError` for anything else."""
+    """`found` itself where it has `prepare`; a function serves as `prepare`. `UsageError` for anything else, a bare module too."""
     if isinstance(found, type):
         raise UsageError(f"{found.__name__} is a class; give an object of it: {found.__name__}()")
+    if hasattr(found, "named_modules") and not hasattr(found, "prepare"):
+        raise UsageError(
+            "a module is made a candidate by conformance.TorchImplementation(build=…, parameters={…}, activations={…})"
+        )
     if hasattr(found, "prepare"):
         return found  # type: ignore[no-any-return]  # anything with prepare() is one
     if callable(found):
@@ -105,7 +109,8 @@ def require_known(name: str) -> None:
     entries = _entry_points()
     if name not in entries and ":" not in name and not _is_file(name):
         near = get_close_matches(name, entries, 3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else f"; registered are {', '.join(entries) or 'none'}"
+        known = ", ".join(entries) or (f"none, since {SWITCH}=1 is set" if os.environ.get(SWITCH) == "1" else "none")
+        hint = f"; did you mean {' or '.join(near)}?" if near else f"; registered are {known}"
         raise UnknownNameError(f"no implementation {name!r}{hint}")
 
 
@@ -142,11 +147,12 @@ def _resolve(name: str) -> Any:
 def _imported(importer: Callable[[], Any], label: str) -> Implementation:
     try:
         found = importer()
-    except UsageError:
+    except (UsageError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        raise PluginError(f"{label} could not be imported: {error}\n{traceback.format_exc()}") from error
+    except BaseException as error:  # it may not end the process, either
+        what = f"{type(error).__name__}: {error}"
+        raise PluginError(f"{label} could not be imported: {what}\n{traceback.format_exc()}") from error
     try:
         return as_implementation(found)
     except UsageError as error:
-        raise PluginError(f"{label}: {error}") from error
+        raise UsageError(f"{label}: {error}") from error

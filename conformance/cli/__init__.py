@@ -1,13 +1,15 @@
 """The command line: what may be typed. What each command does is in `conformance.cli.commands`, imported when it is asked for."""
 
 import argparse
+import math
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from conformance.errors import CandidateCrash, CandidateError, ConformanceError, UsageError
+from conformance.errors import ConformanceError, UsageError
 from conformance.search.plan import EXAMPLES
 
 FORMATS = ("pretty", "json", "markdown")
@@ -23,15 +25,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConformanceError as error:
         print(f"bert-conformance: {error}", file=sys.stderr)
         return error.exit_code
-    except (CandidateError, CandidateCrash) as error:
-        print(f"bert-conformance: {error}", file=sys.stderr)
-        return 1
+    except SystemExit as error:  # argparse has had its say
+        print(f"bert-conformance: what was run tried to end the process ({error.code})", file=sys.stderr)
+        return ConformanceError.exit_code
     except (OSError, UnicodeError) as error:
         if isinstance(error, BrokenPipeError):  # the reader of a pipe has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         print(f"bert-conformance: {error}", file=sys.stderr)
         return UsageError.exit_code
+    except Exception as error:
+        traceback.print_exc()
+        print(f"bert-conformance: the harness itself failed, please report it: {type(error).__name__}: {error}", file=sys.stderr)
+        return ConformanceError.exit_code
 
 
 def _require_our_packages() -> None:
@@ -187,6 +193,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--examples", type=_count, default=EXAMPLES, metavar="N", help=f"of each search (default: {EXAMPLES})")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="from which examples are drawn (default: 0)")
     parser.add_argument("--shard", default="1/1", metavar="K/N", help="the K-th of N shares; `report` puts them together")
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        metavar="SECONDS",
+        help="run every check in a process of its own, and end it after so long; one that ends its process has crashed",
+    )
     _add_own(parser)
     parser.add_argument(
         "--require-activations", action="append", metavar="PATTERN", help="these must be observed (* and ? as in a shell)"
@@ -202,16 +214,40 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0.0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return found
+
+
 def _add_golden(parser: argparse.ArgumentParser) -> None:
     parts = parser.add_subparsers(required=True, metavar="verify|make|power")
     verify = parts.add_parser("verify", help="stored files, weights and batches, activations")
+    verify.add_argument(
+        "golden", nargs="*", metavar="GOLDEN", help="its name, or a folder that `make` wrote (default: all shipped)"
+    )
     verify.set_defaults(command=_command("verify"))
-    make = parts.add_parser("make", help="write all goldens")
-    make.add_argument("folder", type=Path)
+    make = parts.add_parser(
+        "make", help="a golden of a local checkpoint, to run on again: its batches, the true activations, the weights' digest"
+    )
+    make.add_argument("--checkpoint", type=Path, metavar="DIR", required=True, help="a local Hugging Face BERT; it is not copied")
+    make.add_argument("--text", action="append", metavar="TEXT", help="an input; the checkpoint's tokenizer reads it")
+    make.add_argument("--batch", type=Path, metavar="FILE", help="inputs; JSON or safetensors (default: a generated batch)")
+    make.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="a new folder; the golden is called as it is (default: DIR-golden, here)",
+    )
     make.set_defaults(command=_command("make"))
     power = parts.add_parser("power", help="the detection-power matrix")
-    power.add_argument("--golden", action="append", metavar="NAME")
+    power.add_argument("--golden", action="append", metavar="NAME", help="a golden, or a folder that `make` wrote (default: all)")
     power.add_argument("--dtype", action="append")
     power.set_defaults(command=_command("power"))
-    for part in (verify, power):
+    for part in (verify, make, power):
         part.add_argument("--format", choices=FORMATS, default="pretty")

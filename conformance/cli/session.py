@@ -35,6 +35,7 @@ class Session:
         chosen: whether the goldens were asked for by name; else each check has its usual ones.
         checks: patterns of checks' names; none: the values.
         shard: which of how many shares of the cases: `(1, 3)` is the first of three.
+        timeout: seconds after which a case is ended; with one, cases run in a process of their own.
     """
 
     implementations: Sequence[str]
@@ -47,6 +48,7 @@ class Session:
     known: Sequence[KnownFailure] = ()
     plan: Plan = field(default_factory=Plan)
     shard: tuple[int, int] = (1, 1)
+    timeout: float | None = None
 
 
 class Work:
@@ -88,12 +90,13 @@ def run_all(prepare: Callable[[], Session], out: Path, how: str) -> int:
     cases = work.cases[which - 1 :: shards]
     path = out / "results.jsonl"
     header = header_of(session.device, session.goldens, session.plan, f"{which}/{shards}", _digest(work.cases))
-    with Recording(path, header) as recording, progress(len(cases)) as underway, Elsewhere(partial(Work.of, prepare)) as elsewhere:
-        lost = False
+    there = Elsewhere(partial(Work.of, prepare), session.timeout)
+    with Recording(path, header) as recording, progress(len(cases)) as underway, there:
+        apart = session.timeout is not None
         for case in cases:
             with underway.case(case):
-                result = (elsewhere if lost else work).result(case)
-                lost = lost or is_lost(session.device)
+                result = (there if apart else work).result(case)
+                apart = apart or is_lost(session.device)
                 recording.add(result, session.goldens[case.golden], session.require)
             underway.came_of_it(result.outcome)
     results = recording.results

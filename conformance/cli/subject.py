@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from conformance.ending import Unavailable, Unsupported
-from conformance.errors import UsageError
+from conformance.errors import Unavailable, Unsupported, UsageError
 from conformance.goldens.golden import Golden
 from conformance.goldens.minilm import RECIPE
 from conformance.goldens.own import from_directory, golden_of, on_inputs, open_golden

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from conformance.architecture import Architecture
 from conformance.batch import Batch
-from conformance.ending import Unsupported
+from conformance.errors import Unsupported
 from conformance.laws.law import Law, Variation, run_of
 from conformance.search.agreement import Alike, require_agreement, require_identity
 from conformance.search.broken import LawBroken, Run

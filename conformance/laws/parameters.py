@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from conformance.checkpoint import Checkpoint, read_only
-from conformance.ending import Unsupported, by_candidate
+from conformance.ending import by_candidate
+from conformance.errors import Unsupported
 from conformance.laws.law import Law, run_of
 from conformance.laws.surroundings import require_module
 from conformance.search.agreement import Alike, require_identity

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from conformance.architecture import Architecture
 from conformance.batch import Batch
-from conformance.ending import Unsupported
+from conformance.errors import Unsupported
 from conformance.laws.law import Law, Variation
 from conformance.search.broken import LawBroken, Run
 from conformance.search.child import answers_in_a_child

@@ -7,7 +7,7 @@ import numpy as np
 
 from conformance.batch import TorchBatch
 from conformance.candidates.shelter import restored
-from conformance.ending import Unsupported
+from conformance.errors import Unsupported
 from conformance.laws.law import Law
 from conformance.search.broken import LawBroken, Run
 from conformance.search.example import Example

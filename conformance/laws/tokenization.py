@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from conformance.architecture import Architecture
 from conformance.batch import Batch
-from conformance.ending import Unsupported, by_candidate
+from conformance.ending import by_candidate
+from conformance.errors import Unsupported
 from conformance.laws.law import Law
 from conformance.laws.vocabulary import SPECIAL, VOCABULARY
 from conformance.search.broken import LawBroken

@@ -6,8 +6,7 @@ from typing import Any
 from conformance.batch import Batch
 from conformance.candidates.registry import load
 from conformance.devices import is_whole
-from conformance.ending import Unsupported
-from conformance.errors import CandidateError, ConformanceError, FixtureError
+from conformance.errors import CandidateError, ConformanceError, FixtureError, Unsupported
 from conformance.search.subject import Subject
 
 _SECONDS = 300  # a cold start of a device and a compiler's first run among them; then the process is ended

@@ -12,8 +12,7 @@ from hypothesis import seed as seeded
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
-from conformance.ending import Unsupported
-from conformance.errors import CandidateCrash, CandidateError, UsageError
+from conformance.errors import CandidateCrash, CandidateError, Unsupported, UsageError
 from conformance.search.broken import LawBroken
 from conformance.search.database import kept_apart
 from conformance.search.example import Example

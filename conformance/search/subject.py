@@ -14,7 +14,7 @@ from conformance.candidates.stream import pairs
 from conformance.checkpoint import Checkpoint, rounded_weights
 from conformance.ending import by_candidate
 from conformance.errors import CandidateCrash, CandidateError
-from conformance.judge.precheck import accepted_array, known
+from conformance.execution import accepted, prepared
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.search.broken import Values
@@ -69,7 +69,7 @@ class Subject:
         """Prepare the candidate; raises `CandidateError` or `CandidateCrash`."""
         clock = Clock()
         with clock.running():
-            runner = by_candidate(lambda: candidate.prepare(checkpoint, device, dtype))
+            runner = prepared(candidate, checkpoint, device, dtype)
         # All of them at once, since a search reads them again for every batch.
         weights = dict(rounded_weights(checkpoint, dtype))
         return cls(candidate, checkpoint, device, dtype, golden, runner, weights, clock=clock)
@@ -77,7 +77,7 @@ class Subject:
     def afresh(self, checkpoint: Checkpoint | None = None) -> "Subject":
         """The same, prepared anew, of another checkpoint where one is given: it has not been called yet."""
         with self.clock.running():
-            runner = by_candidate(lambda: self.candidate.prepare(checkpoint or self.checkpoint, self.device, self.dtype))
+            runner = prepared(self.candidate, checkpoint or self.checkpoint, self.device, self.dtype)
         return replace(self, runner=runner)
 
     @property
@@ -111,13 +111,7 @@ class Subject:
     def _accepted(self, batch: Batch, answer: Iterable[tuple[str, Any]]) -> Values:
         """The candidate's pairs, once each is what the contract says."""
         network = self.network(batch)
-        values: Values = {}
-        for name, value in answer:
-            row = known(name, network.table)
-            try:
-                values[name] = accepted_array(row, value, network.architecture, batch, self.dtype, self.device)
-            except CandidateError as error:
-                raise CandidateError(f"{name}: {error}") from error
+        values = dict(accepted(answer, network, self.dtype, self.device))
         if not any(name in values for name in outputs(network.architecture)):
             raise CandidateError(f"no output is exposed: at least one of {', '.join(outputs(network.architecture))} is")
         return values

@@ -14,8 +14,7 @@ from conformance.benchmarks.detection.rewritten import places
 from conformance.benchmarks.detection.variants import Variant
 from conformance.checkpoint import rounded_weights
 from conformance.devices import require_device
-from conformance.ending import Unavailable
-from conformance.errors import DeviceLostError
+from conformance.errors import DeviceLostError, Unavailable
 from conformance.judge.evidence import Verdict
 from conformance.judge.judge import Judge
 from conformance.judge.settle import settle

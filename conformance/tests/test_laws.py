@@ -1,6 +1,7 @@
 """The laws: each catches its broken candidate, shrunk to the smallest, and lets a correct, unusual one through."""
 
 import contextvars
+import pickle
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -77,6 +78,7 @@ def test_the_law_catches_its_broken_candidate(name: str) -> None:
     assert batch.size <= 2
     assert batch.length <= 8
     assert WORDS[name] in result.reason
+    assert pickle.loads(pickle.dumps(result)).reason == result.reason  # it may have been run in another process
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -19,14 +19,13 @@ from conformance.candidates.shelter import restored
 from conformance.candidates.stream import pairs
 from conformance.devices import require_device
 from conformance.ending import by_candidate
-from conformance.errors import CandidateError, UsageError
+from conformance.errors import UsageError
+from conformance.execution import accepted, prepared, require_support
 from conformance.goldens.golden import Golden, nested, stored_arrays
 from conformance.goldens.own import on_inputs, open_golden
-from conformance.judge.precheck import accepted_array, known
 from conformance.notebook import shown_by
 from conformance.numerics.formats import Array, format_named
 from conformance.oracle import Network
-from conformance.run import require_support
 
 Activations = Mapping[str, Mapping[str, Array]]  # by batch, then by name
 TRUTH = "golden:"  # before a golden's name: the oracle's own values
@@ -101,7 +100,7 @@ def record(implementation: object, golden: Golden, device: str, dtype: str) -> T
     require_support(candidate, checkpoint, device, dtype)
     found: dict[str, dict[str, Array]] = {}
     with restored():
-        runner = by_candidate(lambda: candidate.prepare(checkpoint, device, dtype))
+        runner = prepared(candidate, checkpoint, device, dtype)
         for batch_name, batch in golden.batches.items():
             network = Network(checkpoint.architecture, checkpoint.weights, batch)
             found[batch_name] = _ordered(by_candidate(partial(_collected, runner, batch, network, dtype, device)), network)
@@ -110,15 +109,8 @@ def record(implementation: object, golden: Golden, device: str, dtype: str) -> T
 
 
 def _collected(runner: Runner, batch: Batch, network: Network, dtype: str, device: str) -> dict[str, Array]:
-    output = runner(batch.on(device))
-    accepted = {}
-    for name, value in pairs(output, {n: i for i, n in enumerate(network.table)}):
-        try:
-            row = known(name, network.table)
-            accepted[name] = accepted_array(row, value, network.architecture, network.batch, dtype, device)
-        except CandidateError as error:
-            raise CandidateError(f"{name}: {error}") from error
-    return accepted
+    order = {name: i for i, name in enumerate(network.table)}
+    return dict(accepted(pairs(runner(batch.on(device)), order), network, dtype, device))
 
 
 def _ordered(found: dict[str, Array], network: Network) -> dict[str, Array]:
