@@ -127,6 +127,7 @@ def _archive(name: str) -> Any:
 
 def _resolve(name: str) -> Any:
     module, _, path = name.partition(":")
+    importlib.import_module("implementations")  # ours, before a folder of that name here can take its place
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does
     try:

@@ -26,6 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"bert-conformance: {error}", file=sys.stderr)
         return error.exit_code
     except SystemExit as error:  # argparse has had its say
+        if isinstance(error.__context__, BrokenPipeError):  # so rich ends where the reader of a pipe has seen enough
+            return 1
         print(f"bert-conformance: what was run tried to end the process ({error.code})", file=sys.stderr)
         return ConformanceError.exit_code
     except (OSError, UnicodeError) as error:
@@ -46,7 +48,10 @@ def _require_our_packages() -> None:
     spec = find_spec("implementations")
     theirs = Path(spec.origin).resolve().parents[1] if spec and spec.origin else None
     if theirs != ours:
-        raise UsageError(f"the package 'implementations' comes from {theirs}, not from {ours}: it shadows bert-conformance's own")
+        raise UsageError(
+            f"the package 'implementations' comes from {theirs}, not from {ours}: it shadows bert-conformance's own; "
+            "run the command bert-conformance, which does not look here first, or start from another folder"
+        )
 
 
 def _command(name: str) -> Callable[[argparse.Namespace], int]:
@@ -161,7 +166,11 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
 
 def _add_subject(parser: argparse.ArgumentParser) -> None:
     """One golden or checkpoint, on its own inputs or on the user's."""
-    parser.add_argument("--golden", metavar="NAME", help="golden to run on (default: tiny, and minilm for texts)")
+    parser.add_argument(
+        "--golden",
+        metavar="NAME",
+        help="golden to run on, or a folder that `golden make` wrote (default: tiny, and minilm for texts)",
+    )
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="a local Hugging Face BERT, instead of a golden")
     parser.add_argument("--text", action="append", metavar="TEXT", help="an input, read by the network's tokenizer")
     parser.add_argument("--batch", type=Path, metavar="FILE", help="inputs; JSON or safetensors")
@@ -185,7 +194,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-i", "--implementation", action="append", metavar="NAME", help="registered name, or package.module:object (default: all)"
     )
-    parser.add_argument("--golden", action="append", metavar="NAME", help="golden to run on (default: all)")
+    parser.add_argument(
+        "--golden", action="append", metavar="NAME", help="golden to run on, or a folder that `golden make` wrote (default: all)"
+    )
     parser.add_argument("--dtype", action="append", help="float64, float32, bfloat16 or float16 (default: float32)")
     parser.add_argument(
         "--check", action="append", metavar="NAME", help="checks to run (* and ? as in a shell; default: values; '*' is all)"

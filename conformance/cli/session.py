@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
-from conformance.candidates.registry import load, registered
+from conformance.candidates.registry import load, registered, require_known
 from conformance.case import Case
 from conformance.checks.catalogue import CHECKS, SMALL_GOLDENS
 from conformance.checks.check import Check, run
@@ -19,6 +19,7 @@ from conformance.cli.progress import progress
 from conformance.devices import is_lost
 from conformance.errors import ConformanceError, UnknownNameError, UsageError
 from conformance.goldens.golden import Golden
+from conformance.numerics.formats import format_named
 from conformance.recording import Recording, header_of
 from conformance.report.views import TEXTS, show
 from conformance.result import Result
@@ -85,6 +86,8 @@ def run_all(prepare: Callable[[], Session], out: Path, how: str) -> int:
     `prepare` makes the session, here, and in another process where the device is lost to this one.
     """
     session = prepare()
+    _require_any(session.implementations, require_known)
+    _require_any(session.dtypes, format_named)
     work = Work(session)
     which, shards = session.shard
     cases = work.cases[which - 1 :: shards]
@@ -107,6 +110,18 @@ def run_all(prepare: Callable[[], Session], out: Path, how: str) -> int:
         print(f"\nresults: {path}\nas a page: {page}")
     assert results.footer
     return results.footer.exit_code
+
+
+def _require_any(names: Sequence[str], require: Callable[[str], object]) -> None:
+    """Raise what is wrong with the first name where no name is right: a slip of the pen must not overwrite earlier results."""
+    errors = []
+    for name in names:
+        try:
+            require(name)
+        except UsageError as error:
+            errors.append(error)
+    if names and len(errors) == len(names):
+        raise errors[0]
 
 
 def _digest(cases: Sequence[Case]) -> str:

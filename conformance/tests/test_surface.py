@@ -5,15 +5,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
+import torch
 
-from conformance import check, load_golden
+from conformance import Checkpoint, check, load_golden, trace
 from conformance.candidates import capture
 from conformance.checkpoint import check_parameters, load_directory
 from conformance.cli import main
-from conformance.errors import CheckpointError, FixtureError
+from conformance.errors import CheckpointError, ConformanceError, FixtureError
 from conformance.goldens import golden as golden_module
 from conformance.goldens.manifest import fixtures_directory
 from conformance.goldens.verify import verify
@@ -46,7 +48,7 @@ def test_a_results_file_that_was_cut_short_is_still_read(tmp_path: Path) -> None
     ("arguments", "code", "words"),
     [
         (["-i", "hf-eagr"], 2, "did you mean hf-eager"),
-        (["-i", "hf-eager", "--golden", "tinny"], 2, "there are tiny, edges"),
+        (["-i", "hf-eager", "--golden", "tinny"], 2, "did you mean tiny"),
         (["-i", "hf-eager", "--dtype", "float31"], 2, "known are float64"),
         (["-i", "conformance.tests.broken_plugin:bert"], 1, "could not be imported"),
         (["-i", "hf-eager", "--device", "cuda:99"], 1, "is not to be had here"),
@@ -58,7 +60,69 @@ def test_broken_input_is_one_clear_error_and_the_rest_goes_on(
     if "--golden" not in arguments:
         arguments = [*arguments, "--golden", "tiny"]
     assert main(["run", *arguments, "--out", str(tmp_path)]) == code
-    assert words in " ".join(capsys.readouterr().out.split())
+    told = capsys.readouterr()
+    assert words in " ".join((told.out + told.err).split())
+
+
+@pytest.mark.parametrize("slip", [["-i", "hf-eagr"], ["-i", "making-bert", "--dtype", "float31"]])
+def test_a_slip_of_the_pen_leaves_earlier_results_alone(slip: list[str], tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").write_text("of yesterday")
+    assert main(["run", *slip, "--golden", "tiny", "--out", str(tmp_path)]) == 2
+    assert (tmp_path / "results.jsonl").read_text() == "of yesterday"
+
+
+def test_a_plug_in_that_ends_the_process_ends_itself_alone(tmp_path: Path) -> None:
+    ends = "conformance.tests.broken_plugin:ends"
+    assert main(["run", "-i", ends, "-i", "making-bert", "--golden", "tiny", "--out", str(tmp_path)]) == 1
+    results = read_results(tmp_path / "results.jsonl")
+    assert [c.outcome for c in results.checks] == ["error", "pass"]
+    assert "could not be imported: SystemExit: 0" in results.checks[0].reason
+
+
+def test_a_harness_that_fails_says_so_and_does_not_blame_the_candidate(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("conformance.cli.commands.listing", lambda arguments: {}["no such"])
+    assert main(["list"]) == 3
+    assert "the harness itself failed, please report it: KeyError: 'no such'" in capsys.readouterr().err
+    monkeypatch.setattr("conformance.cli.commands.listing", lambda arguments: sys.exit(0))
+    assert main(["list"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "outcome", "words"),
+    [
+        ((lambda checkpoint, device, dtype: None, "tiny"), "fail", "returned None; it returns a runner, a function of a batch"),
+        ((torch.nn.Linear(2, 2), "tiny"), "error", "conformance.TorchImplementation"),
+        ((HuggingFace, "tiny"), "error", "give an object of it"),
+        (("making-bert", None), "error", "a golden is a name or what golden_of() makes, not None"),
+    ],
+)
+def test_what_is_no_candidate_or_no_golden_is_told_and_nothing_is_raised(
+    arguments: tuple[Any, Any], outcome: str, words: str
+) -> None:
+    result = check(*arguments)
+    assert (result.outcome, words in result.reason) == (outcome, True)
+
+
+def test_patterns_are_a_list() -> None:
+    assert "require is a list of patterns: ['encoder.*']" in check("making-bert", require="encoder.*").reason
+
+
+def test_an_activation_that_comes_twice_is_refused_by_a_run_and_by_a_trace() -> None:
+    def prepare(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
+        runner = HuggingFace("eager").prepare(checkpoint, device, dtype)
+
+        def run(batch: Any) -> Any:
+            for name, value in runner(batch):
+                yield from [(name, value)] * (1 + (name == "pooler.dense"))
+
+        return run
+
+    refused = [v.reason for v in check(prepare).verdicts if v.activation == "pooler.dense" and v.reason]
+    assert refused == ["yielded twice"]
+    with pytest.raises(ConformanceError, match="pooler.dense: yielded twice"):
+        trace(prepare)
 
 
 def test_an_unknown_name_does_not_stop_the_others(tmp_path: Path) -> None:
