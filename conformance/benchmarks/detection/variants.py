@@ -172,6 +172,7 @@ VARIANTS: Mapping[str, Variant] = {
     "products summed backwards": _changed(places.products(lambda n, x: F.linear(x.flip(-1), n.weight.flip(-1), n.bias))),
     "bias as a call of its own": _changed(places.products(lambda n, x: x @ n.weight.T + n.bias)),
     "products in two halves": _changed(places.products(products.split_product)),
+    "products in eight parts, stored and added": _changed(places.products(products.split_k_product)),
     "products of all tokens in one matrix": _changed(places.products(products.flat_product)),
     "kernels of (in, out)": _changed(places.products(products.transposed_product)),
     "products with features first": _changed(places.products(products.column_product)),

@@ -17,6 +17,16 @@ def split_product(linear: Linear, x: Tensor) -> Tensor:
     return x[..., :half] @ linear.weight[:, :half].T + x[..., half:] @ linear.weight[:, half:].T + linear.bias
 
 
+def split_k_product(linear: Linear, x: Tensor) -> Tensor:
+    """Eight parts of the features, each stored in the format, added in at least float32: a GPU's product of few rows."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    parts = zip(x.tensor_split(8, -1), linear.weight.tensor_split(8, -1), strict=True)
+    total = linear.bias.to(dtype)
+    for part, weight in parts:
+        total = total + (part @ weight.T).to(dtype)
+    return total.to(x.dtype)
+
+
 def flat_product(linear: Linear, x: Tensor) -> Tensor:
     """All tokens in one matrix, the bias in the same call."""
     rows = torch.addmm(linear.bias, x.reshape(-1, x.shape[-1]), linear.weight.T)
