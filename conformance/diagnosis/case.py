@@ -40,9 +40,9 @@ class Trial:
     loose: bool = False
 
 
-def _end_to_end(dtype: str, device: str = "cpu") -> list[Hypothesis]:
+def _end_to_end(dtype: str) -> list[Hypothesis]:
     """The ways of computing a whole network: results of steps are stored somewhere, so that no kernel fuses them all."""
-    every = [h for h in hypotheses(dtype, device) if h.parents == "as captured"]
+    every = [h for h in hypotheses(dtype) if h.parents == "as captured"]
     return [h for h in every if h.arithmetic.rounding != "fused"]
 
 
@@ -69,16 +69,6 @@ class Case:
     def surprise(self, judged: Judged) -> float:
         """Of the likeliest of the poolings that are asked for."""
         return min(judged.agreement(lane, judged.independent).surprise for lane in self.lanes)
-
-    def ways(self) -> Iterator[Judged]:
-        """Of computing the right network: the likeliest first, then those that only an accelerator knows, which explain more.
-
-        Nobody says where a closed system ran. Where none does, the last is the likeliest again, for what is wrong to be told in.
-        """
-        yield from self.arithmetics
-        names = {judged.hypothesis.arithmetic.name for judged in self.arithmetics}
-        yield from (self._widened(Judged(self.right, h)) for h in _end_to_end(self.dtype, "cuda") if h.arithmetic.name not in names)
-        yield self.arithmetics[0]
 
     def use(self, base: Judged) -> None:
         """Take this arithmetic for the system's."""

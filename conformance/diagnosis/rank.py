@@ -80,7 +80,7 @@ def _poolings(checkpoint: Checkpoint, batch: Batch, asked: str | None) -> tuple[
 
 def _diagnosis(case: Case) -> Diagnosis:
     """The right network, and where it does not do, what does."""
-    for base in case.ways():  # it must fit one of them; where it fits none, the last is told
+    for base in [*case.arithmetics, case.arithmetics[0]]:  # it must fit one of them; where it fits none, the likeliest is told
         case.use(base)
         agreements = [base.agreement(lane, base.independent) for lane in case.lanes]
         best = min(agreements, key=lambda a: a.surprise)
