@@ -4,8 +4,7 @@ What an accelerator is asked to do it does later, and an error there, a look-up 
 context with it: all that this process asks of the device from then on fails. Who asks whether it works therefore waits for it.
 """
 
-from conformance.ending import Unavailable
-from conformance.errors import DeviceLostError
+from conformance.errors import DeviceLostError, Unavailable, UsageError
 
 _HAD: set[str] = set()  # devices that have worked in this process
 
@@ -14,9 +13,13 @@ def require_device(device: str) -> None:
     """Return where the device computes.
 
     Raises:
+        UsageError: torch knows no device of that name anywhere.
         Unavailable: torch has no such device here.
         DeviceLostError: it had.
     """
+    wrong = not_a_device(device)
+    if wrong is not None:
+        raise UsageError(f"no device {device!r}: {wrong}")
     error = _error(device)
     if error is None:
         _HAD.add(device)
@@ -26,6 +29,17 @@ def require_device(device: str) -> None:
         )
     else:
         raise Unavailable(f"device {device!r} is not to be had here: {error}")
+
+
+def not_a_device(device: str) -> str | None:
+    """What torch says of a text that is no device's name anywhere; None where it is one, here or elsewhere."""
+    import torch
+
+    try:
+        torch.device(device)
+    except RuntimeError as error:
+        return _first_line(error)
+    return None
 
 
 def is_whole(device: str) -> bool:
@@ -56,5 +70,9 @@ def _error(device: str) -> str | None:
     try:
         torch.ones(2, device=device).sum().cpu()
     except Exception as error:
-        return (str(error).splitlines() or [type(error).__name__])[0]
+        return _first_line(error)
     return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -14,7 +14,8 @@ from conformance.errors import (
     Unavailable,
     Unsupported,
 )
-from conformance.result import Outcome, Result
+from conformance.outcomes import Outcome, gravity
+from conformance.result import Result
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ class Ending:
     @property
     def rank(self) -> int:
         """How grave."""
-        return ("pass", "skip", "fail", "crash", "error").index(self.outcome)
+        return gravity(self.outcome)
 
 
 def attempt(work: Callable[[], Ending]) -> Ending:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from conformance.case import Case
-from conformance.records import ORDER, CaseRecords, CheckRecord, Note, Results
+from conformance.outcomes import ORDER
+from conformance.records import CaseRecords, CheckRecord, Note, Results
 from conformance.shards import Run, by_source, differing, incomplete, require_one_version, sources_told
 
 

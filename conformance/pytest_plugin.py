@@ -24,6 +24,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Count what is checked."""
+    from conformance.checks.tally import Tally
+
+    config.pluginmanager.register(Tally(), "bert-conformance-tally")
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Take up the options that concern every check."""
     from conformance.checks.underway import begin, record_into

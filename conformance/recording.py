@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from conformance import __version__
+from conformance.candidates.registry import registered
 from conformance.devices import description
 from conformance.errors import ConformanceError
 from conformance.goldens.digest import content_digest
@@ -18,7 +19,7 @@ from conformance.goldens.golden import Golden, stored_arrays
 from conformance.goldens.manifest import manifest
 from conformance.goldens.own import open_golden
 from conformance.judge.statistics import FALSE_ALARM
-from conformance.records import SCHEMA_VERSION, CaseRecords, GoldenRecord, Header, Results
+from conformance.records import SCHEMA_VERSION, CaseRecords, GoldenRecord, Header, ImplementationRecord, Results
 from conformance.report.telling import footer, records_of
 from conformance.result import Result
 from conformance.results_file import Writer
@@ -77,10 +78,23 @@ class Recording:
             print(f"nothing was left behind of {result.case}: {error}", file=sys.stderr)
 
 
-def header_of(device: str, goldens: Mapping[str, Golden | None], plan: Plan, shard: str = "1/1", run: str = "") -> Header:
-    """Of a run on this machine; `goldens` maps a name to a golden of one's own, or to None for a stored one.
+def header_of(
+    device: str,
+    goldens: Mapping[str, Golden | None],
+    plan: Plan,
+    shard: str = "1/1",
+    run: str = "",
+    implementations: Sequence[str] = (),
+) -> Header:
+    """Of a run on this machine.
 
-    `run` tells runs apart whose shards may lie side by side.
+    Args:
+        device: a torch device string.
+        goldens: a name to a golden of one's own, or to None for the one that is stored under the name.
+        plan: how examples are drawn.
+        shard: which share of the run.
+        run: tells runs apart whose shards may lie side by side.
+        implementations: names; none: every one that is registered.
     """
     import torch
 
@@ -107,7 +121,22 @@ def header_of(device: str, goldens: Mapping[str, Golden | None], plan: Plan, sha
         shard=shard,
         run=run,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
+        implementations={
+            r.name: ImplementationRecord(r.distribution, r.version, r.origin)
+            for r in registered()
+            if not implementations or r.name in implementations
+        },
+        numpy=metadata.version("numpy"),
+        onnxruntime=_version("onnxruntime") or _version("onnxruntime-gpu"),
     )
+
+
+def _version(distribution: str) -> str | None:
+    """Of what is installed, without importing it."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _own_record(own: Golden) -> GoldenRecord:

@@ -6,12 +6,9 @@ from typing import Any, Literal
 import msgspec
 
 from conformance.notebook import shown_by
+from conformance.outcomes import Outcome
 
 SCHEMA_VERSION = 1
-
-Outcome = Literal["pass", "fail", "error", "crash", "timeout", "skip", "xfail", "xpass", "not_observed"]
-ORDER: tuple[Outcome, ...] = ("error", "crash", "timeout", "fail", "xpass", "not_observed", "skip", "xfail", "pass")  # worst first
-FAILING = frozenset[Outcome]({"error", "crash", "timeout", "fail", "xpass"})  # those of which a run does not conform
 
 
 class _Record(msgspec.Struct, frozen=True, tag_field="kind", rename={"overall": "global"}):
@@ -26,9 +23,26 @@ class GoldenRecord(msgspec.Struct, frozen=True):
     weights_digest: str
     source: str
 
+    @property
+    def identity(self) -> tuple[int, str, str]:
+        """By which it is the same golden, wherever it comes from."""
+        return self.version, self.stored_digest, self.weights_digest
+
+
+class ImplementationRecord(msgspec.Struct, frozen=True):
+    """Which version of a candidate was run: the distribution that registers it, and the `module:name` that it is registered as."""
+
+    distribution: str
+    version: str
+    origin: str
+
 
 class Header(_Record, frozen=True, tag="header"):
-    """What ran, where; `shard` is which share of the run, and `run` is the same in all of its shares; `started` is ISO 8601."""
+    """What ran, where; `shard` is which share of the run, and `run` is the same in all of its shares; `started` is ISO 8601.
+
+    `implementations` are the candidates that are registered, by name; of an object that is not, no version is known. `onnxruntime`
+    is null where it is not installed. What is empty is not said, as by earlier versions of the suite.
+    """
 
     schema: int
     suite: str
@@ -47,6 +61,9 @@ class Header(_Record, frozen=True, tag="header"):
     shard: str = "1/1"
     run: str = ""
     started: str = ""
+    implementations: dict[str, ImplementationRecord] = {}
+    numpy: str = ""
+    onnxruntime: str | None = ""
 
 
 class ErrorRecord(msgspec.Struct, frozen=True):
@@ -169,6 +186,7 @@ class CheckRecord(_Record, frozen=True, tag="check"):
     """One check of one candidate on one golden; `judged` of `activations` were observed.
 
     Of a check that draws its batches, `tried` are how many, and `worst` the largest error over its limit among those that hold.
+    `require` are the patterns of activations that had to be observed.
     """
 
     implementation: str
@@ -189,6 +207,7 @@ class CheckRecord(_Record, frozen=True, tag="check"):
     tried: int = 0
     worst: float | None = None
     counterexample: CounterexampleRecord | None = None
+    require: list[str] = []
 
 
 class Footer(_Record, frozen=True, tag="footer"):

@@ -2,17 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
 from conformance.case import Case
 from conformance.judge.evidence import UNKNOWN, Verdict
 from conformance.notebook import shown_by
+from conformance.outcomes import Outcome
 from conformance.search.broken import Place, Run
 from conformance.search.example import Example
-
-Outcome = Literal["pass", "fail", "error", "crash", "timeout", "skip", "xfail", "xpass"]
 
 
 @dataclass(frozen=True)
@@ -80,6 +78,7 @@ class Result:
         verdicts: an activation of a batch each, in the order of computation; those judged before a crash are kept.
         searched: for a check that draws its batches, how far it went; else None.
         counterexample: what it found.
+        require: patterns of the activations that had to be observed.
     """
 
     case: Case
@@ -93,6 +92,7 @@ class Result:
     by_values: bool = False
     searched: Searched | None = None
     counterexample: Counterexample | None = None
+    require: tuple[str, ...] = ()
 
     @property
     def origins(self) -> tuple[Verdict, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from conformance.errors import UsageError
 from conformance.records import CaseRecords, Footer, GoldenRecord, Header, Note
 
-_ALIKE = ("suite", "torch", "transformers", "seed", "examples")  # what the shards of one run have in common
+_ALIKE = ("suite", "torch", "transformers", "numpy", "onnxruntime", "seed", "examples")  # what the shards of one run have in common
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,12 @@ class Run:
 
     @property
     def conditions(self) -> dict[str, str]:
-        """What it ran with, as far as it is the same for all shards of a run."""
-        return {field: str(getattr(self.header, field)) for field in _ALIKE} if self.header else {}
+        """What it ran with, as far as it is the same for all shards of a run, and is said."""
+        if self.header is None:
+            return {}
+        candidates = {f"the version of {name}": f"{i.distribution} {i.version}" for name, i in self.header.implementations.items()}
+        said = {field: str(value) for field in _ALIKE if (value := getattr(self.header, field)) != ""}
+        return said | candidates
 
 
 def require_one_version(runs: Iterable[Run]) -> None:
@@ -48,7 +52,7 @@ def require_one_version(runs: Iterable[Run]) -> None:
     for run in runs:
         for name, golden in (run.header.goldens if run.header else {}).items():
             first, other = seen.setdefault(name, (golden, run))
-            if first != golden:
+            if first.identity != golden.identity:
                 versions = (first.version, golden.version)
                 what = "{} and {}".format(*versions) if versions[0] != versions[1] else f"{versions[0]}, with other digests"
                 where = f" ({other.source}; {run.source})" if other.source and run.source else ""
@@ -75,8 +79,8 @@ def incomplete(runs: Sequence[Run]) -> Iterator[Note]:
 def differing(runs: Iterable[Run]) -> Iterator[Note]:
     """Shards of one run that ran with different things."""
     for shards in _shards(runs):
-        for field in _ALIKE:
-            values = by_source((run.conditions[field], run.source) for run in shards)
+        for field in dict.fromkeys(field for run in shards for field in run.conditions):
+            values = by_source((run.conditions[field], run.source) for run in shards if field in run.conditions)
             if len(values) > 1:
                 yield Note("contradiction", f"shards of one run differ in {field}: {sources_told(values)}")
 

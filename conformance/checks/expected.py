@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from conformance.candidates.registry import as_implementation, load
-from conformance.checks.known_failures import KnownFailure, read
+from conformance.checks.known_failures import KnownFailure, read, require_existing
 from conformance.errors import ConformanceError, UsageError
 from conformance.judge.evidence import Verdict
 from conformance.result import Result
 
 
 def in_the_light_of_what_is_known(result: Result, implementation: str | Any, entries: Sequence[KnownFailure]) -> Result:
-    """`expected` by these entries and by those that the candidate brings itself; an `error` where its file cannot be read."""
+    """`expected` by these entries and by those that the candidate brings itself; an `error` where its file cannot be used."""
     try:
-        return expected(result, [*entries, *declared(implementation)])
+        brought = declared(implementation)
+        require_existing(brought, [result.case])
+        return expected(result, [*entries, *brought])
     except UsageError as error:
         return replace(result, outcome="error", reason=str(error), exit_code=error.exit_code)
 

@@ -1,7 +1,8 @@
 """Checks that are judgements of a golden: of all that a candidate exposes, or of a part of it."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from conformance.activations import outputs as outputs_of
@@ -14,20 +15,21 @@ from conformance.run import check
 
 Stream = Iterator[tuple[str, Any]]
 Look = Callable[[Any, Stream], Stream]
-View = Callable[[Any], Any]
+View = Callable[[Order], Any]
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The judgement of a view of a candidate on a golden's batches; `whole` where all that it exposes is seen."""
+    """The judgement of a view of an order's candidate on a golden's batches; `whole` where all that it exposes is seen."""
 
     view: View
     whole: bool = False
 
     def __call__(self, order: Order) -> Result:
         """The judgement."""
-        candidate, require = self.view(order.candidate), order.require if self.whole else ()
-        return check(candidate, order.golden, order.case.device, order.case.dtype, require=require, runs=order.runs)
+        candidate, require = self.view(order), order.require if self.whole else ()
+        result = check(candidate, order.golden, order.case.device, order.case.dtype, require=require, runs=order.runs)
+        return replace(result, require=tuple(require))
 
 
 @dataclass(frozen=True)
@@ -53,16 +55,16 @@ def _showing(wanted: Callable[[str, Any], bool]) -> View:
     def only(checkpoint: Any, device: str, dtype: str) -> Look:
         return lambda batch, stream: ((n, v) for n, v in stream if wanted(n, checkpoint.architecture))
 
-    return lambda candidate: _Viewed(candidate, only)
+    return lambda order: _Viewed(order.candidate, only)
 
 
 def _is_output(name: str, architecture: Any) -> bool:
     return name in outputs_of(architecture)
 
 
-def _as_it_is(candidate: Any) -> Any:
+def _as_it_is(order: Order) -> Any:
     """The outputs alone; of a program that must be changed to be looked into, those of the program as it is."""
-    return _showing(_is_output)(getattr(candidate, "unobserved", candidate))
+    return _showing(_is_output)(replace(order, candidate=getattr(order.candidate, "unobserved", order.candidate)))
 
 
 def _is_stage(name: str, architecture: Any) -> bool:
@@ -71,7 +73,12 @@ def _is_stage(name: str, architecture: Any) -> bool:
     return name in ("embeddings.LayerNorm", "embeddings.sum") or whole_layer or _is_output(name, architecture)
 
 
-values = Judged(lambda candidate: candidate, whole=True)
+def _with_its_moments(order: Order) -> Any:
+    """All of it, whose means and variances are looked at."""
+    return _Viewed(order.candidate, partial(watched, calls=order.runs * len(order.golden.batches)))
+
+
+values = Judged(lambda order: order.candidate, whole=True)
 outputs = Judged(_as_it_is)
 stages = Judged(_showing(_is_stage))
-moments = Judged(lambda candidate: _Viewed(candidate, watched))
+moments = Judged(_with_its_moments)

@@ -8,19 +8,23 @@
     fault = "epsilon"                           # optional, with an activation: the mistake that must be found there
     device = "cuda"       # optional; * and ? as in a shell, like check, implementation, golden and dtype
 
+What an entry speaks of exists: in this run, or, where it is another's, among what is registered, stored or has a name. A candidate
+that is not registered, or a checkpoint of one's own, that is not run cannot be told from a slip of the pen: its entries stand in a
+file of their own.
+
 A known failure that fails is told as xfail, one that passes as xpass, which is a failure where a check is deterministic: all are,
 but searches that draw other examples each time. What `expected` makes of a result is in `conformance.checks.expected`. A candidate
 may bring its own: an attribute `known_failures`, the path of such a file.
 """
 
 import tomllib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from conformance.case import Case
-from conformance.checks.catalogue import CHECKS
+from conformance.checks.existing import missing
 from conformance.errors import UsageError
 
 _PATTERNS = ("check", "implementation", "golden", "device", "dtype")
@@ -28,7 +32,7 @@ _PATTERNS = ("check", "implementation", "golden", "device", "dtype")
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """One entry."""
+    """One entry; `where` it stands."""
 
     check: str
     reason: str
@@ -39,6 +43,7 @@ class KnownFailure:
     golden: str = "*"
     device: str = "*"
     dtype: str = "*"
+    where: str = field(default="", compare=False)
 
     def matches(self, case: Case) -> bool:
         """Whether it speaks of that case."""
@@ -72,24 +77,42 @@ def _entry(entry: dict[str, object], where: str) -> KnownFailure:
             f"{what} {', '.join(keys)}" for what, keys in (("unknown", unknown), ("lacks", missing), ("no text:", wrong)) if keys
         ]
         raise UsageError(f"{where}: {'; '.join(told)}; an entry may have {', '.join(allowed)}")
-    return KnownFailure(**entry)  # type: ignore[arg-type]
+    return KnownFailure(**entry, where=where)  # type: ignore[arg-type]
 
 
 def matched(entries: Sequence[KnownFailure], cases: Iterable[Case]) -> dict[Case, list[KnownFailure]]:
-    """Each case's entries; `UsageError` for entries that match no case.
+    """Each case's entries; `UsageError` for entries that match no case, or speak of what does not exist.
 
-    An entry for a check, device, dtype, golden or candidate that is not run at all is another run's, and not idle.
+    An entry for a check, device, dtype, golden or candidate that exists and is not run at all is another run's, and not idle.
     """
     cases = list(cases)
+    require_existing(entries, cases)
     idle = [e for e in entries if not any(e.matches(case) for case in cases) and not _is_of_another_run(e, cases)]
     if idle:
-        told = "; ".join(f"check {e.check!r} of {e.implementation} on {e.golden}, {e.device}, {e.dtype}" for e in idle)
+        told = "; ".join(
+            f"{e.where}: check {e.check!r} of {e.implementation} on {e.golden}, {e.device}, {e.dtype}".removeprefix(": ")
+            for e in idle
+        )
         raise UsageError(f"known failures that match nothing that is run: {told}")
     return {case: found for case in cases if (found := [e for e in entries if e.matches(case)])}
 
 
 def _is_of_another_run(entry: KnownFailure, cases: Sequence[Case]) -> bool:
-    """Whether it speaks of what there is, and what is not run here."""
-    if not any(fnmatchcase(name, entry.check) for name in CHECKS):
-        return False
+    """Whether it speaks of what is not run here."""
     return any(not any(fnmatchcase(getattr(case, name), getattr(entry, name)) for case in cases) for name in _PATTERNS)
+
+
+def require_existing(entries: Iterable[KnownFailure], cases: Sequence[Case]) -> None:
+    """Raise `UsageError` for entries with a pattern that matches nothing that exists, in these cases or anywhere: all of them."""
+    told = [f"{e.where}: {wrong}".removeprefix(": ") for e in entries for wrong in _missing(e, cases)]
+    if told:
+        raise UsageError("known failures of what does not exist: " + "; ".join(told))
+
+
+def _missing(entry: KnownFailure, cases: Sequence[Case]) -> Iterator[str]:
+    for what in (*_PATTERNS, "activation", "fault"):
+        pattern = getattr(entry, what)
+        run = {getattr(case, what) for case in cases} if what in _PATTERNS else ()
+        wrong = missing(what, pattern, run) if pattern else None
+        if wrong:
+            yield wrong

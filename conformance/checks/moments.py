@@ -12,10 +12,9 @@ import numpy as np
 
 from conformance.batch import Batch
 from conformance.checkpoint import Checkpoint, rounded_weights
-from conformance.ending import Unsupported
-from conformance.errors import CandidateError
+from conformance.errors import CandidateError, Unsupported
 from conformance.judge.precheck import accepted_array
-from conformance.judge.statistics import FALSE_ALARM, max_threshold
+from conformance.judge.statistics import max_threshold, share
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import Array
 from conformance.oracle import Network, Step
@@ -23,17 +22,20 @@ from conformance.oracle import Network, Step
 Stream = Iterator[tuple[str, Any]]
 
 
-def watched(checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[Any, Stream], Stream]:
-    """A look at a stream: raises `CandidateError` at the first mean or variance that is off, `Unsupported` where none is seen."""
+def watched(checkpoint: Checkpoint, device: str, dtype: str, *, calls: int = 1) -> Callable[[Any, Stream], Stream]:
+    """A look at a stream: raises `CandidateError` at the first mean or variance that is off, `Unsupported` where none is seen.
+
+    Among `calls` calls, and the norms of each, the false-alarm probability of 1e-6 is shared.
+    """
 
     def look(batch: Any, stream: Stream) -> Stream:
         network = Network(checkpoint.architecture, rounded_weights(checkpoint, dtype), batch.numpy())
         norms = _norms(network)
-        seen = 0
+        alpha, seen = share(calls * len(norms)), 0
         for name, value in stream:
             if name in norms:
                 made = accepted_array(network.table[name], value, network.architecture, network.batch, dtype, device)
-                _require_moments(name, made, norms[name], network.batch, dtype)
+                _require_moments(name, made, norms[name], network.batch, dtype, alpha)
                 seen += 1
             yield name, value
         if not seen:
@@ -54,7 +56,7 @@ def _norms(network: Network) -> dict[str, Step]:
     return norms
 
 
-def _require_moments(name: str, made: Array, step: Step, batch: Batch, dtype: str) -> None:
+def _require_moments(name: str, made: Array, step: Step, batch: Batch, dtype: str, alpha: float) -> None:
     gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
     used = gamma != 0.0
     summed = np.asarray(sum(step.parents[1:], start=step.parents[0]))
@@ -62,7 +64,7 @@ def _require_moments(name: str, made: Array, step: Step, batch: Batch, dtype: st
     model = next(h.arithmetic for h in hypotheses(dtype) if h.arithmetic.rounding == "native" or not h.arithmetic.is_mixed)
     sigma = np.sqrt(step.roundings(model).variance())[..., used] / np.abs(gamma[used])
     z = (made - beta)[..., used] / gamma[used]
-    threshold = max_threshold(2 * int(batch.mask.sum()), FALSE_ALARM)
+    threshold = max_threshold(2 * int(batch.mask.sum()), alpha)
     whole = bool(used.all())  # the theory speaks of all features
     tests = (
         ("mean", z.mean(-1), np.zeros(()), threshold * sigma.mean(-1)),

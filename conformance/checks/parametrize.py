@@ -19,8 +19,9 @@ from conformance.checks.check import Check, run
 from conformance.checks.examples import examples_of
 from conformance.checks.known_failures import KnownFailure, matched, read
 from conformance.checks.underway import plan, record
-from conformance.errors import UnknownNameError, UsageError
-from conformance.goldens.manifest import manifest
+from conformance.errors import UsageError
+from conformance.goldens.manifest import located, manifest
+from conformance.names import listed
 
 
 class ConformanceFailure(AssertionError):
@@ -75,7 +76,14 @@ def bound_checks(
     dtypes: Sequence[str] = ("float32",),
     checks: Sequence[str] = (),
 ) -> list[BoundCheck]:
-    """Every check of every candidate; no goldens: all for the values, the small ones for the contract; no checks: all."""
+    """Every check of every candidate; no goldens: all for the values, the small ones for the contract; no checks: all.
+
+    Raises:
+        UsageError: what is no list, or empty and must not be; a name that does not exist; two implementations of one name.
+    """
+    implementations = listed("implementations", implementations, "'my-bert'")
+    devices, dtypes = listed("devices", devices, "'cpu'"), listed("dtypes", dtypes, "'float32'")
+    goldens, checks = listed("goldens", goldens), listed("checks", checks)
     selected = [named(name) for name in checks] or list(CHECKS.values())
     for name in implementations:
         if isinstance(name, str):
@@ -84,9 +92,9 @@ def bound_checks(
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
         raise UsageError(f"several implementations are called {', '.join(twice)}; give each a `name` of its own")
-    unknown = [g for g in goldens if g not in manifest() and not g.startswith("checkpoint:")]
-    if unknown:
-        raise UnknownNameError(f"no golden {unknown[0]!r}; there are {', '.join(manifest())}")
+    for golden in goldens:
+        if not golden.startswith("checkpoint:"):
+            located(golden)
     found = [
         (check, implementation, Case(name_of(implementation), golden, device, dtype, check.name))
         for check in selected

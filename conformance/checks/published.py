@@ -15,18 +15,19 @@ import numpy as np
 from conformance.batch import Batch
 from conformance.candidates.registry import name_of
 from conformance.case import Case
+from conformance.checks.catalogue import PUBLISHED
 from conformance.ending import ending_of
 from conformance.errors import CandidateError
 from conformance.goldens.golden import Golden
 from conformance.goldens.own import golden_of
 from conformance.judge.reference import reference
-from conformance.judge.statistics import FALSE_ALARM, max_threshold
+from conformance.judge.statistics import max_threshold, share
 from conformance.numerics.arithmetic import modular
 from conformance.oracle import Network
 from conformance.result import Result
 from conformance.traces.trace import record
 
-CHECK = "published-values"
+CHECK = PUBLISHED
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,14 @@ def published_of(golden: Golden, known: tuple[Published, ...] = KNOWN) -> Publis
     return None
 
 
-def check_published(implementation: object, golden: Golden, published: Published, device: str, dtype: str) -> Result:
-    """Whether a candidate gives the published values. Nothing is raised."""
+def check_published(implementation: object, golden: Golden, published: Published, device: str, dtype: str, runs: int = 1) -> Result:
+    """Whether a candidate gives the published values. Nothing is raised.
+
+    The false-alarm probability of 1e-6 is shared among `runs` such calls.
+    """
     case = Case(name_of(implementation), golden.name, device, dtype, CHECK)
     start = time.perf_counter()
-    ending = ending_of(lambda: _require(implementation, golden, published, device, dtype))
+    ending = ending_of(lambda: _require(implementation, golden, published, device, dtype, share(runs)))
     seconds = time.perf_counter() - start
     if ending is None:
         return Result(case, "pass", executed=True, seconds=seconds)
@@ -96,7 +100,7 @@ def check_published(implementation: object, golden: Golden, published: Published
     return Result(case, ending.outcome, ending.reason, ending.exit_code, ending.declared, executed, seconds)
 
 
-def _require(implementation: object, golden: Golden, published: Published, device: str, dtype: str) -> None:
+def _require(implementation: object, golden: Golden, published: Published, device: str, dtype: str, alpha: float) -> None:
     subject = golden_of(golden.name, golden.checkpoint, {"published": published.batch})
     found = record(implementation, subject, device, dtype).activations["published"]
     if published.activation not in found:
@@ -107,7 +111,7 @@ def _require(implementation: object, golden: Golden, published: Published, devic
     model = modular(dtype, device).arithmetic
     sigma = next(s for name, _, s in reference(network, model) if name == published.activation)
     accumulated = np.broadcast_to(sigma, found[published.activation].shape)[where]
-    room = 0.5 * 10.0**-published.digits + max_threshold(printed.size, FALSE_ALARM) * np.sqrt(2.0) * accumulated
+    room = 0.5 * 10.0**-published.digits + max_threshold(printed.size, alpha) * np.sqrt(2.0) * accumulated
     difference = np.abs(found[published.activation][where] - printed)
     if (difference > room).any():
         i = np.unravel_index(int((difference / room).argmax()), difference.shape)

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ from safetensors import SafetensorError, safe_open
 
 from conformance.batch import Batch
 from conformance.case import Case
-from conformance.checks.catalogue import named
+from conformance.checks.catalogue import PUBLISHED, named
 from conformance.checks.check import run
+from conformance.checks.published import check_published, published_of
+from conformance.ending import ending_of
 from conformance.errors import UsageError
 from conformance.goldens.golden import Golden, nested
-from conformance.goldens.own import golden_of, open_golden
-from conformance.records import CheckRecord
+from conformance.goldens.own import PREFIX, golden_of, open_golden
+from conformance.merging import case_of
+from conformance.records import CheckRecord, Header
 from conformance.result import Result
 from conformance.results_file import read_results
 from conformance.search.example import Example
@@ -24,21 +28,44 @@ from conformance.search.plan import Plan
 FAILED = ("fail", "crash")
 
 
+@dataclass(frozen=True)
+class _Failure:
+    """What is to be run again.
+
+    Attributes:
+        case: its golden is what `open_golden` takes.
+        batches, variation: on what; no batches: the golden's own.
+        require: patterns of activations that must be observed.
+    """
+
+    case: Case
+    batches: Mapping[str, Batch]
+    variation: Mapping[str, Any] = field(default_factory=dict)
+    require: Sequence[str] = ()
+
+
 def replayed(path: Path) -> list[Result]:
-    """The results of what `path` holds: one failure, or every one of a results file.
+    """The results of what `path` holds: one failure, or every one of a results file, an `error` for one that cannot be run again.
 
     Raises:
-        UsageError: it is neither, or nothing in it failed.
+        UsageError: it is neither, or nothing in it failed; or its one failure cannot be run again.
     """
     if path.suffix == ".safetensors":
-        return [_of_file(path)]
-    failed = [check for check in read_results(path).checks if check.outcome in FAILED]
+        return [_again(_of_file(path))]
+    results = read_results(path)
+    failed = [check for check in results.checks if check.outcome in FAILED]
     if not failed:
         raise UsageError(f"{path}: nothing failed there, so there is nothing to run again")
-    return [_of_record(record) for record in failed]
+    return [_attempted(record, results.headers) for record in failed]
 
 
-def _of_file(path: Path) -> Result:
+def _attempted(record: CheckRecord, headers: Sequence[Header]) -> Result:
+    found: list[Result] = []
+    ending = ending_of(lambda: found.append(_again(_of_record(record, headers))))
+    return found[0] if ending is None else replace(ending, case=case_of(record))
+
+
+def _of_file(path: Path) -> _Failure:
     try:
         with safe_open(path, "np") as file:
             about = json.loads((file.metadata() or {})["replay"])
@@ -47,28 +74,44 @@ def _of_file(path: Path) -> Result:
         batches = {name: Batch.of(found) for name, found in nested(arrays, "batch").items()}
         if "example" in batches:  # what stands beside it are the runs that were made of it
             batches = {"example": batches["example"]}
-        return _again(case, batches, about["variation"], about["require"])
+        return _Failure(case, batches, about["variation"], about["require"])
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise UsageError(f"{path} is not what a failure leaves behind: {error!r}") from error
 
 
-def _of_record(record: CheckRecord) -> Result:
-    found = record.counterexample
-    network = found.network if found else record.golden
-    case = Case((found.origin if found else "") or record.implementation, network, record.device, record.dtype, record.check)
-    batches = {"example": Batch.of(found.batch)} if found else {}
-    return _again(case, batches, found.variation if found else {}, ())
+def _of_record(record: CheckRecord, headers: Sequence[Header]) -> _Failure:
+    case, found = case_of(record), record.counterexample
+    if found is None:
+        return _Failure(replace(case, golden=_network(record.golden, headers)), {}, require=record.require)
+    case = replace(case, implementation=found.origin or case.implementation, golden=found.network)
+    return _Failure(case, {"example": Batch.of(found.batch)}, found.variation, record.require)
 
 
-def _again(case: Case, batches: Mapping[str, Batch], variation: Mapping[str, Any], require: Sequence[str]) -> Result:
+def _network(golden: str, headers: Sequence[Header]) -> str:
+    """What `open_golden` takes: a checkpoint of one's own is recorded by its folder's name, and the header says where it lies."""
+    sources = (header.goldens[golden].source for header in headers if golden in header.goldens)
+    return next((source for source in sources if source.startswith(PREFIX)), golden)
+
+
+def _again(failure: _Failure) -> Result:
     """A law on its example alone; a judgement on the batches, or on the golden's own where there are none."""
-    check, golden = named(case.check), open_golden(case.golden)
-    known, plan = [], Plan()  # what failed before anything was tried is searched again
-    if check.searches and "example" in batches:
-        known, plan = [Example(batches["example"], variation)], Plan(examples=0)
-    elif batches and not check.searches:
-        golden = _with(golden, batches)
-    return run(check, case.implementation, golden, case.device, case.dtype, 1, plan, known, require)
+    case, golden = failure.case, open_golden(failure.case.golden)
+    if case.check == PUBLISHED:
+        return _published_again(case, golden)
+    check = named(case.check)
+    again = partial(run, check, case.implementation, device=case.device, dtype=case.dtype, require=failure.require)
+    if check.searches and "example" in failure.batches:
+        return again(golden, plan=Plan(examples=0), known=[Example(failure.batches["example"], failure.variation)])
+    if failure.batches and not check.searches:
+        golden = _with(golden, failure.batches)
+    return again(golden)  # what failed before anything was tried is searched again
+
+
+def _published_again(case: Case, golden: Golden) -> Result:
+    published = published_of(golden)
+    if published is None:
+        raise UsageError(f"no values are published of {case.golden}: they are found by the name of the folder, and its sizes")
+    return check_published(case.implementation, golden, published, case.device, case.dtype)
 
 
 def _with(golden: Golden, batches: Mapping[str, Batch]) -> Golden:

@@ -13,13 +13,15 @@ from conformance.checks.check import Order
 from conformance.devices import require_device
 from conformance.ending import Ending, attempt
 from conformance.errors import CandidateCrash
+from conformance.execution import require_support
 from conformance.goldens.own import fits, golden_of
 from conformance.judge.evidence import Verdict
 from conformance.laws.inputs import MASKS
 from conformance.laws.law import Law
 from conformance.numerics.formats import format_named
-from conformance.result import Counterexample, Outcome, Result, Searched
-from conformance.run import check, require_support
+from conformance.outcomes import Outcome
+from conformance.result import Counterexample, Result, Searched
+from conformance.run import check
 from conformance.search.baked import baked
 from conformance.search.broken import LawBroken, Run
 from conformance.search.hunt import Hunt, hunt

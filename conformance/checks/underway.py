@@ -1,6 +1,7 @@
-"""The pytest run that is under way: how far its searches go, and where its results are written down, as its options say."""
+"""The pytest run that is under way: how far its searches go, what came of its checks, and where that is written down."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from conformance.search.plan import EXAMPLES, Plan
@@ -9,14 +10,34 @@ if TYPE_CHECKING:
     from conformance.recording import Recording
     from conformance.result import Result
 
+
+@dataclass(frozen=True)
+class Count:
+    """How many checks were declared, how many of them ran, and why the first that did not run did not."""
+
+    declared: int = 0
+    executed: int = 0
+    reason: str = ""
+
+    def __add__(self, other: "Count") -> "Count":
+        """Both, in this order."""
+        return Count(self.declared + other.declared, self.executed + other.executed, self.reason or other.reason)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether something was declared and nothing ran."""
+        return self.declared > 0 and not self.executed
+
+
 _examples = EXAMPLES
 _recording: "Recording | None" = None
+_count = Count()
 
 
 def begin(examples: int) -> None:
     """A run begins, with so many examples a search."""
-    global _examples, _recording
-    _examples, _recording = examples, None
+    global _examples, _recording, _count
+    _examples, _recording, _count = examples, None, Count()
 
 
 def record_into(recording: "Recording") -> None:
@@ -41,6 +62,16 @@ def plan() -> Plan:
 
 
 def record(result: "Result", test: Callable[..., Any] | None) -> None:
-    """Write a result down, where the run is recorded."""
+    """Count a result, and write it down where the run is recorded."""
+    global _count
+    idle = result.declared and not result.executed
+    _count += Count(int(result.declared), int(result.executed), result.reason.partition("\n")[0] if idle else "")
     if _recording is not None:
         _recording.add(result, test=test)
+
+
+def taken() -> Count:
+    """What has been counted since this was last asked."""
+    global _count
+    found, _count = _count, Count()
+    return found

@@ -4,6 +4,7 @@ import json
 import sys
 from argparse import Namespace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformance.errors import DependencyMissingError, UsageError
@@ -47,17 +48,11 @@ def run(arguments: Namespace) -> int:
 def _session(arguments: Namespace) -> "Session":
     from conformance.checks.known_failures import read
     from conformance.cli.session import Session, shard_of
-    from conformance.goldens.manifest import manifest
     from conformance.search.plan import Plan
 
-    own = _own(arguments)
-    names = arguments.golden or ([] if own else list(manifest()))
-    if own and own.name in names:
-        raise UsageError(f"the checkpoint's directory is called {own.name!r}, as a golden is that is asked for; rename it")
-    subjects: dict[str, Golden | None] = {own.name: own} if own else {}
     return Session(
         arguments.implementation or (),
-        {**subjects, **dict.fromkeys(names)},
+        _goldens(arguments),
         arguments.device,
         arguments.dtype or ["float32"],
         chosen=bool(arguments.golden),
@@ -66,7 +61,29 @@ def _session(arguments: Namespace) -> "Session":
         known=read(arguments.known_failures) if arguments.known_failures else (),
         plan=Plan(arguments.examples, arguments.seed),
         shard=shard_of(arguments.shard),
+        timeout=arguments.timeout,
     )
+
+
+def _goldens(arguments: Namespace) -> "dict[str, Golden | None]":
+    """What is run on, by name: the user's own checkpoint and the goldens in folders; None for what is stored under the name.
+
+    Raises:
+        UsageError: two are of one name, under which their results could not be told apart.
+    """
+    from conformance.goldens.golden import load_golden
+    from conformance.goldens.manifest import is_folder, manifest
+
+    own = _own(arguments)
+    asked = dict.fromkeys(arguments.golden or ([] if own else manifest()))
+    found: dict[str, Golden | None] = {own.name: own} if own else {}
+    for golden in asked:
+        loaded = load_golden(golden) if is_folder(golden) else None
+        name = loaded.name if loaded else golden
+        if name in found:
+            raise UsageError(f"{golden}: another golden that is asked for is called {name!r}, too; run on one at a time")
+        found[name] = loaded
+    return found
 
 
 def _own(arguments: Namespace) -> "Golden | None":
@@ -113,17 +130,24 @@ def verify(arguments: Namespace) -> int:
     from conformance.goldens.manifest import manifest
     from conformance.goldens.verify import verify as parts_of
 
-    results = [part for name in manifest() for part in parts_of(name)]
+    results = [part for golden in arguments.golden or manifest() for part in parts_of(golden)]
     _table([vars(r) for r in results], arguments.format)
     return 3 if any(r.outcome == "fail" for r in results) else 0
 
 
 def make(arguments: Namespace) -> int:
-    """`golden make`: write them all."""
-    from conformance.goldens.make import make as write
+    """`golden make`: a folder with a golden of the checkpoint, and what is in it."""
+    from conformance.goldens.make import keep
 
-    arguments.folder.mkdir(parents=True, exist_ok=True)
-    write(arguments.folder)
+    own = _own(arguments)
+    assert own is not None
+    assert own.folder is not None
+    made = keep(own, arguments.output or Path(f"{own.folder.name}-golden"))
+    rows = [
+        {"golden": made.name, "batch": name, "tokens": f"{batch.size} × {batch.length}", "activations": len(made.recorded[name])}
+        for name, batch in made.batches.items()
+    ]
+    _table([{**row, "folder": made.origin} for row in rows], arguments.format)
     return 0
 
 

@@ -9,11 +9,10 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from conformance.records import ORDER
+from conformance.outcomes import FAILING, ORDER
 from conformance.report.printable import printable
 from conformance.watching import watched
 
-_WELL = ("pass", "xfail", "skip")
 _SAMPLES = 1000  # of the speed, as many as rich keeps: so its estimate is of the whole run, whose cases are not alike
 
 
@@ -39,7 +38,7 @@ class Underway:
 
     def came_of_it(self, outcome: str) -> None:
         """How a case ended."""
-        self._failed[outcome] += outcome not in _WELL
+        self._failed[outcome] += outcome in FAILING
         failed = ", ".join(f"{n} {o}" for o in ORDER if (n := self._failed[o]))
         self._display.update(self._task, failed=failed)
 

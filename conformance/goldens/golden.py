@@ -11,11 +11,14 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from conformance.architecture import Architecture
 from conformance.batch import Batch
 from conformance.checkpoint import Checkpoint
-from conformance.errors import FixtureError, UnknownNameError
+from conformance.errors import FixtureError, UsageError
 from conformance.goldens.digest import content_digest
-from conformance.goldens.manifest import fixtures_directory, manifest
+from conformance.goldens.kept import Kept
+from conformance.goldens.manifest import fixtures_directory, located, manifest
+from conformance.goldens.recipe import Recipe
 from conformance.goldens.recipes import RECIPES
 from conformance.numerics.formats import Array
 
@@ -27,7 +30,10 @@ class Golden:
     Attributes:
         name, version: the version changes when the meaning of a verdict may.
         batches: the inputs, by name; a candidate is prepared once and called with each.
-        activations: true activations that are stored, by batch; the oracle computes what is not.
+        activations: true activations that are stored, by batch, in any format of the weights, which are exact in each; the oracle
+            computes what is not.
+        recorded: true activations of the weights as they are, stored when it was made from a checkpoint. Its weights round
+            differently in every format, so the judge has the oracle run on the spot, as for every other golden of one's own.
         origin: under which name `open_golden` finds its network, where that is another.
         folder: where its tokenizer lies; None where it has none.
     """
@@ -39,6 +45,7 @@ class Golden:
     activations: Mapping[str, Mapping[str, Array]] = field(default_factory=dict, repr=False)
     origin: str = ""
     folder: Path | None = None
+    recorded: Mapping[str, Mapping[str, Array]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
@@ -46,7 +53,7 @@ class Golden:
 
         Raises:
             DependencyMissingError: it comes from a package that is not installed.
-            FixtureError: weights that are not those of the manifest.
+            FixtureError: weights, or an architecture, that are not those of the manifest.
         """
         return self.make_checkpoint()
 
@@ -70,48 +77,73 @@ def nested(arrays: Mapping[str, npt.NDArray[Any]], what: str) -> dict[str, dict[
     return found
 
 
-def load_golden(name: str, folder: Path | None = None) -> Golden:
-    """The golden called `name`, its stored tensors checked against the manifest's digest.
+def load_golden(name: str | Path, folder: Path | None = None) -> Golden:
+    """The golden called `name`, or the one in the folder `name`, its stored tensors checked against the manifest's digest.
+
+    Args:
+        name: of a golden that is shipped, or the path of a folder that `golden make` wrote (`./tiny`, where a golden is called so).
+        folder: where the manifest lies in which the name is looked up, where that is not the shipped one.
 
     Raises:
         UnknownNameError: there is no such golden.
+        UsageError: the folder holds no golden.
         FixtureError: the file is missing, altered or cut short.
     """
-    entries = manifest(folder)
-    if name not in entries:
-        raise UnknownNameError(f"no golden {name!r}; there are {', '.join(entries)}")
-    entry = entries[name]
-    file = (folder or fixtures_directory()) / f"{name}.safetensors"
+    called, home = located(name, folder)
+    entry = manifest(home)[called]
     try:
-        stored = load_file(file)
+        return _described(called, entry, _stored(called, entry, home or fixtures_directory()), home)
+    except (KeyError, TypeError, ValueError, UsageError) as error:
+        raise FixtureError(f"golden {called}: its manifest does not describe it ({error!r}); it was altered") from error
+
+
+def _stored(name: str, entry: Mapping[str, Any], home: Path) -> dict[str, npt.NDArray[Any]]:
+    """The tensors of its file, which are what the manifest says."""
+    file = home / f"{name}.safetensors"
+    restore = "make it again" if "checkpoint" in entry else "reinstall"
+    try:
+        stored: dict[str, npt.NDArray[Any]] = load_file(file)
     except (OSError, SafetensorError) as error:
-        raise FixtureError(f"golden {name}: {file} cannot be read ({error}); reinstall, or restore it from a checkout") from error
+        raise FixtureError(f"golden {name}: {file} cannot be read ({error}); {restore}, or restore it from a checkout") from error
     if content_digest(stored) != entry["stored_digest"]:
         raise FixtureError(f"golden {name}: {file} is not what the manifest describes; it was altered")
+    return stored
+
+
+def _described(name: str, entry: Mapping[str, Any], stored: Mapping[str, npt.NDArray[Any]], home: Path | None) -> Golden:
+    """Its network is that of its recipe, of a shipped golden, or the checkpoint that it was made from."""
+    recipe: Recipe = Kept.described(name, home, entry) if home and "checkpoint" in entry else RECIPES[name]
+    kept = isinstance(recipe, Kept)
     batches = {batch: Batch.of(arrays) for batch, arrays in nested(stored, "batch").items()}
-    order = entry["batches"]
     activations = {
         batch: {key: np.asarray(array, np.float64) for key, array in found.items()}
         for batch, found in nested(stored, "activation").items()
     }
+    architecture, digest = Architecture.from_config(entry["architecture"]), str(entry["weights_digest"])
     return Golden(
         name,
         int(entry["version"]),
-        {batch: batches[batch] for batch in order},
-        lambda: _verified(name, entry["weights_digest"]),
-        activations,
-        folder=RECIPES[name].folder,
+        {batch: batches[batch] for batch in entry["batches"]},
+        lambda: _verified(recipe, architecture, digest),
+        {} if kept else activations,
+        recorded=activations if kept else {},
+        origin=str(home) if kept else "",
+        folder=recipe.folder,
     )
 
 
 @lru_cache(maxsize=2)
-def _verified(name: str, digest: str) -> Checkpoint:
-    """The recipe's network, once its weights are those of the manifest; raises `FixtureError` if they are not.
+def _verified(recipe: Recipe, architecture: Architecture, digest: str) -> Checkpoint:
+    """The recipe's network, once it is that of the manifest; raises `FixtureError` if it is not.
 
     Made once for the checks that come one after the other.
     """
-    recipe = RECIPES[name]
+    checkpoint = recipe.checkpoint()
+    ours, theirs = architecture.as_dict(), checkpoint.architecture.as_dict()
+    changed = [f"{name} {theirs[name]!r}, expected {ours[name]!r}" for name in ours if ours[name] != theirs[name]]
+    if changed:
+        raise FixtureError(f"golden {recipe.name}: the network ({recipe.source}) is another: it has {'; '.join(changed)}")
     found = recipe.weights_digest()
     if found != digest:
         raise FixtureError(f"golden {recipe.name}: the weights ({recipe.source}) have SHA-256 {found}, expected {digest}")
-    return recipe.checkpoint()
+    return checkpoint

@@ -1,7 +1,8 @@
-"""Making the goldens, and verifying those that are stored."""
+"""Making goldens: from a local checkpoint; or, by `python -m conformance.goldens.make FOLDER`, all that are shipped."""
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +11,43 @@ from safetensors.numpy import save_file
 
 from conformance.batch import Batch
 from conformance.checkpoint import Checkpoint
+from conformance.errors import UsageError
 from conformance.goldens.digest import content_digest
-from conformance.goldens.golden import stored_arrays
+from conformance.goldens.golden import Golden, load_golden, stored_arrays
+from conformance.goldens.kept import Kept
+from conformance.goldens.manifest import MANIFEST, SCHEMA, manifest
 from conformance.goldens.recipe import Recipe
 from conformance.goldens.recipes import RECIPES
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 
 
-def make(folder: Path) -> None:
-    """Write every golden and the manifest into `folder`."""
+def make(folder: Path, recipes: Iterable[Recipe] = tuple(RECIPES.values())) -> None:
+    """Write the goldens of the recipes and their manifest into `folder`, which is made where there is none."""
+    folder.mkdir(parents=True, exist_ok=True)
     entries = {}
-    for name, recipe in RECIPES.items():
+    for recipe in recipes:
         batches, checkpoint = recipe.batches(), recipe.checkpoint()
         arrays = stored_arrays(batches, {b: _kept(recipe, checkpoint, batch) for b, batch in batches.items()})
-        save_file(arrays, folder / f"{name}.safetensors")
-        entries[name] = _entry(recipe, batches, content_digest(arrays))
-    (folder / "manifest.json").write_text(json.dumps({"schema": 1, "goldens": entries}, indent=2) + "\n", "utf-8")
+        save_file(arrays, folder / f"{recipe.name}.safetensors")
+        entries[recipe.name] = _entry(recipe, batches, content_digest(arrays))
+    (folder / MANIFEST).write_text(json.dumps({"schema": SCHEMA, "goldens": entries}, indent=2) + "\n", "utf-8")
+
+
+def keep(own: Golden, folder: Path) -> Golden:
+    """Write a golden of a local checkpoint (`from_directory`) into `folder`; returns it as it will be loaded, called as the folder.
+
+    Raises:
+        UsageError: the folder has something in it, since a golden is never written over; or is called as a shipped golden is.
+    """
+    assert own.folder is not None
+    recipe = Kept.of(folder, own.folder, own.batches)
+    if recipe.name in manifest():
+        raise UsageError(f"{folder}: a golden that is shipped is called {recipe.name!r}; call the folder otherwise")
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UsageError(f"{folder} is there, and a golden is never written over; name a folder that is new, or remove it")
+    make(folder, [recipe])
+    return load_golden(folder)
 
 
 def _kept(recipe: Recipe, checkpoint: Checkpoint, batch: Batch) -> dict[str, Array]:
@@ -35,11 +56,19 @@ def _kept(recipe: Recipe, checkpoint: Checkpoint, batch: Batch) -> dict[str, Arr
 
 
 def _entry(recipe: Recipe, batches: Mapping[str, Batch], stored_digest: str) -> dict[str, Any]:
+    where = {"checkpoint": recipe.beside} if isinstance(recipe, Kept) else {}
     return {
         "version": recipe.version,
         "source": recipe.source,
+        **where,
         "architecture": recipe.checkpoint().architecture.as_dict(),
         "batches": list(batches),
         "weights_digest": recipe.weights_digest(),
         "stored_digest": stored_digest,
     }
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m conformance.goldens.make FOLDER")
+    make(Path(sys.argv[1]))

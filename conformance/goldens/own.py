@@ -25,8 +25,13 @@ PREFIX = "checkpoint:"  # a golden's name that is a directory
 
 
 def open_golden(name: str) -> Golden:
-    """The stored golden of that name, or, for `checkpoint:DIR`, the local checkpoint on a generated batch."""
+    """The stored golden of that name or in that folder, or, for `checkpoint:DIR`, the local checkpoint on a generated batch."""
     return from_directory(Path(name.removeprefix(PREFIX))) if name.startswith(PREFIX) else load_golden(name)
+
+
+def recorded_as(name: str, source: str) -> str:
+    """What `open_golden` takes for a golden that results have under `name`: of one's own it is the source that stands beside it."""
+    return source if source.startswith(PREFIX) or Path(source).is_absolute() else name
 
 
 def golden_of(name: str, checkpoint: Checkpoint, batches: Mapping[str, Batch]) -> Golden:

@@ -46,6 +46,9 @@ class Recipe(Protocol):
     def keeps(self, activation: str) -> bool:
         """Whether that activation's true values are stored."""
 
+    def __hash__(self) -> int:
+        """Of what is verified once."""
+
 
 @dataclass(frozen=True)
 class Generated:

@@ -1,7 +1,8 @@
 """Verifying the goldens that are stored, in three parts.
 
 Files match their digests; weights and batches regenerate exactly; activations regenerate within what float64 rounding explains,
-since BLAS kernels sum in different orders.
+since BLAS kernels sum in different orders. Of a golden that was made from a checkpoint the weights are those that it was made from,
+and the batches have nothing to be regenerated from: their digest is all.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 from conformance.errors import ConformanceError, DependencyMissingError, FixtureError
 from conformance.goldens.digest import content_digest
 from conformance.goldens.golden import Golden, load_golden, stored_arrays
+from conformance.goldens.manifest import located
 from conformance.goldens.recipes import RECIPES
 from conformance.judge.segment import Segment
 from conformance.judge.statistics import max_threshold, share
@@ -30,8 +32,13 @@ class Verification:
     reason: str = ""
 
 
-def verify(name: str, folder: Path | None = None) -> list[Verification]:
-    """The three parts' outcomes: `pass`, `fail`, or `skip` with its reason."""
+def verify(name: str | Path, folder: Path | None = None) -> list[Verification]:
+    """The three parts' outcomes: `pass`, `fail`, or `skip` with its reason; of what `load_golden` takes.
+
+    Raises:
+        UsageError: there is no such golden.
+    """
+    name, folder = located(name, folder)
     golden: Golden | None = None
     try:
         golden = load_golden(name, folder)
@@ -54,6 +61,8 @@ def verify(name: str, folder: Path | None = None) -> list[Verification]:
 
 def _inputs(golden: Golden) -> None:
     assert golden.checkpoint  # raises where the weights are not the manifest's
+    if golden.recorded:
+        return
     again = stored_arrays(RECIPES[golden.name].batches(), {})
     if content_digest(again) != content_digest(stored_arrays(golden.batches, {})):
         raise FixtureError(f"golden {golden.name}: the batches regenerate differently")
@@ -61,14 +70,15 @@ def _inputs(golden: Golden) -> None:
 
 def _activations(golden: Golden) -> None:
     """Stored against regenerated, each from its nearest stored ancestors, within the threshold of two float64 computations."""
-    if not golden.activations:
+    recorded = golden.recorded or golden.activations
+    if not recorded:
         raise DependencyMissingError("nothing to compare: this golden stores no activations, the oracle computes them on the spot")
-    checkpoint, recipe = golden.checkpoint, RECIPES[golden.name]
+    checkpoint = golden.checkpoint
     networks = {n: Network(checkpoint.architecture, checkpoint.weights, batch) for n, batch in golden.batches.items()}
     alpha = share(sum(len(network.table) for network in networks.values()))
     for batch, network in networks.items():
-        stored = golden.activations[batch]
-        if {n for n in network.table if recipe.keeps(n)} != set(stored):
+        stored = recorded[batch]
+        if {n for n in network.table if golden.recorded or RECIPES[golden.name].keeps(n)} != set(stored):
             raise FixtureError(f"golden {golden.name}: the stored activations of {batch} are not those of the table")
         before: dict[str, Array] = {}
         for name in (n for n in network.table if n in stored):

@@ -60,7 +60,7 @@ class Direction:
 
     def on(self, base: Segment) -> "Direction":
         """The same fault on another base."""
-        return direction(self.fault, self.step, base, self.place.network, self.place.storage)
+        return self if base is self.base else direction(self.fault, self.step, base, self.place.network, self.place.storage)
 
 
 def direction(fault: Fault, step: str, base: Segment, network: Network, storage: Format) -> Direction:
@@ -88,8 +88,8 @@ def suspects(network: Network, segment: Segment, storage: Format, made: Array, n
     moves it by <r,r>. Only those that move it by half to twice that are followed up exactly.
     """
     layer, residual = network.table[segment.name].layer, made - segment.value
-    weighted = np.where(noise.judged, residual / (noise.sigma**2 + np.square(noise.bound)), 0.0)
-    energy, adjoints = float((weighted * residual).sum()), segment.adjoints(weighted)
+    weighted = noise.precision * residual
+    energy, adjoints = float(np.vdot(weighted, residual)), segment.adjoints(weighted)
     place = Place(network, segment.values, storage)
     scores: list[tuple[float, Fault, str]] = []
     for fault, name in strikes(segment):

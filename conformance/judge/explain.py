@@ -51,8 +51,8 @@ class Question:
 
     def distance(self, segment: Segment) -> float:
         """Σ r²/(σ² + b²) of what a segment leaves."""
-        r = self.made - segment.value
-        return float(np.where(self.noise.judged, r**2 / (self.noise.sigma**2 + np.square(self.noise.bound)), 0.0).sum())
+        residual = self.made - segment.value
+        return float(np.vdot(self.noise.precision * residual, residual))
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _made_of(struck: Sequence[tuple[Direction, Estimate | None]], question: Ques
     base, placed = question.segment, []
     for known, estimate in sorted(struck, key=lambda pair: order[pair[0].step]):
         on = known.on(base)
-        after = on.struck(None if estimate is None else estimate.value)
+        after = on.usual if estimate is None else on.struck(estimate.value)
         if after is None:
             return None
         placed.append((on, estimate))

@@ -54,13 +54,13 @@ class Projection:
 
 def project(residual: Array, moved: Array, noise: Noise) -> Projection | None:
     """The residual along a direction; None where that is nothing that is judged."""
-    weighted = np.where(noise.judged, moved / (noise.sigma**2 + np.square(noise.bound)), 0.0)
-    energy = float((weighted * moved).sum())
+    weighted = noise.precision * moved
+    energy = float(np.vdot(weighted, moved))
     if energy == 0.0 or not np.isfinite(energy):
         return None
     variance, bound = noise.projected(weighted)
     deviation = math.sqrt(variance)
-    projection = float((weighted * residual).sum())
+    projection = float(np.vdot(weighted, residual))
     z = float(np.sign(projection)) * max(abs(projection) - bound, 0.0) / deviation
     return Projection(projection / energy, z, max(energy - bound, 0.0) / deviation, deviation / energy, bound / energy)
 
@@ -76,8 +76,7 @@ def expected(direction: Direction, noise: Noise, largest: float) -> float:
 
 def _gross(moved: Array, noise: Noise, largest: float) -> float | None:
     """The largest element of a direction in sigma, where that is beyond doubt."""
-    beyond = (np.maximum(np.abs(moved) - noise.bound, 0.0) / noise.sigma)[noise.judged]
-    size = float(beyond.max(initial=0.0))
+    size = float(((np.abs(moved) - noise.bound) / noise.sigma).max(initial=0.0, where=noise.judged))
     return size if size >= max(2.0 * largest, SEPARABLE_Z) else None
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -22,6 +23,11 @@ class Noise:
     bound: Array | float
     judged: Mask
     projected: Callable[[Array], tuple[float, float]]
+
+    @cached_property
+    def precision(self) -> Array:
+        """What an element weighs: 1/(σ² + b²), 0 where it is not judged."""
+        return np.where(self.judged, 1.0 / (self.sigma**2 + np.square(self.bound)), 0.0)
 
 
 def of_segment(segment: Segment, hypothesis: Hypothesis, judged: Mask) -> Noise:

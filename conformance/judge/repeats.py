@@ -44,9 +44,9 @@ class Repeats:
         """Variance of Σ w · e for errors e of that elementwise variance, the same in rows of the same draw: Σ v (Σ w)²."""
         depth = self.number.ndim
         if self.draws == self.number.size or weights.shape[:depth] != self.number.shape:
-            return float((variance * weights**2).sum())
+            return float(np.vdot(variance * weights, weights))
         wide = np.broadcast_to(variance, weights.shape).reshape(self.number.size, -1)
         sums, kept = (np.zeros((self.draws, wide.shape[1])) for _ in range(2))
         np.add.at(sums, self.number.ravel(), weights.reshape(self.number.size, -1))
         kept[self.number.ravel()] = wide
-        return float((kept * sums**2).sum())
+        return float(np.vdot(kept * sums, sums))

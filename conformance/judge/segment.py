@@ -5,7 +5,7 @@ correct candidate may make is propagated through: elementwise for sigma, backwar
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -36,6 +36,7 @@ class Segment:
         self.steps: Mapping[str, Step] = self._evaluate()
         self._roundings: dict[tuple[str, Arithmetic], Roundings] = {}
         self._repeats: dict[Format, Repeats] = {}
+        self._unrounded: dict[Format, dict[str, Array]] = {}
 
     def _hidden(self, observed: Mapping[str, Array]) -> list[str]:
         table, found, todo = self._network.table, {self.name}, [self.name]
@@ -65,7 +66,7 @@ class Segment:
     def struck(self, name: str, step: Step) -> "Segment":
         """The same with `step` in place of the step `name`: a fault there. Later steps alone are redone."""
         other = copy.copy(self)
-        other._roundings, other._repeats = {}, {}
+        other._repeats = {}
         other.__dict__.pop("values", None)
         other.steps = {**self.steps, name: step}
         changed = {name}
@@ -75,6 +76,7 @@ class Segment:
                 known = (self.leaves[p] if p in self.leaves else other.steps[p].value for p in parents)
                 other.steps[n] = other.steps[n].again(parents=tuple(known))
                 changed.add(n)
+        other._roundings = {key: own for key, own in self._roundings.items() if key[0] not in changed}
         return other
 
     @cached_property
@@ -100,9 +102,12 @@ class Segment:
         """Variance of each leaf: none as captured, that of one rounding where the kernel may have consumed it unrounded."""
         if hypothesis.parents == "as captured":
             return {}
-        rounding = hypothesis.arithmetic.storage.rounding_variance
-        # A look-up is no rounding of anything; a copy is, of what it copies.
-        return {n: rounding(v) for n, v in self.leaves.items() if self._network.table[n].parents}
+        storage = hypothesis.arithmetic.storage
+        if storage not in self._unrounded:
+            # A look-up is no rounding of anything; a copy is, of what it copies.
+            computed = {n: v for n, v in self.leaves.items() if self._network.table[n].parents}
+            self._unrounded[storage] = {n: storage.rounding_variance(v) for n, v in computed.items()}
+        return self._unrounded[storage]
 
     def propagate(self, leaves: Mapping[str, Array], hypothesis: Hypothesis | None = None) -> Array:
         """Elementwise variance of the result, for leaves of these variances and, given a hypothesis, every step's roundings."""
@@ -114,13 +119,15 @@ class Segment:
         """Largest deterministic error of the last step."""
         return self._own(self.name, hypothesis.arithmetic).bound
 
-    def adjoints(self, direction: Array) -> dict[str, Array]:
-        """Jᵀ direction for every step and leaf: what an error there adds to Σ direction · result."""
+    def adjoints(self, direction: Array, leaves: Collection[str] = ()) -> dict[str, Array]:
+        """Jᵀ direction for every step, and these leaves: what an error there adds to Σ direction · result."""
         found: dict[str, Array] = {self.name: direction}
         for n in reversed(self._names):
-            for parent, jacobian in zip(self._network.table[n].parents, self.steps[n].jacobians(), strict=True):
-                arriving = jacobian.adjoint(found[n])
-                found[parent] = found[parent] + arriving if parent in found else arriving
+            parents = self._network.table[n].parents
+            if any(parent in self.steps or parent in leaves for parent in parents):
+                for parent, jacobian in zip(parents, self.steps[n].jacobians(), strict=True):
+                    arriving = jacobian.adjoint(found[n])
+                    found[parent] = found[parent] + arriving if parent in found else arriving
         return found
 
     def projected(self, direction: Array, hypothesis: Hypothesis) -> tuple[float, float]:
@@ -128,13 +135,13 @@ class Segment:
 
         Σ v (Jᵀ direction)² over every source of rounding, all correlations counted, and Σ b |Jᵀ direction| over every bound.
         """
-        adjoints, variance, bound = self.adjoints(direction), 0.0, 0.0
-        repeats = self.repeats(hypothesis.arithmetic.storage)
+        leaves, repeats = self.leaf_variance(hypothesis), self.repeats(hypothesis.arithmetic.storage)
+        adjoints, variance, bound = self.adjoints(direction, leaves), 0.0, 0.0
         for n in self._names:
             w, own = adjoints[n], self._own(n, hypothesis.arithmetic)
             variance += sum(repeats.variance(s.variance, s.to_result.adjoint(w)) for s in own.sources)
             bound += float((own.bound * np.abs(w)).sum())
-        for n, leaf in self.leaf_variance(hypothesis).items():
+        for n, leaf in leaves.items():
             variance += repeats.variance(leaf, adjoints[n])
         return variance, bound
 

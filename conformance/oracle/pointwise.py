@@ -14,7 +14,7 @@ from conformance.oracle.step import Step, elementwise
 class _Pointwise(Step):
     """A function applied to each element of one parent."""
 
-    @property
+    @cached_property
     def _slope(self) -> Array:
         raise NotImplementedError
 
@@ -37,19 +37,22 @@ class Gelu(_Pointwise):
     """y = x/2 · (1 + erf(x/√2))."""
 
     @cached_property
+    def _erf(self) -> Array:
+        return np.asarray(erf(self.parents[0] / np.sqrt(2.0)))
+
+    @cached_property
     def value(self) -> Array:
         """The equation."""
-        return gelu(self.parents[0])
+        return np.asarray(self.parents[0] / 2.0 * (1.0 + self._erf))
 
     @cached_property
     def _density_term(self) -> Array:
         x = self.parents[0]
         return np.asarray(x * np.exp(-(x**2) / 2.0) / np.sqrt(2.0 * np.pi))
 
-    @property
+    @cached_property
     def _slope(self) -> Array:
-        x = self.parents[0]
-        return np.asarray((1.0 + erf(x / np.sqrt(2.0))) / 2.0 + self._density_term)
+        return np.asarray((1.0 + self._erf) / 2.0 + self._density_term)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Random: the argument, relative u, moves y by x² φ(x) u; erf and 1 + erf round; two products of relative u; the store.
@@ -57,8 +60,8 @@ class Gelu(_Pointwise):
         Bound: erf is off by up to `erf_error`, which near −3, where 1 + erf cancels, is many ulp of y; and the
         constant 1/√2 is rounded, relative u.
         """
-        x, y, inner = self.parents[0], self.value, arithmetic.elementwise
-        u2, e = inner.unit_roundoff**2 / 3.0, erf(self.parents[0] / np.sqrt(2.0))
+        x, y, e, inner = self.parents[0], self.value, self._erf, arithmetic.elementwise
+        u2 = inner.unit_roundoff**2 / 3.0
         argument = np.abs(x * self._density_term)
         functions = inner.rounding_variance(1.0 + e) + arithmetic.function_variance(e)
         variance = u2 * (argument**2 + 2.0 * y**2) + (x / 2.0) ** 2 * functions
@@ -80,7 +83,7 @@ class GeluTanh(_Pointwise):
         """The equation."""
         return gelu_tanh(self.parents[0])
 
-    @property
+    @cached_property
     def _slope(self) -> Array:
         x = self.parents[0]
         inner = np.sqrt(2.0 / np.pi) * (1.0 + 3.0 * 0.044715 * x**2)
@@ -107,7 +110,7 @@ class Relu(_Pointwise):
         """The equation."""
         return np.maximum(self.parents[0], 0.0)
 
-    @property
+    @cached_property
     def _slope(self) -> Array:
         return np.asarray(self.parents[0] > 0.0, np.float64)
 
@@ -124,7 +127,7 @@ class Tanh(_Pointwise):
         """The equation."""
         return np.tanh(self.parents[0])
 
-    @property
+    @cached_property
     def _slope(self) -> Array:
         return 1.0 - self.value**2
 

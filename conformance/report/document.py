@@ -7,14 +7,13 @@ from html import escape
 
 from rich.cells import cell_len
 
-from conformance.report.layout import BLANK, Line, line, spans, table
+from conformance.report.layout import BLANK, TONES, Line, line, spans, table
 from conformance.report.markdown import cell
 
 SHOWN = 20  # rows of a group that a reader looks at; JSON and a page have all of them
 
 _GAP = 2  # columns between columns, and before the first
 _FIGURES = re.compile(r"[-+\d.,e σ→\[\]]*")
-_STYLES = {"good": "green", "bad": "bold red", "odd": "yellow"}
 
 
 @dataclass(frozen=True)
@@ -99,11 +98,11 @@ def written(document: Document, width: int) -> Iterator[Line]:
 def _lines(block: Block, width: int) -> Iterator[Line]:
     match block:
         case Verdict(text, tone):
-            yield line(text, _STYLES.get(tone, "bold"))
+            yield line(text, TONES.get(tone, "bold"))
         case Heading(text, verdict, tone):
-            yield spans((text, "bold"), *([(": ", ""), (verdict, _STYLES.get(tone, ""))] if verdict else []))
+            yield spans((text, "bold"), *([(": ", ""), (verdict, TONES.get(tone, ""))] if verdict else []))
         case Paragraph(text, tone):
-            yield line(text, _STYLES.get(tone, ""), indent=2)
+            yield line(text, TONES.get(tone, ""), indent=2)
         case Items(items):
             for said, *about in items:
                 yield line(said, "bold", indent=2, hang=4)

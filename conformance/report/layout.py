@@ -13,6 +13,7 @@ from rich.text import Text
 from conformance.report.printable import printable
 
 MEASURE = 120  # columns of running text: an eye loses its way back along longer lines
+TONES = {"good": "green", "bad": "bold red", "odd": "yellow"}  # how a terminal shows them
 _TIE = "\N{NO-BREAK SPACE}"  # no printable text has it
 _TIED = re.compile(" (?=[=±×σ](?: |,|$))|(?<= [=±×]) ")  # the spaces within a number with its name, error or unit
 _WORD = re.compile("[^ ]+ *")

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Sequence
 
+from conformance.outcomes import ORDER
 from conformance.records import ActivationRecord, CheckRecord, CounterexampleRecord, Note, Results
 from conformance.report.findings import UNNAMED, layers_of
 from conformance.report.printable import printable, printable_lines
 from conformance.report.telling import footer
-from conformance.report.words import ORDER, exclusions, headline, mistakes, place, searched, smallest, subject, told, verdict
+from conformance.report.words import exclusions, headline, mistakes, place, searched, smallest, subject, told, verdict
 
 _SPECIAL = re.compile(r"[\\`*_\[\]|~$]")
 _FIRST = re.compile(r"^(\d*)([#>+=.)-])")  # of a heading, a quotation or a list, where a line begins with it

@@ -62,6 +62,7 @@ def check_record(result: Result) -> CheckRecord:
         tried=result.searched.tried if result.searched else 0,
         worst=_finite(result.searched.worst) if result.searched else None,
         counterexample=_counterexample(result),
+        require=list(result.require),
     )
 
 

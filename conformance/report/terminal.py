@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from conformance.outcomes import ORDER, TELLING
 from conformance.records import ActivationRecord, CaseRecords, CheckRecord, CounterexampleRecord, Footer, Note, Results
 from conformance.report.findings import Finding, layers_of
-from conformance.report.layout import BLANK, MEASURE, Line, line, listed, spans, table
+from conformance.report.layout import BLANK, MEASURE, TONES, Line, line, listed, spans, table
 from conformance.report.printable import printable_lines
 from conformance.report.telling import activation_records, check_record
 from conformance.report.words import (
-    ORDER,
     exclusion_lists,
     headline,
     mistakes,
@@ -24,7 +24,6 @@ from conformance.report.words import (
 )
 from conformance.result import Result
 
-_STYLE = {"pass": "green", "xfail": "green", "skip": "yellow", "xpass": "yellow", "error": "bold magenta"}
 _WORST = 5  # lines of failing activations a candidate; the results file has them all
 
 
@@ -85,7 +84,7 @@ def _passes(checks: Sequence[CheckRecord]) -> Iterator[Line]:
     """Checks of one candidate that pass."""
     first, searches = checks[0], [c for c in checks if c.tried]
     who = f"{first.implementation} on {first.golden}, {first.device}, {first.dtype}"
-    yield spans((who, "bold"), (": ", ""), (f"conforms in {len(checks)} checks more", _STYLE["pass"]))
+    yield spans((who, "bold"), (": ", ""), (f"conforms in {len(checks)} checks more", TONES["good"]))
     yield line(", ".join(c.check for c in checks), indent=2, hang=0)
     if searches:
         worst = max(searches, key=lambda c: c.worst or 0.0)
@@ -95,7 +94,7 @@ def _passes(checks: Sequence[CheckRecord]) -> Iterator[Line]:
 
 
 def _check(check: CheckRecord, activations: Sequence[ActivationRecord], width: int) -> Iterator[Line]:
-    yield spans((subject(check), "bold"), (": ", ""), (verdict(check), _STYLE.get(check.outcome, "bold red")))
+    yield spans((subject(check), "bold"), (": ", ""), (verdict(check), TONES[TELLING[check.outcome].tone]))
     failed = [a for a in activations if a.outcome == "fail"]
     if check.reason and (check.outcome != "fail" or check.tried or not failed):
         yield from _reason(check.reason)

@@ -4,13 +4,13 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-import msgspec
 from rich.console import Console
 
 from conformance.records import Footer, Results
 from conformance.report.junit import junit
 from conformance.report.markdown import markdown
 from conformance.report.run.page import results_page
+from conformance.report.structured import structured
 from conformance.report.telling import footer
 from conformance.report.terminal import tell, written
 
@@ -22,13 +22,9 @@ def plain(results: Results) -> str:
     return "".join(f"{line.plain}\n" for line in written(results, _footer(results), PIPED))
 
 
-def _json(results: Results) -> str:
-    return msgspec.json.encode(results.checks).decode() + "\n"
-
-
 TEXTS: Mapping[str, Callable[[Results], str]] = {
     "text": plain,
-    "json": _json,
+    "json": structured,
     "markdown": markdown,
     "junit": junit,
     "html": results_page,

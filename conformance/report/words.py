@@ -8,7 +8,7 @@ from itertools import chain
 from conformance.faults import BY_NAME
 from conformance.judge.statistics import SEPARABLE_Z
 from conformance.merging import case_of
-from conformance.records import ORDER as ORDER  # what every form goes by
+from conformance.outcomes import ORDER, TELLING
 from conformance.records import ActivationRecord, CheckRecord, CounterexampleRecord, Footer, Note, Sensitivity
 from conformance.report.findings import Finding, cause, evidence, findings, sentence
 
@@ -28,8 +28,8 @@ def subject(check: CheckRecord) -> str:
 
 def verdict(check: CheckRecord) -> str:
     """The outcome in words, with the coverage."""
-    verb = {"pass": "conforms", "fail": "does not conform", "skip": "skipped"}.get(check.outcome, check.outcome)
-    return f"{verb}, {check.judged} of {check.activations} activations" if check.activations else verb
+    said = TELLING[check.outcome].said
+    return f"{said}, {check.judged} of {check.activations} activations" if check.activations else said
 
 
 def searched(check: CheckRecord) -> str:

@@ -14,7 +14,8 @@ from conformance.case import Case
 from conformance.cli import main
 from conformance.judge.statistics import max_threshold, projection_threshold, rms_threshold
 from conformance.merging import merged
-from conformance.records import ORDER, ActivationRecord, CaseRecords, ErrorRecord, FaultRecord, GoldenRecord, Note, Results
+from conformance.outcomes import ORDER
+from conformance.records import ActivationRecord, CaseRecords, ErrorRecord, FaultRecord, GoldenRecord, Note, Results
 from conformance.report.changes.between import CaseChange, Changes, changes
 from conformance.report.changes.page import changes_page
 from conformance.report.changes.rows import rows

@@ -63,7 +63,17 @@ def test_the_example_package_is_found_by_its_entry_point_and_judged(built: Path,
 
 
 def test_the_shipped_suite_runs_from_the_wheel(built: Path, empty: Path) -> None:
-    options = ("--bert-implementation", "example-bert", "--bert-golden", "tiny", "-q", "-p", "no:cacheprovider")
+    options = (
+        "--bert-implementation",
+        "example-bert",
+        "--bert-golden",
+        "tiny",
+        "--bert-examples",
+        "2",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+    )
     told = _python("-m", "pytest", "--pyargs", "conformance.suite", *options, folder=empty, path=(built / "site",))
     # `batching-bitwise` is told of all: whether it is a pass or a skip is up to the kernels of the machine.
     assert "23 passed, 3 skipped" in told or "24 passed, 2 skipped" in told

@@ -1,6 +1,10 @@
 """The checks and their pytest surface: what each catches, ids, known failures, options."""
 
+import subprocess
+import sys
+from collections.abc import Mapping
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -53,8 +57,8 @@ def test_a_batch_as_small_as_they_come_is_judged() -> None:
     assert judge(HuggingFace("eager"), golden_of("one", tiny.checkpoint, {"one": Batch.of({"input_ids": [[7]]})})).conforms
 
 
-def test_an_unknown_check_is_told_with_those_that_there_are() -> None:
-    with pytest.raises(UnknownNameError, match="there are values"):
+def test_an_unknown_check_is_told_with_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean values"):
         named("valeus")
 
 
@@ -77,78 +81,95 @@ good.name, bad.name = "good", "bad"
 def test_bert(check): check()
 """
 
-
-def _outcomes(pytester: pytest.Pytester, known: str = "", toml: str = "") -> Any:
-    pytester.makefile(".toml", known=toml)
-    pytester.makepyfile(FILE.replace("{known}", known))
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rA")
-
-
-KNOWN = ', known_failures="known.toml"'
 ENTRY = '[[known-failure]]\ncheck = "{check}"\nimplementation = "{who}"\nreason = "epsilon is 1e-5"\nissue = "#17"\n'
-
-
-def test_a_strangers_file_gets_one_test_id_a_check(pytester: pytest.Pytester) -> None:
-    result = _outcomes(pytester)
-    result.assert_outcomes(passed=2, failed=2)
-    result.stdout.fnmatch_lines(
-        ["*epsilon is 1e-05, the checkpoint says*", "PASSED*values-good-tiny-cpu-float32?", "FAILED*bad-tiny*"]
-    )
-
-
-def test_known_failures_are_xfail_and_their_reason_is_told(pytester: pytest.Pytester) -> None:
-    result = _outcomes(pytester, KNOWN, ENTRY.format(check="*", who="bad"))
-    result.assert_outcomes(passed=2, xfailed=2)
-    result.stdout.fnmatch_lines(["*epsilon is 1e-5 (#17)*"])
-
-
-def test_a_known_failure_that_passes_is_a_failure(pytester: pytest.Pytester) -> None:
-    result = _outcomes(pytester, KNOWN, ENTRY.format(check="values", who="good"))
-    result.assert_outcomes(passed=1, failed=3)
-    result.stdout.fnmatch_lines(["*known failures that do not fail, to be taken off the list: values: epsilon is 1e-5 (#17)*"])
-
-
 PLACED = ENTRY.format(check="values", who="bad") + 'activation = "{at}"\nfault = "{fault}"\n'
 
+# Somebody's test files, by the known failures that each one has.
+KNOWN = {
+    "none": "",
+    "all_of_one": ENTRY.format(check="*", who="bad"),
+    "that_passes": ENTRY.format(check="values", who="good"),
+    "at_its_place": PLACED.format(at="encoder.layer.0.*", fault="epsilon"),
+    "elsewhere": PLACED.format(at="encoder.layer.1.*", fault="epsilon"),
+    "another_mistake": PLACED.format(at="encoder.layer.0.*", fault="norm-variance"),
+}
+WRONG = {
+    "matches_nothing": (
+        ENTRY.format(check="valeus", who="bad"),
+        "no check 'valeus'; did you mean values?",
+    ),
+    "lacks_reason": ('[[known-failure]]\ncheck = "values"\n', "lacks reason"),
+    "unknown_layer": ('[[known-failure]]\ncheck = "values"\nreason = "x"\nlayer = "3"\n', "unknown layer"),
+    "lacks_activation": ('[[known-failure]]\ncheck = "values"\nreason = "x"\nfault = "epsilon"\n', "lacks activation"),
+    "unreadable": ("[[known", "cannot be read"),
+}
+
+Told = Mapping[str, Mapping[str, tuple[str, str]]]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """Of one run of all these files: by file and test id, the outcome and what is told with it."""
+    folder = tmp_path_factory.mktemp("strangers")
+    for name, toml in (KNOWN | {name: toml for name, (toml, _) in WRONG.items()}).items():
+        (folder / f"{name}.toml").write_text(toml, "utf-8")
+        known = f', known_failures="{name}.toml"' if toml else ""
+        (folder / f"test_{name}.py").write_text(FILE.replace("{known}", known), "utf-8")
+    options = ("-p", "no:cacheprovider", "--continue-on-collection-errors", "--junitxml", "told.xml")
+    done = subprocess.run([sys.executable, "-m", "pytest", *options], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout
+    found: dict[str, dict[str, tuple[str, str]]] = {}
+    for case in ElementTree.parse(folder / "told.xml").iter("testcase"):
+        file = case.get("classname") or case.get("name", "")  # what cannot be collected has no class
+        (outcome, words), *_ = [(c.get("type") or c.tag, f"{c.get('message')}\n{c.text}") for c in case] or [("passed", "")]
+        found.setdefault(file.removeprefix("test_"), {})[case.get("name", "")] = (outcome, words)
+    return found
+
+
+def _outcomes(told: Told, file: str) -> dict[str, str]:
+    """By check and candidate."""
+    return {
+        name.removeprefix("test_bert[").removesuffix("-tiny-cpu-float32]"): outcome for name, (outcome, _) in told[file].items()
+    }
+
+
+def _words(told: Told, file: str, case: str) -> str:
+    return told[file][f"test_bert[{case}-tiny-cpu-float32]"][1]
+
+
+RIGHT = {"values-good": "passed", "stages-good": "passed"}
+
+
+def test_a_strangers_file_gets_one_test_id_a_check(told: Told) -> None:
+    assert _outcomes(told, "none") == RIGHT | {"values-bad": "failure", "stages-bad": "failure"}
+    assert "epsilon is 1e-05, the checkpoint says" in _words(told, "none", "values-bad")
+
+
+def test_known_failures_are_xfail_and_their_reason_is_told(told: Told) -> None:
+    assert _outcomes(told, "all_of_one") == RIGHT | {"values-bad": "pytest.xfail", "stages-bad": "pytest.xfail"}
+    assert "epsilon is 1e-5 (#17)" in _words(told, "all_of_one", "values-bad")
+
+
+def test_a_known_failure_that_passes_is_a_failure(told: Told) -> None:
+    wrong = dict.fromkeys(("values-good", "values-bad", "stages-bad"), "failure")
+    assert _outcomes(told, "that_passes") == RIGHT | wrong
+    words = "known failures that do not fail, to be taken off the list: values: epsilon is 1e-5 (#17)"
+    assert words in _words(told, "that_passes", "values-good")
+
 
 @pytest.mark.parametrize(
-    ("at", "fault", "outcomes"),
-    [
-        ("encoder.layer.0.*", "epsilon", {"xfailed": 1}),
-        ("encoder.layer.1.*", "epsilon", {"failed": 1}),
-        ("encoder.layer.0.*", "norm-variance", {"failed": 1}),
-    ],
-    ids=["at its place", "elsewhere", "another mistake"],
+    ("file", "outcome"), [("at_its_place", "pytest.xfail"), ("elsewhere", "failure"), ("another_mistake", "failure")]
 )
-def test_a_known_failure_holds_for_its_mistake_at_its_activation(
-    pytester: pytest.Pytester, at: str, fault: str, outcomes: dict[str, int]
-) -> None:
-    pytester.makefile(".toml", known=PLACED.format(at=at, fault=fault))
-    pytester.makepyfile(FILE.replace("{known}", KNOWN))
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-k", "values-bad")
-    result.assert_outcomes(**outcomes, deselected=3)
+def test_a_known_failure_holds_for_its_mistake_at_its_activation(told: Told, file: str, outcome: str) -> None:
+    assert _outcomes(told, file) == RIGHT | {"values-bad": outcome, "stages-bad": "failure"}
 
 
-@pytest.mark.parametrize(
-    ("entry", "words"),
-    [
-        (ENTRY.format(check="valeus", who="bad"), "known failures that match nothing that is run: check 'valeus' of bad"),
-        ('[[known-failure]]\ncheck = "values"\n', "lacks reason"),
-        ('[[known-failure]]\ncheck = "values"\nreason = "x"\nlayer = "3"\n', "unknown layer"),
-        ('[[known-failure]]\ncheck = "values"\nreason = "x"\nfault = "epsilon"\n', "lacks activation"),
-        ("[[known", "cannot be read"),
-    ],
-)
-def test_an_entry_that_is_wrong_or_idle_is_an_error(pytester: pytest.Pytester, entry: str, words: str) -> None:
-    result = _outcomes(pytester, KNOWN, entry)
-    assert result.ret != 0
-    assert words in result.stdout.str()
-
-
-def test_the_shipped_suite_takes_its_options_and_runs_under_xdist(pytester: pytest.Pytester) -> None:
-    options = ("--bert-implementation", "hf-eager", "--bert-golden", "tiny", "--bert-dtype", "float32", "--bert-dtype", "bfloat16")
-    result = pytester.runpytest_subprocess("--pyargs", "conformance.suite", *options, "-k", "values or outputs", "-n", "2")
-    result.assert_outcomes(passed=4)
+@pytest.mark.parametrize("file", WRONG)
+def test_an_entry_that_is_wrong_or_idle_is_an_error(told: Told, file: str) -> None:
+    (outcome, words) = told[file][f"test_{file}"]
+    assert outcome == "error"
+    assert WRONG[file][1] in words
+    assert len(told[file]) == 1  # and none of its tests is run
 
 
 def test_the_shipped_suite_says_what_it_does_not_know(pytester: pytest.Pytester) -> None:

@@ -54,8 +54,33 @@ def _left(folder: Path, suffix: str) -> Path:
     return found
 
 
+SHOWN = f"""
+import os, runpy, sys
+import {HERE}, transformers.models.bert.modeling_bert  # what all of them import, once
+
+for script in sys.argv[1:]:
+    if not os.fork():
+        told = os.open(script + ".told", os.O_WRONLY | os.O_CREAT)
+        os.dup2(told, 1), os.dup2(told, 2)
+        runpy.run_path(script, run_name="__main__")
+        sys.exit()
+    _, status = os.wait()
+    print(os.waitstatus_to_exitcode(status), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def shown(left: Path) -> dict[str, tuple[int, str]]:
+    """Every script's exit code, and what it prints, each in a process of its own."""
+    scripts = {name: _left(left / name, ".py") for name in CASES}
+    command = [sys.executable, "-c", SHOWN, *map(str, scripts.values())]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path.cwd())
+    codes = zip(scripts.items(), done.stdout.split(), strict=True)
+    return {name: (int(code), Path(f"{script}.told").read_text("utf-8")) for (name, script), code in codes}
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_the_script_shows_the_failure_without_the_suite(name: str, left: Path) -> None:
+def test_the_script_shows_the_failure_without_the_suite(name: str, left: Path, shown: dict[str, tuple[int, str]]) -> None:
     script = _left(left / name, ".py").read_text("utf-8")
     imports = [line for line in script.splitlines() if line.startswith(("import ", "from ")) and HERE not in line]
     allowed = (
@@ -65,16 +90,16 @@ def test_the_script_shows_the_failure_without_the_suite(name: str, left: Path) -
         "from conformance.laws.vocabulary import VOCABULARY",
     )
     assert set(imports) <= set(allowed)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=Path.cwd())
-    assert done.returncode == 1, done.stderr
-    assert CASES[name][1] in done.stdout + done.stderr
+    code, told = shown[name]
+    assert code == 1, told
+    assert CASES[name][1] in told
 
 
 @pytest.mark.parametrize("name", ["leaking", "clipping", "misreading", "halved"])
 def test_replay_takes_the_file_and_the_results_file_alone(name: str, left: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for file in (_left(left / name, ".safetensors"), left / name / "results.jsonl"):
         assert main(["replay", str(file), "--format", "json"]) == 1
-        (record,) = json.loads(capsys.readouterr().out)
+        record = json.loads(capsys.readouterr().out)["cases"][0]["check"]
         assert (record["check"], record["outcome"]) == (CASES[name][0], "fail")
         assert record["tried"] in (0, 1)  # what was found, and nothing is searched
 
@@ -153,23 +178,19 @@ def _outcomes(*files: Path) -> list[tuple[str, ...]]:
 
 
 def test_two_workers_or_two_shards_find_what_one_finds(tmp_path: Path) -> None:
+    """And the shipped suite takes its options, alone and under xdist."""
     checks = ("padding-length", "batching", "ids-refused", "registered-tensors")
-    suite = (
-        "--pyargs",
-        "conformance.suite",
-        "--bert-implementation",
-        "hf-eager",
-        "--bert-golden",
-        "tiny",
-        "-k",
-        " or ".join(checks),
-    )
-    assert "5 passed" in _pytest(tmp_path, *suite, "-n", "2", "--bert-out", "two").stdout
-    assert "5 passed" in _pytest(tmp_path, *suite, "--bert-out", "one").stdout
+    chosen = f"values or outputs or (float32 and ({' or '.join(checks)}))"
+    dtypes = ("--bert-dtype", "float32", "--bert-dtype", "bfloat16")
+    candidate = ("--bert-implementation", "hf-eager", "--bert-golden", "tiny", "--bert-examples", "5")
+    suite = ("--pyargs", "conformance.suite", *candidate, *dtypes, "-k", chosen)
+    assert "9 passed" in _pytest(tmp_path, *suite, "-n", "2", "--bert-out", "two").stdout
+    assert "9 passed" in _pytest(tmp_path, *suite, "--bert-out", "one").stdout
     workers = sorted((tmp_path / "two").glob("results-*.jsonl"))
     assert _outcomes(*workers) == _outcomes(tmp_path / "one" / "results.jsonl")
 
-    run = ["run", "-i", "hf-eager", "--golden", "tiny", *(part for check in checks for part in ("--check", check))]
+    run = ["run", "-i", "hf-eager", "--golden", "tiny", "--examples", "5"]
+    run += [part for check in checks for part in ("--check", check)]
     for shard in ("1/2", "2/2"):
         assert main([*run, "--shard", shard, "--out", str(tmp_path / shard[0])]) == 0
     shards = [tmp_path / n / "results.jsonl" for n in "12"]

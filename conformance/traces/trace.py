@@ -68,7 +68,7 @@ def trace(
     Args:
         implementation: a registered name, `module:object`, an object with `prepare`, a function that serves as `prepare`, or
             `golden:NAME` for the oracle's own values.
-        golden: a name, `checkpoint:DIR`, or a golden of one's own (`golden_of`).
+        golden: a name, the folder of a golden, `checkpoint:DIR`, or a golden of one's own (`golden_of`).
         texts: inputs to run on instead of the golden's own; its tokenizer reads them.
         device: a torch device string.
         dtype: a format's name.
@@ -118,10 +118,11 @@ def _ordered(found: dict[str, Array], network: Network) -> dict[str, Array]:
 
 
 def true_trace(golden: Golden, name: str = "") -> Trace:
-    """The oracle's own values, float64; `UsageError` where `name` is that of another golden."""
+    """The oracle's own values, float64; `UsageError` where `name` is that of another golden, or of another golden's folder."""
     name = name or f"{TRUTH}{golden.name}"
-    if name != f"{TRUTH}{golden.name}":
-        raise UsageError(f"{name} is compared on its own inputs: add --golden {name.removeprefix(TRUTH)}")
+    asked = name.removeprefix(TRUTH)
+    if asked != golden.name and str(Path(asked).resolve()) != golden.origin:
+        raise UsageError(f"{name} is compared on its own inputs: add --golden {asked}")
     checkpoint = golden.checkpoint
     walks = {n: Network(checkpoint.architecture, checkpoint.weights, batch).walk() for n, batch in golden.batches.items()}
     found = {n: {a: np.array(value) for a, value in walk} for n, walk in walks.items()}

@@ -1,13 +1,15 @@
 """What changed between two runs: verdicts, errors in sigma and mistakes, case by case. A pure function of their records."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from conformance.case import Case
 from conformance.merging import case_of
-from conformance.records import FAILING, ORDER, ActivationRecord, CaseRecords, CheckRecord, Outcome, Results
+from conformance.outcomes import FAILING, ORDER, Outcome
+from conformance.records import ActivationRecord, CaseRecords, CheckRecord, Results
+from conformance.report.changes.environment import Differing, differing
 from conformance.report.changes.mistakes import struck_anew
 from conformance.report.changes.scale import scale_changed, size
 from conformance.report.findings import Finding, layers_of
@@ -15,21 +17,6 @@ from conformance.report.findings import Finding, layers_of
 Kind = Literal["worse", "gone", "new", "better", "changed"]
 KINDS: tuple[Kind, ...] = ("worse", "gone", "new", "better", "changed")  # worst first
 GRAVE = frozenset[Kind]({"worse", "gone"})
-
-# What of a run's header may explain a change.
-_ENVIRONMENT = (
-    "suite",
-    "python",
-    "torch",
-    "transformers",
-    "platform",
-    "processor",
-    "gpu",
-    "threads",
-    "false_alarm",
-    "seed",
-    "examples",
-)
 
 
 @dataclass(frozen=True)
@@ -111,15 +98,6 @@ class CaseChange:
 
 
 @dataclass(frozen=True)
-class Differing:
-    """Something about how the two were run that is not the same, and so may explain a change."""
-
-    what: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True)
 class Changes:
     """All of it.
 
@@ -188,7 +166,9 @@ def changes(before: Results, after: Results, names: tuple[str, str] = ("before",
     unknown = [name for name, r in zip(names, (before, after), strict=True) if r.cases and not r.headers]
     notes += [f"{name} has no header: which versions of the goldens it ran on is not known" for name in unknown]
     notes += ["{} was compared with {}, the only implementation of either run".format(*renamed)] if renamed else []
-    return Changes(names, tuple(sorted(cases, key=lambda c: c.gravity)), _environment(before, after), tuple(notes), after.sound)
+    return Changes(
+        names, tuple(sorted(cases, key=lambda c: c.gravity)), differing(before, after, renamed), tuple(notes), after.sound
+    )
 
 
 def _apart(before: Results, after: Results) -> list[str]:
@@ -198,7 +178,7 @@ def _apart(before: Results, after: Results) -> list[str]:
 
 
 def _goldens(results: Results) -> Mapping[str, tuple[int, str, str]]:
-    return {n: (g.version, g.stored_digest, g.weights_digest) for header in results.headers for n, g in header.goldens.items()}
+    return {name: golden.identity for header in results.headers for name, golden in header.goldens.items()}
 
 
 def _renamed(before: Results, after: Results) -> tuple[str, str] | None:
@@ -210,17 +190,6 @@ def _renamed(before: Results, after: Results) -> tuple[str, str] | None:
 def _key(case: CaseRecords, renamed: tuple[str, str] | None) -> tuple[str, ...]:
     c = case.check
     return ("" if renamed else c.implementation, c.golden, c.device, c.dtype, c.check)
-
-
-def _environment(before: Results, after: Results) -> tuple[Differing, ...]:
-    if not (before.headers and after.headers):
-        return ()
-    told = ((what, *(_told({getattr(h, what) for h in r.headers}) for r in (before, after))) for what in _ENVIRONMENT)
-    return tuple(Differing(what, old, new) for what, old, new in told if old != new)
-
-
-def _told(values: Iterable[object]) -> str:
-    return ", ".join(sorted("none" if value is None else str(value) for value in values))
 
 
 def _case(before: CaseRecords | None, after: CaseRecords | None) -> CaseChange:

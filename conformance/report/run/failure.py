@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from conformance.goldens.own import PREFIX
+from conformance.checks.catalogue import PUBLISHED
+from conformance.goldens.own import PREFIX, recorded_as
 from conformance.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord
 from conformance.report.findings import Finding, cause, evidence, findings, layers_of, sentence
 from conformance.report.run.histogram import histogram
@@ -134,12 +135,13 @@ def _where(a: ActivationRecord) -> Where:
 def _command(c: CheckRecord, headers: Sequence[Header]) -> str:
     """What makes the check again; the inputs of a checkpoint of one's own are in the file that `replay` takes."""
     header = next((h for h in headers if c.golden in h.goldens), None)
-    source = header.goldens[c.golden].source if header else ""
-    network = ["--checkpoint", source.removeprefix(PREFIX)] if source.startswith(PREFIX) else ["--golden", c.golden]
+    golden = recorded_as(c.golden, header.goldens[c.golden].source if header else "")
+    network = ["--checkpoint", golden.removeprefix(PREFIX)] if golden.startswith(PREFIX) else ["--golden", golden]
     words = ["bert-conformance", "run", "-i", c.implementation, *network]
     words += ["--device", c.device] if c.device != "cpu" else []
     words += ["--dtype", c.dtype] if c.dtype != "float32" else []
-    words += ["--check", c.check] if c.check != "values" else []
+    words += ["--check", c.check] if c.check not in ("values", PUBLISHED) else []
+    words += [word for pattern in c.require for word in ("--require-activations", pattern)]
     words += ["--examples", str(header.examples)] if c.tried and header and header.examples != EXAMPLES else []
     words += ["--seed", str(header.seed)] if c.tried and header and header.seed else []
     return shlex.join(words)

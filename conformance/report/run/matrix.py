@@ -4,17 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conformance.judge.statistics import SEPARABLE_Z
+from conformance.outcomes import ORDER, TELLING, Outcome, Tone
 from conformance.records import CaseRecords, CheckRecord, Sensitivity
-from conformance.report.words import ORDER
-
-GLYPHS = {"pass": "✓", "fail": "✗", "skip": "–", "xfail": "≈", "xpass": "!", "crash": "✗", "error": "!", "timeout": "✗"}
-WORDS = {
-    "pass": "conforms",
-    "fail": "does not conform",
-    "skip": "skipped",
-    "xfail": "known failure",
-    "xpass": "passes, against what is known",
-}
 
 Setting = tuple[str, str, str]  # golden, device, dtype
 
@@ -29,24 +20,24 @@ class Group:
     cases: tuple[CaseRecords, ...]
 
     @property
-    def outcome(self) -> str:
+    def outcome(self) -> Outcome:
         """The worst; a check that was skipped says nothing where another was not."""
         return next((c.check.outcome for c in self.cases if c.check.outcome != "skip"), "skip")
 
     @property
-    def tone(self) -> str:
-        """`good`, `bad` or `odd`, which is neither."""
-        return {"pass": "good", "skip": "odd", "xfail": "odd"}.get(self.outcome, "bad")
+    def tone(self) -> Tone:
+        """The outcome's."""
+        return TELLING[self.outcome].tone
 
     @property
     def word(self) -> str:
         """The outcome for people."""
-        return WORDS.get(self.outcome, self.outcome)
+        return TELLING[self.outcome].said
 
     @property
     def glyph(self) -> str:
         """The outcome as a sign."""
-        return GLYPHS.get(self.outcome, "?")
+        return TELLING[self.outcome].sign
 
     @property
     def coverage(self) -> str:

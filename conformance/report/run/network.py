@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from conformance.activations import placed
+from conformance.outcomes import TELLING, Outcome, gravity
 from conformance.records import ActivationRecord
 from conformance.report.html.axis import axis_of, sigma
 
@@ -25,7 +26,7 @@ class Row:
     """
 
     name: str
-    outcome: str
+    outcome: Outcome
     mark: str
     local: str = ""
     largest: str = ""
@@ -61,11 +62,8 @@ class Part:
     @property
     def told(self) -> str:
         """How many activations are right, wrong and not observed."""
-        counts = Counter(_WORDS.get(row.outcome, row.outcome) for row in self.rows)
-        return ", ".join(f"{counts[word]} {word}" for word in (*_WORDS.values(),) if counts[word])
-
-
-_WORDS = {"fail": "wrong", "xfail": "known to fail", "pass": "right", "not_observed": "not observed"}
+        counts = Counter(TELLING[row.outcome].seen for row in self.rows)
+        return ", ".join(f"{n} {seen}" for seen in dict.fromkeys(t.seen for t in TELLING.values()) if (n := counts[seen]))
 
 
 @dataclass(frozen=True)
@@ -114,8 +112,10 @@ def walk(activations: Sequence[ActivationRecord]) -> Walk:
 
 
 def _badness(a: ActivationRecord) -> tuple[int, float]:
-    rank = {"fail": 3, "xfail": 2, "pass": 1}.get(a.outcome, 0)
-    return rank, float("inf") if a.excess is None and rank > 1 else a.excess or 0.0
+    if a.outcome == "not_observed":
+        return -1, 0.0
+    rank = gravity(a.outcome)
+    return rank, float("inf") if a.excess is None and rank else a.excess or 0.0
 
 
 def _mark(a: ActivationRecord) -> str:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from markupsafe import Markup
 from msgspec.structs import replace as replace_record
 
-from conformance.records import FAILING, CaseRecords, Header, Results
+from conformance.outcomes import FAILING
+from conformance.records import CaseRecords, Header, Results
 from conformance.report.html.page import fragment, page
 from conformance.report.run.failure import Failure, failure, first_line, mistakes
 from conformance.report.run.histogram import histogram, pooled
@@ -76,6 +77,7 @@ def _values(results: Results) -> dict[str, object]:
         "cards": [_card(g, results.headers) for g in found],
         "power": power(results.cases),
         "headers": [h for n, h in enumerate(results.headers) if h not in results.headers[:n]],
+        "candidates": sorted(_versions(results)),
         "stored": sorted({name: golden for h in results.headers for name, golden in h.goldens.items()}.items()),
         "notes": results.notes,
         "goldens": sorted({g.setting[0] for g in found}),
@@ -84,6 +86,13 @@ def _values(results: Results) -> dict[str, object]:
         "outcomes": sorted({g.outcome for g in found}),
         "conforms": not any(g.tone == "bad" for g in found) and any(g.tone == "good" for g in found) and results.sound,
     }
+
+
+def _versions(results: Results) -> set[tuple[str, str, str, str]]:
+    """Name, distribution, version and origin of every candidate that was judged and is registered."""
+    judged = {check.implementation for check in results.checks}
+    told = ((name, i) for header in results.headers for name, i in header.implementations.items() if name in judged)
+    return {(name, i.distribution, i.version, i.origin) for name, i in told}
 
 
 def _title(results: Results) -> str:

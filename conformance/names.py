@@ -1,0 +1,37 @@
+"""Names that a caller gives: lists of them, and what is told of one that nothing is called by, with the nearest that there are."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import TypeVar
+
+from conformance.errors import UnknownNameError, UsageError
+
+T = TypeVar("T")
+
+
+def nearest(name: str, existing: Iterable[str], others: str = "") -> str:
+    """A sentence's end: the names that are nearest, or, where none is near, `others`, without which all that there are."""
+    existing = list(existing)
+    near = get_close_matches(name, existing, 3)
+    return f"did you mean {' or '.join(near)}?" if near else others or f"there are {', '.join(existing) or 'none'}"
+
+
+def unknown(kind: str, name: str, existing: Iterable[str]) -> UnknownNameError:
+    """The error for a name that nothing of that kind is called by."""
+    return UnknownNameError(f"no {kind} {name!r}; {nearest(name, existing)}")
+
+
+def listed(what: str, given: Iterable[T], example: str = "") -> list[T]:
+    """What is given for the argument `what`; with an `example`, at least one.
+
+    Raises:
+        UsageError: it is no list, a bare text above all, whose letters nobody means; or it is empty.
+    """
+    if isinstance(given, str):
+        raise UsageError(f"{what} is the text {given!r}, and no list; write {what}=[{given!r}]")
+    if not isinstance(given, Iterable):
+        raise UsageError(f"{what} is one {type(given).__name__}, and no list; put it in brackets: {what}=[…]")
+    found = list(given)
+    if example and not found:
+        raise UsageError(f"{what} is empty, so nothing would be checked; write one or more, as in {what}=[{example}]")
+    return found

@@ -1,0 +1,330 @@
+"""`golden make`: a golden from a local checkpoint, run on again; what of it is altered, cut short, gone or another's is told."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import numpy as numpy_files
+from safetensors import torch as torch_files
+
+from conformance import Golden, check, load_golden, trace
+from conformance.cli import main
+from conformance.errors import UsageError
+from conformance.goldens.digest import content_digest
+from conformance.goldens.make import make
+from conformance.goldens.manifest import fixtures_directory
+from conformance.goldens.own import from_directory
+from conformance.goldens.recipes import RECIPES
+from conformance.goldens.verify import verify
+from conformance.report.run.page import results_page
+from conformance.results_file import read_results
+from conformance.tests.test_checkpoint import _write
+from conformance.tests.test_commands import BAD
+
+Told = pytest.CaptureFixture[str]
+WEIGHTS = "model.safetensors"
+
+
+def _scale(folder: Path, factor: float) -> None:
+    """Other weights, which round differently in every format, as trained ones do."""
+    state = torch_files.load_file(folder / WEIGHTS)
+    torch_files.save_file({n: t * factor if t.is_floating_point() else t for n, t in state.items()}, folder / WEIGHTS)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a checkpoint, `my-bert`, and a golden that was made from it, `mine`."""
+    home = tmp_path_factory.mktemp("home")
+    checkpoint = _write(home / "my-bert")
+    _scale(checkpoint, 1.001)
+    (checkpoint / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "i", "love", "cats", "!"]))
+    assert main(["golden", "make", "--checkpoint", str(checkpoint), "-o", str(home / "mine")]) == 0
+    return home
+
+
+@pytest.fixture
+def copy(home: Path, tmp_path: Path) -> Path:
+    """Both in another place, to be damaged; the checkpoint is found beside the golden."""
+    shutil.copytree(home, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def _run(*arguments: str, out: Path) -> int:
+    return main(["run", *arguments, "--out", str(out)])
+
+
+def test_a_golden_that_was_made_is_run_on_again_and_recorded_by_its_digests(home: Path, tmp_path: Path) -> None:
+    assert _run("-i", "hf-eager", "--golden", str(home / "mine"), "--golden", "tiny", out=tmp_path) == 0
+    results = read_results(tmp_path / "results.jsonl")
+    assert [c.golden for c in results.checks] == ["mine", "tiny"]
+    (header,) = results.headers
+    entry = json.loads((home / "mine" / "manifest.json").read_text())["goldens"]["mine"]
+    recorded = header.goldens["mine"]
+    assert (recorded.version, recorded.weights_digest, recorded.source) == (1, entry["weights_digest"], str(home / "mine"))
+    assert recorded.identity != header.goldens["tiny"].identity
+
+
+def test_it_gets_the_batch_that_a_checkpoint_gets_without_inputs_or_those_given(home: Path, tmp_path: Path) -> None:
+    generated = load_golden(home / "mine").batches["generated"]
+    assert generated.input_ids.shape == (4, 16)
+    batch = tmp_path / "two.json"
+    batch.write_text(json.dumps({"a": {"input_ids": [[1, 2, 3]]}, "b": {"input_ids": [[5, 6]], "attention_mask": [[1, 0]]}}))
+    given = ["--text", "I love cats!", "--batch", str(batch), "-o", str(tmp_path / "given")]
+    assert main(["golden", "make", "--checkpoint", str(home / "my-bert"), *given]) == 0
+    made = load_golden(tmp_path / "given")
+    assert {name: batch.input_ids.tolist() for name, batch in made.batches.items()} == {
+        "text": [[2, 5, 6, 7, 8, 3]],
+        "a": [[1, 2, 3]],
+        "b": [[5, 6]],
+    }
+    assert made.batches["a"].attention_mask is None
+    assert list(made.batches) == ["text", "a", "b"]
+    assert made.recorded.keys() == made.batches.keys()
+
+
+def test_its_name_is_that_of_the_folder_which_is_called_after_the_checkpoint_where_none_is_said(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["golden", "make", "--checkpoint", str(home / "my-bert"), "--format", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["golden"], row["folder"]) == ("my-bert-golden", str(tmp_path / "my-bert-golden"))
+    assert load_golden("my-bert-golden").name == load_golden("./my-bert-golden").name == "my-bert-golden"
+
+
+def test_in_python_by_its_path(home: Path) -> None:
+    assert check("hf-eager", golden=str(home / "mine")).conforms
+    assert not check(BAD, golden=str(home / "mine")).conforms
+    golden, truth = load_golden(home / "mine"), trace(f"golden:{home / 'mine'}", str(home / "mine"))
+    for name, array in golden.recorded["generated"].items():
+        assert array.dtype == np.float64
+        assert np.allclose(array, truth.activations["generated"][name], rtol=1e-10, atol=1e-12)
+
+
+def test_in_another_format_the_truth_is_that_of_the_rounded_weights(home: Path) -> None:
+    """As of the checkpoint itself; the recorded activations are those of the weights as they are."""
+
+    def global_errors(golden: Golden) -> list[Any]:
+        return [verdict.overall for verdict in check("hf-eager", golden, dtype="bfloat16").verdicts]
+
+    golden, itself = load_golden(home / "mine"), from_directory(home / "my-bert")
+    assert global_errors(golden) == global_errors(itself) != global_errors(replace(golden, activations=golden.recorded))
+
+
+def test_diff_and_trace_take_it(home: Path, tmp_path: Path, capsys: Told) -> None:
+    mine = str(home / "mine")
+    assert main(["diff", "hf-eager", f"golden:{mine}"]) == 0
+    assert main(["diff", "hf-eager", "making-bert", "--golden", mine]) == 0
+    assert main(["diff", BAD, f"golden:{mine}"]) == 1
+    assert main(["trace", "making-bert", "--golden", mine, "-o", str(tmp_path / "t.safetensors")]) == 0
+    capsys.readouterr()
+    assert main(["diff", str(tmp_path / "t.safetensors"), "hf-eager", "--format", "json"]) == 0
+    assert main(["trace", "hf-eager", "--golden", mine, "--text", "i love cats"]) == 0
+    assert "[CLS] i love cats [SEP]" in capsys.readouterr().out
+    assert main(["diff", "golden:tiny", f"golden:{mine}"]) == 2
+    assert "is compared on its own inputs: add --golden" in capsys.readouterr().err
+
+
+def test_power_is_told_of_it(home: Path, capsys: Told) -> None:
+    assert main(["golden", "power", "--golden", str(home / "mine"), "--dtype", "float32", "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["golden"] for row in rows} == {str(home / "mine")}
+    assert "weights-bfloat16" in {row["fault"] for row in rows}  # which `tiny`, exact in that format, cannot see
+
+
+def test_a_failure_on_it_is_run_again_and_shown_by_its_path(home: Path, tmp_path: Path, capsys: Told) -> None:
+    mine = str(home / "mine")
+    assert _run("-i", BAD, "--golden", mine, out=tmp_path) == 1
+    (left,) = (tmp_path / "failures").glob("*.safetensors")
+    assert main(["replay", str(left)]) == 1
+    assert "epsilon is 1e-05" in " ".join(capsys.readouterr().out.split())
+    assert f"load_golden({mine!r})" in left.with_suffix(".py").read_text()
+    assert f"bert-conformance run -i {BAD} --golden {mine}" in unescape(results_page(read_results(tmp_path / "results.jsonl")))
+
+
+def test_it_verifies_in_three_parts(home: Path, capsys: Told) -> None:
+    assert main(["golden", "verify", str(home / "mine"), "tiny", "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [(part["golden"], part["outcome"]) for part in told] == [("mine", "pass")] * 3 + [("tiny", "pass")] * 3
+
+
+def _entry(folder: Path, **changes: Any) -> None:
+    file = folder / "manifest.json"
+    found = json.loads(file.read_text())
+    found["goldens"]["mine"] |= changes
+    file.write_text(json.dumps(found))
+
+
+def _without_a_digest(home: Path) -> None:
+    file = home / "mine" / "manifest.json"
+    found = json.loads(file.read_text())
+    del found["goldens"]["mine"]["stored_digest"]
+    file.write_text(json.dumps(found))
+
+
+def _cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def _flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 1
+    file.write_bytes(data)
+
+
+def _other_epsilon(home: Path) -> None:
+    file = home / "my-bert" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "layer_norm_eps": 1e-5}))
+
+
+STORED = "mine.safetensors"
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "tensors altered": (lambda home: _flip(home / "mine" / STORED), "is not what the manifest describes; it was altered"),
+    "tensors cut short": (lambda home: _cut(home / "mine" / STORED), "cannot be read"),
+    "tensors gone": (lambda home: (home / "mine" / STORED).unlink(), "cannot be read"),
+    "manifest cut short": (lambda home: _cut(home / "mine" / "manifest.json"), "manifest.json cannot be read"),
+    "manifest is a list": (lambda home: (home / "mine" / "manifest.json").write_text("[]"), "manifest.json cannot be read"),
+    "manifest without a digest": (_without_a_digest, "its manifest does not describe it (KeyError('stored_digest'))"),
+    "manifest of other batches": (lambda home: _entry(home / "mine", batches=["b"]), "its manifest does not describe it"),
+    "other weights": (lambda home: _scale(home / "my-bert", 1.001), "have SHA-256"),
+    "weights cut short": (lambda home: _cut(home / "my-bert" / WEIGHTS), "the checkpoint that it was made from cannot be read"),
+    "weights gone": (lambda home: (home / "my-bert" / WEIGHTS).unlink(), "model.safetensors does not exist"),
+    "checkpoint gone": (lambda home: shutil.rmtree(home / "my-bert"), "the checkpoint that it was made from is not at"),
+    "other epsilon": (_other_epsilon, "is another: it has layer_norm_eps 1e-05, expected 1e-12"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_was_altered_is_one_clear_error(damage: str, copy: Path, tmp_path: Path, capsys: Told) -> None:
+    damages, words = DAMAGES[damage]
+    _entry(copy / "mine", source=str(copy / "my-bert"))
+    assert load_golden(copy / "mine").checkpoint  # verified once, in this process
+    damages(copy)
+    assert _run("-i", "hf-eager", "--golden", str(copy / "mine"), out=tmp_path / "out") == 3
+    told = capsys.readouterr().err
+    assert words in told
+    assert len(told.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("damage", ["tensors altered", "other weights", "checkpoint gone"])
+def test_verify_says_which_part_is_not_as_it_was(damage: str, copy: Path, capsys: Told) -> None:
+    _entry(copy / "mine", source=str(copy / "my-bert"))
+    DAMAGES[damage][0](copy)
+    assert main(["golden", "verify", str(copy / "mine")]) == 3
+    outcomes = [part.outcome for part in verify(copy / "mine")]
+    assert outcomes == (["fail", "skip", "skip"] if damage == "tensors altered" else ["pass", "fail", "fail"])
+
+
+def test_verify_notices_activations_that_are_not_the_checkpoint_s_though_the_digest_is_right(copy: Path) -> None:
+    file = copy / "mine" / STORED
+    arrays = numpy_files.load_file(file)
+    arrays["activation/generated/pooler.dense"] *= 1 + 1e-9
+    numpy_files.save_file(arrays, file)
+    _entry(copy / "mine", stored_digest=content_digest(arrays))
+    (*before, last) = verify(copy / "mine")
+    assert {part.outcome for part in before} == {"pass"}
+    assert (last.outcome, last.reason) == ("fail", "golden mine: pooler.dense of generated regenerates differently")
+
+
+def test_it_may_be_moved_with_its_checkpoint_or_away_from_it(home: Path, copy: Path, tmp_path: Path) -> None:
+    assert load_golden(copy / "mine").folder == copy / "my-bert"
+    alone = tmp_path / "far" / "off" / "mine"
+    shutil.copytree(home / "mine", alone)
+    assert load_golden(alone).folder == home / "my-bert"
+    assert load_golden(alone).checkpoint
+
+
+def test_a_checkpoint_that_was_saved_anew_with_the_same_values_is_the_same(copy: Path) -> None:
+    _write(copy / "other", prefix=False, old_names=True)
+    _scale(copy / "other", 1.001)
+    assert (copy / "other" / WEIGHTS).read_bytes() != (copy / "my-bert" / WEIGHTS).read_bytes()
+    _entry(copy / "mine", checkpoint="../other")
+    assert load_golden(copy / "mine").folder == copy / "other"
+    assert load_golden(copy / "mine").checkpoint
+
+
+@pytest.mark.parametrize(
+    ("golden", "words"),
+    [
+        ("nowhere", "no golden 'nowhere', and no folder is called so; there are tiny, edges"),
+        ("some/where", "no golden 'some/where', and no folder is called so; there are tiny, edges"),
+        ("empty", "is no golden: it has no manifest.json; `golden make --checkpoint DIR -o FOLDER` makes one"),
+        ("file", "is a file; a golden of your own is a folder"),
+        ("several", "holds tiny, tanh, and a golden of your own lies alone"),
+    ],
+)
+def test_what_is_no_golden_is_a_slip_of_the_pen(
+    golden: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").mkdir()
+    Path("file").touch()
+    make(Path("several"), [RECIPES["tiny"], RECIPES["tanh"]])
+    with pytest.raises(UsageError) as caught:
+        load_golden(golden)
+    assert words in str(caught.value)
+    assert _run("-i", "hf-eager", "--golden", golden, out=tmp_path / "out") == 2
+    for command in (["golden", "verify", golden], ["golden", "power", "--golden", golden], ["trace", f"golden:{golden}"]):
+        assert main(command) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_a_path_that_is_not_there_is_told_as_one() -> None:
+    with pytest.raises(UsageError, match="nowhere is not there; a golden of your own is a folder"):
+        load_golden(Path("nowhere"))
+
+
+def test_a_golden_s_name_goes_before_a_folder_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tiny").mkdir()
+    assert load_golden("tiny").activations
+    with pytest.raises(UsageError, match="tiny is no golden"):
+        load_golden("./tiny")
+
+
+def _made(home: Path, folder: Path) -> int:
+    return main(["golden", "make", "--checkpoint", str(home / "my-bert"), "-o", str(folder)])
+
+
+def test_a_golden_is_never_written_over_nor_called_as_a_shipped_one(home: Path, tmp_path: Path, capsys: Told) -> None:
+    before = (home / "mine" / STORED).read_bytes()
+    assert _made(home, home / "mine") == 2
+    assert "is there, and a golden is never written over" in capsys.readouterr().err
+    assert (home / "mine" / STORED).read_bytes() == before
+    assert _made(home, home / "my-bert") == 2
+    assert _made(home, tmp_path / "tiny") == 2
+    assert "a golden that is shipped is called 'tiny'" in capsys.readouterr().err
+    assert not (tmp_path / "tiny").exists()
+    (tmp_path / "empty").mkdir()
+    assert _made(home, tmp_path / "empty") == 0
+
+
+def test_what_is_no_checkpoint_or_does_not_fit_it_makes_none(home: Path, tmp_path: Path, capsys: Told) -> None:
+    folder = tmp_path / "new"
+    for arguments, words in (
+        (["--checkpoint", str(tmp_path)], "a checkpoint is a directory with config.json and model.safetensors"),
+        (["--checkpoint", str(home / "my-bert"), "--batch", str(tmp_path / "none.json")], "cannot be read as a batch"),
+    ):
+        assert main(["golden", "make", *arguments, "-o", str(folder)]) == 2
+        assert words in capsys.readouterr().err
+        assert not folder.exists()
+
+
+def test_two_goldens_of_one_name_are_not_run_together(home: Path, copy: Path, tmp_path: Path, capsys: Told) -> None:
+    both = ("--golden", str(home / "mine"), "--golden", str(copy / "mine"))
+    assert _run("-i", "hf-eager", *both, out=tmp_path / "out") == 2
+    assert "another golden that is asked for is called 'mine', too" in capsys.readouterr().err
+
+
+def test_the_shipped_ones_are_made_by_the_same_hands(tmp_path: Path) -> None:
+    make(tmp_path, [RECIPES["tiny"]])
+    assert [part.outcome for part in verify("tiny", tmp_path)] == ["pass"] * 3
+    ours, theirs = (json.loads((folder / "manifest.json").read_text())["goldens"] for folder in (tmp_path, fixtures_directory()))
+    assert ours == {"tiny": theirs["tiny"]}

@@ -1,0 +1,135 @@
+"""What known failures may speak of: what exists, in this run or another; a slip of the pen is told with what is nearest."""
+
+from pathlib import Path
+
+import pytest
+
+from conformance.case import Case
+from conformance.checks.expected import in_the_light_of_what_is_known
+from conformance.checks.known_failures import KnownFailure, matched, read
+from conformance.cli import main
+from conformance.errors import UsageError
+from conformance.result import Result
+
+CASE = Case("mine", "my-checkpoint")  # neither is registered
+
+
+@pytest.mark.parametrize(
+    ("slip", "told"),
+    [
+        ({"check": "valeus"}, "no check 'valeus'; did you mean values?"),
+        ({"check": "*-omited"}, "no check '*-omited'; did you mean mask-omitted"),
+        ({"golden": "tinny"}, "no golden 'tinny'; did you mean tiny?"),
+        ({"golden": "my-chekpoint"}, "no golden 'my-chekpoint'; did you mean my-checkpoint?"),
+        ({"implementation": "hf-egaer"}, "no implementation 'hf-egaer'; did you mean hf-eager?"),
+        ({"implementation": "no_such_package.conformance:bert"}, "no implementation 'no_such_package.conformance:bert'; there are"),
+        ({"dtype": "float31"}, "no dtype 'float31'; did you mean float32"),
+        ({"device": "cdua"}, "no device 'cdua'; did you mean cuda?"),
+        ({"activation": "encodr.layer.*"}, "no activation 'encodr.layer.*'; did you mean encoder.layer.*"),
+        ({"activation": "*.output.LayerNrm"}, "no activation '*.output.LayerNrm'; did you mean *.output.LayerNorm"),
+        ({"activation": "x"}, "no activation 'x'; `bert-conformance trace golden:tiny` prints those that there are"),
+        ({"activation": "*", "fault": "epsilom"}, "no fault 'epsilom'; did you mean epsilon?"),
+        ({"activation": "*", "fault": "epsilon*"}, "no fault 'epsilon*'; did you mean epsilon"),  # a name, and no pattern
+    ],
+)
+def test_what_matches_nothing_that_exists_is_an_error_with_the_nearest_name(slip: dict[str, str], told: str) -> None:
+    entry = KnownFailure(**{"check": "values", "reason": "x", **slip})
+    with pytest.raises(UsageError) as caught:
+        matched([entry], [CASE])
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"check": "published-values"},
+        {"check": "padding-*"},
+        {"golden": "tiny"},
+        {"golden": "min*"},
+        {"implementation": "hf-*"},
+        {"implementation": "conformance.tests.planted:anything"},  # what a name like this stands for is not imported
+        {"implementation": __file__},
+        {"dtype": "bfloat16"},
+        {"device": "cuda:1"},
+        {"device": "cu*"},
+    ],
+    ids=str,
+)
+def test_what_exists_and_is_not_run_is_of_another_run(other: dict[str, str]) -> None:
+    assert matched([KnownFailure(**{"check": "values", "reason": "x", **other})], [CASE]) == {}
+
+
+@pytest.mark.parametrize(
+    "placed",
+    [
+        {"activation": "encoder.layer.11.*"},
+        {"activation": "encoder.layer.*[0-9].output.LayerNorm"},
+        {"activation": "embeddings.sum"},
+        {"activation": "cls.predictions.log_probs"},
+        {"activation": "*", "fault": "epsilon-outside-root"},
+    ],
+    ids=str,
+)
+def test_an_entry_speaks_of_the_run_s_own_names_and_of_activations_of_any_architecture(placed: dict[str, str]) -> None:
+    entry = KnownFailure("values", "x", implementation="min*", golden="my-checkpoint", **placed)
+    assert matched([entry], [CASE]) == {CASE: [entry]}
+
+
+def test_an_entry_of_this_run_that_matches_no_case_is_idle() -> None:
+    cases = [CASE, Case("hf-eager", "tiny")]
+    with pytest.raises(UsageError, match="match nothing that is run: check 'values' of mine on tiny"):
+        matched([KnownFailure("values", "x", implementation="mine", golden="tiny")], cases)
+
+
+SLIPS = """
+[[known-failure]]
+check = "values"
+reason = "x"
+[[known-failure]]
+check = "values"
+golden = "tinny"
+implementation = "hf-egaer"
+activation = "encodr.layer.*"
+fault = "epsilom"
+reason = "x"
+"""
+
+
+def _file(folder: Path) -> Path:
+    file = folder / "known.toml"
+    file.write_text(SLIPS)
+    return file
+
+
+def test_the_command_line_tells_every_slip_of_a_file_before_anything_is_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = _file(tmp_path)
+    out = tmp_path / "out"
+    assert main(["run", "-i", "hf-eager", "--golden", "tiny", "--known-failures", str(file), "--out", str(out)]) == 2
+    told = capsys.readouterr().err
+    assert told.count(f"{file}, entry 2: no ") == 4
+    assert "entry 1" not in told
+    assert not out.exists()
+
+
+class Bringing:
+    """A candidate that brings a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.known_failures = file
+
+    def prepare(self, checkpoint: object, device: str, dtype: str) -> object:
+        raise NotImplementedError
+
+
+def test_a_candidate_s_own_file_goes_through_the_same(tmp_path: Path) -> None:
+    failed = Result(CASE, "fail", "3 activations fail", 1, executed=True, by_values=True)
+    wrong = in_the_light_of_what_is_known(failed, Bringing(_file(tmp_path)), ())
+    assert (wrong.outcome, wrong.exit_code) == ("error", 2)
+    assert "no golden 'tinny'; did you mean tiny?" in wrong.reason
+
+    right = tmp_path / "right.toml"
+    right.write_text(SLIPS.split("[[known-failure]]")[1].join(["[[known-failure]]", ""]))
+    assert len(read(right)) == 1
+    assert in_the_light_of_what_is_known(failed, Bringing(right), ()).outcome == "xfail"

@@ -1,0 +1,141 @@
+"""Where nothing is judged nothing is green: checks of which none ran, lists that are none, devices that are none."""
+
+from pathlib import Path
+
+import pytest
+
+from conformance import check
+from conformance.checks.catalogue import CHECKS
+from conformance.checks.check import run
+from conformance.checks.parametrize import bound_checks
+from conformance.cli import main
+from conformance.devices import require_device
+from conformance.errors import Unavailable, UsageError
+from conformance.results_file import read_results
+from implementations.making_bert import making_bert
+
+pytest_plugins = ["pytester"]
+
+QUICK = "registered-tensors"
+FILE = """
+import pytest
+from conformance import parametrize_with_checks
+from implementations.making_bert import making_bert
+
+def test_own():
+    pass
+
+{mark}
+@parametrize_with_checks({lists})
+def test_bert(check):
+    {body}
+"""
+ABSENT = f"[making_bert], devices=['cuda:99'], goldens=['tiny'], checks=['{QUICK}', 'repeated']"
+NOTHING = "*BERT conformance: nothing was judged*"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported() -> None:
+    """What a check imports: pytester forgets what is first imported while it runs, and torch cannot be imported twice."""
+    assert run(CHECKS[QUICK], making_bert, "tiny", "cpu", "float32").conforms
+
+
+def _ran(pytester: pytest.Pytester, lists: str, *options: str, body: str = "check()", mark: str = "") -> pytest.RunResult:
+    pytester.makepyfile(FILE.format(lists=lists, body=body, mark=mark))
+    return pytester.runpytest_inprocess("-p", "no:cacheprovider", *options)
+
+
+def test_a_session_none_of_whose_declared_checks_ran_fails_though_all_else_passes(pytester: pytest.Pytester) -> None:
+    result = _ran(pytester, ABSENT, "--bert-out", "out")
+    result.assert_outcomes(passed=1, skipped=2)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([NOTHING, "ran 0 / 2 declared: device 'cuda:99' is not to be had here: *"])
+    footer = read_results(pytester.path / "out" / "results.jsonl").footer
+    assert footer is not None
+    assert (footer.declared, footer.ran, footer.exit_code) == (2, 0, 1)
+
+
+def test_the_workers_count_and_the_controller_decides(pytester: pytest.Pytester) -> None:
+    result = _ran(pytester, ABSENT, "-n", "1")
+    result.assert_outcomes(passed=1, skipped=2)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([NOTHING, "ran 0 / 2 declared: device 'cuda:99' is not to be had here: *"])
+
+
+def test_a_test_that_takes_its_check_and_does_not_call_it_judges_nothing(pytester: pytest.Pytester) -> None:
+    result = _ran(pytester, f"[making_bert], goldens=['tiny'], checks=['{QUICK}']", body="check")
+    result.assert_outcomes(passed=2)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([NOTHING, "ran 0 / 1 declared: a test passed that takes its check and does not call it"])
+
+
+@pytest.mark.parametrize(
+    ("lists", "options", "mark", "outcomes"),
+    [
+        (ABSENT.replace("['cuda", "['cpu', 'cuda").replace(", 'repeated'", ""), (), "", {"passed": 2, "skipped": 1}),
+        ("[making_bert], goldens=['sinusoidal'], checks=['values']", (), "", {"passed": 1, "skipped": 1}),
+        (ABSENT, ("-k", "own"), "", {"passed": 1, "deselected": 2}),
+        (ABSENT, ("--collect-only",), "", {}),
+        (ABSENT, (), "@pytest.mark.skipif(True, reason='no CUDA here')", {"passed": 1, "skipped": 2}),
+    ],
+    ids=["one of them ran", "not supported", "deselected", "only collected", "a mark of one's own"],
+)
+def test_a_session_is_a_success_where(
+    pytester: pytest.Pytester, lists: str, options: tuple[str, ...], mark: str, outcomes: dict[str, int]
+) -> None:
+    result = _ran(pytester, lists, *options, mark=mark)
+    result.assert_outcomes(**outcomes)
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.no_fnmatch_line(NOTHING)
+
+
+def test_a_failure_of_one_s_own_keeps_its_exit_status(pytester: pytest.Pytester) -> None:
+    result = _ran(pytester, ABSENT, "--maxfail", "1", mark="def test_wrong(): assert False\n")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.no_fnmatch_line(NOTHING)  # none of them was begun
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"implementations": []}, "implementations is empty, so nothing would be checked; write one or more, as in impl"),
+        (
+            {"implementations": "hf-eager"},
+            "implementations is the text 'hf-eager', and no list; write implementations=['hf-eager']",
+        ),
+        ({"implementations": making_bert}, "implementations is one TorchImplementation, and no list; put it in brackets"),
+        ({"goldens": "tiny"}, "write goldens=['tiny']"),
+        ({"devices": "cpu"}, "write devices=['cpu']"),
+        ({"devices": []}, "devices is empty, so nothing would be checked; write one or more, as in devices=['cpu']"),
+        ({"dtypes": ()}, "as in dtypes=['float32']"),
+        ({"checks": "values"}, "write checks=['values']"),
+        ({"goldens": ["tinny"]}, "no golden 'tinny', and no folder is called so; did you mean tiny?"),
+        ({"goldens": ["none"]}, "there are tiny, edges"),
+        ({"checks": ["valeus"]}, "no check 'valeus'; did you mean values?"),
+        ({"checks": ["none"]}, "there are values, outputs"),
+    ],
+)
+def test_a_list_that_is_none_or_holds_what_does_not_exist_is_told(given: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        bound_checks(**{"implementations": [making_bert], **given})  # type: ignore[arg-type]
+    assert words in str(caught.value)
+
+
+def test_implementations_may_come_one_by_one() -> None:
+    assert len(bound_checks(iter([making_bert]), checks=iter(["values"]), goldens=["tiny"])) == 1  # type: ignore[arg-type]
+
+
+def test_a_device_that_torch_cannot_read_is_a_misuse_and_one_that_is_not_here_a_skip(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no device 'banana': Expected one of cpu, cuda"):
+        require_device("banana")
+    with pytest.raises(Unavailable, match="not to be had here"):
+        require_device("cuda:99")
+    for of_golden in (check(making_bert, device="banana"), run(CHECKS["repeated"], making_bert, "tiny", "banana", "float32")):
+        assert (of_golden.outcome, of_golden.exit_code) == ("error", 2)
+    assert main(["run", "-i", "making-bert", "--golden", "tiny", "--device", "banana", "--out", str(tmp_path)]) == 2
+
+
+def test_a_device_that_torch_cannot_read_fails_its_tests(pytester: pytest.Pytester) -> None:
+    result = _ran(pytester, ABSENT.replace("cuda:99", "banana"))
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(["*CheckError: making-bert on tiny, banana*", "*no device 'banana': Expected one of*"])

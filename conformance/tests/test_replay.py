@@ -1,0 +1,99 @@
+"""What failed is run again as it was run: with what was required, published values too, and one after the other."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from conformance.case import Case
+from conformance.checks.catalogue import PUBLISHED
+from conformance.checks.published import published_of
+from conformance.checks.replay import replayed
+from conformance.cli import main
+from conformance.records import CheckRecord
+from conformance.report.run.failure import failure
+from conformance.results_file import read_results
+from conformance.tests.planted import MadeOf
+from conformance.tests.test_checkpoint import LAST, TINY, _published, _write
+
+HIDING = "conformance.tests.test_replay:hiding_the_last"
+hiding_the_last = MadeOf(lambda found: {name: value for name, value in found.items() if name != LAST})
+REQUIRED = ("--require-activations", "*.layer.1.output.LayerNorm")
+
+
+@pytest.fixture(scope="module")
+def hiding(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that fails by what it requires alone."""
+    out = tmp_path_factory.mktemp("hiding")
+    run = ["run", "-i", "hf-sdpa", "--golden", "tiny", "--require-activations", "*.scores", "--out", str(out)]
+    assert main(run) == 1
+    return out / "results.jsonl"
+
+
+def test_what_was_required_is_required_again(hiding: Path) -> None:
+    (left,) = (hiding.parent / "failures").glob("*.safetensors")
+    for file in (hiding, left):
+        (again,) = replayed(file)
+        assert again.outcome == "fail"
+        assert "required activations are not observed: encoder.layer.0.attention.self.scores" in again.reason
+        assert again.require == ("*.scores",)
+
+
+def test_the_page_s_command_requires_it(hiding: Path) -> None:
+    results = read_results(hiding)
+    command = failure(results.cases[0], results.headers).command
+    assert command == "bert-conformance run -i hf-sdpa --golden tiny --require-activations '*.scores'"
+
+
+def test_a_file_that_is_older_than_the_field_is_read(hiding: Path) -> None:
+    (check,) = read_results(hiding).checks
+    assert check.require == ["*.scores"]
+    older = json.loads(msgspec.json.encode(check))
+    assert older.pop("require") == ["*.scores"]
+    assert msgspec.json.decode(json.dumps(older), type=CheckRecord).require == []
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _write(tmp_path_factory.mktemp("checkpoint") / "tiny-bert")
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values of the checkpoint are published."""
+    monkeypatch.setattr(published_of, "__defaults__", ((_published(TINY.checkpoint),),))
+
+
+def _missed(checkpoint: Path, out: Path) -> Path:
+    """A run on the checkpoint that fails twice: by what it requires, and by the published values of that."""
+    assert main(["run", "-i", HIDING, "--checkpoint", str(checkpoint), *REQUIRED, "--out", str(out)]) == 1
+    return out / "results.jsonl"
+
+
+@pytest.mark.usefixtures("known")
+def test_published_values_that_were_missed_are_missed_again(checkpoint: Path, tmp_path: Path) -> None:
+    file = _missed(checkpoint, tmp_path)
+    (left,) = (tmp_path / "failures").glob(f"*-{PUBLISHED}.safetensors")
+    for again in (*replayed(file)[1:], *replayed(left)):
+        assert (again.case.check, again.outcome) == (PUBLISHED, "fail")
+        assert "of which values are published" in again.reason
+    results = read_results(file)
+    command = failure(results.cases[1], results.headers).command  # they are judged beside whatever check is asked for
+    assert command == f"bert-conformance run -i {HIDING} --checkpoint {checkpoint}"
+
+
+def test_a_failure_that_cannot_be_run_again_is_told_and_the_others_are(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(published_of, "__defaults__", ((_published(TINY.checkpoint),),))
+        file = _missed(checkpoint, tmp_path)
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([lines[0], lines[-2], *lines[1:-2], lines[-1]]))  # what cannot be comes first
+    cannot, can = replayed(file)
+    assert (cannot.case, cannot.outcome, cannot.exit_code) == (Case(HIDING, "tiny-bert", check=PUBLISHED), "error", 2)
+    assert "no values are published of checkpoint:" in cannot.reason
+    assert (can.case.check, can.outcome) == ("values", "fail")
+    assert main(["replay", str(file)]) == 2
+    assert "does not conform" in capsys.readouterr().out

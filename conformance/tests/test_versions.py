@@ -1,0 +1,102 @@
+"""Which version of a candidate was judged: in the header, on the page, between two runs, and among the shards of one."""
+
+import json
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from conformance.case import Case
+from conformance.cli import main
+from conformance.goldens.manifest import manifest
+from conformance.merging import merged
+from conformance.recording import header_of
+from conformance.records import Header, ImplementationRecord, Results
+from conformance.report.changes.between import changes
+from conformance.report.changes.environment import Differing
+from conformance.report.run.page import results_page
+from conformance.results_file import read_results
+from conformance.search.plan import Plan
+from conformance.tests.recorded import checked, header, run
+from conformance.tests.test_commands import BAD
+
+OLD = ImplementationRecord("my-package", "1.0", "my_package.conformance:bert")
+NEW = msgspec.structs.replace(OLD, version="1.1")
+
+
+def _results(*names: str, **fields: object) -> Results:
+    return merged([run(*(checked(Case(name, "tiny")) for name in names), **fields)])
+
+
+def test_a_header_has_the_versions_of_what_is_registered_and_of_what_computes(tmp_path: Path) -> None:
+    assert main(["run", "-i", "hf-eager", "-i", BAD, "--golden", "tiny", "--out", str(tmp_path)]) == 1
+    (found,) = read_results(tmp_path / "results.jsonl").headers
+    ours = ("bert-conformance", metadata.version("bert-conformance"))
+    assert found.implementations["hf-eager"] == ImplementationRecord(*ours, "implementations.hugging_face:hf_eager")
+    assert BAD not in found.implementations  # an object, of which no version is known
+    assert found.numpy == metadata.version("numpy")
+    assert found.onnxruntime is None or found.onnxruntime == metadata.version("onnxruntime")
+
+
+def test_the_names_of_a_run_are_told_and_without_names_all() -> None:
+    some = header_of("cpu", dict.fromkeys(manifest()), Plan(), implementations=["hf-sdpa", "my_package:bert"])
+    assert some.implementations.keys() == {"hf-sdpa"}
+    assert header_of("cpu", {}, Plan()).implementations.keys() > {"hf-eager", "hf-sdpa", "making-bert"}
+
+
+def test_a_file_that_is_older_than_the_fields_is_read() -> None:
+    older = json.loads(msgspec.json.encode(header(implementations={"mine": OLD}, numpy="2.4.6", onnxruntime=None)))
+    for field in ("implementations", "numpy", "onnxruntime"):
+        del older[field]
+    assert msgspec.json.decode(json.dumps(older), type=Header) == header()
+
+
+def test_another_version_of_a_candidate_may_explain_a_change() -> None:
+    def differing(before: Results, after: Results) -> tuple[Differing, ...]:
+        return changes(before, after).environment
+
+    old, new = ({"mine": record, "other": record, "idle": record} for record in (OLD, NEW))
+    before, after = _results("mine", "other", implementations=old), _results("mine", "other", implementations=new)
+    assert differing(before, after) == (Differing("mine, other", "my-package 1.0", "my-package 1.1"),)
+    assert not differing(before, before)
+    assert not differing(_results("mine", "other"), after)  # a file of an earlier suite does not say
+    moved = {"mine": msgspec.structs.replace(OLD, origin="elsewhere:bert")}
+    (told,) = differing(_results("mine", implementations=old), _results("mine", implementations=moved))
+    assert told == Differing("mine", "my_package.conformance:bert", "elsewhere:bert")
+    renamed = differing(_results("mine", implementations=old), _results("yours", implementations={"yours": NEW}))
+    assert renamed == (Differing("yours", "my-package 1.0", "my-package 1.1"),)
+
+
+def test_another_numpy_or_onnx_runtime_may_and_what_is_not_said_may_not() -> None:
+    before, after = _results("mine", numpy="2.4.5", onnxruntime=None), _results("mine", numpy="2.4.6", onnxruntime="1.31.1")
+    assert changes(before, after).environment == (Differing("numpy", "2.4.5", "2.4.6"), Differing("onnxruntime", "none", "1.31.1"))
+    assert not changes(_results("mine"), after).environment
+
+
+def test_the_page_tells_the_versions_of_what_was_judged() -> None:
+    page = results_page(_results("mine", implementations={"mine": OLD, "idle": NEW}, numpy="2.4.6", onnxruntime="1.31.1"))
+    assert "my_package.conformance:bert" in page
+    assert "<td>1.0</td>" in page
+    assert "<td>1.1</td>" not in page
+    assert "<dt>NumPy</dt><dd>2.4.6</dd>" in page
+    assert "<dt>ONNX Runtime</dt><dd>1.31.1</dd>" in page
+    assert "<h3>Candidates</h3>" not in results_page(_results("mine"))
+
+
+@pytest.mark.parametrize(("second", "contradicts"), [({"mine": OLD}, False), ({"mine": NEW}, True), ({}, False)])
+def test_shards_of_one_run_are_of_one_version(second: dict[str, ImplementationRecord], contradicts: bool) -> None:
+    shards = [
+        run(checked(Case("mine", golden)), source=f"{golden}.jsonl", shard=shard, run="r", implementations=implementations)
+        for golden, shard, implementations in (("tiny", "1/2", {"mine": OLD}), ("deep", "2/2", second))
+    ]
+    told = [str(note) for note in merged(shards).notes]
+    words = "my-package 1.0 in tiny.jsonl, my-package 1.1 in deep.jsonl"
+    assert told == ([f"contradiction: shards of one run differ in the version of mine: {words}"] if contradicts else [])
+
+
+def test_shards_on_one_golden_that_lies_elsewhere_are_of_one_version_of_it() -> None:
+    (golden,) = header().goldens.values()
+    sources = [msgspec.structs.replace(golden, source=source) for source in ("/here/mine", "/there/mine")]
+    shards = [run(checked(Case(f"m{n}", "tiny")), goldens={"tiny": source}) for n, source in enumerate(sources)]
+    assert len(merged(shards).cases) == 2
