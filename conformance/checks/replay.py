@@ -17,6 +17,7 @@ from conformance.checks.published import check_published, published_of
 from conformance.ending import ending_of
 from conformance.errors import UsageError
 from conformance.goldens.golden import Golden, nested
+from conformance.goldens.manifest import is_folder
 from conformance.goldens.own import PREFIX, golden_of, open_golden
 from conformance.merging import case_of
 from conformance.records import CheckRecord, Header
@@ -88,9 +89,9 @@ def _of_record(record: CheckRecord, headers: Sequence[Header]) -> _Failure:
 
 
 def _network(golden: str, headers: Sequence[Header]) -> str:
-    """What `open_golden` takes: a checkpoint of one's own is recorded by its folder's name, and the header says where it lies."""
+    """What `open_golden` takes: a network of one's own is recorded by its folder's name, and the header says where that lies."""
     sources = (header.goldens[golden].source for header in headers if golden in header.goldens)
-    return next((source for source in sources if source.startswith(PREFIX)), golden)
+    return next((source for source in sources if source.startswith(PREFIX) or is_folder(source)), golden)
 
 
 def _again(failure: _Failure) -> Result:
