@@ -85,6 +85,7 @@ def header_of(
     shard: str = "1/1",
     run: str = "",
     implementations: Sequence[str] = (),
+    cases: int = 0,
 ) -> Header:
     """Of a run on this machine.
 
@@ -95,6 +96,7 @@ def header_of(
         shard: which share of the run.
         run: tells runs apart whose shards may lie side by side.
         implementations: names; none: every one that is registered.
+        cases: how many checks this share is to make; 0: nobody knows.
     """
     import torch
 
@@ -128,6 +130,7 @@ def header_of(
         },
         numpy=metadata.version("numpy"),
         onnxruntime=_version("onnxruntime") or _version("onnxruntime-gpu"),
+        cases=cases,
     )
 
 

@@ -41,7 +41,8 @@ class Header(_Record, frozen=True, tag="header"):
     """What ran, where; `shard` is which share of the run, and `run` is the same in all of its shares; `started` is ISO 8601.
 
     `implementations` are the candidates that are registered, by name; of an object that is not, no version is known. `onnxruntime`
-    is null where it is not installed. What is empty is not said, as by earlier versions of the suite.
+    is null where it is not installed; `cases` is how many checks this share of the run was to make. What is empty or 0 is not
+    said, as by earlier versions of the suite.
     """
 
     schema: int
@@ -64,6 +65,7 @@ class Header(_Record, frozen=True, tag="header"):
     implementations: dict[str, ImplementationRecord] = {}
     numpy: str = ""
     onnxruntime: str | None = ""
+    cases: int = 0
 
 
 class ErrorRecord(msgspec.Struct, frozen=True):

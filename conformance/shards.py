@@ -71,7 +71,8 @@ def incomplete(runs: Sequence[Run]) -> Iterator[Note]:
             yield Note("missing", f"shard {', '.join(missing)}; of this run there is {', '.join(only)}")
     for run in runs:
         if run.footer is None:
-            yield Note("missing", f"the end of {run.name}: it was cut short, and has no footer")
+            after = f" after {len(run.cases)} of {run.header.cases} checks" if run.header and run.header.cases else ""
+            yield Note("missing", f"the end of {run.name}: it was cut short{after}, and has no footer")
         elif (counted := sum(run.footer.outcomes.values())) != len(run.cases):
             yield Note("missing", f"{run.name} has {len(run.cases)} checks, and its footer counts {counted}")
 

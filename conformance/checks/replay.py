@@ -17,8 +17,7 @@ from conformance.checks.published import check_published, published_of
 from conformance.ending import ending_of
 from conformance.errors import UsageError
 from conformance.goldens.golden import Golden, nested
-from conformance.goldens.manifest import is_folder
-from conformance.goldens.own import PREFIX, golden_of, open_golden
+from conformance.goldens.own import golden_of, open_golden, recorded_as
 from conformance.merging import case_of
 from conformance.records import CheckRecord, Header
 from conformance.result import Result
@@ -91,7 +90,7 @@ def _of_record(record: CheckRecord, headers: Sequence[Header]) -> _Failure:
 def _network(golden: str, headers: Sequence[Header]) -> str:
     """What `open_golden` takes: a network of one's own is recorded by its folder's name, and the header says where that lies."""
     sources = (header.goldens[golden].source for header in headers if golden in header.goldens)
-    return next((source for source in sources if source.startswith(PREFIX) or is_folder(source)), golden)
+    return next((recorded_as(golden, source) for source in sources), golden)
 
 
 def _again(failure: _Failure) -> Result:

@@ -13,20 +13,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Count:
-    """How many checks were declared, how many of them ran, and why the first that did not run did not."""
+    """How many checks were asked for, declared (their candidate supports them) and run, and why the first did not that did not."""
 
+    asked: int = 0
     declared: int = 0
     executed: int = 0
     reason: str = ""
 
     def __add__(self, other: "Count") -> "Count":
         """Both, in this order."""
-        return Count(self.declared + other.declared, self.executed + other.executed, self.reason or other.reason)
+        return Count(
+            self.asked + other.asked,
+            self.declared + other.declared,
+            self.executed + other.executed,
+            self.reason or other.reason,
+        )
 
     @property
     def is_empty(self) -> bool:
-        """Whether something was declared and nothing ran."""
-        return self.declared > 0 and not self.executed
+        """Whether something was asked for and nothing ran."""
+        return self.asked > 0 and not self.executed
 
 
 _examples = EXAMPLES
@@ -64,8 +70,8 @@ def plan() -> Plan:
 def record(result: "Result", test: Callable[..., Any] | None) -> None:
     """Count a result, and write it down where the run is recorded."""
     global _count
-    idle = result.declared and not result.executed
-    _count += Count(int(result.declared), int(result.executed), result.reason.partition("\n")[0] if idle else "")
+    why = "" if result.executed else result.reason.partition("\n")[0]
+    _count += Count(1, int(result.declared), int(result.executed), why)
     if _recording is not None:
         _recording.add(result, test=test)
 

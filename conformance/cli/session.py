@@ -17,8 +17,9 @@ from conformance.checks.published import CHECK, Published, check_published, publ
 from conformance.cli.apart import Elsewhere
 from conformance.cli.progress import progress
 from conformance.devices import is_lost
-from conformance.errors import ConformanceError, UnknownNameError, UsageError
+from conformance.errors import ConformanceError, UsageError
 from conformance.goldens.golden import Golden
+from conformance.names import unknown
 from conformance.numerics.formats import format_named
 from conformance.recording import Recording, header_of
 from conformance.report.views import TEXTS, show
@@ -75,7 +76,7 @@ class Work:
         session, own = self._session, self._session.goldens[case.golden]
         published = self._published.get(case.golden)
         if case.check == CHECK and own and published:
-            return check_published(case.implementation, own, published, case.device, case.dtype)
+            return check_published(case.implementation, own, published, case.device, case.dtype, len(self.cases))
         check, subject, runs = CHECKS[case.check], own or case.golden, len(self.cases)
         return run(check, case.implementation, subject, case.device, case.dtype, runs, session.plan, require=session.require)
 
@@ -92,7 +93,10 @@ def run_all(prepare: Callable[[], Session], out: Path, how: str) -> int:
     which, shards = session.shard
     cases = work.cases[which - 1 :: shards]
     path = out / "results.jsonl"
-    header = header_of(session.device, session.goldens, session.plan, f"{which}/{shards}", _digest(work.cases))
+    share = f"{which}/{shards}"
+    header = header_of(
+        session.device, session.goldens, session.plan, share, _digest(work.cases), session.implementations, len(cases)
+    )
     there = Elsewhere(partial(Work.of, prepare), session.timeout)
     with Recording(path, header) as recording, progress(len(cases)) as underway, there:
         apart = session.timeout is not None
@@ -150,7 +154,7 @@ def _checks(patterns: Sequence[str]) -> list[Check]:
     """Those that a pattern matches, in the catalogue's order; `UnknownNameError` for a pattern that matches none."""
     idle = [p for p in patterns if not any(fnmatchcase(name, p) for name in CHECKS)]
     if idle:
-        raise UnknownNameError(f"no check {idle[0]!r}; there are {', '.join(CHECKS)}")
+        raise unknown("check", idle[0], CHECKS)
     return [c for name, c in CHECKS.items() if any(fnmatchcase(name, p) for p in patterns or ("values",))]
 
 

@@ -57,7 +57,7 @@ def leave(
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = stored_arrays(batches, activations)
-    save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, path, {"replay": json.dumps(about)})
+    save_file({k: np.array(v, order="C") for k, v in arrays.items()}, path, {"replay": json.dumps(about)})
     if found:
         path.with_suffix(".py").write_text(found.script, "utf-8")
         patch = patch_of(test, case, found.example, Path.cwd()) if test else new_test(case, network, found.example)

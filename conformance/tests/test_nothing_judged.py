@@ -62,6 +62,13 @@ def test_the_workers_count_and_the_controller_decides(pytester: pytest.Pytester)
     result.stdout.fnmatch_lines([NOTHING, "ran 0 / 2 declared: device 'cuda:99' is not to be had here: *"])
 
 
+def test_what_no_candidate_supports_judges_nothing(pytester: pytest.Pytester) -> None:
+    result = _ran(pytester, "[making_bert], goldens=['sinusoidal'], checks=['values']")
+    result.assert_outcomes(passed=1, skipped=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([NOTHING, "ran 0 / 0 declared: the exercise's Bert ends in a masked-LM head*"])
+
+
 def test_a_test_that_takes_its_check_and_does_not_call_it_judges_nothing(pytester: pytest.Pytester) -> None:
     result = _ran(pytester, f"[making_bert], goldens=['tiny'], checks=['{QUICK}']", body="check")
     result.assert_outcomes(passed=2)
@@ -73,12 +80,11 @@ def test_a_test_that_takes_its_check_and_does_not_call_it_judges_nothing(pyteste
     ("lists", "options", "mark", "outcomes"),
     [
         (ABSENT.replace("['cuda", "['cpu', 'cuda").replace(", 'repeated'", ""), (), "", {"passed": 2, "skipped": 1}),
-        ("[making_bert], goldens=['sinusoidal'], checks=['values']", (), "", {"passed": 1, "skipped": 1}),
         (ABSENT, ("-k", "own"), "", {"passed": 1, "deselected": 2}),
         (ABSENT, ("--collect-only",), "", {}),
         (ABSENT, (), "@pytest.mark.skipif(True, reason='no CUDA here')", {"passed": 1, "skipped": 2}),
     ],
-    ids=["one of them ran", "not supported", "deselected", "only collected", "a mark of one's own"],
+    ids=["one of them ran", "deselected", "only collected", "a mark of one's own"],
 )
 def test_a_session_is_a_success_where(
     pytester: pytest.Pytester, lists: str, options: tuple[str, ...], mark: str, outcomes: dict[str, int]

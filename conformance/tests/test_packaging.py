@@ -57,7 +57,8 @@ def test_the_example_package_is_found_by_its_entry_point_and_judged(built: Path,
     (row,) = [r for r in rows if r["name"] == "example-bert"]
     assert row["from"] == "example-bert 1.2.3"
     arguments = ("run", "-i", "example-bert", "-i", "hf-sdpa", "--golden", "tiny", "--golden", "edges", "--format", "json")
-    checks = json.loads(_python("-m", "conformance", *arguments, folder=empty, path=(site,)))
+    cases = json.loads(_python("-m", "conformance", *arguments, folder=empty, path=(site,)))["cases"]
+    checks = [case["check"] for case in cases]
     assert [(c["implementation"], c["outcome"]) for c in checks] == [("example-bert", "pass"), ("hf-sdpa", "pass")] * 2
     assert (empty / "conformance-results" / "results.jsonl").is_file()
 

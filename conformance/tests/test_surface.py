@@ -125,6 +125,17 @@ def test_an_activation_that_comes_twice_is_refused_by_a_run_and_by_a_trace() -> 
         trace(prepare)
 
 
+def test_a_run_that_ends_in_the_middle_says_how_far_it_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ["run", "-i", "making-bert", "-i", "hf-eager", "--golden", "tiny", "--out", str(tmp_path)]
+    assert main(run) == 0
+    lines = (tmp_path / "results.jsonl").read_text().splitlines(keepends=True)
+    end = next(i for i, line in enumerate(lines) if '"kind":"check"' in line)
+    (tmp_path / "results.jsonl").write_text("".join(lines[: end + 2]))
+    capsys.readouterr()
+    assert main(["report", str(tmp_path / "results.jsonl")]) == 1
+    assert "it was cut short after 1 of 2 checks" in " ".join(capsys.readouterr().out.split())
+
+
 def test_an_unknown_name_does_not_stop_the_others(tmp_path: Path) -> None:
     assert main(["run", "-i", "nobody", "-i", "hf-eager", "--golden", "tiny", "--out", str(tmp_path)]) == 2
     footer = read_results(tmp_path / "results.jsonl").footer

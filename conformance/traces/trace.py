@@ -148,7 +148,7 @@ def save(trace: Trace, path: Path) -> None:
     arrays = stored_arrays(trace.batches, trace.activations)
     metadata = {"trace": json.dumps({**about, "order": order})}
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, path, metadata)
+    save_file({k: np.array(v, order="C") for k, v in arrays.items()}, path, metadata)
 
 
 def read(path: Path) -> Trace:
