@@ -138,7 +138,10 @@ def fitted(direction: Direction, parameter: Parameter, made: Array, noise_of: No
         deviation = found.spread
         # A step may not leave the sensible values, nor change the distance to their end more than eightfold.
         distance = value - parameter.least
-        value = parameter.least + min(max(distance + found.amplitude, distance / 8.0), distance * 8.0)
+        further = parameter.least + min(max(distance + found.amplitude, distance / 8.0), distance * 8.0)
+        if further <= parameter.least:  # it leads away from all that is sensible
+            break
+        value = further
         if abs(found.amplitude) <= found.deviation / 10.0:
             break
     return Estimate(parameter.name, right, wrong, value, deviation)

@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
+import torch
 
-from conformance import check, golden_of, load_golden
+from conformance import Checkpoint, check, golden_of, load_golden
 from conformance.batch import Batch
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.names import HELD_OUT
@@ -154,3 +155,16 @@ def test_diff_names_each_sides_mistakes(capsys: pytest.CaptureFixture[str]) -> N
     assert code == 1
     assert "epsilon is 1e-05, the checkpoint says 1e-12" in told
     assert "nothing is wrong with it by itself" in told
+
+
+@pytest.mark.parametrize("constant", [1.0, 1e-3])
+def test_a_constant_in_place_of_the_result_fails_and_has_no_name(constant: float) -> None:
+    def prepare(checkpoint: Checkpoint, device: str, dtype: str) -> Any:
+        a = checkpoint.architecture
+        last = f"encoder.layer.{a.num_hidden_layers - 1}.output.LayerNorm"
+        return lambda batch: {last: torch.full((*batch.input_ids.shape, a.hidden_size), constant)}
+
+    (verdict,) = check(prepare).origins
+    assert verdict.outcome == "fail"
+    assert verdict.local
+    assert not verdict.local.named
