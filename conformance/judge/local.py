@@ -45,7 +45,8 @@ def locally(
         # Within a wider arithmetic's noise there is no number got wrong that no filter has called.
         fixed = [d for d in near if d.parameter is None]
         return tuple(
-            replace(one, explanations=() if one.passes else single_explanations(q, [*q.called, *fixed])) for one, q in found
+            replace(one, explanations=() if one.arithmetic in passed else single_explanations(q, [*q.called, *fixed]))
+            for one, q in found
         )
     storage = hypotheses[0].arithmetic.storage
     late = list(directions(network, segment, storage, late=True))

@@ -17,6 +17,8 @@ from conformance.errors import UsageError
 
 Array = npt.NDArray[np.float64]
 
+_EXPONENT = 0x7FF << 52  # of float64's bits; alone they are the power of two at or below |x|, or 0 where x is subnormal
+
 
 @dataclass(frozen=True)
 class Format:
@@ -44,9 +46,8 @@ class Format:
 
     def ulp(self, x: Array) -> Array:
         """The spacing of the format at |x|, elementwise and never zero."""
-        exponent = np.frexp(x)[1] - 1
-        exponent = np.where(x == 0.0, self.emin, np.maximum(exponent, self.emin))
-        return np.asarray(np.ldexp(1.0, exponent - (self.precision - 1)), np.float64)
+        power = (np.asarray(x, np.float64).view(np.int64) & _EXPONENT).view(np.float64)
+        return np.asarray(np.clip(power, self.smallest_normal, 2.0**1023) * 2.0 ** (1 - self.precision))
 
     def rounding_variance(self, x: Array) -> Array:
         """Variance of rounding x to nearest: uniform on ±ulp/2, so ulp²/12 (Widrow and Kollár, 2008, section 1)."""
@@ -60,7 +61,8 @@ class Format:
         spacing = self.ulp(x)
         rounded = np.rint(x / spacing) * spacing
         limit = 2.0**self.emax * (2.0 - 2.0 ** (1 - self.precision))
-        return np.where(np.abs(rounded) > limit, np.copysign(np.inf, x), rounded)
+        overflown = np.abs(rounded) > limit
+        return np.where(overflown, np.copysign(np.inf, x), rounded) if overflown.any() else np.asarray(rounded)
 
 
 FORMATS = {

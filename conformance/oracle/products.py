@@ -96,10 +96,14 @@ class Linear(Step):
         """W."""
         return (matrix(self.site.parameters["weight"]),)
 
+    @cached_property
+    def _squares(self) -> Array:
+        """Σ s_k²."""
+        return partial_squares(self.inputs, self.site.parameters["weight"].T, self.site.parameters["bias"])
+
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """As the module's docstring derives; a native bias is a call of its own and rounds the product to storage first."""
-        squares = partial_squares(self.inputs, self.site.parameters["weight"].T, self.site.parameters["bias"])
-        variance = accumulation_variance(squares, self.value, self.inputs.shape[-1], arithmetic)
+        variance = accumulation_variance(self._squares, self.value, self.inputs.shape[-1], arithmetic)
         if arithmetic.rounding == "native":
             variance = variance + arithmetic.call_variance(self.value - self.site.parameters["bias"])
         return elementwise(variance)
@@ -156,6 +160,12 @@ class Scores(Step):
         q, k = self._heads
         return np.asarray(q @ k.swapaxes(-1, -2) * self.scale)
 
+    @cached_property
+    def _squares(self) -> Array:
+        """Σ s_k²."""
+        q, k = self._heads
+        return partial_squares(q, k.swapaxes(-1, -2)) * self.scale**2
+
     def jacobians(self) -> tuple[LinearMap, ...]:
         """∂s_ij/∂q_i = k_j/√d and ∂s_ij/∂k_j = q_i/√d."""
         q, k = self._heads
@@ -175,10 +185,8 @@ class Scores(Step):
         """The product, rounded where it is a call of its own, then the scaling; 2u |s| is a bound on what rounding
         the constant does: 1/√d once, or its root twice, where query and key are divided each.
         """
-        q, k = self._heads
-        squares = partial_squares(q, k.swapaxes(-1, -2)) * self.scale**2
-        u = arithmetic.accumulate.unit_roundoff
-        variance = accumulation_variance(squares, self.value, q.shape[-1], arithmetic) + u**2 / 3.0 * self.value**2
+        u, terms = arithmetic.accumulate.unit_roundoff, self._heads[0].shape[-1]
+        variance = accumulation_variance(self._squares, self.value, terms, arithmetic) + u**2 / 3.0 * self.value**2
         variance = variance + self.scale**2 * arithmetic.call_variance(self.value / self.scale)
         return elementwise(variance, 2.0 * u * np.abs(self.value))
 
@@ -194,6 +202,11 @@ class Context(Step):
     def value(self) -> Array:
         """The equation."""
         return merge_heads(self.parents[0] @ self._values)
+
+    @cached_property
+    def _squares(self) -> Array:
+        """Σ s_k²."""
+        return merge_heads(partial_squares(self.parents[0], self._values))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """∂c_i/∂p_ij = v_j and ∂c_i/∂v_j = p_ij."""
@@ -212,5 +225,4 @@ class Context(Step):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """As the module's docstring derives, accumulated over the keys."""
-        squares = merge_heads(partial_squares(self.parents[0], self._values))
-        return elementwise(accumulation_variance(squares, self.value, self.parents[0].shape[-1], arithmetic))
+        return elementwise(accumulation_variance(self._squares, self.value, self.parents[0].shape[-1], arithmetic))
