@@ -1,6 +1,7 @@
-"""Rows that repeat: a program gives the same inputs the same roundings, so repeated rows are one draw of noise, not several.
+"""What repeats: a program gives the same inputs the same roundings, so repeated rows are one draw of noise, not several.
 
-Every [CLS] at position 0 is such a row of the embeddings, and a text that stands in a batch twice is one of every layer.
+Every [CLS] at position 0 is such a row of the embeddings, and a text that stands in a batch twice is one of every layer; and of a
+function of single numbers, each number that stands in several places.
 """
 
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ class Repeats:
     """Which rows are the same draw.
 
     Attributes:
-        number: a row's draw; (B,) where whole sequences are rows, (B, S) where tokens are.
+        number: of the draw, a row or element each; (B,) where rows are sequences, (B, S) where tokens are, else as the activation.
         draws: how many different ones there are.
     """
 

@@ -15,6 +15,8 @@ from conformance.numerics.arithmetic import Arithmetic, Hypothesis
 from conformance.numerics.formats import FORMATS, Array, Format
 from conformance.oracle import Network, Step
 from conformance.oracle.maps import Roundings
+from conformance.oracle.network import EQUATIONS
+from conformance.oracle.pointwise import Pointwise
 from conformance.oracle.propagation import propagated
 
 ORACLE = FORMATS["float64"]
@@ -135,7 +137,7 @@ class Segment:
 
         Σ v (Jᵀ direction)² over every source of rounding, all correlations counted, and Σ b |Jᵀ direction| over every bound.
         """
-        leaves, repeats = self.leaf_variance(hypothesis), self.repeats(hypothesis.arithmetic.storage)
+        leaves, repeats = self.leaf_variance(hypothesis), self._draws(hypothesis)
         adjoints, variance, bound = self.adjoints(direction, leaves), 0.0, 0.0
         for n in self._names:
             w, own = adjoints[n], self._own(n, hypothesis.arithmetic)
@@ -144,6 +146,22 @@ class Segment:
         for n, leaf in leaves.items():
             variance += repeats.variance(leaf, adjoints[n])
         return variance, bound
+
+    def _draws(self, hypothesis: Hypothesis) -> Repeats:
+        """What is the same draw of noise: elements, where a function of one captured number is all that there is; else rows.
+
+        A half format has few numbers, so that a large batch asks for the same ones again and again.
+        """
+        is_function = self.is_single_step and issubclass(EQUATIONS[self._network.table[self.name].kind], Pointwise)
+        if is_function and hypothesis.parents == "as captured":
+            return self._equal_inputs
+        return self.repeats(hypothesis.arithmetic.storage)
+
+    @cached_property
+    def _equal_inputs(self) -> Repeats:
+        (inputs,) = self.leaves.values()
+        distinct, number = np.unique(inputs, return_inverse=True)
+        return Repeats(number.reshape(inputs.shape), len(distinct))
 
     def repeats(self, storage: Format) -> Repeats:
         """Rows of the same draw: whole sequences where positions meet or there is but one row a sequence, else tokens.

@@ -11,7 +11,7 @@ from conformance.oracle.maps import LinearMap, Roundings, diagonal
 from conformance.oracle.step import Step, elementwise
 
 
-class _Pointwise(Step):
+class Pointwise(Step):
     """A function applied to each element of one parent."""
 
     @cached_property
@@ -33,7 +33,7 @@ def gelu_tanh(x: Array) -> Array:
     return np.asarray(x / 2.0 * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3))))
 
 
-class Gelu(_Pointwise):
+class Gelu(Pointwise):
     """y = x/2 · (1 + erf(x/√2))."""
 
     @cached_property
@@ -70,7 +70,7 @@ class Gelu(_Pointwise):
         return elementwise(variance + arithmetic.storage.rounding_variance(y), bound)
 
 
-class GeluTanh(_Pointwise):
+class GeluTanh(Pointwise):
     """y = x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))."""
 
     @cached_property
@@ -102,7 +102,7 @@ class GeluTanh(_Pointwise):
         return elementwise(variance + arithmetic.storage.rounding_variance(y), bound)
 
 
-class Relu(_Pointwise):
+class Relu(Pointwise):
     """y = max(x, 0)."""
 
     @cached_property
@@ -119,7 +119,7 @@ class Relu(_Pointwise):
         return elementwise(arithmetic.storage.rounding_variance(self.value))
 
 
-class Tanh(_Pointwise):
+class Tanh(Pointwise):
     """y = tanh(x)."""
 
     @cached_property
