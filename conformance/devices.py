@@ -17,9 +17,7 @@ def require_device(device: str) -> None:
         Unavailable: torch has no such device here.
         DeviceLostError: it had.
     """
-    wrong = not_a_device(device)
-    if wrong is not None:
-        raise UsageError(f"no device {device!r}: {wrong}")
+    require_name(device)
     error = _error(device)
     if error is None:
         _HAD.add(device)
@@ -29,6 +27,13 @@ def require_device(device: str) -> None:
         )
     else:
         raise Unavailable(f"device {device!r} is not to be had here: {error}")
+
+
+def require_name(device: str) -> None:
+    """Raise `UsageError` where torch knows no device of that name anywhere."""
+    wrong = not_a_device(device)
+    if wrong is not None:
+        raise UsageError(f"no device {device!r}: {wrong}")
 
 
 def not_a_device(device: str) -> str | None:

@@ -1,5 +1,6 @@
 """Running a candidate on a golden: prepare it once, call it with each batch, judge what it yields. Effects end here."""
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -34,7 +35,7 @@ Judged = list[_Verdict]
 
 def check(
     implementation: str | Any,
-    golden: str | Golden = "tiny",
+    golden: str | os.PathLike[str] | Golden = "tiny",
     device: str = "cpu",
     dtype: str = "float32",
     *,
@@ -45,12 +46,13 @@ def check(
 
     Args:
         implementation: a registered name, `module:object`, an object with `prepare`, or a function that serves as `prepare`.
-        golden: a name, or a golden of one's own (`golden_of`).
+        golden: a name, the folder of one that was made, or a golden of one's own (`golden_of`).
         device: what the candidate is asked for: a torch device string.
         dtype: and a format's name.
         require: patterns of activations (as in a shell) that must be observed.
         runs: among how many such calls the false-alarm probability of 1e-6 is shared.
     """
+    golden = os.fspath(golden) if isinstance(golden, os.PathLike) else golden
     case = Case(name_of(implementation), getattr(golden, "name", str(golden)), str(device), str(dtype))
     start = time.perf_counter()
     verdicts: list[Verdict] = []

@@ -60,10 +60,23 @@ def _implementations() -> Iterable[str]:
 
 
 def _can_be_named(implementation: str) -> bool:
-    """Whether it is `module:name` of a package that is here, or an exported program's file; nothing is imported."""
+    """Whether it is `module:name` of a package here, an exported program's file, or a pattern of such; nothing is imported."""
+    if any(c in implementation for c in "*?[") and any(c in implementation for c in ":./"):
+        return True
     package = implementation.partition(":")[0].partition(".")[0] if ":" in implementation else ""
-    here = Path(package).is_dir() or Path(f"{package}.py").is_file()
-    return bool(package and (here or find_spec(package))) or Path(implementation).is_file()
+    try:
+        here = Path(package).is_dir() or Path(f"{package}.py").is_file()
+        return bool(package and (here or find_spec(package))) or Path(implementation).is_file()
+    except (ValueError, ImportError, OSError):  # __main__ has no spec; a name may be too long for a path
+        return package == "__main__"
+
+
+def _is_ones_own(golden: str) -> bool:
+    """Whether it may be a checkpoint's, or a folder."""
+    try:
+        return golden.startswith("checkpoint:") or Path(golden).exists()
+    except OSError:
+        return False
 
 
 def _dtypes() -> Iterable[str]:
@@ -108,7 +121,7 @@ def _faults() -> Iterable[str]:
 _KINDS: Mapping[str, _Kind] = {
     "check": _Kind(_checks, _checks),
     "implementation": _Kind(_implementations, _implementations, elsewhere=_can_be_named),
-    "golden": _Kind(manifest, manifest),
+    "golden": _Kind(manifest, manifest, elsewhere=_is_ones_own),
     "device": _Kind(lambda: (), lambda: ("cuda", "mps", "xpu"), "torch knows it nowhere", _is_a_device),
     "dtype": _Kind(_dtypes, _dtypes),
     "activation": _Kind(_activations, _parts_of_activations, "`bert-conformance trace golden:tiny` prints those that there are"),

@@ -47,7 +47,7 @@ def expected(result: Result, entries: Sequence[KnownFailure]) -> Result:
     time nothing that does not fail is made a failure.
     """
     entries = [e for e in entries if e.matches(result.case)]
-    if not entries or result.outcome not in ("pass", "fail", "crash"):
+    if not entries or result.outcome not in ("pass", "fail", "crash", "timeout"):
         return result
     placed, whole = [e for e in entries if e.activation], [e for e in entries if not e.activation]
     marked = replace(result, verdicts=tuple(_marked(v, placed) for v in result.verdicts))

@@ -80,13 +80,14 @@ def _entry(entry: dict[str, object], where: str) -> KnownFailure:
     return KnownFailure(**entry, where=where)  # type: ignore[arg-type]
 
 
-def matched(entries: Sequence[KnownFailure], cases: Iterable[Case]) -> dict[Case, list[KnownFailure]]:
+def matched(entries: Sequence[KnownFailure], cases: Iterable[Case], *, named: bool = True) -> dict[Case, list[KnownFailure]]:
     """Each case's entries; `UsageError` for entries that match no case, or speak of what does not exist.
 
     An entry for a check, device, dtype, golden or candidate that exists and is not run at all is another run's, and not idle.
+    `named` is whether every candidate is had by its name; where one is an object, others of which nobody knows may be as well.
     """
     cases = list(cases)
-    require_existing(entries, cases)
+    require_existing(entries, cases, named=named)
     idle = [e for e in entries if not any(e.matches(case) for case in cases) and not _is_of_another_run(e, cases)]
     if idle:
         told = "; ".join(
@@ -102,15 +103,17 @@ def _is_of_another_run(entry: KnownFailure, cases: Sequence[Case]) -> bool:
     return any(not any(fnmatchcase(getattr(case, name), getattr(entry, name)) for case in cases) for name in _PATTERNS)
 
 
-def require_existing(entries: Iterable[KnownFailure], cases: Sequence[Case]) -> None:
+def require_existing(entries: Iterable[KnownFailure], cases: Sequence[Case], *, named: bool = True) -> None:
     """Raise `UsageError` for entries with a pattern that matches nothing that exists, in these cases or anywhere: all of them."""
-    told = [f"{e.where}: {wrong}".removeprefix(": ") for e in entries for wrong in _missing(e, cases)]
+    told = [f"{e.where}: {wrong}".removeprefix(": ") for e in entries for wrong in _missing(e, cases, named)]
     if told:
         raise UsageError("known failures of what does not exist: " + "; ".join(told))
 
 
-def _missing(entry: KnownFailure, cases: Sequence[Case]) -> Iterator[str]:
+def _missing(entry: KnownFailure, cases: Sequence[Case], named: bool) -> Iterator[str]:
     for what in (*_PATTERNS, "activation", "fault"):
+        if what == "implementation" and not named:
+            continue
         pattern = getattr(entry, what)
         run = {getattr(case, what) for case in cases} if what in _PATTERNS else ()
         wrong = missing(what, pattern, run) if pattern else None

@@ -5,6 +5,7 @@ def test_my_bert(check): check()
 """
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -83,7 +84,7 @@ def bound_checks(
     """
     implementations = listed("implementations", implementations, "'my-bert'")
     devices, dtypes = listed("devices", devices, "'cpu'"), listed("dtypes", dtypes, "'float32'")
-    goldens, checks = listed("goldens", goldens), listed("checks", checks)
+    goldens, checks = [os.fspath(g) for g in listed("goldens", goldens)], listed("checks", checks)
     selected = [named(name) for name in checks] or list(CHECKS.values())
     for name in implementations:
         if isinstance(name, str):
@@ -110,7 +111,8 @@ def parameters(
     bound: Sequence[BoundCheck], known_failures: Path | None = None, asking: Callable[..., Any] | None = None
 ) -> Iterator[Any]:
     """A `pytest.param` a check, with the known failures that speak of it, and the function that asks for it."""
-    known = matched(read(known_failures), [b.case for b in bound]) if known_failures else {}
+    named = all(isinstance(b.implementation, str) for b in bound)
+    known = matched(read(known_failures), [b.case for b in bound], named=named) if known_failures else {}
     for b in bound:
         case = b.case
         yield pytest.param(

@@ -25,7 +25,7 @@ from conformance.results_file import read_results
 from conformance.search.example import Example
 from conformance.search.plan import Plan
 
-FAILED = ("fail", "crash")
+FAILED = ("fail", "crash", "timeout")
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--timeout",
         type=_seconds,
         metavar="SECONDS",
-        help="run every check in a process of its own, and end it after so long; one that ends its process has crashed",
+        help="run the checks in another process, and end one after so long; one that ends its process has crashed",
     )
     _add_own(parser)
     parser.add_argument(

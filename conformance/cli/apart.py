@@ -1,10 +1,14 @@
 """Cases in a process of their own: where what was run before has broken the device for this one, or where the user wants it so."""
 
+import math
 import multiprocessing
+import os
 import signal
+import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
 from typing import Protocol, Self
 
 from conformance.case import Case
@@ -12,6 +16,8 @@ from conformance.devices import is_lost
 from conformance.errors import FixtureError
 from conformance.result import Result
 from conformance.watching import tell, watched
+
+_PATIENCE = 3600.0  # seconds that one call of the system may wait at the most; then it is asked again
 
 
 class Work(Protocol):
@@ -44,7 +50,7 @@ class Elsewhere:
         process, pipe = self._there = self._there or self._begun()
         try:
             pipe.send(case)
-            result, whole = self._heard(pipe)
+            result, whole = self._heard(process, pipe)
         except TimeoutError:
             result, whole = Result(case, "timeout", f"it had not come to an end after {self._seconds:g} s", 1), False
         except (EOFError, OSError):
@@ -57,7 +63,7 @@ class Elsewhere:
     def _begun(self) -> tuple[multiprocessing.process.BaseProcess, Connection]:
         context = multiprocessing.get_context("spawn")
         pipe, theirs = context.Pipe()
-        process = context.Process(target=_answer, args=(self._prepare, theirs), daemon=True)
+        process = context.Process(target=_answer, args=(self._prepare, theirs))
         process.start()
         theirs.close()
         try:
@@ -66,12 +72,22 @@ class Elsewhere:
             raise FixtureError("the process for the candidates could not be made ready; its error is above") from error
         return process, pipe
 
-    def _heard(self, pipe: Connection) -> tuple[Result, bool]:
-        """The answer; what is told of progress before it is handed on."""
-        end = None if self._seconds is None else time.monotonic() + self._seconds
+    def _heard(self, process: multiprocessing.process.BaseProcess, pipe: Connection) -> tuple[Result, bool]:
+        """The answer; what is told of progress before it is handed on.
+
+        Raises:
+            TimeoutError: the time is up.
+            EOFError: the process has ended, though what it has started may hold its end of the pipe.
+        """
+        end = time.monotonic() + (math.inf if self._seconds is None else self._seconds)
         while True:
-            if end is not None and not pipe.poll(max(end - time.monotonic(), 0.0)):
-                raise TimeoutError
+            ready = wait([pipe, process.sentinel], min(end - time.monotonic(), _PATIENCE))
+            if pipe not in ready:
+                if process.sentinel in ready:
+                    raise EOFError
+                if time.monotonic() >= end:
+                    raise TimeoutError
+                continue
             first, second = pipe.recv()
             if isinstance(first, Result):
                 return first, second
@@ -81,7 +97,7 @@ class Elsewhere:
         """End the process, in the middle of whatever it does."""
         if self._there is not None:
             process, pipe = self._there
-            process.kill()
+            _kill(process)
             process.join()
             pipe.close()
             self._there = None
@@ -95,6 +111,14 @@ class Elsewhere:
         self.close()
 
 
+def _kill(process: multiprocessing.process.BaseProcess) -> None:
+    """It, and what it has started."""
+    with suppress(OSError):
+        if hasattr(os, "killpg") and process.pid and os.getpgid(process.pid) == process.pid:
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+
+
 def _how(code: int | None) -> str:
     """The signal that ended a process, or its exit code."""
     if code is None or code >= 0:
@@ -103,7 +127,12 @@ def _how(code: int | None) -> str:
 
 
 def _answer(prepare: Callable[[], Work], pipe: Connection) -> None:
-    """The other process: a result a case, and whether the device works on."""
+    """The other process: a result a case, and whether the device works on. It ends with the one that asks."""
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    # What is printed there is no part of the report.
+    os.dup2(2, 1)
     work = prepare()
     pipe.send("ready")
     while True:
@@ -114,3 +143,12 @@ def _answer(prepare: Callable[[], Work], pipe: Connection) -> None:
         with watched(lambda what, done: pipe.send((what, done))):
             result = work.result(case)
         pipe.send((result, not is_lost(case.device)))
+
+
+def _end_with_the_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        if hasattr(os, "killpg"):
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)

@@ -74,10 +74,10 @@ def progress(cases: int, console: Console | None = None) -> Iterator[Underway]:
         expand=True,
         transient=True,
         # What a candidate prints goes above the bar, or where standard output goes if that is elsewhere.
-        redirect_stdout=sys.stdout.isatty(),
+        redirect_stdout=bool(sys.stdout and sys.stdout.isatty()),
         speed_estimate_period=float("inf"),
         # rich takes a pipe for a terminal where the environment asks for colours.
-        disable=not console.is_interactive or not (given or sys.stderr.isatty()),
+        disable=not console.is_interactive or not (given or bool(sys.stderr and sys.stderr.isatty())),
     )
     with display:
         yield Underway(cases, display)

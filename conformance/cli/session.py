@@ -1,7 +1,9 @@
 """One run from the command line: cases, progress, the results file, the report, the exit code."""
 
 import hashlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
@@ -16,9 +18,10 @@ from conformance.checks.known_failures import KnownFailure, matched
 from conformance.checks.published import CHECK, Published, check_published, published_of
 from conformance.cli.apart import Elsewhere
 from conformance.cli.progress import progress
-from conformance.devices import is_lost
+from conformance.devices import is_lost, require_name
 from conformance.errors import ConformanceError, UsageError
 from conformance.goldens.golden import Golden
+from conformance.goldens.manifest import located
 from conformance.names import unknown
 from conformance.numerics.formats import format_named
 from conformance.recording import Recording, header_of
@@ -70,7 +73,11 @@ class Work:
 
     def result(self, case: Case) -> Result:
         """In the light of what is known to fail."""
-        return in_the_light_of_what_is_known(self._made(case), case.implementation, self._known.get(case, ()))
+        return self.in_the_light_of_what_is_known(self._made(case))
+
+    def in_the_light_of_what_is_known(self, result: Result) -> Result:
+        """A result, as it stands."""
+        return in_the_light_of_what_is_known(result, result.case.implementation, self._known.get(result.case, ()))
 
     def _made(self, case: Case) -> Result:
         session, own = self._session, self._session.goldens[case.golden]
@@ -89,6 +96,8 @@ def run_all(prepare: Callable[[], Session], out: Path, how: str) -> int:
     session = prepare()
     _require_any(session.implementations, require_known)
     _require_any(session.dtypes, format_named)
+    _require_any([session.device], require_name)
+    _require_any([name for name, own in session.goldens.items() if own is None], located)
     work = Work(session)
     which, shards = session.shard
     cases = work.cases[which - 1 :: shards]
@@ -102,7 +111,10 @@ def run_all(prepare: Callable[[], Session], out: Path, how: str) -> int:
         apart = session.timeout is not None
         for case in cases:
             with underway.case(case):
-                result = (there if apart else work).result(case)
+                with redirect_stdout(sys.stdout if how == "pretty" else sys.stderr):
+                    result = (there if apart else work).result(case)
+                if result.outcome in ("crash", "timeout"):  # which may have been found out here, not where it is known what fails
+                    result = work.in_the_light_of_what_is_known(result)
                 apart = apart or is_lost(session.device)
                 recording.add(result, session.goldens[case.golden], session.require)
             underway.came_of_it(result.outcome)

@@ -74,7 +74,10 @@ def on_inputs(golden: Golden, texts: Sequence[str] = (), file: Path | None = Non
 def _given(folder: Path | None, texts: Sequence[str], file: Path | None) -> dict[str, Batch]:
     """The texts as the batch `text`, read by the tokenizer in `folder`, and the batches in `file`."""
     batches = {"text": tokenized(folder, [(text, None) for text in texts])} if folder and texts else {}
-    return batches | (read_batches(file) if file else {})
+    found = read_batches(file) if file else {}
+    if batches.keys() & found.keys():
+        raise UsageError(f"{file} has a batch called 'text', as the texts are that are given beside it; call it otherwise")
+    return batches | found
 
 
 def read_batches(file: Path) -> dict[str, Batch]:
