@@ -1,4 +1,4 @@
-"""Cases in a process of their own: where what was run before has broken the device for this one, or where the user wants it so."""
+"""Cases in another process: where what was run before has broken the device for this one, or where the user wants it so."""
 
 import math
 import multiprocessing
@@ -18,6 +18,7 @@ from conformance.result import Result
 from conformance.watching import tell, watched
 
 _PATIENCE = 3600.0  # seconds that one call of the system may wait at the most; then it is asked again
+_GRACE = 5.0  # seconds between the end of a process's words and its own
 
 
 class Work(Protocol):
@@ -54,7 +55,7 @@ class Elsewhere:
         except TimeoutError:
             result, whole = Result(case, "timeout", f"it had not come to an end after {self._seconds:g} s", 1), False
         except (EOFError, OSError):
-            process.join()
+            process.join(_GRACE)
             result, whole = Result(case, "crash", f"it ended the process that it ran in{_how(process.exitcode)}", 1), False
         if not whole:
             self.close()
@@ -120,10 +121,10 @@ def _kill(process: multiprocessing.process.BaseProcess) -> None:
 
 
 def _how(code: int | None) -> str:
-    """The signal that ended a process, or its exit code."""
-    if code is None or code >= 0:
-        return f" (exit code {code})"
-    return f" ({signal.strsignal(-code) or f'signal {-code}'})"
+    """The signal that ended a process, or its exit code; of one that is still there and does not answer there is neither."""
+    if code is None:
+        return ", or its way to speak"
+    return f" (exit code {code})" if code >= 0 else f" ({signal.strsignal(-code) or f'signal {-code}'})"
 
 
 def _answer(prepare: Callable[[], Work], pipe: Connection) -> None:

@@ -13,7 +13,7 @@ from conformance.candidates.registry import load, registered, require_known
 from conformance.case import Case
 from conformance.checks.catalogue import CHECKS, SMALL_GOLDENS
 from conformance.checks.check import Check, run
-from conformance.checks.expected import in_the_light_of_what_is_known
+from conformance.checks.expected import expected, in_the_light_of_what_is_known
 from conformance.checks.known_failures import KnownFailure, matched
 from conformance.checks.published import CHECK, Published, check_published, published_of
 from conformance.cli.apart import Elsewhere
@@ -73,11 +73,12 @@ class Work:
 
     def result(self, case: Case) -> Result:
         """In the light of what is known to fail."""
-        return self.in_the_light_of_what_is_known(self._made(case))
+        known = self._known.get(case, ())
+        return in_the_light_of_what_is_known(self._made(case), case.implementation, known)
 
-    def in_the_light_of_what_is_known(self, result: Result) -> Result:
-        """A result, as it stands."""
-        return in_the_light_of_what_is_known(result, result.case.implementation, self._known.get(result.case, ()))
+    def known(self, result: Result) -> Result:
+        """The same, of how a case ended that could not say so itself: with its process, or not at all."""
+        return expected(result, self._known.get(result.case, ())) if result.outcome in ("crash", "timeout") else result
 
     def _made(self, case: Case) -> Result:
         session, own = self._session, self._session.goldens[case.golden]
@@ -94,10 +95,7 @@ def run_all(prepare: Callable[[], Session], out: Path, how: str) -> int:
     `prepare` makes the session, here, and in another process where the device is lost to this one.
     """
     session = prepare()
-    _require_any(session.implementations, require_known)
-    _require_any(session.dtypes, format_named)
-    _require_any([session.device], require_name)
-    _require_any([name for name, own in session.goldens.items() if own is None], located)
+    _require_names(session)
     work = Work(session)
     which, shards = session.shard
     cases = work.cases[which - 1 :: shards]
@@ -108,14 +106,11 @@ def run_all(prepare: Callable[[], Session], out: Path, how: str) -> int:
     )
     there = Elsewhere(partial(Work.of, prepare), session.timeout)
     with Recording(path, header) as recording, progress(len(cases)) as underway, there:
-        apart = session.timeout is not None
         for case in cases:
-            with underway.case(case):
-                with redirect_stdout(sys.stdout if how == "pretty" else sys.stderr):
-                    result = (there if apart else work).result(case)
-                if result.outcome in ("crash", "timeout"):  # which may have been found out here, not where it is known what fails
-                    result = work.in_the_light_of_what_is_known(result)
-                apart = apart or is_lost(session.device)
+            apart = session.timeout is not None or is_lost(session.device)
+            # What candidates print is no part of a report that is read by programs.
+            with underway.case(case), redirect_stdout(sys.stdout if how == "pretty" else sys.stderr):
+                result = work.known(there.result(case)) if apart else work.result(case)
                 recording.add(result, session.goldens[case.golden], session.require)
             underway.came_of_it(result.outcome)
     results = recording.results
@@ -126,6 +121,14 @@ def run_all(prepare: Callable[[], Session], out: Path, how: str) -> int:
         print(f"\nresults: {path}\nas a page: {page}")
     assert results.footer
     return results.footer.exit_code
+
+
+def _require_names(session: Session) -> None:
+    """Raise `UsageError` where nothing can be run, since no name of a kind is right."""
+    _require_any(session.implementations, require_known)
+    _require_any(session.dtypes, format_named)
+    _require_any([session.device], require_name)
+    _require_any([name for name, own in session.goldens.items() if own is None], located)
 
 
 def _require_any(names: Sequence[str], require: Callable[[str], object]) -> None:
