@@ -10,6 +10,8 @@ import torch
 
 from conformance import Checkpoint, load_golden
 from conformance.benchmarks.detection.bert import Bert
+from conformance.benchmarks.detection.bert import Candidate as Planted
+from conformance.benchmarks.detection.planted import PLANTS
 from conformance.benchmarks.detection.rewritten import places
 from conformance.benchmarks.detection.variants import Variant
 from conformance.checkpoint import rounded_weights
@@ -137,6 +139,17 @@ def test_a_mistake_shows_through_a_matrix_unit() -> None:
     named = {v.local.named[0].name for v in failed if v.local and v.local.named}
     assert named <= {"scale-missing", "softmax-temperature"}  # without the scores they are one and the same
     assert named
+
+
+def test_tf32_is_no_matrix_unit_of_float32_and_told_by_its_name() -> None:
+    golden = load_golden("tiny")
+    ((_, batch),) = golden.batches.items()
+    checkpoint = golden.checkpoint
+    made = Planted([PLANTS["precision-tf32"].at(1)]).prepare(checkpoint, "cpu", "float32")(batch.on("cpu"))
+    network = Network(checkpoint.architecture, rounded_weights(checkpoint, "float32"), batch)
+    failed = [v for v in settle(Judge(network, "float32", "cuda", recorded=True).judge(made.items())) if v.outcome == "fail"]
+    assert {v.activation.startswith("encoder.layer.1.") for v in failed} == {True}
+    assert {f.name for v in failed if v.local for f in v.local.named} == {"precision-tf32"}
 
 
 @pytest.mark.parametrize(("dtype", "arithmetics"), [("float64", 1), ("float32", 2), ("bfloat16", 3), ("float16", 3)])
