@@ -40,7 +40,7 @@ class Session:
         chosen: whether the goldens were asked for by name; else each check has its usual ones.
         checks: patterns of checks' names; none: the values.
         shard: which of how many shares of the cases: `(1, 3)` is the first of three.
-        timeout: seconds after which a case is ended; with one, cases run in a process of their own.
+        timeout: seconds after which a case is ended; with one, cases run in another process.
     """
 
     implementations: Sequence[str]

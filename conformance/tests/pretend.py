@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import library
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
@@ -20,7 +21,7 @@ NAME = "pretend"
 _LOOK_UPS = (torch.ops.aten.embedding.default, torch.ops.aten.index_select.default)
 _MOVES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
 _broken = False
-_library: torch.library.Library
+_registered: library.Library
 
 
 class Away(torch.Tensor):
@@ -56,9 +57,9 @@ class _Maker(_DummyBackendModule):
 def load() -> None:
     """Make torch know the device: called by torch itself when it is imported."""
     _setup_privateuseone_for_python_backend(NAME, backend_module=_Maker())
-    global _library
-    _library = torch.library.Library("_", "IMPL")  # what is registered lasts as long as it does
-    _library.fallback(_on_the_device, "PrivateUse1")
+    global _registered
+    _registered = library.Library("_", "IMPL")  # what is registered lasts as long as it does
+    _registered.fallback(_on_the_device, "PrivateUse1")
 
 
 def installed(folder: Path) -> None:
