@@ -42,6 +42,10 @@ class DeviceLostError(ConformanceError):
     """A device that worked, and no longer does: what ran on it before has broken its context."""
 
 
+class MachineError(ConformanceError):
+    """The machine's library has a function that is no float32 function: nothing can be judged on it."""
+
+
 class DependencyMissingError(ConformanceError):
     """An optional dependency is not installed: a counted skip, whose text is the way to install it."""
 

@@ -1,5 +1,6 @@
 """A run as it is written down: the results file, a record a check as it comes, and beside it what the failures leave."""
 
+import math
 import os
 import platform
 import sys
@@ -12,14 +13,24 @@ from typing import Any, Self
 
 from conformance import __version__
 from conformance.candidates.registry import registered
-from conformance.devices import description
+from conformance.devices import description, is_whole
 from conformance.errors import ConformanceError
 from conformance.goldens.digest import content_digest
 from conformance.goldens.golden import Golden, stored_arrays
 from conformance.goldens.manifest import manifest
 from conformance.goldens.own import open_golden
 from conformance.judge.statistics import FALSE_ALARM
-from conformance.records import SCHEMA_VERSION, CaseRecords, GoldenRecord, Header, ImplementationRecord, Results
+from conformance.numerics.machine import this_machine
+from conformance.records import (
+    SCHEMA_VERSION,
+    CaseRecords,
+    FunctionRecord,
+    GoldenRecord,
+    Header,
+    ImplementationRecord,
+    MachineRecord,
+    Results,
+)
 from conformance.report.telling import footer, records_of
 from conformance.result import Result
 from conformance.results_file import Writer
@@ -131,7 +142,24 @@ def header_of(
         numpy=metadata.version("numpy"),
         onnxruntime=_version("onnxruntime") or _version("onnxruntime-gpu"),
         cases=cases,
+        machine=_machine(device) if is_whole(device) else None,
     )
+
+
+def _machine(device: str) -> MachineRecord:
+    """What was measured of it; an error that is not finite is null."""
+    machine = this_machine(device)
+    return MachineRecord(
+        machine.instruction_set,
+        {n: FunctionRecord(*map(_finite, (e.absolute.value, e.ulp.value))) for n, e in machine.functions.items()},
+        {name: round(bits, 1) for name, bits in machine.products.items()},
+        dict(machine.settings),
+        list(machine.notes),
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _version(distribution: str) -> str | None:

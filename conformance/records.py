@@ -37,6 +37,31 @@ class ImplementationRecord(msgspec.Struct, frozen=True):
     origin: str
 
 
+class FunctionRecord(msgspec.Struct, frozen=True):
+    """The largest errors of a library function that were measured: over its scale (`numerics.functions`), and in ULP."""
+
+    absolute: float | None
+    ulp: float | None
+
+
+class MachineRecord(msgspec.Struct, frozen=True):
+    """The float32 arithmetic of torch on the machine, measured before anything was judged.
+
+    Attributes:
+        instruction_set: what ATen dispatches on the CPU.
+        functions: the errors of library functions.
+        products: the effective bits of a matrix product, by the class of its shape.
+        settings: what changes arithmetic: matmul precision, TF32, oneDNN's mode, flush-to-zero, threads.
+        exceeding: a sentence a function that is less accurate than any known implementation.
+    """
+
+    instruction_set: str
+    functions: dict[str, FunctionRecord]
+    products: dict[str, float]
+    settings: dict[str, str]
+    exceeding: list[str] = []
+
+
 class Header(_Record, frozen=True, tag="header"):
     """What ran, where; `shard` is which share of the run, and `run` is the same in all of its shares; `started` is ISO 8601.
 
@@ -66,6 +91,7 @@ class Header(_Record, frozen=True, tag="header"):
     numpy: str = ""
     onnxruntime: str | None = ""
     cases: int = 0
+    machine: MachineRecord | None = None
 
 
 class ErrorRecord(msgspec.Struct, frozen=True):
@@ -242,17 +268,17 @@ class Note:
     """What is to be known of results beside the verdicts.
 
     Attributes:
-        kind: a `contradiction`, something `missing`, or what is `told twice` and counted once.
+        kind: a `contradiction`, something `missing`, what is `told twice` and counted once, or a property of the `machine`.
         text: a sentence.
     """
 
-    kind: Literal["contradiction", "missing", "told twice"]
+    kind: Literal["contradiction", "missing", "told twice", "machine"]
     text: str
 
     @property
     def grave(self) -> bool:
         """Whether it keeps the results from being a success."""
-        return self.kind != "told twice"
+        return self.kind in ("contradiction", "missing")
 
     def __str__(self) -> str:
         """For reports."""
@@ -280,6 +306,13 @@ class Results:
         return self.headers[0] if self.headers else None
 
     _repr_html_ = shown_by("report.run.page:results_fragment")
+
+    @property
+    def remarks(self) -> tuple[Note, ...]:
+        """The notes, and what is to be known of the machines that the runs were made on, once each."""
+        machines = (header.machine for header in self.headers if header.machine)
+        sentences = dict.fromkeys(sentence for machine in machines for sentence in machine.exceeding)
+        return (*self.notes, *(Note("machine", sentence) for sentence in sentences))
 
     @property
     def sound(self) -> bool:

@@ -24,6 +24,7 @@ from conformance.judge.evidence import Local, Verdict
 from conformance.judge.judge import Judge
 from conformance.judge.settle import settle
 from conformance.numerics.formats import format_named
+from conformance.numerics.machine import this_machine
 from conformance.oracle import Network
 from conformance.result import Result
 from conformance.telling_apart import told_apart
@@ -77,6 +78,7 @@ def _run(
     candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
     checkpoint = golden.checkpoint
     require_device(case.device)
+    functions = this_machine(case.device).accuracy
     require_support(candidate, checkpoint, case.device, case.dtype)
     runner = prepared(candidate, checkpoint, case.device, case.dtype)
     weights = rounded_weights(checkpoint, case.dtype)
@@ -85,7 +87,9 @@ def _run(
     try:
         for number, (name, batch) in enumerate(golden.batches.items()):
             network = Network(checkpoint.architecture, weights, batch)
-            judge = Judge(network, case.dtype, case.device, runs * len(golden.batches), golden.activations.get(name))
+            judge = Judge(
+                network, case.dtype, case.device, runs * len(golden.batches), golden.activations.get(name), functions=functions
+            )
             label = name if len(golden.batches) > 1 else ""
             with part(number, len(golden.batches)):
                 endings[name] = attempt(partial(_batch, label, batch, judge, runner, case, require, judged))
@@ -98,7 +102,8 @@ def _run(
 
 def _again(network: Network, runner: Runner, case: Case, batch: Batch) -> Sequence[Verdict]:
     """The verdicts on one batch more."""
-    judge = Judge(Network(network.architecture, network.weights, batch), case.dtype, case.device)
+    functions = this_machine(case.device).accuracy
+    judge = Judge(Network(network.architecture, network.weights, batch), case.dtype, case.device, functions=functions)
     output = by_candidate(lambda: runner(batch.on(case.device)))
     return settle(judge.judge(_stream(output, judge.order)))
 

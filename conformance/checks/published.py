@@ -23,6 +23,7 @@ from conformance.goldens.own import golden_of
 from conformance.judge.reference import reference
 from conformance.judge.statistics import max_threshold, share
 from conformance.numerics.arithmetic import modular
+from conformance.numerics.machine import this_machine
 from conformance.oracle import Network
 from conformance.result import Result
 from conformance.traces.trace import record
@@ -108,7 +109,7 @@ def _require(implementation: object, golden: Golden, published: Published, devic
     printed = np.array(published.values)
     where: Any = (*published.first[:-2], *(slice(f, f + n) for f, n in zip(published.first[-2:], printed.shape, strict=True)))
     network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, published.batch)
-    model = modular(dtype, device).arithmetic
+    model = modular(dtype, device, this_machine(device).accuracy).arithmetic
     sigma = next(s for name, _, s in reference(network, model) if name == published.activation)
     accumulated = np.broadcast_to(sigma, found[published.activation].shape)[where]
     room = 0.5 * 10.0**-published.digits + max_threshold(printed.size, alpha) * np.sqrt(2.0) * accumulated

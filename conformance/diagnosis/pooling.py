@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from conformance.judge.selection import Mask
-from conformance.numerics.arithmetic import FUNCTION_ULP, Arithmetic
+from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.maps import LinearMap, Roundings, Source, identity, shared_by_row
@@ -169,7 +169,8 @@ class Unit(Step):
         """One relative error a row, of the squares (halved by the root) and of the root; the division elementwise; the store."""
         u2 = arithmetic.accumulate.unit_roundoff**2 / 3.0
         partial = np.cumsum(self.parents[0] ** 2, -1)
-        row = u2 * ((partial**2).sum(-1, keepdims=True) / (4.0 * self._length**4) + (2.0 * FUNCTION_ULP["rsqrt"]) ** 2)
+        root = arithmetic.functions.relative("rsqrt", arithmetic.accumulate) ** 2 / 3.0
+        row = u2 * (partial**2).sum(-1, keepdims=True) / (4.0 * self._length**4) + root
         own = np.maximum(u2 * self.value**2 + arithmetic.store_variance(self.value), arithmetic.storage.floor_variance)
         return Roundings((Source(own, identity()), Source(row, shared_by_row(self.value))))
 

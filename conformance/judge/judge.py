@@ -21,6 +21,7 @@ from conformance.judge.reference import reference
 from conformance.judge.segment import Segment
 from conformance.judge.selection import Mask, independent_rows, judged_elements
 from conformance.judge.statistics import rms_threshold, share
+from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network
@@ -38,6 +39,7 @@ class Judge:
         recorded: whether the stream was computed there and brought here since, as a trace is.
         runs: how many such judgements the run makes; its false-alarm probability is shared among them.
         stored: true activations to use for the global error instead of computing them.
+        functions: the accuracy of library functions where the candidate ran; the table's, if not given.
     """
 
     def __init__(
@@ -49,12 +51,13 @@ class Judge:
         stored: Mapping[str, Array] | None = None,
         *,
         recorded: bool = False,
+        functions: Accuracy | None = None,
     ) -> None:
         """Share the run's false-alarm probability among all activations, and start the reference."""
         self._network, self._dtype, self._device = network, dtype, "cpu" if recorded else device
-        self._hypotheses = hypotheses(dtype, device)
+        self._hypotheses = hypotheses(dtype, device, functions)
         self._alpha = share(len(network.table) * runs)
-        self._reference = reference(network, modular(dtype, device).arithmetic, stored)
+        self._reference = reference(network, modular(dtype, device, functions).arithmetic, stored)
         self.order: Mapping[str, int] = {name: i for i, name in enumerate(network.table)}
         self._values: dict[str, Array] = {}
         self._global_errors: dict[str, Array] = {}

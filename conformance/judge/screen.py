@@ -13,6 +13,7 @@ from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.selection import Mask, independent_rows, judged_elements
 from conformance.judge.statistics import max_threshold, rms_threshold, share
+from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import Hypothesis, hypotheses
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
@@ -29,10 +30,20 @@ class Screened:
     expected: float
 
 
-def screened(network: Network, values: Mapping[str, Array], dtype: str, device: str = "cpu", tests: int = 1) -> list[Screened]:
-    """Every activation that is exposed, in the order of computation; `tests` such calls share the false-alarm probability."""
+def screened(
+    network: Network,
+    values: Mapping[str, Array],
+    dtype: str,
+    device: str = "cpu",
+    tests: int = 1,
+    functions: Accuracy | None = None,
+) -> list[Screened]:
+    """Every activation that is exposed, in the order of computation; `tests` such calls share the false-alarm probability.
+
+    `functions` as for a judge.
+    """
     alpha = share(2 * tests * max(len(values), 1))
-    legal = hypotheses(dtype, device)
+    legal = hypotheses(dtype, device, functions)
     order = {name: i for i, name in enumerate(network.table)}
     seen: dict[str, Array] = {}
     found = []

@@ -9,7 +9,7 @@ from conformance.search.subject import Subject
 
 def _is_what_the_oracle_makes(subject: Subject, example: Example) -> float:
     run = run_of(subject, example.batch)
-    found = screened(subject.network(example.batch), run.values, subject.dtype, subject.device, subject.tests)
+    found = screened(subject.network(example.batch), run.values, subject.dtype, subject.device, subject.tests, subject.functions)
     wrong = next((one for one in found if one.excess > 1.0), None)
     if wrong is None:
         return max((one.excess for one in found), default=0.0)

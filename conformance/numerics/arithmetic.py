@@ -1,7 +1,7 @@
 """Arithmetic models: what rounding a correct implementation may do, and where.
 
-A model is a triple (storage format, accumulation format, function errors) and says at which boundaries results are rounded to
-storage. Three ways of computing one step are legal and common:
+A model is a triple (storage format, accumulation format, function errors, which are those of `numerics.accuracy`) and says at which
+boundaries results are rounded to storage. Three ways of computing one step are legal and common:
 
 `native`    every elementary operation of a step rounds to storage (a norm written out of means and products in bfloat16);
 `modular`   every library call rounds to storage once: a sum, a product, a norm, a softmax (PyTorch modules, eager);
@@ -24,31 +24,14 @@ The second half of a hypothesis is what a step consumed: its parents `as capture
 rounded for storage, at most half an ulp from the captured ones (a fused kernel hands its register on).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from conformance.numerics.accuracy import Accuracy, known
 from conformance.numerics.formats import FORMATS, Array, Format, format_named
 
 Rounding = Literal["native", "modular", "fused"]
 Summation = Literal["rounded", "truncated"]
-
-# Largest error, in ulp of the result, of a correctly working library function, evaluated in the accumulation format: half-precision
-# libraries compute in float32 and round. The largest of SLEEF's u10 functions (1.0 ULP;
-# Shibata and Petrogalli, 2020, table 1), which PyTorch's CPU kernels call, of the maxima that the CUDA C++ Programming Guide
-# (mathematical functions, standard functions, single and double precision) states for its device functions, and of what ONNX
-# Runtime's CPU kernels make: tanh is a rational approximation there, up to 5.46 ULP off (1.31; `conformance.benchmarks.functions`
-# measures it over all of float32).
-FUNCTION_ULP = {"exp": 2.0, "erf": 2.0, "tanh": 5.5, "log": 1.0, "rsqrt": 2.0}
-
-# Absolute error of erf by Abramowitz and Stegun 7.1.26, the rational approximation that PyTorch's AVX2 and AVX-512 kernels use
-# for float32 (and so for GELU): correct to 1.5e-7 everywhere, yet thousands of ulp of 1 + erf near −3. Float64 does not use it.
-ERF_ABSOLUTE = 1.5e-7
-
-
-def erf_error(e: Array, evaluated: Format) -> Array:
-    """The largest error of a correctly working erf whose value is e, evaluated in that format."""
-    approximation = ERF_ABSOLUTE if evaluated.precision <= FORMATS["float32"].precision else 0.0
-    return FUNCTION_ULP["erf"] * evaluated.ulp(e) + approximation
 
 
 @dataclass(frozen=True)
@@ -59,6 +42,7 @@ class Arithmetic:
     accumulate: Format
     rounding: Rounding
     summation: Summation = "rounded"
+    functions: Accuracy = field(default_factory=known, repr=False)
 
     @property
     def name(self) -> str:
@@ -80,7 +64,7 @@ class Arithmetic:
     def intermediate(self) -> "Arithmetic":
         """The model of a step whose result never leaves its kernel: fused results stay in the accumulation format."""
         if self.rounding == "fused":
-            return Arithmetic(self.accumulate, self.accumulate, "fused", self.summation)
+            return replace(self, storage=self.accumulate)
         return self
 
     def function_variance(self, y: Array) -> Array | float:
@@ -109,8 +93,11 @@ class Hypothesis:
         return name if self.parents == "as captured" else f"{name}, parents unrounded"
 
 
-def hypotheses(dtype: str, device: str = "cpu") -> tuple[Hypothesis, ...]:
-    """The declared hypotheses for a dtype on a torch device, tightest first; every device but the CPU may have matrix units."""
+def hypotheses(dtype: str, device: str = "cpu", functions: Accuracy | None = None) -> tuple[Hypothesis, ...]:
+    """The declared hypotheses for a dtype on a torch device, tightest first; every device but the CPU may have matrix units.
+
+    `functions` are the library's where they are less accurate than those in the table.
+    """
     storage, single = format_named(dtype), FORMATS["float32"]
     accelerated = device.partition(":")[0] != "cpu"
     if storage.precision > single.precision or (storage == single and not accelerated):
@@ -120,9 +107,12 @@ def hypotheses(dtype: str, device: str = "cpu") -> tuple[Hypothesis, ...]:
     else:
         roundings: tuple[Rounding, ...] = ("fused", "modular", "native")
         arithmetics = [Arithmetic(storage, single, r, "truncated" if accelerated else "rounded") for r in roundings]
+    arithmetics = [replace(a, functions=functions or known()) for a in arithmetics]
     return tuple([Hypothesis(a, "as captured") for a in arithmetics] + [Hypothesis(a, "unrounded") for a in arithmetics])
 
 
-def modular(dtype: str, device: str = "cpu") -> Hypothesis:
+def modular(dtype: str, device: str = "cpu", functions: Accuracy | None = None) -> Hypothesis:
     """Where one hypothesis has to stand for all: every library call rounds once, from parents as captured; the widest of these."""
-    return [h for h in hypotheses(dtype, device) if h.arithmetic.rounding == "modular" and h.parents == "as captured"][-1]
+    return [h for h in hypotheses(dtype, device, functions) if h.arithmetic.rounding == "modular" and h.parents == "as captured"][
+        -1
+    ]

@@ -8,6 +8,7 @@ so that below 2^emin the spacing stays that of the subnormals and no error scale
 Floating-Point Arithmetic*, 2nd ed., section 2.1 and definition 2.6).
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,11 @@ from conformance.errors import UsageError
 Array = npt.NDArray[np.float64]
 
 _EXPONENT = 0x7FF << 52  # of float64's bits; alone they are the power of two at or below |x|, or 0 where x is subnormal
+
+
+# RMS of ulp/√12 over |y| for a mantissa m whose logarithm is uniform on [1, 2), as leading digits of products are (Hamming 1970),
+# in units of 2^-p: √E[1/m²]/√3, with E[1/m²] = 3/8 / ln 2.
+RELATIVE_RMS = math.sqrt(3.0 / 8.0 / math.log(2.0) / 3.0)
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,11 @@ class Format:
         return 2.0**self.emin
 
     @property
+    def largest(self) -> float:
+        """The largest finite number, 2^emax · (2 − 2^(1−p))."""
+        return 2.0**self.emax * (2.0 - 2.0 ** (1 - self.precision))
+
+    @property
     def floor_variance(self) -> float:
         """Variance of rounding to the subnormal grid; at least float64's smallest normal, where its square would vanish."""
         return max(2.0 ** (2 * max(self.emin - self.precision + 1, -500)) / 12.0, float(np.finfo(np.float64).tiny))
@@ -60,8 +71,7 @@ class Format:
                 return np.asarray(x.astype(self.name), np.float64)
         spacing = self.ulp(x)
         rounded = np.rint(x / spacing) * spacing
-        limit = 2.0**self.emax * (2.0 - 2.0 ** (1 - self.precision))
-        overflown = np.abs(rounded) > limit
+        overflown = np.abs(rounded) > self.largest
         return np.where(overflown, np.copysign(np.inf, x), rounded) if overflown.any() else np.asarray(rounded)
 
 

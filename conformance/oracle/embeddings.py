@@ -4,7 +4,7 @@ from functools import cached_property
 
 import numpy as np
 
-from conformance.numerics.arithmetic import FUNCTION_ULP, Arithmetic
+from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle.maps import Roundings
 from conformance.oracle.step import Step, elementwise
@@ -74,10 +74,10 @@ class Sinusoids(Step):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """The angle s · exp(c) carries the relative error of an exponent of size up to ln 10000, of exp and of a product.
 
-        δ(sin t) = cos(t) δt with δt/t ≤ u · (ln 10000 · 2 + 2 · FUNCTION_ULP["exp"] + 1), plus one rounding of the result.
+        δ(sin t) = cos(t) δt with δt/t ≤ u · (ln 10000 · 2 + 1) + exp's relative error, plus one rounding of the result.
         """
         u = arithmetic.elementwise.unit_roundoff
-        relative = u * (2 * np.log(10000.0) + 2 * FUNCTION_ULP["exp"] + 1)
+        relative = u * (2 * np.log(10000.0) + 1) + arithmetic.functions.relative("exp", arithmetic.elementwise)
         variance = arithmetic.storage.rounding_variance(self.value)
         return elementwise(variance, np.broadcast_to(relative * np.abs(self._angles), self.value.shape))
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from conformance.batch import IGNORED_LABEL, Ids
 from conformance.errors import UsageError
-from conformance.numerics.arithmetic import FUNCTION_ULP, Arithmetic
+from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle.embeddings import Sum
 from conformance.oracle.maps import LinearMap, Roundings
@@ -67,7 +67,8 @@ class CrossEntropy(_Labelled):
         return (self._scattered(slope),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """A row: u²/3 · (m² + (s_label − m)² + l² + (2 ulps of exp)² + (2 ulps of log)² l² + C): shift, log-sum-exp, difference.
+        """A row: u²/3 · (m² + (s_label − m)² + l² + C) for shift, log-sum-exp and difference, and a third of the squares of exp's
+        relative error and of log's error at log-sum-exp.
 
         C, the number of classes, bounds Σ C_k²/C² of the sum. The mean over N rows divides the rows' variance by N and adds
         its own accumulation, at most N partial sums of at most L.
@@ -77,8 +78,9 @@ class CrossEntropy(_Labelled):
         log_probs = np.take_along_axis(self._log_probs, labels[:, None], -1)
         top = logits.max(-1, keepdims=True)
         lse = np.take_along_axis(logits, labels[:, None], -1) - log_probs - top
-        ulps = (2.0 * FUNCTION_ULP["exp"]) ** 2 + (2.0 * FUNCTION_ULP["log"]) ** 2 * lse**2
-        row = u2 * (top**2 + (log_probs + lse) ** 2 + log_probs**2 + ulps + logits.shape[-1])
+        functions, inner = arithmetic.functions, arithmetic.elementwise
+        own = (functions.relative("exp", inner) ** 2 + functions.error("log", lse, inner) ** 2) / 3.0
+        row = u2 * (top**2 + (log_probs + lse) ** 2 + log_probs**2 + logits.shape[-1]) + own
         row = row + arithmetic.call_variance(log_probs)
         count = max(len(labels), 1)
         mean = u2 * (count + 1) * self.value**2 + arithmetic.storage.rounding_variance(self.value)

@@ -4,7 +4,7 @@ from functools import cached_property
 
 import numpy as np
 
-from conformance.numerics.arithmetic import FUNCTION_ULP, Arithmetic
+from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle.embeddings import sum_variance
 from conformance.oracle.maps import LinearMap, Roundings, Source, identity, shared_by_row
@@ -70,8 +70,8 @@ class Norm(Step):
         - the residual sum (`sum_variance`), through the Jacobian;
         - the mean, one error a row: a²/3 · Σ s_k²/n² + u²/3 · μ², s_k the partial sums of x;
         - variance and inverse root, one relative error a row: a²/3 · Σ q_k²/q² / 4 for partial sums q_k of the squares (a root
-          halves relative errors), u²/3 · 3/4 for the mean of squares, the adding of ε and one product, (2a · ulps of rsqrt)²/3
-          for the root and u²/3 for its rounding;
+          halves relative errors), u²/3 · 3/4 for the mean of squares, the adding of ε and one product, a third of the square of
+          rsqrt's relative error for the root and u²/3 for its rounding;
         - elementwise, u²/3 times the squares of z twice (centring, scaling), of γ z and of y; a²/3 times those of x r and μ r,
           since a kernel may form x r − μ r; then the rounding to storage.
         """
@@ -81,7 +81,7 @@ class Norm(Step):
         partial = (np.cumsum(x, -1) ** 2).sum(-1, keepdims=True)
         squares = np.cumsum((x - mean) ** 2, -1)
         share = (squares**2).sum(-1, keepdims=True) / np.maximum(squares[..., -1:] ** 2, np.finfo(np.float64).tiny)
-        root = a2 * (2.0 * FUNCTION_ULP["rsqrt"]) ** 2 + u2
+        root = arithmetic.functions.relative("rsqrt", arithmetic.accumulate) ** 2 / 3.0 + u2
         folded = a2 / u2 * ((x * r) ** 2 + (mean * r) ** 2)
         inner = gamma**2 * (folded + 3.0 * z**2) + self.value**2
         own = u2 * inner + arithmetic.store_variance(self.value)

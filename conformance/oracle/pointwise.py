@@ -5,8 +5,9 @@ from functools import cached_property
 import numpy as np
 from scipy.special import erf
 
-from conformance.numerics.arithmetic import FUNCTION_ULP, Arithmetic, erf_error
+from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
+from conformance.numerics.functions import gelu_argument
 from conformance.oracle.maps import LinearMap, Roundings, diagonal
 from conformance.oracle.step import Step, elementwise
 
@@ -30,7 +31,7 @@ def gelu(x: Array) -> Array:
 
 def gelu_tanh(x: Array) -> Array:
     """x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))), the approximation of the same section."""
-    return np.asarray(x / 2.0 * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3))))
+    return np.asarray(x / 2.0 * (1.0 + np.tanh(gelu_argument(x))))
 
 
 class Gelu(Pointwise):
@@ -57,8 +58,8 @@ class Gelu(Pointwise):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Random: the argument, relative u, moves y by x² φ(x) u; erf and 1 + erf round; two products of relative u; the store.
 
-        Bound: erf is off by up to `erf_error`, which near −3, where 1 + erf cancels, is many ulp of y; and the
-        constant 1/√2 is rounded, relative u.
+        Bound: |x|/2 times the error of erf, of a kernel of erf or of one of GELU, which near −3, where 1 + erf cancels, is many
+        ulp of y; and the constant 1/√2 is rounded, relative u.
         """
         x, y, e, inner = self.parents[0], self.value, self._erf, arithmetic.elementwise
         u2 = inner.unit_roundoff**2 / 3.0
@@ -66,7 +67,8 @@ class Gelu(Pointwise):
         functions = inner.rounding_variance(1.0 + e) + arithmetic.function_variance(e)
         variance = u2 * (argument**2 + 2.0 * y**2) + (x / 2.0) ** 2 * functions
         wide = arithmetic.accumulate
-        bound = np.abs(x) / 2.0 * erf_error(e, wide) + argument * wide.unit_roundoff
+        inner_error = np.maximum(arithmetic.functions.error("erf", e, wide), arithmetic.functions.absolute("gelu", wide))
+        bound = np.abs(x) / 2.0 * inner_error + argument * wide.unit_roundoff
         return elementwise(variance + arithmetic.storage.rounding_variance(y), bound)
 
 
@@ -76,7 +78,7 @@ class GeluTanh(Pointwise):
     @cached_property
     def _tanh(self) -> Array:
         x = self.parents[0]
-        return np.asarray(np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)))
+        return np.asarray(np.tanh(gelu_argument(x)))
 
     @cached_property
     def value(self) -> Array:
@@ -93,12 +95,16 @@ class GeluTanh(Pointwise):
         """As for `Gelu`, with t the argument of tanh: four roundings on the way to it, two rounded constants."""
         x, y, inner = self.parents[0], self.value, arithmetic.elementwise
         u2 = inner.unit_roundoff**2 / 3.0
-        t = np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)
+        t = gelu_argument(x)
         argument = np.abs(x / 2.0 * (1.0 - self._tanh**2) * t)
         functions = inner.rounding_variance(1.0 + self._tanh) + arithmetic.function_variance(self._tanh)
         variance = u2 * (4.0 * argument**2 + 2.0 * y**2) + (x / 2.0) ** 2 * functions
         wide = arithmetic.accumulate
-        bound = np.abs(x) / 2.0 * FUNCTION_ULP["tanh"] * wide.ulp(self._tanh) + 2.0 * argument * wide.unit_roundoff
+        tanh_error, fused_error = (
+            arithmetic.functions.error("tanh", self._tanh, wide),
+            arithmetic.functions.absolute("gelu_tanh", wide),
+        )
+        bound = np.abs(x) / 2.0 * np.maximum(tanh_error, fused_error) + 2.0 * argument * wide.unit_roundoff
         return elementwise(variance + arithmetic.storage.rounding_variance(y), bound)
 
 
@@ -132,6 +138,6 @@ class Tanh(Pointwise):
         return 1.0 - self.value**2
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Bound: the function's own error in ulp of the accumulation format; random: the rounding of the result."""
-        bound = FUNCTION_ULP["tanh"] * arithmetic.accumulate.ulp(self.value)
+        """Bound: the function's own error in the accumulation format; random: the rounding of the result."""
+        bound = arithmetic.functions.error("tanh", self.value, arithmetic.accumulate)
         return elementwise(arithmetic.storage.rounding_variance(self.value), bound)

@@ -5,7 +5,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from conformance.numerics.arithmetic import FUNCTION_ULP, Arithmetic
+from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle.maps import LinearMap, Roundings, Source, identity, shared_by_row
 from conformance.oracle.step import Step
@@ -45,8 +45,8 @@ class Probabilities(Step):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Relative errors; u is the inner operations' unit roundoff, a the accumulation's.
 
-        - elementwise: (u² + a²)/3 · (s − m)² for the shift and the product with log2 e, (2a · ulps of exp)²/3 for the
-          exponential and u²/3 twice for its rounding and the division; then the store;
+        - elementwise: (u² + a²)/3 · (s − m)² for the shift and the product with log2 e, a third of the square of exp's relative
+          error and u²/3 twice for its rounding and the division; then the store;
         - one a row: the sum, a²/3 · Σ C_k²/C² for partial sums C_k, and u²/3 for its rounding.
 
         The floor is the format's smallest normal: below it hardware may flush to zero.
@@ -54,7 +54,8 @@ class Probabilities(Step):
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
         p, keys = self.value, self.keys
         shift = np.where(keys, self._shifted, 0.0)
-        relative = (u2 + a2) * shift**2 + a2 * (2.0 * FUNCTION_ULP["exp"]) ** 2 + 2.0 * u2
+        exponential = arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
+        relative = (u2 + a2) * shift**2 + exponential + 2.0 * u2
         partial = (np.cumsum(p, -1) ** 2).sum(-1, keepdims=True)
         floor = max(arithmetic.storage.smallest_normal**2 / 3.0, arithmetic.storage.floor_variance)
         own = np.maximum(p**2 * relative + arithmetic.store_variance(p), floor)
@@ -90,14 +91,15 @@ class LogSoftmax(Step):
         """u is the inner operations' unit roundoff, a the accumulation's; log Σ is L.
 
         - elementwise: u²/3 · ((x − m)² + l²) for the two differences; then the store;
-        - one a row, adding to every element: the sum's relative error a²/3 · Σ C_k²/C² (a derivative of 1 in L), that of exp, at
-          most (2a · ulps of exp)²/3 where one term has all the weight, (2a · ulps of log)²/3 · L² and u²/3 · ((m + L)² + L²) for
-          the rounding of L and of m + L, since a kernel may form x − (m + L).
+        - one a row, adding to every element: the sum's relative error a²/3 · Σ C_k²/C² (a derivative of 1 in L), that of exp, a
+          third of its square where one term has all the weight, a third of the square of log's error at L and
+          u²/3 · ((m + L)² + L²) for the rounding of L and of m + L, since a kernel may form x − (m + L).
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
         (top, log_sum), value = self._parts, self.value
-        shared = a2 * ((np.cumsum(np.exp(value), -1) ** 2).sum(-1, keepdims=True) + (2.0 * FUNCTION_ULP["exp"]) ** 2)
-        shared = shared + a2 * (2.0 * FUNCTION_ULP["log"] * log_sum) ** 2 + u2 * ((top + log_sum) ** 2 + log_sum**2)
+        functions, wide = arithmetic.functions, arithmetic.accumulate
+        shared = a2 * (np.cumsum(np.exp(value), -1) ** 2).sum(-1, keepdims=True) + functions.relative("exp", wide) ** 2 / 3.0
+        shared = shared + functions.error("log", log_sum, wide) ** 2 / 3.0 + u2 * ((top + log_sum) ** 2 + log_sum**2)
         own = u2 * ((self.parents[0] - top) ** 2 + value**2) + arithmetic.store_variance(value)
         own = np.maximum(own, arithmetic.storage.floor_variance)
         return Roundings((Source(own, identity()), Source(shared, shared_by_row(np.ones_like(value)))))

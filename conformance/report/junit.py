@@ -30,7 +30,7 @@ def junit(results: Results) -> str:
         _case(suite, case.check, case.activations)
     for note in grave:
         _note(suite, note)
-    beside = [str(note) for note in results.notes if not note.grave]
+    beside = [str(note) for note in results.remarks if not note.grave]
     if beside:
         ElementTree.SubElement(suite, "system-out").text = _legal("\n".join(beside))
     root = ElementTree.Element("testsuites")

@@ -17,9 +17,9 @@ _FIRST = re.compile(r"^(\d*)([#>+=.)-])")  # of a heading, a quotation or a list
 def markdown(results: Results) -> str:
     """Counts, notes, a table of checks, worst first, then each failure's mistakes and origins, and what each pass excludes."""
     cases = sorted(results.cases, key=lambda c: ORDER.index(c.check.outcome))
-    lines = [f"**{headline(results.footer or footer(results.checks), results.notes)}**", ""]
-    if results.notes:
-        lines += [*(_note(note) for note in results.notes), ""]
+    lines = [f"**{headline(results.footer or footer(results.checks), results.remarks)}**", ""]
+    if results.remarks:
+        lines += [*(_note(note) for note in results.remarks), ""]
     lines += ["| candidate | outcome | activations | median local error |", "| --- | --- | --- | --- |"]
     lines += [_summary(case.check) for case in cases]
     for case in cases:

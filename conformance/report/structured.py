@@ -26,7 +26,7 @@ def structured(results: Results) -> str:
     told = {
         "headers": results.headers,
         "footer": results.footer or footer(results.checks),
-        "notes": [_note(note) for note in results.notes],
+        "notes": [_note(note) for note in results.remarks],
         "cases": [_case(case) for case in results.cases],
     }
     return msgspec.json.encode(told).decode() + "\n"

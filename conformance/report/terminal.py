@@ -46,7 +46,7 @@ def text(result: Result) -> str:
 
 
 def _report(results: Results, footer: Footer, width: int) -> Iterator[Line]:
-    yield line(headline(footer, results.notes), "bold")
+    yield line(headline(footer, results.remarks), "bold")
     apart, together = _grouped(results.cases)
     before = None
     for case in sorted(apart, key=lambda c: ORDER.index(c.check.outcome)):
@@ -59,9 +59,9 @@ def _report(results: Results, footer: Footer, width: int) -> Iterator[Line]:
         yield from _passes(checks)
     if not footer.ran:
         yield from (BLANK, line("Nothing was judged, so nothing conforms.", "bold red"))
-    if results.notes:
+    if results.remarks:
         yield BLANK
-        yield from map(_note, results.notes)
+        yield from map(_note, results.remarks)
 
 
 def _note(note: Note) -> Line:

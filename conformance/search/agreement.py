@@ -62,7 +62,8 @@ def require_agreement(subject: Subject, first: Run, second: Run, alike: Alike) -
 @lru_cache(maxsize=1)
 def _noise(subject: Same[Subject], batch: Same[Batch]) -> Mapping[str, Accumulated]:
     """Kept for the next comparison with the same batch."""
-    return accumulated(subject.value.network(batch.value), hypotheses(subject.value.dtype, subject.value.device)[-1].arithmetic)
+    asked = subject.value
+    return accumulated(asked.network(batch.value), hypotheses(asked.dtype, asked.device, asked.functions)[-1].arithmetic)
 
 
 def require_identity(subject: Subject, first: Run, second: Run, alike: Alike) -> float:

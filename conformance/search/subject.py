@@ -15,7 +15,9 @@ from conformance.checkpoint import Checkpoint, rounded_weights
 from conformance.ending import by_candidate
 from conformance.errors import CandidateCrash, CandidateError
 from conformance.execution import accepted, prepared
+from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.formats import Array
+from conformance.numerics.machine import this_machine
 from conformance.oracle import Network
 from conformance.search.broken import Values
 
@@ -79,6 +81,11 @@ class Subject:
         with self.clock.running():
             runner = prepared(self.candidate, checkpoint or self.checkpoint, self.device, self.dtype)
         return replace(self, runner=runner)
+
+    @property
+    def functions(self) -> Accuracy:
+        """The accuracy of the library functions where it runs; raises `MachineError`."""
+        return this_machine(self.device).accuracy
 
     @property
     def module(self) -> Any:

@@ -105,7 +105,8 @@ def _run_again(result: Result, golden: Golden, candidate: Any) -> Counterexample
             return Counterexample(example, {"run-1": Run(batch, {})}, crashes=result.outcome == "crash")
     # From what the check looked at alone, which may be a part of what there is.
     looked_at = {v.activation for v in result.verdicts if not v.hidden}
-    found = screened(subject.network(batch), {n: v for n, v in run.values.items() if n in looked_at}, subject.dtype, subject.device)
+    values = {n: v for n, v in run.values.items() if n in looked_at}
+    found = screened(subject.network(batch), values, subject.dtype, subject.device, functions=subject.functions)
     worst = next((s for s in found if failed and s.activation == failed.activation and s.excess > 1.0), None)
     if worst is None:
         return Counterexample(example, {"run-1": run})

@@ -50,7 +50,8 @@ def test_hugging_face_conforms_and_sigma_fits(golden: str, attention: str, dtype
     assert result.conforms, (result.reason, _origins(result))
     rms = result.median_rms
     assert rms is not None
-    assert 0.3 <= rms <= 2.0
+    # In float64 a product of torch may be that of NumPy to the last bit, as on processors with AVX-512.
+    assert (0.0 if dtype == "float64" else 0.3) <= rms <= 2.0
 
 
 def test_epsilon_in_one_layer_is_an_origin_there_alone_and_is_named_with_its_value(golden: str) -> None:

@@ -1,17 +1,13 @@
 """A residual without structure: results of fewer significant bits, or noise of another size."""
 
 from collections.abc import Iterator
-from math import log, log2, sqrt
+from math import log2, sqrt
 
 import numpy as np
 
 from conformance.judge.makeup.case import TINY, Case, Finding, Noise, Number
 from conformance.judge.statistics import FALSE_ALARM
-from conformance.numerics.formats import FORMATS, Array
-
-# RMS of ulp/√12 over |y| for a mantissa m whose logarithm is uniform on [1, 2), as leading digits of products are (Hamming 1970):
-# 2^-p/√3 · √E[1/m²], with E[1/m²] = 3/8 / ln 2.
-RELATIVE_RMS = sqrt(3.0 / 8.0 / log(2.0) / 3.0)
+from conformance.numerics.formats import FORMATS, RELATIVE_RMS, Array
 
 
 def fewer_bits(case: Case) -> Iterator[Finding]:

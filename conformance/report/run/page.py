@@ -71,7 +71,7 @@ class Wrong:
 def _values(results: Results) -> dict[str, object]:
     found = groups(results.cases)
     return {
-        "counts": headline(results.footer or footer(results.checks), results.notes),
+        "counts": headline(results.footer or footer(results.checks), results.remarks),
         "wrong": _wrong(found),
         "matrix": matrix(found),
         "cards": [_card(g, results.headers) for g in found],
@@ -79,7 +79,7 @@ def _values(results: Results) -> dict[str, object]:
         "headers": [h for n, h in enumerate(results.headers) if h not in results.headers[:n]],
         "candidates": sorted(_versions(results)),
         "stored": sorted({name: golden for h in results.headers for name, golden in h.goldens.items()}.items()),
-        "notes": results.notes,
+        "notes": results.remarks,
         "goldens": sorted({g.setting[0] for g in found}),
         "devices": sorted({g.setting[1] for g in found}),
         "dtypes": sorted({g.setting[2] for g in found}),

@@ -1,0 +1,63 @@
+"""Functions of rows: softmax, log-softmax and LayerNorm of torch, on drawn rows of usual sizes.
+
+Their rows of the table bound nothing: sigma is derived from the functions inside of them.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from conformance.numerics.formats import FORMATS, Array
+from conformance.numerics.functions import Errors, Function, summarized
+
+LENGTHS = (2, 16, 128, 768, 4096)
+ROWS = 512
+SPREADS = (1.0, 8.0)  # standard deviation of a row's elements
+
+
+def _softmax(x: Array) -> Array:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return np.asarray(e / e.sum(-1, keepdims=True))
+
+
+def _log_softmax(x: Array) -> Array:
+    shifted = x - x.max(-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
+
+
+def _layer_norm(x: Array) -> Array:
+    return np.asarray((x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12))
+
+
+ROW_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
+    "softmax": _softmax,
+    "log_softmax": _log_softmax,
+    "layer_norm": _layer_norm,
+}
+
+
+def row_errors(name: str) -> Errors:
+    """The errors of torch's function of that name in float32; `at` has an element of the row that is worst."""
+    import torch
+
+    functional = torch.nn.functional
+    actual: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "softmax": lambda x: functional.softmax(x, -1),
+        "log_softmax": lambda x: functional.log_softmax(x, -1),
+        "layer_norm": lambda x: functional.layer_norm(x, x.shape[-1:], eps=1e-12),
+    }
+    total = Errors()
+    for x in _rows():
+        y = ROW_FUNCTIONS[name](x)
+        computed = actual[name](torch.from_numpy(x).float()).double().numpy()
+        function = Function(name, ROW_FUNCTIONS[name], -np.inf, np.inf)
+        total = total + summarized(function, x.ravel(), y.ravel(), np.abs(computed - y).ravel(), FORMATS["float32"])
+    return total
+
+
+def _rows() -> Iterator[Array]:
+    """Rows whose elements float32 holds."""
+    rng = np.random.default_rng(0)
+    for length in LENGTHS:
+        for spread in SPREADS:
+            yield (spread * rng.standard_normal((ROWS, length))).astype(np.float32).astype(np.float64)

@@ -1,0 +1,150 @@
+"""Libraries, and how each is called: a lane is a library under one instruction set, in a process of its own."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from conformance.benchmarks.functions.sweep import Kernel
+
+FUSED = ("gelu", "gelu_tanh")  # what torch hands to oneDNN, where it may
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A library under one instruction set.
+
+    Attributes:
+        library: the distribution.
+        isa: what the instruction set is called in the table.
+        environment: variables that the process is started with.
+        kernels: from a dtype's name and a function's, the library's function; None where it has none.
+        functions: names of those that are measured; empty: all.
+        incorrect: by function and dtype, why a row bounds nothing: it is not what a correct implementation makes.
+    """
+
+    library: str
+    isa: str
+    kernels: Callable[[str, str], Kernel | None]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    functions: tuple[str, ...] = ()
+    incorrect: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    @property
+    def version(self) -> str:
+        """Of what is installed."""
+        return metadata.version(self.library)
+
+    @property
+    def name(self) -> str:
+        """By which a process is told what to measure."""
+        return f"{self.library}:{self.isa}"
+
+
+def lanes() -> Iterator[Lane]:
+    """Every lane of this machine."""
+    for capability in _aten_capabilities():
+        environment = {"ATEN_CPU_CAPABILITY": capability.lower()}
+        yield Lane("torch", f"ATen {capability}", _of_torch(onednn=False), environment)
+    for limit in _onednn_limits():
+        yield Lane("torch", f"oneDNN {limit}", _of_torch(onednn=True), {"ONEDNN_MAX_CPU_ISA": limit}, FUSED)
+    yield Lane("numpy", "its own dispatch", _of_numpy)
+    if find_spec("onnx") and find_spec("onnxruntime"):
+        rounded = {("gelu_tanh", "float64"): "the constants are rounded to float32: 1e-8 off"}
+        yield Lane("onnxruntime", "its own dispatch", _of_onnxruntime, incorrect=rounded)
+    if find_spec("jax"):
+        yield Lane("jax", "its own dispatch", _of_jax)
+
+
+def _aten_capabilities() -> tuple[str, ...]:
+    """What torch dispatches here, and what it can be limited to."""
+    import torch
+
+    best = torch.backends.cpu.get_cpu_capability()
+    return {"AVX512": ("AVX512", "AVX2", "DEFAULT"), "AVX2": ("AVX2", "DEFAULT")}.get(best, (best,))
+
+
+def _onednn_limits() -> tuple[str, ...]:
+    """Of oneDNN's limits those that make a difference on this processor; `ALL` is no limit."""
+    import torch
+
+    if not torch.backends.mkldnn.is_available():
+        return ()
+    flags: Mapping[str, Any] = torch.cpu.get_capabilities()
+    if flags.get("architecture") != "x86_64":
+        return ("ALL",)
+    return ("ALL", *(("AVX512_CORE",) if flags.get("avx512_bw") else ()), *(("AVX2",) if flags.get("avx2") else ()), "SSE41")
+
+
+def _of_torch(*, onednn: bool) -> Callable[[str, str], Kernel | None]:
+    def kernels(name: str, dtype: str) -> Kernel:
+        import torch
+
+        functional = torch.nn.functional
+        function: Callable[[torch.Tensor], torch.Tensor] = {
+            "gelu": functional.gelu,
+            "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+        }.get(name) or getattr(torch, name)
+
+        def kernel(x: Any) -> Any:
+            with torch.no_grad(), torch.backends.mkldnn.flags(enabled=onednn):
+                y = function(torch.from_numpy(np.array(x)).to(getattr(torch, dtype)))
+            return y.to(torch.float32 if dtype != "float64" else torch.float64).numpy()
+
+        return kernel
+
+    return kernels
+
+
+def _of_numpy(name: str, dtype: str) -> Kernel | None:
+    from scipy import special
+
+    if dtype not in ("float32", "float64"):
+        return None
+    by_name: dict[str, Kernel] = {
+        "exp": np.exp, "tanh": np.tanh, "log": np.log, "erf": special.erf, "sigmoid": special.expit,
+        "rsqrt": lambda x: 1 / np.sqrt(x),
+    }  # fmt: skip
+    return by_name.get(name)
+
+
+# ONNX's operators: each a list of (operator, attributes), applied in order.
+_OPERATORS: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
+    "erf": (("Erf", {}),), "exp": (("Exp", {}),), "tanh": (("Tanh", {}),), "log": (("Log", {}),), "sigmoid": (("Sigmoid", {}),),
+    "gelu": (("Gelu", {}),), "gelu_tanh": (("Gelu", {"approximate": "tanh"}),), "rsqrt": (("Sqrt", {}), ("Reciprocal", {})),
+}  # fmt: skip
+
+
+def _of_onnxruntime(name: str, dtype: str) -> Kernel | None:
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    if dtype not in ("float32", "float64"):
+        return None
+    kind = TensorProto.FLOAT if dtype == "float32" else TensorProto.DOUBLE
+    operators = _OPERATORS[name]
+    nodes = [helper.make_node(op, [f"v{i}"], [f"v{i + 1}"], **a) for i, (op, a) in enumerate(operators)]
+    ends = [helper.make_tensor_value_info(v, kind, [None]) for v in ("v0", f"v{len(operators)}")]
+    graph = helper.make_graph(nodes, name, ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    except Exception:  # an operator that has no kernel of that type; the runtime has an exception of its own for it
+        return None
+    return lambda x: np.asarray(session.run(None, {"v0": np.asarray(x, dtype)})[0])
+
+
+def _of_jax(name: str, dtype: str) -> Kernel | None:
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    function: Callable[[Any], Any] = {
+        "erf": jax.scipy.special.erf, "gelu": lambda x: jax.nn.gelu(x, approximate=False), "gelu_tanh": jax.nn.gelu,
+        "sigmoid": jax.nn.sigmoid, "rsqrt": jax.lax.rsqrt, "exp": jax.numpy.exp, "tanh": jax.numpy.tanh, "log": jax.numpy.log,
+    }[name]  # fmt: skip
+    if dtype not in ("float32", "float64"):
+        return None
+    return lambda x: np.asarray(function(jax.numpy.asarray(x, dtype)))

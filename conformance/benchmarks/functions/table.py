@@ -1,0 +1,94 @@
+"""The table's rows: made of measurements, printed, and put into the file."""
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import conformance.numerics
+from conformance.benchmarks.functions.composite import ROW_FUNCTIONS, row_errors
+from conformance.benchmarks.functions.libraries import Lane
+from conformance.benchmarks.functions.sweep import Kernel, every_float32, every_half, sampled_float64
+from conformance.numerics.accuracy import TABLE
+from conformance.numerics.formats import FORMATS
+from conformance.numerics.functions import FUNCTIONS, Errors, Function, relative_from
+
+Row = Mapping[str, Any]
+
+PATH = Path(conformance.numerics.__file__).parent / TABLE
+COMMAND = "python -m conformance.benchmarks.functions --write"
+
+
+def rows_of(lane: Lane, stride: int) -> list[Row]:
+    """A row a function and dtype of a lane."""
+    rows = []
+    for function in FUNCTIONS.values():
+        if lane.functions and function.name not in lane.functions:
+            continue
+        for dtype in FORMATS:
+            kernel = lane.kernels(function.name, dtype)
+            if kernel is not None and (dtype != "float64" or find_spec("mpmath")):
+                rows.append(_row(lane, function, dtype, _errors(function, dtype, kernel, stride), stride))
+    if lane.library == "torch" and not lane.functions:
+        rows += [_summary(lane, name, "float32", row_errors(name), "rows of 2 to 4096 elements, drawn") for name in ROW_FUNCTIONS]
+    return rows
+
+
+def _errors(function: Function, dtype: str, kernel: Kernel, stride: int) -> Errors:
+    if dtype == "float32":
+        return every_float32(function, kernel, stride)
+    return sampled_float64(function, kernel) if dtype == "float64" else every_half(function, kernel, FORMATS[dtype])
+
+
+def _row(lane: Lane, function: Function, dtype: str, errors: Errors, stride: int) -> Row:
+    storage = FORMATS[dtype]
+    bound, incorrect = errors.bound(function, storage), lane.incorrect.get((function.name, dtype))
+    points = f"{errors.points} arguments" + (f", every {stride}th" if stride > 1 and dtype == "float32" else "")
+    return {
+        **_summary(lane, function.name, dtype, errors, f"{function.lower:g} to {function.upper:g}; {points}"),
+        **({"incorrect": incorrect} if incorrect else {}),
+        "bound": {"absolute": bound.absolute, "ulp": bound.ulp},
+        "relative_from": relative_from(errors, bound, storage),
+    }
+
+
+def _summary(lane: Lane, function: str, dtype: str, errors: Errors, where: str) -> Row:
+    return {
+        "function": function,
+        "library": lane.library,
+        "versions": lane.version,
+        "isa": lane.isa,
+        "dtype": dtype,
+        "absolute": errors.absolute.value,
+        "ulp": errors.ulp.value,
+        "at": [errors.absolute.at, errors.ulp.at],
+        "range": where,
+        "bound": None,
+        "source": "measured",
+    }
+
+
+def merged(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
+    """The new rows in place of old ones of the same key, in order."""
+    together = {_key(row): row for row in (*old, *new)}
+    return [together[key] for key in sorted(together)]
+
+
+def _key(row: Row) -> tuple[str, ...]:
+    return tuple(row[part] for part in ("function", "dtype", "library", "versions", "isa"))
+
+
+def write(new: Sequence[Row]) -> None:
+    """Put rows into the table."""
+    old = json.loads(PATH.read_text())["rows"] if PATH.exists() else []
+    lines = ",\n".join("  " + json.dumps(row) for row in merged(old, new))
+    PATH.write_text(f'{{"command": {json.dumps(COMMAND)}, "rows": [\n{lines}\n]}}\n')
+
+
+def line(row: Row) -> str:
+    """A row for the terminal."""
+    bound = row["bound"]
+    told = f"; bound {bound['absolute']:.3g} + {bound['ulp']:.3g} ULP" if bound else ""
+    name = f"{row['library']} {row['versions']}, {row['isa']}"
+    return f"{name}: {row['function']} {row['dtype']}: {row['absolute']:.3g} absolute, {row['ulp']:.4g} ULP{told}"
