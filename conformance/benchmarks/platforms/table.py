@@ -24,31 +24,34 @@ def lines(found: Sequence[Found], machine: Sequence[str]) -> Iterator[str]:
 
 
 def _summary(found: Sequence[Found]) -> Iterator[str]:
-    yield "| lane | what is set | torch's kernels | cases | " + " | ".join(COLUMNS) + " | seconds |"
-    yield "| --- | --- | --- | --- | " + "--- | " * len(COLUMNS) + "--- |"
+    titles = ("lane", "what is set", "torch's kernels", "cases", *COLUMNS, "seconds")
+    yield _row(titles)
+    yield _row(["---"] * len(titles))
     for one in found:
         if one.lacking:
-            yield f"| {one.lane.name} | {one.lane.setting} | not run |" + " |" * (len(COLUMNS) + 2)
+            yield _row([one.lane.name, one.lane.setting, "not run", *[""] * (len(COLUMNS) + 2)])
             continue
-        cells = [str(one.counts[kind]) for kind in COLUMNS]
-        seconds = sum(ran.seconds for ran in one.ran)
-        yield f"| {one.lane.name} | {one.lane.setting} | {one.capability} | {len(one.ran)} | " + " | ".join(
-            [*cells, f"{seconds:.0f} |"]
-        )
+        counts = [str(one.counts[kind]) for kind in COLUMNS]
+        seconds = f"{sum(ran.seconds for ran in one.ran):.0f}"
+        yield _row([one.lane.name, one.lane.setting, one.capability, str(len(one.ran)), *counts, seconds])
 
 
 def _by_candidate(found: Sequence[Found]) -> Iterator[str]:
-    """A row a candidate and format, a column a golden: what it counts as in each lane, lanes of one kind together."""
+    """A row a candidate and format, a column a golden: what it counts as in each lane, those of one kind together."""
     cases: dict[tuple[str, str], dict[str, list[tuple[str, str]]]] = {}
     for one in found:
         for ran in one.ran:
             row = cases.setdefault((ran.candidate, ran.dtype), {})
             row.setdefault(ran.golden, []).append((_told(one, ran), one.lane.name))
     goldens = list(dict.fromkeys(ran.golden for one in found for ran in one.ran))
-    yield "| candidate | format | " + " | ".join(f"`{golden}`" for golden in goldens) + " |"
-    yield "| --- | --- | " + "--- | " * len(goldens)
+    yield _row(["candidate", "format", *(f"`{golden}`" for golden in goldens)])
+    yield _row(["---"] * (2 + len(goldens)))
     for (candidate, dtype), row in cases.items():
-        yield f"| {candidate} | {dtype} | " + " | ".join(_cell(row.get(golden, [])) for golden in goldens) + " |"
+        yield _row([candidate, dtype, *(_cell(row.get(golden, [])) for golden in goldens)])
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _told(one: Found, ran: Ran) -> str:
