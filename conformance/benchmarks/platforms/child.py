@@ -1,0 +1,52 @@
+"""A lane's own process: it sets what has no variable, runs the cases, and writes a line of JSON each.
+
+    python -m conformance.benchmarks.platforms.child FILE
+
+Reads an order, one JSON object, from its standard input: the lane's name, the cases, and what other lanes judged.
+"""
+
+import json
+import sys
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from conformance.benchmarks.platforms.case import Ran, run
+from conformance.benchmarks.platforms.lanes import LANES, Lane
+
+
+def main() -> None:
+    """Carry out the order; the first line that is written says what was found, the others are cases."""
+    order, out = json.load(sys.stdin), Path(sys.argv[1])
+    lane = LANES[order["lane"]]
+    torch.set_num_threads(lane.threads)
+    torch.set_flush_denormal(lane.flush)
+    warnings.simplefilter("ignore")
+    with out.open("w", encoding="utf-8") as file:
+        _write(file, {"capability": torch.backends.cpu.get_cpu_capability(), "reduces": reduces(lane)})
+        torch.set_float32_matmul_precision(lane.precision)
+        for (candidate, golden, dtype), judged in order["cases"]:
+            earlier = {found["digest"]: Ran(**found) for found in judged}
+            _write(file, asdict(run(candidate, golden, dtype, earlier)))
+
+
+def reduces(lane: Lane) -> bool:
+    """Whether a float32 product has other bits under the lane's precision than under `highest`."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(64, 64, generator=generator) for _ in range(2))
+    torch.set_float32_matmul_precision("highest")
+    exact = a @ b
+    torch.set_float32_matmul_precision(lane.precision)
+    return not torch.equal(exact, a @ b)
+
+
+def _write(file: Any, record: object) -> None:
+    file.write(json.dumps(record) + "\n")
+    file.flush()
+
+
+if __name__ == "__main__":
+    main()

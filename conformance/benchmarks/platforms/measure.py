@@ -1,0 +1,87 @@
+"""Run the lanes, a process each, and say in one table what came of them.
+
+What a candidate yields is digested first: where it is the same bits as in an earlier lane, the verdict is that lane's. A lane whose
+instruction set the CPU lacks is not run, and the table says so. Exit code 1 where a correct candidate fails, or nothing was judged.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+
+import torch
+
+from conformance.benchmarks.platforms.case import Ran
+from conformance.benchmarks.platforms.found import ALARM, PASSED, REDUCED, SAME, Found, Judged
+from conformance.benchmarks.platforms.lanes import LANES, Lane, environment, lacking
+from conformance.benchmarks.platforms.table import lines
+
+CANDIDATES = ("hf-eager", "hf-sdpa", "making-bert", "torch-encoder-fast", "hf-compiled", "hf-onnx")
+GOLDENS = ("tiny", "wide", "minilm")
+FORMATS = ("float32", "bfloat16", "float16", "float64")
+RESULTS = Path(__file__).with_name("RESULTS.md")
+Case = tuple[str, str, str]
+
+
+def measured(lanes: Sequence[Lane], cases: Sequence[Case]) -> Iterator[Found]:
+    """Each lane, in order; an earlier lane's verdict is reused for the same bits."""
+    judged, capabilities = Judged(), torch.cpu.get_capabilities()
+    for lane in lanes:
+        why = lacking(lane, capabilities)
+        found = Found(lane, lacking=why) if why else in_a_process(lane, cases, judged)
+        for ran in found.ran:
+            judged.keep(lane, ran)
+        yield found
+
+
+def in_a_process(lane: Lane, cases: Sequence[Case], judged: Judged) -> Found:
+    """The lane's cases in a process of its own; those that it did not come to, because it ended, count as crashes."""
+    order = {"lane": lane.name, "cases": [(case, [vars(ran) for ran in judged.of(*case)]) for case in cases]}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "out.jsonl"
+        command = [sys.executable, "-m", "conformance.benchmarks.platforms.child", str(out)]
+        ended = subprocess.run(command, input=json.dumps(order), text=True, env=environment(lane), capture_output=True, check=False)
+        told = [json.loads(line) for line in out.read_text("utf-8").splitlines()] if out.exists() else []
+    header, ran = (told[0], [Ran(**one) for one in told[1:]]) if told else ({}, [])
+    why = f"the lane's process ended with {ended.returncode}: {ended.stderr.strip().splitlines()[-1:]}"
+    return Found(lane, "", **header, ran=(*ran, *(Ran(*case, "crash", why) for case in cases[len(ran) :])))
+
+
+def machine(capabilities: Mapping[str, object]) -> Iterator[str]:
+    """What the lanes ran on."""
+    flags = sorted(name for name, value in capabilities.items() if value is True)
+    yield f"CPU: {capabilities.get('cpu_name') or 'unknown'}, {capabilities.get('architecture', 'unknown')}; {' '.join(flags)}."
+    yield f"torch {torch.__version__}, Python {sys.version.split()[0]}."
+
+
+def holds(found: Sequence[Found]) -> bool:
+    """Whether nothing is wrong, and something was judged."""
+    return all(one.holds for one in found) and any(one.counts[PASSED] for one in found)
+
+
+def main() -> None:
+    """Print the tables, or write them down."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lanes", nargs="+", choices=LANES, default=list(LANES), metavar="LANE", help=", ".join(LANES))
+    parser.add_argument("--goldens", nargs="+", default=GOLDENS, metavar="GOLDEN")
+    parser.add_argument("--candidates", nargs="+", default=CANDIDATES, metavar="NAME", help="correct ones")
+    parser.add_argument("--dtypes", nargs="+", default=FORMATS, metavar="FORMAT")
+    parser.add_argument("--write", action="store_true", help=f"into {RESULTS.name}")
+    chosen = parser.parse_args()
+    cases = list(product(chosen.candidates, chosen.goldens, chosen.dtypes))
+    found = []
+    for one in measured([LANES[name] for name in chosen.lanes], cases):
+        found.append(one)
+        counts = ", ".join(f"{one.counts[kind]} {kind}" for kind in (PASSED, SAME, REDUCED, ALARM))
+        print(f"{one.lane.name}: {one.lacking or counts}", file=sys.stderr, flush=True)
+    text = list(lines(found, list(machine(torch.cpu.get_capabilities()))))
+    print("\n".join(text))
+    if chosen.write:
+        command = "Made by `python -m conformance.benchmarks.platforms --write`."
+        RESULTS.write_text("\n".join(["# Correct candidates under other instruction sets", "", command, "", *text, ""]), "utf-8")
+    if not holds(found):
+        sys.exit(1)

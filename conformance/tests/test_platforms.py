@@ -1,0 +1,113 @@
+"""The lanes: a correct candidate's runs count as passes, a broken one's as false alarms, and the same bits are judged once."""
+
+import os
+import signal
+from typing import Any
+
+import pytest
+import torch
+
+from conformance import Checkpoint
+from conformance.benchmarks.detection.bert import Candidate
+from conformance.benchmarks.detection.planted import PLANTS
+from conformance.benchmarks.platforms import case, measure
+from conformance.benchmarks.platforms.case import Ran, run
+from conformance.benchmarks.platforms.found import ALARM, MISSED, PASSED, REDUCED, SAME, UNSUPPORTED, Found, Judged
+from conformance.benchmarks.platforms.lanes import LANES, VARIABLES, environment, lacking
+from conformance.benchmarks.platforms.table import lines
+
+PLAIN, MEDIUM = LANES["default"], LANES["matmul-medium"]
+GOLDEN = "tiny"
+
+
+class Ends:
+    """A candidate at which the process ends."""
+
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+ends = Ends()
+
+
+def counted(ran: Ran, lane: Any = PLAIN, reduces: bool = False) -> str:
+    return Found(lane, reduces=reduces, ran=(ran,)).kind(ran)
+
+
+def test_a_lane_runs_in_its_own_process_and_what_it_did_not_come_to_counts_as_wrong() -> None:
+    cases = [("making-bert", GOLDEN, "bfloat16"), ("hf-onnx", GOLDEN, "float64"), (f"{__name__}:ends", GOLDEN, "float64")]
+    found = measure.in_a_process(LANES["two-threads"], [*cases, ("making-bert", GOLDEN, "float64")], Judged())
+    assert [found.kind(ran) for ran in found.ran] == [PASSED, UNSUPPORTED, ALARM, ALARM]
+    assert found.ran[0].digest
+    assert "no kernels" in found.ran[1].reason
+    assert "ended with -9" in found.ran[2].reason
+    assert found.capability == torch.backends.cpu.get_cpu_capability()
+    assert not measure.holds([found])
+
+
+def test_a_broken_candidate_is_a_false_alarm_in_every_lane() -> None:
+    broken = run(Candidate([PLANTS["activation-form"].at(0)]), GOLDEN, "float64", {})
+    assert broken.outcome == "fail"
+    assert not broken.reduced
+    assert [counted(broken), counted(broken, MEDIUM, True)] == [ALARM, ALARM]
+    assert not Found(PLAIN, ran=(broken,)).holds
+
+
+def test_the_same_bits_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = Judged()
+    first = run("making-bert", GOLDEN, "float64", {})
+    judged.keep(PLAIN, first)
+    earlier = {ran.digest: ran for ran in judged.of("making-bert", GOLDEN, "float64")}
+    monkeypatch.setattr(case, "check", lambda *_, **__: pytest.fail("judged again"))
+    again = run("making-bert", GOLDEN, "float64", earlier)
+    assert (again.digest, again.outcome, again.same_as) == (first.digest, "pass", "default")
+    assert counted(again, LANES["onednn-avx2"]) == SAME
+    assert judged.of("making-bert", GOLDEN, "float32") == []
+
+
+def test_other_bits_are_judged() -> None:
+    first = run(Candidate(), GOLDEN, "float64", {})
+    changed = run(Candidate([PLANTS["activation-form"].at(0)]), GOLDEN, "float64", {first.digest: first})
+    assert changed.outcome == "fail"
+
+
+def test_reduced_precision_is_told_as_that() -> None:
+    lowered = run(Candidate([PLANTS["precision-bfloat16"].at(layer) for layer in range(2)]), GOLDEN, "float32", {})
+    assert lowered.reduced
+    assert counted(lowered, MEDIUM, True) == REDUCED
+    assert counted(lowered, MEDIUM, False) == ALARM  # the machine does not reduce it
+    assert counted(lowered) == ALARM
+
+
+def test_a_pass_of_other_bits_is_missed_where_the_product_is_reduced() -> None:
+    passed = Ran("right", GOLDEN, "float32", "pass", digest="1")
+    assert counted(passed, MEDIUM, True) == MISSED
+    assert counted(passed, MEDIUM, False) == PASSED
+    assert counted(Ran("right", GOLDEN, "float64", "pass", digest="1"), MEDIUM, True) == PASSED
+
+
+def test_a_lane_sets_its_own_variables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "outside")
+    for lane in LANES.values():
+        found = {name: value for name, value in environment(lane).items() if name in VARIABLES}
+        assert found == {**lane.environment, "OMP_NUM_THREADS": str(lane.threads)}
+
+
+def test_a_lane_that_the_cpu_lacks_is_in_the_table_and_judges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"architecture": "aarch64"})
+    found = list(measure.measured([LANES["onednn-avx2"]], [("making-bert", GOLDEN, "float64")]))
+    assert lacking(PLAIN, {}) == ""
+    assert not measure.holds(found)
+    text = "\n".join(lines(found, ["a machine"]))
+    assert "| onednn-avx2 | `ONEDNN_MAX_CPU_ISA=AVX2` | not run |" in text
+    assert "- onednn-avx2: the CPU (aarch64) has no avx2" in text
+
+
+def test_the_table_says_what_is_the_same_and_what_is_wrong() -> None:
+    right, wrong = Ran("a", "tiny", "float32", "pass", digest="1"), Ran("b", "tiny", "float32", "fail", "it is off\nand more")
+    same = Ran("a", "tiny", "float32", "pass", digest="1", same_as="default")
+    text = "\n".join(lines([Found(PLAIN, ran=(right, wrong)), Found(LANES["onednn-avx2"], ran=(same, wrong))], []))
+    assert "| a | float32 | passed: default; as default: onednn-avx2 |" in text
+    assert "| b | float32 | **alarm** |" in text
+    assert "- it is off (b on tiny in float32; default, onednn-avx2)" in text
