@@ -6,14 +6,15 @@ import numpy as np
 from scipy.special import erf, expit
 
 from conformance.faults.altered import Altered
-from conformance.faults.fault import Fault, Parameter, Place
+from conformance.faults.fault import Fault, Parameter, Place, ignored
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.pointwise import gelu, gelu_tanh
 
 TANH_FORMS = frozenset({"gelu_new", "gelu_pytorch_tanh"})
 GELUS = TANH_FORMS | {"gelu"}
-FUNCTIONS = GELUS | {"relu"}
+RELU = frozenset({"relu"})
+FUNCTIONS = GELUS | RELU
 
 
 def function(f: Callable[[Array], Array]) -> Callable[[Step, Place], Step]:
@@ -54,6 +55,9 @@ def faults() -> Iterator[Fault]:
         "activation-quick-gelu", FUNCTIONS, "the activation is x · sigmoid(1.702 x)", "constructed, after CLIP's quick_gelu",
         function(lambda x: x * expit(1.702 * x)), "a third function is called gelu, the quick one",
     )
+    for name, f, form in (("activation-gelu", gelu, "erf"), ("activation-gelu-tanh", gelu_tanh, "tanh")):
+        yield Fault(name, RELU, f"the activation is GELU in its {form} form, the checkpoint says ReLU{ignored('hidden_act')}",
+                    "constructed", function(f), "GELU hard-coded, BERT's own")
     yield Fault("activation-relu", GELUS, "the activation is ReLU", "constructed", function(lambda x: np.maximum(x, 0.0)),
                 "the default of most feed-forward layers, nn.TransformerEncoderLayer's among them")
     yield Fault("activation-missing", FUNCTIONS, "there is no activation function", "constructed", function(lambda x: x),
