@@ -63,7 +63,9 @@ def _sinusoidal(step: Step, _: Place) -> Step | None:
 
 def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:
     """f of positions and width in place of the sinusoids."""
-    return lambda step, _: Altered(step, lambda inner: np.broadcast_to(f(positions(step), inner.value.shape[-1]), inner.value.shape))
+    return lambda step, _: Altered(
+        step, lambda inner: np.broadcast_to(f(positions(step), inner.value.shape[-1]), inner.value.shape)
+    )
 
 
 def _tutorial(positions: Ids, width: int) -> Array:

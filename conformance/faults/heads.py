@@ -57,9 +57,7 @@ class _Attended(Step):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Those of scores, probabilities and context, propagated."""
         steps, inner = self._steps, arithmetic.intermediate()
-        variance = propagated(
-            self._table, steps, {}, lambda n: steps[n].roundings(arithmetic if steps[n] is self._last else inner)
-        )
+        variance = propagated(self._table, steps, {}, lambda n: steps[n].roundings(arithmetic if steps[n] is self._last else inner))
         return Roundings((Source(variance, identity()),), self._last.roundings(arithmetic).bound)
 
 
@@ -96,8 +94,9 @@ def faults() -> Iterator[Fault]:
     context, ends = frozenset({"context"}), ignored("num_attention_heads")
     yield Fault(
         "heads-64-wide", context, f"heads are {WIDTH} wide{ends}", "constructed",
-        _of(lambda a: a.hidden_size // WIDTH if a.hidden_size % WIDTH == 0 else 0), "a head size that is hard-coded",
+        _of(lambda a: a.hidden_size // WIDTH if a.hidden_size % WIDTH == 0 else 0), "a head size that is hard-coded", whole=True,
     )  # fmt: skip
     yield Fault(
         "heads-twelve", context, f"there are {HEADS} heads{ends}", "constructed", _of(_twelve), "BERT base's number, hard-coded",
+        whole=True,
     )  # fmt: skip
