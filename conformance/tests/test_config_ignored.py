@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,11 +13,13 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import run
 from conformance.diagnosis import diagnose
 from conformance.errors import UnsupportedArchitectureError
-from conformance.faults import BY_NAME
+from conformance.faults import BY_NAME, Place
 from conformance.goldens.manifest import fixtures_directory, manifest
 from conformance.goldens.power import power
 from conformance.goldens.verify import verify
 from conformance.judge.words import hard_coded
+from conformance.numerics.formats import FORMATS
+from conformance.oracle import Network
 from conformance.report.findings import findings, layers_of, sentence
 from conformance.report.telling import activation_records
 from conformance.result import Result
@@ -149,6 +152,38 @@ def test_each_golden_is_judged_on_three_candidates_and_those_that_cannot_be_of_i
     assert min(judged.values()) >= 3
     result = check(hf_eager, "position-offset")
     assert (result.outcome, result.reason) == ("skip", "transformers' BERT counts positions from 0, not from 3")
+
+
+def test_heads_of_64_make_what_a_network_of_that_many_heads_makes_of_the_same_query_key_and_value() -> None:
+    given = load_golden("narrow-heads")
+    a, batch, attention = given.checkpoint.architecture, given.batches["padded"], "encoder.layer.1.attention.self"
+    right, other = (Network(x, given.checkpoint.weights, batch) for x in (a, a.with_(num_attention_heads=3)))
+    values = dict(right.walk())
+    found = {name: values[f"{attention}.{name}"] for name in ("query", "key", "value")}
+    step = right.step(f"{attention}.context", values[f"{attention}.dropout"], found["value"])
+    struck = BY_NAME["heads-64-wide"].struck(step, Place(right, values, FORMATS["float32"]))
+    assert struck is not None
+    scores = other.step(f"{attention}.scores", found["query"], found["key"]).value
+    probs = other.step(f"{attention}.probs", scores).value
+    np.testing.assert_array_equal(struck.value, other.step(f"{attention}.context", probs, found["value"]).value)
+    doubled = struck.again(parents=(step.parents[0], 2.0 * found["value"]))
+    np.testing.assert_array_equal(doubled.value, 2.0 * struck.value)
+    e = np.random.default_rng(0).standard_normal(step.value.shape)
+    of_probs, of_values = struck.jacobians()
+    assert not of_probs.adjoint(e).any()
+    moved = struck.again(parents=(step.parents[0], found["value"] + e)).value - struck.value
+    assert (e * moved).sum() == pytest.approx((of_values.adjoint(e) * e).sum())
+
+
+@pytest.mark.parametrize("golden", ["tiny", "wide"])
+def test_heads_that_cannot_be_64_wide_or_are_have_no_such_fault(golden: str) -> None:
+    given = load_golden(golden)
+    network = Network(given.checkpoint.architecture, given.checkpoint.weights, given.batches["padded"])
+    values = dict(network.walk())
+    name = "encoder.layer.0.attention.self.context"
+    step = network.step(name, *(values[parent] for parent in network.table[name].parents))
+    for fault in ("heads-64-wide", "heads-twelve"):
+        assert BY_NAME[fault].struck(step, Place(network, values, FORMATS["float32"])) is None
 
 
 def test_a_shape_that_is_at_odds_with_the_config_says_with_what() -> None:
