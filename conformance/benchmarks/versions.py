@@ -93,7 +93,7 @@ def record(factor: str, run: Run, path: Path = RUNS) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=2) + b"\n")
 
 
-def tested_with(runs: Mapping[str, Run], names: tuple[str, ...]) -> Iterator[str]:
+def paragraph(runs: Mapping[str, Run], names: tuple[str, ...]) -> Iterator[str]:
     """Lines of Markdown: the last run of each factor, and what is untested.
 
     Args:
@@ -132,7 +132,7 @@ def main() -> None:
         except (OSError, ElementTree.ParseError) as error:
             parser.error(f"{arguments.junit}: {error}; expected what `pytest --junitxml={arguments.junit}` writes: run that first")
     else:
-        print("\n".join(tested_with(recorded(), factors())))
+        print("\n".join(paragraph(recorded(), factors())))
 
 
 if __name__ == "__main__":

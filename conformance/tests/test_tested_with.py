@@ -8,7 +8,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from conformance.benchmarks.versions import Run, factors, main, record, recorded, run_of, tested_with
+from conformance.benchmarks.versions import Run, factors, main, paragraph, record, recorded, run_of
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -24,7 +24,7 @@ def junit(tmp_path: Path) -> Path:
 
 
 def test_the_readme_tells_the_last_run_of_every_factor() -> None:
-    assert "\n".join(tested_with(recorded(), factors())) in (ROOT / "README.md").read_text("utf-8")
+    assert "\n".join(paragraph(recorded(), factors())) in (ROOT / "README.md").read_text("utf-8")
 
 
 def test_what_is_recorded_is_a_factor_of_tox() -> None:
@@ -73,7 +73,7 @@ def test_a_factors_last_run_replaces_its_earlier_one_and_no_others(tmp_path: Pat
 
 
 def test_failures_and_factors_without_a_run_are_told() -> None:
-    told = "\n".join(tested_with({"a": _run(7, 2, 1)}, ("a", "b")))
+    told = "\n".join(paragraph({"a": _run(7, 2, 1)}, ("a", "b")))
     assert "| `a` | 3.11.7 | 2.6.0 | 5.0.0 | 1.26.0 | 1.11.1 | 7 | 2 | 1 | 2026-01-01 |" in told
     assert "- `b`: the factor has not been run." in told
     assert "- `a`" not in told
