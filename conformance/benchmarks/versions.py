@@ -23,6 +23,7 @@ UNTESTED: Mapping[str, str] = {
     "versions between those of a column, and past them": "of each, the oldest and the newest are run",
     "torch before 2.6": "transformers 5.23 refuses it",
     "transformers 4": "its `BertTokenizer` takes a file of the vocabulary, and `hf-*` hand over the vocabulary itself",
+    "exports with another torch than 2.13": "the factors run none; 2.6's `torch.export` cannot trace transformers 5.23's BERT",
     "other systems and processors": "the factors have been run on that alone",
     "CUDA": "a pretended device stands for it, and matrix units emulated after published measurements",
 }
