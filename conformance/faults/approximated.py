@@ -8,25 +8,26 @@ With F the function inside a step and ε its error, a function of the argument t
     softmax     p_j/p_m = F(s_j − m), m the row's largest score: ε(t)/F(t) = (made_j/made_m) / F(t) − 1, exactly 0 at t = 0
 
 ε is fitted as a curve (`faults.curve`). It is an error of an approximation where four things hold: so good a fit to what is no
-function of t is less likely than a false alarm; it is likelier than that a factor of the result or of the argument, or a constant,
-did as well; its largest |ε| is less than half of what any other function in F's place differs by on these inputs (what is off by
-less than half the distance d to the nearest is nearer to F than to that one, by the triangle inequality); and, which is for the
-judge to say, what remains passes as a correct step's error.
+function of t is less likely than a false alarm; a factor of the result or of the argument, a constant, or their rounding to a
+narrower format leave more; its largest |ε| is less than half of what any other function in F's place differs by on these inputs
+(what is off by less than half the distance to the nearest is nearer to F than to that one, by the triangle inequality); and, which
+is for the judge to say, what remains passes as a correct step's error.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import log
 
 import numpy as np
+from scipy import stats
 from scipy.special import expit
 
 from conformance.faults.altered import Altered
-from conformance.faults.curve import Curve, curve, fit_chance
+from conformance.faults.curve import Curve, carrying, curve
 from conformance.faults.fit import Fit, Fitted, Seen
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Step
+from conformance.oracle.pointwise import gelu, gelu_tanh
 from conformance.oracle.softmax import Probabilities
 
 Function = Callable[[Array], Array]
@@ -59,12 +60,6 @@ class _Errors:
         """Half of what the nearest other function differs by."""
         return float(np.abs(self.others).max(1).min()) / 2.0
 
-    @property
-    def crest(self) -> float:
-        """The largest error over the root of the mean square."""
-        size = np.abs(self.error * self.size)
-        return float(size.max() / max(np.sqrt((size**2).mean()), np.finfo(np.float64).tiny))
-
     def merged(self) -> "_Errors":
         """Elements of the same argument as one, their mean; in ascending order."""
         t, first, which = np.unique(self.argument, return_index=True, return_inverse=True)
@@ -72,25 +67,22 @@ class _Errors:
         total = np.bincount(which, weight)
         mean = np.bincount(which, weight * self.error) / total
         others, simple = self.others[:, first], self.simple[first]
-        return _Errors(t, mean, total**-0.5, self.size[first], others, simple, self.made_with)
+        return _Errors(t, mean, 1.0 / np.sqrt(total), self.size[first], others, simple, self.made_with)
 
 
 Reading = Callable[[Step, Seen], _Errors | None]
 
 
-def _approximated(reading: Reading, other: Reading | None, step: Step, seen: Seen) -> Fit | None:
-    """The step with the error of its function fitted, where there are the grounds that the module tells.
-
-    Of two readings, functions that may have been approximated, it is that whose error is the more even: approximations are made so.
-    """
+def _approximated(reading: Reading, step: Step, seen: Seen) -> Fit | None:
+    """The step with the error of its function fitted, where there are the grounds that the module tells."""
     if not np.isfinite(seen.made[seen.judged]).all():
         return None
-    found, rival = reading(step, seen), other(step, seen) if other else None
-    if found is None or (rival is not None and rival.crest < found.crest):
+    found = reading(step, seen)
+    if found is None:
         return None
     errors = found.merged()
-    fitted = curve(errors.argument, errors.error, errors.scale)
-    if fitted is None or fitted.chance > min(log(seen.chance), _of_simple(errors)):
+    fitted = curve(errors.argument, errors.error, errors.scale, seen.chance)
+    if fitted is None or _is_simple(errors, fitted, seen.chance):
         return None
     value, deviation = (v * errors.size for v in fitted(errors.argument))
     at = int(np.argmax(np.abs(value) - seen.threshold * deviation))  # the largest that is certain
@@ -100,13 +92,18 @@ def _approximated(reading: Reading, other: Reading | None, step: Step, seen: See
     return Fit(Altered(step, lambda _: made), fitted.free, "error", float(abs(value[at])), float(deviation[at]))
 
 
-def _of_simple(errors: _Errors) -> float:
-    """ln of the chance of what a sum of the simple terms leaves."""
+def _is_simple(errors: _Errors, fitted: Curve, chance: float) -> bool:
+    """Whether a sum of the simple terms leaves no more than the curve does, but by chance: F of the two mean squares."""
     target, terms = errors.error / errors.scale, errors.simple / errors.scale[:, None]
     lengths = np.linalg.norm(terms, axis=0)
     terms = terms / np.where(lengths > 0.0, lengths, 1.0)
     left = target - terms @ np.linalg.lstsq(terms, target, rcond=None)[0]
-    return fit_chance(target, left, terms.shape[1])
+    others = target - fitted(errors.argument)[0] / errors.scale
+    degrees = carrying(left) - terms.shape[1], carrying(others) - fitted.free
+    if min(degrees) <= 0.0 or not others.any():
+        return False
+    ratio = (left**2).sum() / degrees[0] / ((others**2).sum() / degrees[1])
+    return bool(ratio <= stats.f.isf(chance, *degrees))
 
 
 def _pointwise(gain: Function, others: Sequence[Function]) -> Reading:
@@ -118,6 +115,7 @@ def _pointwise(gain: Function, others: Sequence[Function]) -> Reading:
         used = seen.judged & (by != 0.0)
         if not used.any():
             return None
+        tiny = np.finfo(np.float32).tiny
         slope = step.jacobians()[0].adjoint(np.ones_like(right))
 
         def of(change: Array) -> Array:
@@ -134,7 +132,7 @@ def _pointwise(gain: Function, others: Sequence[Function]) -> Reading:
         return _Errors(
             x[used],
             of(seen.made - right),
-            np.abs(of(seen.allowed)),
+            np.abs(of(seen.allowed * np.maximum(np.abs(seen.made) / np.maximum(np.abs(right), tiny), 1.0))),
             np.ones(int(used.sum())),
             np.stack([of(f(x) - right) for f in others]),
             np.stack([of(term) for term in simple], -1),
@@ -177,6 +175,10 @@ def _identity(x: Array) -> Array:
     return x
 
 
+def _quick(x: Array) -> Array:
+    return np.asarray(x * expit(1.702 * x))
+
+
 def _half(x: Array) -> Array:
     return x / 2.0
 
@@ -185,26 +187,26 @@ def _relu(x: Array) -> Array:
     return np.maximum(x, 0.0)
 
 
-# The tanh form and the sigmoid form x · σ(1.702 x) are approximations of GELU themselves (Hendrycks and Gimpel 2016, section 2), with
-# names of their own: what is as far off as they are may still be one.
 _NO_GELU: tuple[Function, ...] = (lambda x: x * expit(x), _relu, _identity, np.tanh)
 _NO_TANH: tuple[Function, ...] = (_identity, _relu, expit)
 ERF, TANH = frozenset({"gelu"}), frozenset({"gelu_new", "gelu_pytorch_tanh"})
 
-_INNER, _OUTER, _TANH = _pointwise(_half, _NO_GELU), _pointwise(np.ones_like, _NO_GELU), _pointwise(np.ones_like, _NO_TANH)
 
-
-def _fault(name: str, kinds: frozenset[str], sentence: str, reading: Reading, other: Reading | None = None) -> Fitted:
-    fit = partial(_approximated, reading, other)
+def _fault(name: str, kinds: frozenset[str], sentence: str, reading: Reading) -> Fitted:
     cause = "a fast kernel's polynomial or table in place of the library's function"
-    return Fitted(name, kinds, sentence, "constructed", fit, cause, hidden_parents=True, largest=True)
+    return Fitted(name, kinds, sentence, "constructed", partial(_approximated, reading), cause, hidden_parents=True, largest=True)
 
 
+_TANH_IS_OFF = "tanh is an approximation: it is off by up to {value} on these inputs"
+# The first that holds: erf, or tanh, nearer to the right one than what the other forms have for it; else GELU as a whole, nearer to
+# the right one than any but these forms, which approximate it themselves (Hendrycks and Gimpel 2016, section 2) and have names.
 APPROXIMATED = (
-    _fault("erf-approximated", ERF, "GELU is an approximation: erf is off by up to {value} on these inputs", _INNER, _OUTER),
-    _fault("tanh-approximated", TANH, "tanh is an approximation: it is off by up to {value} on these inputs", _INNER, _OUTER),
-    _fault("gelu-approximated", ERF | TANH, "GELU is an approximation: it is off by up to {value} on these inputs", _OUTER, _INNER),
-    _fault("tanh-approximated", frozenset({"tanh"}), "tanh is an approximation: it is off by up to {value} on these inputs", _TANH),
+    _fault("erf-approximated", ERF, "GELU is an approximation: erf is off by up to {value} on these inputs",
+           _pointwise(_half, (gelu_tanh, _quick, *_NO_GELU))),
+    _fault("tanh-approximated", TANH, _TANH_IS_OFF, _pointwise(_half, (gelu, _quick, *_NO_GELU))),
+    _fault("gelu-approximated", ERF | TANH, "GELU is an approximation: it is off by up to {value} on these inputs",
+           _pointwise(np.ones_like, _NO_GELU)),
+    _fault("tanh-approximated", frozenset({"tanh"}), _TANH_IS_OFF, _pointwise(np.ones_like, _NO_TANH)),
     _fault("exp-approximated", frozenset({"probs"}),
            "exp of the softmax is an approximation: it is off by up to {value} on these inputs, next to exp(0) = 1", _exponential),
 )  # fmt: skip

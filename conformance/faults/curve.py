@@ -6,13 +6,14 @@ samples leaves of its energy Σ e², once p terms are fitted, a share x that is 
     P(share ≤ x) ≤ x^a / (a B(a, b))        for b ≥ 1.
 
 Each piece of a curve is such a fit. By this, u = −ln(x^a / (a B(a, b))) exceeds any value with at most the probability that an
-exponential variable of mean 1 does, and the sum of u over K pieces with at most that of a Gamma(K) variable. The ends of the K pieces
-among N samples can be chosen in C(N − 1, K − 1) ways, and each resolution and degree that is tried counts:
+exponential variable of mean 1 does, and the sum of u over K pieces with at most that of a Gamma(K) variable. The ends of the K
+pieces among N samples can be chosen in C(N − 1, K − 1) ways, and each resolution and degree that is tried counts:
 
     chance ≤ tries · C(N − 1, K − 1) · P(Gamma(K) ≥ Σ u).
 
-The curve is the one of all that are tried for which this is least. Where few samples of a piece carry its energy, n counts only
-these: 3 (Σ e²)²/Σ e⁴, which is n of a normal e.
+Where few samples of a piece carry its energy, n counts only these: 3 (Σ e²)²/Σ e⁴, which is n of a normal e. Of the curves that are
+tried and unlikely by chance it is the one with fewest numbers that leaves no more than the best, but by chance: F of the two mean
+squares.
 """
 
 import math
@@ -22,14 +23,15 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.polynomial import legendre
+from scipy import stats
 from scipy.special import betaln, gammaincc, gammaln
 
 from conformance.numerics.formats import Array
 
 DEGREES = (3, 7)  # a table's cells take few numbers each, a smooth function few pieces
 MOST = 2**16  # samples of one fit; of more, as many evenly, so that it takes seconds
-FINER = 4.0  # by how much each resolution is finer than the one before
-RESOLUTIONS = 26  # of float64: 4^26 = 2^52
+FINER = 2.0  # by how much each resolution is finer than the one before
+RESOLUTIONS = 52  # of float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,13 +79,14 @@ class Curve:
         return value, deviation
 
 
-def curve(t: Array, y: Array, scale: Array) -> Curve | None:
-    """The function of t that is least likely to fit y so well by chance; None where there is nothing to fit.
+def curve(t: Array, y: Array, scale: Array, chance: float) -> Curve | None:
+    """The function of t that y is; None where it is none, at that probability of a false alarm.
 
     Args:
         t: (N,) arguments, ascending, each once.
         y: (N,) values.
         scale: (N,) standard deviations of y, up to a common factor.
+        chance: of a curve through what is no function of t.
     """
     if len(t) > MOST:
         kept = np.linspace(0, len(t) - 1, MOST).astype(np.int64)
@@ -91,7 +94,17 @@ def curve(t: Array, y: Array, scale: Array) -> Curve | None:
     e = np.abs(y / scale)
     if not e.any() or not np.isfinite(e).all():
         return None
-    return min(_curves(t, y, scale, float(e.max())), key=lambda c: c.chance, default=None)
+    found = [c for c in _curves(t, y, scale, float(e.max())) if c.chance <= math.log(chance)]
+    if not found:
+        return None
+    best = min(found, key=lambda c: c.rms)
+    return min((c for c in found if _as_good(c, best, len(t), chance)), key=lambda c: c.free)
+
+
+def _as_good(one: Curve, best: Curve, samples: int, chance: float) -> bool:
+    """Whether it leaves no more than the best does, but by chance."""
+    degrees = samples - one.free, samples - best.free
+    return one is best or (min(degrees) > 0 and one.rms**2 <= best.rms**2 * stats.f.isf(chance, *degrees))
 
 
 def _curves(t: Array, y: Array, scale: Array, largest: float) -> Iterator[Curve]:
@@ -122,11 +135,18 @@ def fit_chance(e: Array, left: Array, numbers: int) -> float:
     before = float((e**2).sum())
     if before == 0.0:
         return 0.0
-    a, b = (min(float(e.size), 3.0 * before**2 / float((e**4).sum())) - numbers) / 2.0, max(numbers, 2) / 2.0
+    a, b = (carrying(e) - numbers) / 2.0, max(numbers, 2) / 2.0
     if a <= 0.0:
         return 0.0
     share = max(float((left**2).sum()) / before, np.finfo(np.float64).eps ** 2)  # float64 leaves as much of any exact fit
     return min(a * math.log(share) - math.log(a) - float(betaln(a, b)), 0.0)
+
+
+def carrying(e: Array) -> float:
+    """How many samples carry the energy of e: 3 (Σ e²)²/Σ e⁴, at most all."""
+    e = e / max(float(np.abs(e).max()), np.finfo(np.float64).tiny)
+    fourth = float((e**4).sum())
+    return min(float(e.size), 3.0 * float((e**2).sum()) ** 2 / fourth) if fourth else float(e.size)
 
 
 def _gamma_tail(shape: int, u: float) -> float:

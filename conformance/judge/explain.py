@@ -194,7 +194,7 @@ def _told(trial: _Trial, question: Question) -> Explanation:
 
 
 def _by_fitting(question: Question) -> Iterator[Explanation]:
-    """The step with a function or whole tensors of parameters fitted to what was made, for want of anything simpler; the first that explains."""
+    """For want of anything simpler, the step with a function or whole tensors fitted to what was made; the first that explains."""
     name = question.segment.name
     step, noise = question.segment.steps[name], question.noise
     seen = Seen(question.made, noise.judged, np.hypot(noise.sigma, noise.bound), question.threshold)
