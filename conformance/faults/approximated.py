@@ -93,11 +93,16 @@ def _approximated(reading: Reading, step: Step, seen: Seen) -> Fit | None:
 
 
 def _is_simple(errors: _Errors, fitted: Curve, chance: float) -> bool:
-    """Whether a sum of the simple terms leaves no more than the curve does, but by chance: F of the two mean squares."""
+    """Whether a sum of the simple terms leaves nothing beyond what is allowed, or, but by chance, no more than the curve does.
+
+    By chance: F of the two mean squares.
+    """
     target, terms = errors.error / errors.scale, errors.simple / errors.scale[:, None]
     lengths = np.linalg.norm(terms, axis=0)
     terms = terms / np.where(lengths > 0.0, lengths, 1.0)
     left = target - terms @ np.linalg.lstsq(terms, target, rcond=None)[0]
+    if np.abs(left).max() <= 1.0:
+        return True
     others = target - fitted(errors.argument)[0] / errors.scale
     degrees = carrying(left) - terms.shape[1], carrying(others) - fitted.free
     if min(degrees) <= 0.0 or not others.any():

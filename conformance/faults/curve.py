@@ -127,6 +127,7 @@ def _of_spans(spans: list[slice], t: Array, y: Array, scale: Array, terms: int) 
         shown.append(-fit_chance(y[span] / scale[span], left, len(piece.coefficients)))
     evidence = [u for u in shown if u > 0.0]
     chance = math.log(len(DEGREES) * RESOLUTIONS) + _ways(len(t) - 1, len(spans) - 1) + _gamma_tail(len(evidence), sum(evidence))
+    used += len(spans) - 1  # the ends are fitted as well
     return Curve(tuple(pieces), math.sqrt(square / (len(t) - used)) if len(t) > used else math.inf, min(chance, 0.0))
 
 
