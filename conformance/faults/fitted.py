@@ -3,68 +3,35 @@
 They explain much, and are asked last: a fit counts only where more rows are seen than there are numbers to fit them with.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
-import numpy.typing as npt
 
 from conformance.faults.altered import Altered
+from conformance.faults.approximated import APPROXIMATED
 from conformance.faults.fault import with_batch, with_parameters
+from conformance.faults.fit import Fit, Fitted, Seen
 from conformance.faults.projections import LINEARS
-from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.products import Linear
 
-Mask = npt.NDArray[np.bool_]
 
-
-@dataclass(frozen=True)
-class Fit:
-    """A step fitted to what was made, and how many numbers that took; `value` of `parameter` where one of them tells something."""
-
-    step: Step
-    free: int
-    parameter: str = ""
-    value: float = 0.0
-    deviation: float = 0.0
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A fault that is found by fitting: `fit` gives None where it has no grounds to.
-
-    Attributes:
-        hidden_parents: whether it can be fitted where the step's own parents were not seen.
-    """
-
-    name: str
-    kinds: frozenset[str]
-    sentence: str
-    source: str
-    fit: Callable[[Step, Array, Mask], Fit | None]
-    cause: str = ""
-    hidden_parents: bool = False
-
-
-def _linear(step: Step, made: Array, judged: Mask) -> Fit | None:
+def _linear(step: Step, seen: Seen) -> Fit | None:
     """Least squares for weight and bias; the rows that are different must outnumber the columns."""
     assert isinstance(step, Linear)
-    rows = judged.any(-1).reshape(-1)
+    rows = seen.judged.any(-1).reshape(-1)
     inputs = step.inputs.reshape(-1, step.inputs.shape[-1])[rows]
     columns = np.concatenate([inputs, np.ones((len(inputs), 1))], 1)
     if len(np.unique(inputs, axis=0)) <= columns.shape[1] or np.linalg.matrix_rank(columns) < columns.shape[1]:
         return None
-    solution = np.linalg.lstsq(columns, made.reshape(-1, made.shape[-1])[rows], rcond=None)[0]
+    solution = np.linalg.lstsq(columns, seen.made.reshape(-1, seen.made.shape[-1])[rows], rcond=None)[0]
     return Fit(with_parameters(step, weight=solution[:-1].T, bias=solution[-1]), solution.size)
 
 
-def _affine(step: Step, made: Array, judged: Mask) -> Fit | None:
+def _affine(step: Step, seen: Seen) -> Fit | None:
     """Gamma and beta, a feature at a time, from the normalised input."""
     gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
-    rows = judged.any(-1)
+    rows = seen.judged.any(-1)
     normal = ((step.value - beta) / np.where(gamma == 0.0, 1.0, gamma))[rows]
-    target = made[rows]
+    target = seen.made[rows]
     if len(np.unique(target, axis=0)) <= 2 or (gamma == 0.0).any():
         return None
     centred = normal - normal.mean(0)
@@ -72,50 +39,56 @@ def _affine(step: Step, made: Array, judged: Mask) -> Fit | None:
     return Fit(with_parameters(step, weight=slope, bias=target.mean(0) - slope * normal.mean(0)), 2 * gamma.size)
 
 
-def _table(step: Step, made: Array, judged: Mask) -> Fit | None:
+def _table(step: Step, seen: Seen) -> Fit | None:
     """A row of the table for each row that is read; one must be read twice."""
     width = step.value.shape[-1]
-    rows = judged.any(-1).reshape(-1)
-    read, found = (x.reshape(-1, width)[rows] for x in (step.value, made))
+    rows = seen.judged.any(-1).reshape(-1)
+    read, found = (x.reshape(-1, width)[rows] for x in (step.value, seen.made))
     _, first, which = np.unique(read, axis=0, return_index=True, return_inverse=True)
     if len(first) == len(read):
         return None
-    value = np.array(made, np.float64).reshape(-1, width)
+    value = np.array(seen.made, np.float64).reshape(-1, width)
     value[rows] = found[first][which.reshape(-1)]
     return Fit(Altered(step, lambda inner: value.reshape(inner.value.shape)), first.size * width)
 
 
-def _dropped(step: Step, made: Array, judged: Mask) -> Fit | None:
+def _dropped(step: Step, seen: Seen) -> Fit | None:
     """Each element zero, or the right one over 1 − p."""
     right = step.value
-    kept = judged & (made != 0.0) & (right != 0.0)
-    dropped = judged & (made == 0.0) & (right != 0.0)
+    kept = seen.judged & (seen.made != 0.0) & (right != 0.0)
+    dropped = seen.judged & (seen.made == 0.0) & (right != 0.0)
     if not kept.any() or not dropped.any():
         return None
-    factor = float(np.median(made[kept] / right[kept]))
+    factor = float(np.median(seen.made[kept] / right[kept]))
     if factor <= 1.0:
         return None
     share = 1.0 - 1.0 / factor
     count = int(kept.sum() + dropped.sum())
-    close = np.abs(made - factor * right) <= np.abs(factor * right) * 2.0**-7  # one rounding of bfloat16, the coarsest format
+    close = np.abs(seen.made - factor * right) <= np.abs(factor * right) * 2.0**-7  # one rounding of bfloat16, the coarsest format
     if not close[kept].all():
         return None
-    return Fit(Altered(step, lambda _: np.where(judged, made, right)), 1, "p", share, float(np.sqrt(share * (1.0 - share) / count)))
+    return Fit(
+        Altered(step, lambda _: np.where(seen.judged, seen.made, right)),
+        1,
+        "p",
+        share,
+        float(np.sqrt(share * (1.0 - share) / count)),
+    )
 
 
-def _other_mask(step: Step, made: Array, judged: Mask) -> Fit | None:
+def _other_mask(step: Step, seen: Seen) -> Fit | None:
     """The keys that get any probability, taken as the mask."""
     mask = step.site.batch.mask
-    attended = (made >= np.finfo(np.float32).tiny) & mask[:, None, :, None]
+    attended = (seen.made >= np.finfo(np.float32).tiny) & mask[:, None, :, None]
     other = np.where(mask.any(1, keepdims=True), attended.any((1, 2)), mask)  # (B, S)
     return Fit(with_batch(step, attention_mask=other.astype(np.int64)), int((other != mask).sum()))
 
 
-def _other_types(step: Step, made: Array, judged: Mask) -> Fit | None:
+def _other_types(step: Step, seen: Seen) -> Fit | None:
     """The row of the table that each token's embedding is, taken as its type."""
     rows = step.site.parameters["weight"]
-    types = np.abs(made[..., None, :] - rows).max(-1).argmin(-1)
-    other = np.where(judged.any(-1), types, step.site.batch.types)
+    types = np.abs(seen.made[..., None, :] - rows).max(-1).argmin(-1)
+    other = np.where(seen.judged.any(-1), types, step.site.batch.types)
     return Fit(with_batch(step, token_type_ids=other.astype(np.int64)), int((other != step.site.batch.types).sum()))
 
 
@@ -134,4 +107,5 @@ FITTED = (
            _affine, "parameters that were not loaded, or trained further"),
     Fitted("parameters-other", frozenset({"word_lookup", "position_lookup", "token_type_lookup"}),
            OTHER, "constructed", _table, "parameters that were not loaded"),
+    *APPROXIMATED,
 )  # fmt: skip

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from conformance.faults import CATALOGUE
+from conformance.faults.fit import Seen
 from conformance.faults.fitted import FITTED
 from conformance.judge.directions import Direction
 from conformance.judge.evidence import Estimate, Explanation, Filtered
@@ -198,13 +199,14 @@ def _told(trial: _Trial, question: Question) -> Explanation:
 
 
 def _by_fitting(question: Question) -> Iterator[Explanation]:
-    """The step with whole tensors of parameters fitted to what was made, for want of anything simpler."""
+    """For want of anything simpler, the step with a function or whole tensors fitted to what was made; the first that explains."""
     name = question.segment.name
-    step = question.segment.steps[name]
+    step, noise = question.segment.steps[name], question.noise
+    seen = Seen(question.made, noise.judged, np.hypot(noise.sigma, noise.bound), question.threshold)
     for fault in FITTED:
         if step.site.activation.kind not in fault.kinds or not (question.segment.is_single_step or fault.hidden_parents):
             continue
-        fit = fault.fit(step, question.made, question.noise.judged)
+        fit = fault.fit(step, seen)
         if fit is None:
             continue
         segment = question.segment.struck(name, fit.step)
@@ -215,3 +217,4 @@ def _by_fitting(question: Question) -> Iterator[Explanation]:
                 told = Filtered(fault.name, name, found.amplitude, found.z, found.expected_z)
                 number = Estimate(fit.parameter, 0.0, 0.0, fit.value, fit.deviation) if fit.parameter else None
                 yield Explanation((told.as_detected(True, number),), fit.free, question.surprise(segment))
+                return

@@ -17,6 +17,7 @@ from conformance.judge.words import hard_coded
 from conformance.records import ActivationRecord, FaultRecord
 
 _LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
+LARGEST = frozenset(fault.name for fault in FITTED if fault.largest)
 WHOLE = frozenset(name for name, fault in BY_NAME.items() if fault.whole)
 
 
@@ -110,12 +111,13 @@ _Evidence = tuple[ActivationRecord, FaultRecord, Sequence[FaultRecord]]
 
 
 def _grouped(chosen: Iterable[tuple[ActivationRecord, Sequence[FaultRecord]]]) -> Iterator[list[_Evidence]]:
-    """Evidence of the same mistake, with the same number within the errors."""
+    """Evidence of the same mistake, with the same number within the errors; the largest error on some inputs is one of its own."""
     groups: dict[str, list[list[_Evidence]]] = {}
     for activation, explanation in chosen:
         for fault in explanation:
             alike = groups.setdefault(fault.name, [])
-            group = next((g for g in alike if agrees(fault, g[0][1], activation.limits.get("filter", 0.0))), None)
+            limit = activation.limits.get("filter", 0.0)
+            group = next((g for g in alike if fault.name in LARGEST or agrees(fault, g[0][1], limit)), None)
             if group is None:
                 alike.append(group := [])
             group.append((activation, fault, explanation))
@@ -134,6 +136,8 @@ def _finding(group: Sequence[_Evidence]) -> Finding:
     sharpest = min(
         (fault for _, fault, _ in group if fault.deviation is not None), key=lambda f: f.deviation or 0.0, default=strongest
     )
+    if strongest.name in LARGEST:
+        sharpest = max((fault for _, fault, _ in group), key=lambda f: f.estimate or 0.0)
     excesses = [a.excess for a, _, _ in group]
     return Finding(
         sharpest if sharpest.estimate is not None else strongest,

@@ -171,16 +171,16 @@ def _points(case: Case) -> _Points:
 
 
 def _foretold(points: _Points, limit: float) -> tuple[Array, Mask, Array]:
-    """Of each inner point: how far it is from the foretold, in sigma; whether that is sharp; and its residual in the same sigma."""
+    """Of each inner point: how far it is from the foretold, in √(σ² + b²); whether that is sharp; and its residual in the same."""
     inner = np.arange(3, points.x.size - 3)
     cubic, weights = _interpolated(points, inner, CLOSE)
     quintic, _ = _interpolated(points, inner, WIDE)
     near = inner[:, None] + np.array(CLOSE)
-    sigma = np.sqrt(points.sigma[inner] ** 2 + (weights**2 * points.sigma[near] ** 2).sum(1))
-    bound = points.bound[inner] + (np.abs(weights) * points.bound[near]).sum(1)
+    variance = points.sigma**2 + points.bound**2  # a function's own error, too, changes from one input to the next
+    scale = np.sqrt(variance[inner] + (weights**2 * variance[near]).sum(1))
     curved = np.abs(cubic - quintic)
-    e = np.maximum(np.abs(points.y[inner] - cubic) - bound - curved, 0.0) / sigma
-    return e, curved + bound <= limit * sigma, points.residual[inner] / sigma
+    e = np.maximum(np.abs(points.y[inner] - cubic) - curved, 0.0) / scale
+    return e, curved <= limit * scale, points.residual[inner] / scale
 
 
 def _interpolated(points: _Points, at: Places, neighbours: tuple[int, ...]) -> tuple[Array, Array]:

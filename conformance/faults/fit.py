@@ -1,0 +1,65 @@
+"""What a fitted fault is: a step with something in it that was fitted to what the candidate made."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import exp
+
+import numpy as np
+import numpy.typing as npt
+
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A step fitted to what was made, and how many numbers that took; `value` of `parameter` where one of them tells something."""
+
+    step: Step
+    free: int
+    parameter: str = ""
+    value: float = 0.0
+    deviation: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What a candidate made of a step.
+
+    Attributes:
+        made: its array.
+        judged: which elements count.
+        allowed: what each element of a correct candidate may be off by, √(σ² + b²).
+        threshold: of |z|: what is beyond it is no noise.
+    """
+
+    made: Array
+    judged: Mask
+    allowed: Array
+    threshold: float
+
+    @property
+    def chance(self) -> float:
+        """The false-alarm probability that the threshold t stands for: 2 exp(−t²/2)."""
+        return 2.0 * exp(-(self.threshold**2) / 2.0)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fault that is found by fitting: `fit` gives None where it has no grounds to.
+
+    Attributes:
+        hidden_parents: whether it can be fitted where the step's own parents were not seen.
+        largest: whether its number is the largest of an error on the inputs that there were: each place gives one of its own.
+    """
+
+    name: str
+    kinds: frozenset[str]
+    sentence: str
+    source: str
+    fit: Callable[[Step, Seen], Fit | None]
+    cause: str = ""
+    hidden_parents: bool = False
+    largest: bool = False
