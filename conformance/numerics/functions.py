@@ -210,4 +210,4 @@ def relative_from(errors: Errors, bound: Bound, storage: Format) -> float:
     """The least result from which on the ULP part of a bound holds alone; 0 where it always does."""
     spacings = {b: 2.0 ** (b / BINS) for b in errors.frontier}
     short = [spacings[b] for b, error in errors.frontier.items() if error > bound.ulp * spacings[b]]
-    return max(short, default=0.0) * 2.0 ** (1.0 / BINS) / (2.0 * storage.unit_roundoff)
+    return float(max(short, default=0.0) * 2.0 ** (1.0 / BINS) / (2.0 * storage.unit_roundoff))

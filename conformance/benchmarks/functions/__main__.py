@@ -31,7 +31,7 @@ def main() -> None:
 
 def _elsewhere(lane: Lane, stride: int) -> list[Row]:
     """The rows of a lane, measured in a process with its environment."""
-    command = [sys.executable, "-W", "ignore", "-m", __spec__.name, "--here", "--lane", lane.name, "--stride", str(stride)]
+    command = [sys.executable, "-W", "ignore", "-m", __package__, "--here", "--lane", lane.name, "--stride", str(stride)]
     done = subprocess.run(command, env={**os.environ, **lane.environment}, check=True, stdout=subprocess.PIPE, text=True)
     rows: list[Row] = json.loads(done.stdout)
     return rows

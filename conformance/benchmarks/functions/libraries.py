@@ -75,7 +75,7 @@ def _onednn_limits() -> tuple[str, ...]:
     """Of oneDNN's limits those that make a difference on this processor; `ALL` is no limit."""
     import torch
 
-    if not torch.backends.mkldnn.is_available():
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return ()
     flags: Mapping[str, Any] = torch.cpu.get_capabilities()
     if flags.get("architecture") != "x86_64":
