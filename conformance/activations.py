@@ -60,12 +60,14 @@ def _affine(path: str) -> dict[str, str]:
 def _embeddings(a: Architecture) -> Iterator[Activation]:
     width = a.hidden_size
     tables = []
-    for name, index in (("word", "input_ids"), ("position", "0..S-1"), ("token_type", "token_type_ids")):
+    offset = a.position_offset
+    positions = f"{offset}..S+{offset - 1}" if offset else "0..S-1"
+    for name, index in (("word", "input_ids"), ("position", positions), ("token_type", "token_type_ids")):
         path = f"embeddings.{name}_embeddings"
         stored = not (name == "position" and a.position_embedding_type == "sinusoidal")
         kind = f"{name}_lookup" if stored else "sinusoids"
         parameters = {"weight": f"bert.{path}.weight"} if stored else {}
-        equation = f"E[{index}]" if stored else "sin(s/10000^(2i/H)), cos(s/10000^(2i/H))"
+        equation = f"E[{index}]" if stored else f"sin(s/10000^(2i/H)), cos(s/10000^(2i/H)), s = {index}"
         yield Activation(path, kind, (), HIDDEN, width, equation, parameters, exact=stored)
         tables.append(path)
     if a.embedding_norm:

@@ -12,7 +12,7 @@ POSITIONS = ("absolute", "sinusoidal")
 
 _COUNTS = {
     "vocab_size": 1, "hidden_size": 1, "num_hidden_layers": 0, "num_attention_heads": 1, "intermediate_size": 1,
-    "max_position_embeddings": 1, "type_vocab_size": 1, "num_labels": 1,
+    "max_position_embeddings": 1, "type_vocab_size": 1, "num_labels": 1, "position_offset": 0,
 }  # fmt: skip
 
 
@@ -25,6 +25,7 @@ class Architecture:
         num_labels: size of the sequence-classification head.
         position_embedding_type: `absolute` (learned) or `sinusoidal` (Vaswani et al. 2017, section 3.5).
         embedding_norm: whether the embeddings pass a LayerNorm (Devlin et al. 2019: yes).
+        position_offset: the position id of a row's first token, 2 in RoBERTa (Liu et al. 2019; padding_idx + 1), 0 in BERT.
         shared_layer_norm: whether both residuals of a layer share one LayerNorm (the paper: no).
         pooler: whether there is a pooler.
         heads: those present, of `masked_lm` and `next_sentence` (as the paper has them), `plain_masked_lm` and
@@ -46,6 +47,7 @@ class Architecture:
     shared_layer_norm: bool = False
     pooler: bool = True
     heads: tuple[str, ...] = ()
+    position_offset: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what the equations do not cover; raises `UnsupportedArchitectureError`."""
@@ -58,6 +60,11 @@ class Architecture:
         if self.hidden_size % self.num_attention_heads:
             raise UnsupportedArchitectureError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
+            )
+        if self.position_offset >= self.max_position_embeddings:
+            raise UnsupportedArchitectureError(
+                f"position_offset is {self.position_offset}, and max_position_embeddings {self.max_position_embeddings} leaves no "
+                "position for a token; expected a smaller offset"
             )
         for value, known, what in (
             (self.hidden_act, ACTIVATIONS, "hidden_act"),
@@ -78,6 +85,11 @@ class Architecture:
     def head_size(self) -> int:
         """d_k, the width of one attention head."""
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that a row may have: position ids run from `position_offset` to `max_position_embeddings` − 1."""
+        return self.max_position_embeddings - self.position_offset
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **switches: Any) -> "Architecture":

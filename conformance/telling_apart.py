@@ -36,7 +36,7 @@ def told_apart(verdicts: Sequence[Verdict], network: Network, dtype: str, again:
 
 
 def _batches(architecture: Architecture) -> Iterator[Batch]:
-    length = min(len(_MASKS[0][0]), architecture.max_position_embeddings)
+    length = min(len(_MASKS[0][0]), architecture.longest)
     for seed in range(SEED, SEED + _DRAWS):
         for masks in _MASKS:
             yield batch(seed, architecture, drawn([m[:length] for m in masks if "1" in m[:length]]), name="told apart/")

@@ -201,6 +201,8 @@ def supported(a: Architecture, device: str, dtype: str) -> str | None:
     """Why not, where the tutorial's network cannot be of this architecture."""
     if a.position_embedding_type != "sinusoidal" or a.embedding_norm or a.shared_layer_norm or a.hidden_act != "gelu":
         return "the tutorial's network has sinusoidal positions, no norm at the embeddings, and erf-GELU"
+    if a.position_offset:
+        return f"the tutorial's network counts positions from 0, not from {a.position_offset}"
     if set(a.heads) != {"plain_masked_lm", "plain_next_sentence"}:
         return "the tutorial's network has both heads, each a linear layer and a log-softmax"
     return None

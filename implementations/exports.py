@@ -87,7 +87,7 @@ _WRITTEN: "dict[tuple[Any, ...], tuple[Any, Checkpoint, tempfile.TemporaryDirect
 
 def example(a: Architecture) -> Example:
     """Ids, mask and token types, (3, S), of sizes that no batch of a golden has."""
-    length = min(7, a.max_position_embeddings)
+    length = min(7, a.longest)
     ids = torch.arange(3 * length).reshape(3, length) % a.vocab_size
     mask = torch.ones_like(ids)
     mask[1, -2:] = 0

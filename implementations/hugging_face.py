@@ -55,6 +55,8 @@ class HuggingFace:
         """Why not, where transformers' BERT cannot be of this architecture."""
         if architecture.position_embedding_type != "absolute":
             return f"transformers' BERT has no {architecture.position_embedding_type} positions"
+        if architecture.position_offset:
+            return f"transformers' BERT counts positions from 0, not from {architecture.position_offset}"
         if not architecture.embedding_norm or architecture.shared_layer_norm:
             return "transformers' BERT has a LayerNorm of its own at the embeddings and at each residual"
         if any(head.startswith("plain_") for head in architecture.heads):
@@ -103,7 +105,7 @@ class HuggingFace:
 def _config(a: Architecture, attention: str) -> Any:
     from transformers import BertConfig
 
-    ours = ("heads", "pooler", "embedding_norm", "shared_layer_norm", "position_embedding_type")
+    ours = ("heads", "pooler", "embedding_norm", "shared_layer_norm", "position_embedding_type", "position_offset")
     return BertConfig(**{k: v for k, v in a.as_dict().items() if k not in ours}, attn_implementation=attention)
 
 

@@ -61,6 +61,7 @@ class BertConfig:
     layer_norm_eps: float = 1e-12
     chunk_size_feed_forward: int = 0
     num_labels: int = 2
+    position_offset: int = 0
 
 
 ACTIVATION_FUNCTIONS: dict[str, Callable[[], nn.Module]] = {
@@ -77,13 +78,15 @@ class BertEmbeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.first_position = config.position_offset
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        positions = told("position ids", torch.arange(input_ids.shape[1], device=input_ids.device)[None])  # (1, S)
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None] + self.first_position
+        told("position ids", positions)  # (1, S)
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(input_ids)
         told("token ids", input_ids)  # (B, S)
@@ -334,7 +337,7 @@ def build(a: Architecture) -> nn.Module:
     config = BertConfig(
         a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.intermediate_size, a.hidden_act,
         max_position_embeddings=a.max_position_embeddings, type_vocab_size=a.type_vocab_size, layer_norm_eps=a.layer_norm_eps,
-        num_labels=a.num_labels,
+        num_labels=a.num_labels, position_offset=a.position_offset,
     )  # fmt: skip
     if "classification" in a.heads:
         return BertForSequenceClassification(config)

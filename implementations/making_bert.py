@@ -17,9 +17,10 @@ class BertEmbedding(nn.Module):
 
     def __init__(
         self, vocab_size: int, hidden_size: int, max_positions: int = 512, type_vocab_size: int = 2, eps: float = 1e-12,
-        dropout: float = 0.1,
+        dropout: float = 0.1, first_position: int = 0,
     ) -> None:  # fmt: skip
         super().__init__()
+        self.first_position = first_position
         self.token_embedding = nn.Embedding(vocab_size, hidden_size)
         self.position_embedding = nn.Embedding(max_positions, hidden_size)
         self.token_type_embedding = nn.Embedding(type_vocab_size, hidden_size)
@@ -27,7 +28,7 @@ class BertEmbedding(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
-        positions = torch.arange(input_ids.shape[1], device=input_ids.device)  # (S,)
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device) + self.first_position  # (S,)
         summed = self.token_embedding(input_ids) + self.token_type_embedding(token_type_ids)  # (B, S, H)
         return self.dropout(self.layer_norm(summed + self.position_embedding(positions)))
 
@@ -118,9 +119,10 @@ class Bert(nn.Module):
     def __init__(
         self, vocab_size: int = 28996, hidden_size: int = 768, max_positions: int = 512, type_vocab_size: int = 2,
         intermediate_size: int = 3072, num_layers: int = 12, num_heads: int = 12, eps: float = 1e-12, dropout: float = 0.1,
+        first_position: int = 0,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.embedding = BertEmbedding(vocab_size, hidden_size, max_positions, type_vocab_size, eps, dropout)
+        self.embedding = BertEmbedding(vocab_size, hidden_size, max_positions, type_vocab_size, eps, dropout, first_position)
         layers = (BertLayer(hidden_size, intermediate_size, num_heads, eps, dropout) for _ in range(num_layers))
         self.transformer = nn.Sequential(*layers)
         self.lm_head = BertLMHead(hidden_size, vocab_size, eps)
@@ -137,7 +139,7 @@ def build(a: Architecture) -> Bert:
     """The module of an architecture's sizes."""
     return Bert(
         a.vocab_size, a.hidden_size, a.max_position_embeddings, a.type_vocab_size, a.intermediate_size,
-        a.num_hidden_layers, a.num_attention_heads, a.layer_norm_eps,
+        a.num_hidden_layers, a.num_attention_heads, a.layer_norm_eps, first_position=a.position_offset,
     )  # fmt: skip
 
 

@@ -24,12 +24,13 @@ class BertEmbeddings(nn.Module):
     def __init__(self, a: Architecture) -> None:
         super().__init__()
         self.word = nn.Embedding(a.vocab_size, a.hidden_size)
+        self.first = a.position_offset
         self.position = nn.Embedding(a.max_position_embeddings, a.hidden_size)
         self.token_type = nn.Embedding(a.type_vocab_size, a.hidden_size)
         self.norm = nn.LayerNorm(a.hidden_size, a.layer_norm_eps)
 
     def forward(self, ids: Tensor, types: Tensor) -> Tensor:
-        positions = torch.arange(ids.shape[1], device=ids.device)  # (S,)
+        positions = torch.arange(ids.shape[1], device=ids.device) + self.first  # (S,)
         return self.norm(self.word(ids) + self.token_type(types) + self.position(positions))
 
 

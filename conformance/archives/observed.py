@@ -47,7 +47,7 @@ def settled(program: Program, locations: Locations, architecture: Architecture) 
     """
     heads = architecture.num_attention_heads
     size, length = [n for n in (2, 3, 5, 7) if n not in (heads, architecture.hidden_size)][:2]
-    ids = torch.ones((size, min(length, architecture.max_position_embeddings)), dtype=torch.int64)
+    ids = torch.ones((size, min(length, architecture.longest)), dtype=torch.int64)
     arrays = {"input_ids": torch.zeros_like(ids), "attention_mask": ids, "token_type_ids": torch.zeros_like(ids)}
     wanted = list(dict.fromkeys(value for candidates in locations.values() for value in candidates))
     try:

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from conformance.diagnosis.closed import Closed
 from conformance.diagnosis.evidence import Blamed
 from conformance.diagnosis.hypotheses import Strike, layers_of
+from conformance.faults.fault import ignored
 from conformance.judge.evidence import Estimate
+from conformance.judge.words import hard_coded
 
 
 def blamed(strike: Strike, estimate: Estimate | None, network: Closed) -> Blamed:
@@ -15,6 +17,8 @@ def blamed(strike: Strike, estimate: Estimate | None, network: Closed) -> Blamed
     if estimate is not None:
         value = f"{estimate.value:.4g} ± {estimate.deviation:.1g}"
         sentence = sentence.replace("{value}", value).replace("{right}", f"{estimate.right:.4g}")
+        if fault.parameter and hard_coded(fault.parameter, estimate.value, estimate.deviation, estimate.right):
+            sentence += ignored(fault.parameter.setting)
     return Blamed(
         fault.name, strike.places, where(strike.places, network.architecture.num_hidden_layers), sentence, fault.cause, estimate
     )

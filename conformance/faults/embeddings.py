@@ -6,9 +6,10 @@ import numpy as np
 
 from conformance.batch import Ids
 from conformance.faults.altered import Altered
-from conformance.faults.fault import Change, Fault, Place
+from conformance.faults.fault import Change, Fault, Place, ignored
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
+from conformance.oracle.embeddings import positions
 
 POSITIONS = frozenset({"position_lookup", "sinusoids"})
 SINUSOIDS, TYPES, WORDS = frozenset({"sinusoids"}), frozenset({"token_type_lookup"}), frozenset({"word_lookup"})
@@ -50,18 +51,21 @@ def _positions(f: Callable[[Step], Ids]) -> Change:
 
 
 def _counted(step: Step) -> Ids:
+    """0, 1, 2, …, whatever the config says of where they start."""
     return np.arange(step.site.batch.length)
 
 
 def _sinusoidal(step: Step, _: Place) -> Step | None:
     if step.site.activation.kind == "sinusoids":
         return None
-    return Altered(step, lambda inner: np.broadcast_to(_waves(_counted(step), inner.value.shape[-1]), inner.value.shape))
+    return Altered(step, lambda inner: np.broadcast_to(_waves(positions(step), inner.value.shape[-1]), inner.value.shape))
 
 
 def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:
     """f of positions and width in place of the sinusoids."""
-    return lambda step, _: Altered(step, lambda inner: np.broadcast_to(f(_counted(step), inner.value.shape[-1]), inner.value.shape))
+    return lambda step, _: Altered(
+        step, lambda inner: np.broadcast_to(f(positions(step), inner.value.shape[-1]), inner.value.shape)
+    )
 
 
 def _tutorial(positions: Ids, width: int) -> Array:
@@ -103,14 +107,16 @@ def faults() -> Iterator[Fault]:
                 "ANEForge#257, sentence-transformers#3879", _positions(lambda s: _counted(s) + 2), "another model's convention")
     yield Fault("positions-from-one", POSITIONS, "positions start at 1", "constructed", _positions(lambda s: _counted(s) + 1),
                 "row 0 kept for padding")
+    yield Fault("positions-from-zero", POSITIONS, f"positions start at 0{ignored('position_offset')}", "constructed",
+                _positions(_counted), "BERT's convention, where the config has RoBERTa's")
     yield Fault("positions-doubled", POSITIONS | SUMS, "the position embedding is added twice", "constructed",
                 _times("position_embeddings", 2.0), "", (".position_embeddings", *SUMMED))
-    yield Fault("positions-repeated", POSITIONS, "every position has the embedding of position 0", "constructed",
-                _positions(lambda s: 0 * _counted(s)), "a constant baked into an export")
+    yield Fault("positions-repeated", POSITIONS, "every position has the embedding of the first", "constructed",
+                _positions(lambda s: positions(s)[:1]), "a constant baked into an export")
     yield Fault("positions-missing", POSITIONS | SUMS, "no position embedding is added", "constructed",
                 _times("position_embeddings", 0.0), "", (".position_embeddings", *SUMMED))
     yield Fault("positions-reversed", POSITIONS, "positions are counted from the end", "constructed",
-                _positions(lambda s: _counted(s)[::-1]))
+                _positions(lambda s: positions(s)[::-1]))
     yield Fault("positions-from-token-types", POSITIONS, "token types are taken as positions", "MGCA#13",
                 _positions(lambda s: s.site.batch.types), "arguments handed on by place")
     yield Fault("positions-sinusoidal", frozenset({"position_lookup"}),

@@ -37,6 +37,8 @@ class Parameter:
         right, wrong: from a step, its value in the checkpoint, and the fault's usual one.
         changed: the step with any other value.
         least: values at or below it make no sense.
+        setting: what the config calls it.
+        defaults: the values at which it is usually hard-coded, BERT's own first.
     """
 
     name: str
@@ -44,6 +46,8 @@ class Parameter:
     wrong: Callable[[Step], float]
     changed: Callable[[Step, float], Step]
     least: float = 0.0
+    setting: str = ""
+    defaults: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,11 @@ class Fault:
             return self.parameter.changed(step, self.parameter.wrong(step) if value is None else value)
         assert self.change is not None
         return self.change(step, place)
+
+
+def ignored(setting: str) -> str:
+    """How the sentence of a fault ends that puts a default in place of what the config says."""
+    return f": the config's {setting} is ignored"
 
 
 def with_parameters(step: Step, **parameters: Array) -> Step:

@@ -66,6 +66,8 @@ def _epsilon() -> Parameter:
         lambda step: step.site.architecture.layer_norm_eps,
         lambda step: 1e-12 if step.site.architecture.layer_norm_eps > 1e-6 else 1e-5,
         with_epsilon,
+        setting="layer_norm_eps",
+        defaults=(1e-12, 1e-6, 1e-5, 1e-3),  # BERT's, and those of Flax's, PyTorch's and Keras's LayerNorm
     )
 
 

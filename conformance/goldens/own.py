@@ -46,7 +46,7 @@ def from_directory(folder: Path, texts: Sequence[str] = (), file: Path | None = 
     checkpoint = load_directory(folder)
     batches = _given(folder, texts, file)
     if not batches:
-        length = min(len(_MASKS[0]), checkpoint.architecture.max_position_embeddings)
+        length = min(len(_MASKS[0]), checkpoint.architecture.longest)
         masks = drawn([mask[:length] for mask in _MASKS if "1" in mask[:length]])
         batches["generated"] = batch(SEED, checkpoint.architecture, masks)
     return replace(
@@ -125,8 +125,8 @@ def _require_fit(name: str, given: Batch, a: Architecture) -> None:
     empty = np.flatnonzero(~given.mask.any(1))
     if empty.size:
         raise UsageError(f"batch {name}: attention_mask is 0 all over row {empty[0]}; what a BERT makes of that is undefined")
-    if given.length > a.max_position_embeddings:
-        raise UsageError(f"batch {name}: {given.length} tokens, and the network takes at most {a.max_position_embeddings}")
+    if given.length > a.longest:
+        raise UsageError(f"batch {name}: {given.length} tokens, and the network takes at most {a.longest}")
     labels = (("labels", a.vocab_size), ("next_sentence_label", 2), ("class_labels", a.num_labels))
     for what, limit in labels:
         array = getattr(given, what)

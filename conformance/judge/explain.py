@@ -83,7 +83,7 @@ def _searched(question: Question, candidates: Iterable[Direction], at_once: int)
         if left < at_once:  # the numbers of several faults depend on one another
             nearest = sorted(trials, key=lambda t: t.distance)[:BEAM]
             trials = [replace(_refined(t, question), allowed=t.allowed) for t in nearest]
-        found = [trial for trial in trials if _explains(trial.segment, question)]
+        found = [trial for trial in trials if _is_wrong(trial, question) and _explains(trial.segment, question)]
         if found:
             return _ordered([_told(trial, question) for trial in found], question)
         level = sorted((t for t in trials if t.distance <= t.allowed), key=lambda t: t.distance)[:BEAM]
@@ -165,6 +165,11 @@ def _reestimated(trial: _Trial, index: int, question: Question) -> list[tuple[Di
         return list(trial.struck)
     again = fitted(known.on(others.segment), known.parameter, question.made, question.noise_of, estimate.value)
     return [(d, again if i == index else e) for i, (d, e) in enumerate(trial.struck)]
+
+
+def _is_wrong(trial: _Trial, question: Question) -> bool:
+    """Whether each number is wrong beyond its error: a fault with the right number is none."""
+    return all(e is None or abs(e.value - e.right) > question.threshold * e.deviation for _, e in trial.struck)
 
 
 def _explains(segment: Segment, question: Question) -> bool:

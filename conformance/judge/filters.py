@@ -125,7 +125,7 @@ def fitted(direction: Direction, parameter: Parameter, made: Array, noise_of: No
     value = start if start > parameter.least else wrong
     noise, noise_at = None, math.inf
     for _ in range(NEWTON_STEPS):
-        nudge = NUDGE * (abs(value) or abs(wrong - right))
+        nudge = NUDGE * max(abs(value), abs(wrong - right))  # a tiny value's own part of it would be lost in rounding
         segment, nudged = direction.struck(value), direction.struck(value + nudge)
         assert segment is not None
         assert nudged is not None

@@ -46,6 +46,23 @@ def _to_numpy(value: Any) -> tuple[Any, str, str | None]:
         raise CandidateError(f"a tensor of layout {value.layout} on {value.device} cannot be read: {error}") from error
 
 
+def _setting(row: Activation, axis: str) -> str:
+    """The config's name of what fixes an axis; an empty text where the batch does, or nothing."""
+    if axis != "feature" or row.name.startswith("cls.seq_relationship"):
+        return "num_attention_heads" if axis == "head" else ""
+    ends = {"classifier": "num_labels", "decoder": "vocab_size", "log_probs": "vocab_size"}
+    usual = "intermediate_size" if ".intermediate." in row.name else "hidden_size"
+    return ends.get(row.name.rsplit(".", 1)[-1], usual)
+
+
+def _unlike_config(row: Activation, found: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    """What of a shape is at odds with the config, in words."""
+    if len(found) != len(expected):
+        return ""
+    sizes = {_setting(row, axis): (a, b) for axis, a, b in zip(row.axes, found, expected, strict=True) if a != b}
+    return "".join(f"; the config's {name} is {b}, and here it is {a}" for name, (a, b) in sizes.items() if name)
+
+
 def accepted_array(row: Activation, value: Any, architecture: Architecture, batch: Batch, dtype: str, device: str) -> Array:
     """`value` as a float64 copy, once dtype, device, shape and finiteness are right.
 
@@ -66,7 +83,7 @@ def accepted_array(row: Activation, value: Any, architecture: Architecture, batc
         array = np.broadcast_to(array, shape)
     if array.shape != shape:
         axes = f" ({', '.join(row.axes)})" if row.axes else ""
-        raise CandidateError(f"shape is {array.shape}, expected {shape}{axes}")
+        raise CandidateError(f"shape is {array.shape}, expected {shape}{axes}{_unlike_config(row, array.shape, shape)}")
     copy = np.array(array, np.float64)
     finite = np.isfinite(copy)
     if finite.all():

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from conformance.architecture import Architecture
+from conformance.faults import Parameter
 from conformance.judge.statistics import FALSE_ALARM, projection_threshold
 
 COINCIDENCE = 0.01  # chance that an arbitrary number is called a simple one; it tests nothing, it chooses words
@@ -34,6 +35,16 @@ def number(value: float, deviation: float) -> str:
 def near(value: float, deviation: float, goal: float) -> bool:
     """Whether the value is the goal within its error, at the false-alarm probability of a run."""
     return abs(value - goal) <= projection_threshold(FALSE_ALARM) * deviation
+
+
+def hard_coded(parameter: Parameter | None, value: float, deviation: float, right: float) -> tuple[float, ...]:
+    """The defaults that the number may be, within its error, in place of what the config says.
+
+    None where the config says BERT's own default: one of another library's is no sign then that the config was not read.
+    """
+    if parameter is None or right in parameter.defaults[:1] or not math.isfinite(deviation):
+        return ()
+    return tuple(default for default in parameter.defaults if default != right and near(value, deviation, default))
 
 
 def simple(value: float, deviation: float, architecture: Architecture) -> str | None:

@@ -16,7 +16,7 @@ from conformance.search.subject import Subject
 
 
 def _more(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:
-    room = architecture.max_position_embeddings - batch.length
+    room = architecture.longest - batch.length
     return st.fixed_dictionaries({"tokens": st.integers(1, min(room, TOKENS)), "id": ids(architecture)})
 
 
@@ -41,7 +41,7 @@ def _more_changes_nothing(subject: Subject, example: Example) -> float:
 
 
 def _has_room(subject: Subject) -> None:
-    if subject.checkpoint.architecture.max_position_embeddings < 2:
+    if subject.checkpoint.architecture.longest < 2:
         raise Unsupported("a network of one position has no room for padding")
 
 

@@ -65,11 +65,11 @@ negative_ids_refused = Law(_refuses_the_id, _typed, _below)
 
 
 def _longer(batch: Batch, a: Architecture) -> st.SearchStrategy[Variation]:
-    return st.fixed_dictionaries({"tokens": st.integers(1, a.max_position_embeddings)})
+    return st.fixed_dictionaries({"tokens": st.integers(1, a.longest)})
 
 
 def _refuses_the_length(subject: Subject, example: Example) -> float:
-    longest = subject.checkpoint.architecture.max_position_embeddings
+    longest = subject.checkpoint.architecture.longest
     length = longest + example.variation["tokens"]
     told = f"a length of {length} (the network has {longest} positions)"
     return _refuses(subject, _of_length(example.batch, longest), _of_length(example.batch, length), told)

@@ -20,7 +20,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from importlib.resources import files
 from typing import Any
 
@@ -45,7 +45,9 @@ class Accuracy:
 
     def error(self, function: str, y: Array, evaluated: Format) -> Array:
         """The largest error at results y, evaluated in that format."""
-        return np.asarray(np.max([b.error(y, evaluated) for b in self._of(function, evaluated)], axis=0))
+        spacing = evaluated.ulp(y)
+        first, *others = (b.absolute + b.ulp * spacing for b in self._of(function, evaluated))
+        return np.asarray(reduce(np.maximum, others, first))
 
     def relative(self, function: str, evaluated: Format) -> float:
         """The largest relative error of a function that has no zero: 2u · ulp, since ULP(y) ≤ 2u |y|."""

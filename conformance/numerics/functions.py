@@ -91,10 +91,6 @@ class Bound:
     absolute: float
     ulp: float
 
-    def error(self, y: Array, evaluated: Format) -> Array:
-        """The bound at results y of scale 1 in that format."""
-        return self.absolute + self.ulp * evaluated.ulp(y)
-
     def contains(self, other: "Bound") -> bool:
         """Whether it is at least as large at every result."""
         return self.absolute >= other.absolute and self.ulp >= other.ulp

@@ -4,10 +4,16 @@ from functools import cached_property
 
 import numpy as np
 
+from conformance.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle.maps import Roundings
 from conformance.oracle.step import Step, elementwise
+
+
+def positions(step: Step) -> Ids:
+    """(S,): the position ids of every row, from the architecture's `position_offset` on."""
+    return step.site.architecture.position_offset + np.arange(step.site.batch.length)
 
 
 class _Exact(Step):
@@ -37,12 +43,12 @@ class TokenTypeLookup(_Exact):
 
 
 class PositionLookup(_Exact):
-    """E[0..S-1], the same for every row: (B, S, H)."""
+    """E[o..o+S-1], o the architecture's `position_offset`, the same for every row: (B, S, H)."""
 
     @cached_property
     def value(self) -> Array:
-        """The first S rows of the position table."""
-        rows = self.site.parameters["weight"][: self.site.batch.length]
+        """S rows of the position table."""
+        rows = self.site.parameters["weight"][positions(self)]
         return np.broadcast_to(rows, (self.site.batch.size, *rows.shape))
 
 
@@ -60,9 +66,9 @@ class Sinusoids(Step):
 
     @cached_property
     def _angles(self) -> Array:
-        width, length = self.site.architecture.hidden_size, self.site.batch.length
+        width = self.site.architecture.hidden_size
         pair = np.arange(width) // 2
-        return np.arange(length)[:, None] / 10000.0 ** (2 * pair / width)
+        return positions(self)[:, None] / 10000.0 ** (2 * pair / width)
 
     @cached_property
     def value(self) -> Array:

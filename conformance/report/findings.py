@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from conformance.faults import BY_NAME
+from conformance.faults.fault import ignored
 from conformance.faults.fitted import FITTED
+from conformance.judge.words import hard_coded
 from conformance.records import ActivationRecord, FaultRecord
 
 _LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
@@ -203,7 +205,12 @@ def _said(f: FaultRecord) -> str:
     if known is None:
         return f.name
     value, right = (("" if x is None else f"{x:.4g}") for x in (f.estimate, f.right))
-    return known[0].format(value=value, right=right)
+    parameter = BY_NAME[f.name].parameter if f.name in BY_NAME else None
+    if parameter is None or f.estimate is None or f.deviation is None or f.right is None:
+        return known[0].format(value=value, right=right)
+    defaults = hard_coded(parameter, f.estimate, f.deviation, f.right)
+    told = " or ".join(f"{default:.4g}" for default in defaults) or value
+    return known[0].format(value=told, right=right) + (ignored(parameter.setting) if defaults else "")
 
 
 def _known(name: str) -> tuple[str, str, str] | None:

@@ -65,7 +65,7 @@ def batches(
         room: how many tokens shorter than the longest the rows are, at least.
         token_types: whether there are any; None for either.
     """
-    longest = architecture.max_position_embeddings - room
+    longest = architecture.longest - room
     rows = draw(st.lists(texts(architecture, longest), min_size=least_rows, max_size=max(ROWS, least_rows)))
     pattern = draw(st.sampled_from(patterns))
     length = (min if pattern in ("omitted", "ones") else max)(len(row) for row in rows)

@@ -43,6 +43,7 @@ class Embeddings(nn.Module):
         positions = SinusoidLookup if a.position_embedding_type == "sinusoidal" else PositionLookup
         self.word_embeddings = WordLookup(a.vocab_size, a.hidden_size)
         self.position_embeddings = positions(a.max_position_embeddings, a.hidden_size)
+        self.position_embeddings.first = a.position_offset
         self.token_type_embeddings = TokenTypeLookup(a.type_vocab_size, a.hidden_size)
         if a.embedding_norm:
             self.LayerNorm = LayerNorm(a.hidden_size, a.layer_norm_eps)

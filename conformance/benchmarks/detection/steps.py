@@ -58,11 +58,13 @@ class TokenTypeLookup(WordLookup):
 
 
 class PositionLookup(WordLookup):
-    """The position table's rows 0, 1, 2, …, the same for every sequence: (1, S, H)."""
+    """The position table's rows `first`, `first` + 1, …, the same for every sequence: (1, S, H)."""
+
+    first = 0
 
     def rows(self, inputs: Inputs) -> Tensor:
         """Which rows are read."""
-        return torch.arange(inputs.ids.shape[1], device=inputs.ids.device)[None]
+        return torch.arange(inputs.ids.shape[1], device=inputs.ids.device)[None] + self.first
 
 
 class SinusoidLookup(PositionLookup):

@@ -1,4 +1,4 @@
-"""Functions of rows: softmax, log-softmax and LayerNorm of torch, on drawn rows of usual sizes.
+"""Functions of rows: softmax, log-softmax and LayerNorm, on drawn rows of usual sizes.
 
 Their rows of the table bound nothing: sigma is derived from the functions inside of them.
 """
@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
+from conformance.benchmarks.functions.sweep import Kernel
 from conformance.numerics.formats import FORMATS, Array
 from conformance.numerics.functions import Errors, Function, summarized
 
+EPSILON = 1e-12  # of LayerNorm
 LENGTHS = (2, 16, 128, 768, 4096)
 ROWS = 512
 SPREADS = (1.0, 8.0)  # standard deviation of a row's elements
@@ -26,7 +28,7 @@ def _log_softmax(x: Array) -> Array:
 
 
 def _layer_norm(x: Array) -> Array:
-    return np.asarray((x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12))
+    return np.asarray((x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + EPSILON))
 
 
 ROW_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
@@ -36,21 +38,12 @@ ROW_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 }
 
 
-def row_errors(name: str) -> Errors:
-    """The errors of torch's function of that name in float32; `at` has an element of the row that is worst."""
-    import torch
-
-    functional = torch.nn.functional
-    actual: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "softmax": lambda x: functional.softmax(x, -1),
-        "log_softmax": lambda x: functional.log_softmax(x, -1),
-        "layer_norm": lambda x: functional.layer_norm(x, x.shape[-1:], eps=1e-12),
-    }
-    total = Errors()
+def row_errors(name: str, kernel: Kernel) -> Errors:
+    """The errors of a library's function of that name in float32; `at` has an element of the row that is worst."""
+    total, function = Errors(), Function(name, ROW_FUNCTIONS[name], -np.inf, np.inf)
     for x in _rows():
         y = ROW_FUNCTIONS[name](x)
-        computed = actual[name](torch.from_numpy(x).float()).double().numpy()
-        function = Function(name, ROW_FUNCTIONS[name], -np.inf, np.inf)
+        computed = np.asarray(kernel(x.astype(np.float32)), np.float64)
         total = total + summarized(function, x.ravel(), y.ravel(), np.abs(computed - y).ravel(), FORMATS["float32"])
     return total
 

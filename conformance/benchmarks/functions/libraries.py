@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.benchmarks.functions.composite import EPSILON, ROW_FUNCTIONS
 from conformance.benchmarks.functions.sweep import Kernel
 
 FUSED = ("gelu", "gelu_tanh")  # what torch hands to oneDNN, where it may
@@ -21,7 +22,8 @@ class Lane:
         library: the distribution.
         isa: what the instruction set is called in the table.
         environment: variables that the process is started with.
-        kernels: from a dtype's name and a function's, the library's function; None where it has none.
+        kernels: from a function's name and a dtype's, the library's function; None where it has none. Functions of rows, of
+            arrays (N, C), are asked for by their names in `composite` in float32.
         functions: names of those that are measured; empty: all.
         incorrect: by function and dtype, why a row bounds nothing: it is not what a correct implementation makes.
     """
@@ -55,6 +57,8 @@ def lanes() -> Iterator[Lane]:
     if find_spec("onnx") and find_spec("onnxruntime"):
         rounded = {("gelu_tanh", "float64"): "the constants are rounded to float32: 1e-8 off"}
         yield Lane("onnxruntime", "its own dispatch", _of_onnxruntime, incorrect=rounded)
+    if find_spec("onnx") and find_spec("openvino"):
+        yield Lane("openvino", "its own dispatch", _of_openvino)
     if find_spec("jax"):
         yield Lane("jax", "its own dispatch", _of_jax)
 
@@ -87,6 +91,9 @@ def _of_torch(*, onednn: bool) -> Callable[[str, str], Kernel | None]:
         function: Callable[[torch.Tensor], torch.Tensor] = {
             "gelu": functional.gelu,
             "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+            "softmax": lambda x: functional.softmax(x, -1),
+            "log_softmax": lambda x: functional.log_softmax(x, -1),
+            "layer_norm": lambda x: functional.layer_norm(x, x.shape[-1:], eps=EPSILON),
         }.get(name) or getattr(torch, name)
 
         def kernel(x: Any) -> Any:
@@ -105,6 +112,7 @@ def _of_numpy(name: str, dtype: str) -> Kernel | None:
     if dtype not in ("float32", "float64"):
         return None
     by_name: dict[str, Kernel] = {
+        "softmax": lambda x: special.softmax(x, -1), "log_softmax": lambda x: special.log_softmax(x, -1),
         "exp": np.exp, "tanh": np.tanh, "log": np.log, "erf": special.erf, "sigmoid": special.expit,
         "rsqrt": lambda x: 1 / np.sqrt(x),
     }  # fmt: skip
@@ -115,36 +123,58 @@ def _of_numpy(name: str, dtype: str) -> Kernel | None:
 _OPERATORS: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "erf": (("Erf", {}),), "exp": (("Exp", {}),), "tanh": (("Tanh", {}),), "log": (("Log", {}),), "sigmoid": (("Sigmoid", {}),),
     "gelu": (("Gelu", {}),), "gelu_tanh": (("Gelu", {"approximate": "tanh"}),), "rsqrt": (("Sqrt", {}), ("Reciprocal", {})),
+    "softmax": (("Softmax", {}),), "log_softmax": (("LogSoftmax", {}),),
 }  # fmt: skip
+
+
+def _onnx_model(name: str, dtype: str) -> bytes | None:
+    """The function as a model, of an array of one dimension or, a function of rows, of two."""
+    from onnx import TensorProto, helper
+
+    if dtype not in ("float32", "float64") or name not in _OPERATORS:
+        return None
+    kind = TensorProto.FLOAT if dtype == "float32" else TensorProto.DOUBLE
+    operators, shape = _OPERATORS[name], [None] * (2 if name in ROW_FUNCTIONS else 1)
+    nodes = [helper.make_node(op, [f"v{i}"], [f"v{i + 1}"], **a) for i, (op, a) in enumerate(operators)]
+    ends = [helper.make_tensor_value_info(v, kind, shape) for v in ("v0", f"v{len(operators)}")]
+    graph = helper.make_graph(nodes, name, ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    return bytes(model.SerializeToString())
 
 
 def _of_onnxruntime(name: str, dtype: str) -> Kernel | None:
     import onnxruntime
-    from onnx import TensorProto, helper
 
-    if dtype not in ("float32", "float64"):
+    model = _onnx_model(name, dtype)
+    if model is None:
         return None
-    kind = TensorProto.FLOAT if dtype == "float32" else TensorProto.DOUBLE
-    operators = _OPERATORS[name]
-    nodes = [helper.make_node(op, [f"v{i}"], [f"v{i + 1}"], **a) for i, (op, a) in enumerate(operators)]
-    ends = [helper.make_tensor_value_info(v, kind, [None]) for v in ("v0", f"v{len(operators)}")]
-    graph = helper.make_graph(nodes, name, ends[:1], ends[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     except Exception:  # an operator that has no kernel of that type; the runtime has an exception of its own for it
         return None
     return lambda x: np.asarray(session.run(None, {"v0": np.asarray(x, dtype)})[0])
+
+
+def _of_openvino(name: str, dtype: str) -> Kernel | None:
+    import openvino
+
+    model = _onnx_model(name, dtype)
+    if model is None or dtype == "float64":  # its CPU plug-in computes float64 in float32
+        return None
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(model), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return lambda x: np.asarray(compiled([np.asarray(x, dtype)])[0])
 
 
 def _of_jax(name: str, dtype: str) -> Kernel | None:
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    function: Callable[[Any], Any] = {
+    function: Callable[[Any], Any] | None = {
+        "softmax": jax.nn.softmax, "log_softmax": jax.nn.log_softmax,
         "erf": jax.scipy.special.erf, "gelu": lambda x: jax.nn.gelu(x, approximate=False), "gelu_tanh": jax.nn.gelu,
         "sigmoid": jax.nn.sigmoid, "rsqrt": jax.lax.rsqrt, "exp": jax.numpy.exp, "tanh": jax.numpy.tanh, "log": jax.numpy.log,
-    }[name]  # fmt: skip
-    if dtype not in ("float32", "float64"):
+    }.get(name)  # fmt: skip
+    if function is None or dtype not in ("float32", "float64"):
         return None
     return lambda x: np.asarray(function(jax.numpy.asarray(x, dtype)))

@@ -13,7 +13,7 @@ Kernel = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 
 CORE = (2.0**-20, 2.0**20)  # magnitudes between which every float32 is looked at: below, a function is its first term
 SPARSE = 1021  # beyond, every so many: a prime, so that no bits of the mantissa are left out
-CHUNK = 2**18  # arguments at a time: a few MB, which a processor's cache holds
+CHUNK = 2**14  # arguments at a time: some MB in all, which a processor's cache holds
 BLOCK = 256  # neighbours that are summed up as one
 SAMPLE = 4096  # arguments of float64
 DIGITS = 40  # of extended precision

@@ -30,8 +30,10 @@ def rows_of(lane: Lane, stride: int) -> list[Row]:
             kernel = lane.kernels(function.name, dtype)
             if kernel is not None and (dtype != "float64" or find_spec("mpmath")):
                 rows.append(_row(lane, function, dtype, _errors(function, dtype, kernel, stride), stride))
-    if lane.library == "torch" and not lane.functions:
-        rows += [_summary(lane, name, "float32", row_errors(name), "rows of 2 to 4096 elements, drawn") for name in ROW_FUNCTIONS]
+    for name in ROW_FUNCTIONS if not lane.functions else ():
+        kernel = lane.kernels(name, "float32")
+        if kernel is not None:
+            rows.append(_summary(lane, name, "float32", row_errors(name, kernel), "rows of 2 to 4096 elements, drawn"))
     return rows
 
 

@@ -49,5 +49,9 @@ example_bert = TorchImplementation(
     },
     call=lambda model, batch: model(batch.input_ids, batch.token_type_ids, batch.attention_mask),
     unused=("bert.pooler.*", "cls.*", "classifier.*"),
-    supported=lambda a, device, dtype: None if a.position_embedding_type == "absolute" else "learned positions only",
+    supported=lambda a, device, dtype: (
+        None
+        if (a.position_embedding_type, a.position_offset, a.hidden_act) == ("absolute", 0, "gelu")
+        else "learned positions from 0 on and erf-GELU only"
+    ),
 )

@@ -1,0 +1,144 @@
+"""What the suite was last run with, as it stands in the README: `python -m conformance.benchmarks.versions`.
+
+A factor of `tox.ini` ends by recording its run, in the environment of the run:
+`python -m conformance.benchmarks.versions --record FACTOR --junit FILE`.
+"""
+
+import argparse
+import platform
+from collections.abc import Iterator, Mapping
+from configparser import ConfigParser
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+
+RUNS = Path(__file__).with_name("versions.json")
+TOX = Path(__file__).parents[2] / "tox.ini"
+
+# What no factor runs, and why.
+UNTESTED: Mapping[str, str] = {
+    "versions between those of a column, and past them": "of each, the oldest and the newest are run",
+    "torch before 2.6": "transformers 5.23 refuses it",
+    "transformers 4": "its `BertTokenizer` takes a file of the vocabulary, and `hf-*` hand over the vocabulary itself",
+    "exports with another torch than 2.13": "the factors run none; 2.6's `torch.export` cannot trace transformers 5.23's BERT",
+    "other systems and processors": "the factors have been run on that alone",
+    "CUDA": "a pretended device stands for it, and matrix units emulated after published measurements",
+}
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A run of a factor: the versions, the system, the date (ISO 8601, UTC), and how many tests passed, failed and were skipped.
+
+    Errors count as failed. `torch` is without its build, the `cpu` of `2.13.0+cpu`.
+    """
+
+    python: str
+    torch: str
+    transformers: str
+    numpy: str
+    scipy: str
+    platform: str
+    date: str
+    passed: int
+    failed: int
+    skipped: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether tests passed and none failed."""
+        return self.passed > 0 and self.failed == 0
+
+
+def factors(tox: Path = TOX) -> tuple[str, ...]:
+    """The environments of `tox.ini` that record their run, in its order."""
+    parser = ConfigParser(interpolation=None)
+    parser.read_string(tox.read_text("utf-8"))
+    recording = [name for name in parser.sections() if f"{__package__}.versions" in parser[name].get("commands", "")]
+    names = (name.removeprefix("testenv:").strip("{}").split(",") for name in recording)
+    return tuple(name.strip() for section in names for name in section)
+
+
+def recorded(path: Path = RUNS) -> dict[str, Run]:
+    """The last run of each factor that was ever run."""
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, Run])
+
+
+def run_of(junit: Path) -> Run:
+    """The run whose tests are in a JUnit file, in this environment.
+
+    Raises:
+        OSError: the file is not there, or cannot be read.
+        ElementTree.ParseError: it is no XML.
+    """
+    suites = list(ElementTree.parse(junit).getroot().iter("testsuite"))
+    tests, failures, errors, skipped = (
+        sum(int(suite.get(kind, 0)) for suite in suites) for kind in ("tests", "failures", "errors", "skipped")
+    )
+    return Run(
+        python=platform.python_version(),
+        torch=metadata.version("torch").partition("+")[0],
+        transformers=metadata.version("transformers"),
+        numpy=metadata.version("numpy"),
+        scipy=metadata.version("scipy"),
+        platform=f"{platform.system()} {platform.machine()}",
+        date=datetime.now(UTC).date().isoformat(),
+        passed=tests - failures - errors - skipped,
+        failed=failures + errors,
+        skipped=skipped,
+    )
+
+
+def record(factor: str, run: Run, path: Path = RUNS) -> None:
+    """Write a factor's run down, over its last one."""
+    runs = {**recorded(path), factor: run}
+    ordered = {name: runs[name] for name in sorted(runs)}
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=2) + b"\n")
+
+
+def paragraph(runs: Mapping[str, Run], names: tuple[str, ...]) -> Iterator[str]:
+    """Lines of Markdown: the last run of each factor, and what is untested.
+
+    Args:
+        runs: by factor.
+        names: the factors that there are; one without a run is untested.
+    """
+    systems = ", ".join(sorted({runs[name].platform for name in names if name in runs}))
+    yield f"Tested on {systems}, by `tox -e FACTOR`; each factor's last run:"
+    yield ""
+    yield "| factor | Python | torch | transformers | NumPy | SciPy | passed | failed | skipped | date |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    for name in names:
+        if name in runs:
+            r = runs[name]
+            cells = (r.python, r.torch, r.transformers, r.numpy, r.scipy, r.passed, r.failed, r.skipped, r.date)
+            yield f"| `{name}` | {' | '.join(map(str, cells))} |"
+    yield ""
+    yield "Untested:"
+    yield ""
+    never = {f"`{name}`": "the factor has not been run" for name in names if name not in runs}
+    for what, why in {**never, **UNTESTED}.items():
+        yield f"- {what}: {why}."
+
+
+def main() -> None:
+    """Print what stands in the README, or record a run."""
+    parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks.versions", description=__doc__)
+    parser.add_argument("--record", metavar="FACTOR", choices=factors(), help="record a run of this factor of tox.ini")
+    parser.add_argument("--junit", metavar="FILE", type=Path, help="the JUnit file of the run")
+    arguments = parser.parse_args()
+    if bool(arguments.record) != bool(arguments.junit):
+        parser.error("--record and --junit go together: --record FACTOR --junit FILE")
+    if arguments.record:
+        try:
+            record(arguments.record, run_of(arguments.junit))
+        except (OSError, ElementTree.ParseError) as error:
+            parser.error(f"{arguments.junit}: {error}; expected what `pytest --junitxml={arguments.junit}` writes: run that first")
+    else:
+        print("\n".join(paragraph(recorded(), factors())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""The accuracy of library functions: how it is bounded, what the table allows, and what the machine at hand is found to be."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from conformance import check
+from conformance import run as running
+from conformance.numerics.accuracy import known, rows
+from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.formats import FORMATS
+from conformance.numerics.functions import BINS, FUNCTIONS, Errors, measured
+from conformance.numerics.machine import Machine, measure, this_machine, torch_functions
+from conformance.recording import header_of
+from conformance.records import Results
+from conformance.report.telling import footer, records_of
+from conformance.report.terminal import written
+from conformance.search.plan import Plan
+from conformance.tests.planted import Planted
+
+SINGLE = FORMATS["float32"]
+GRID = np.concatenate([s * np.geomspace(2.0**-20, 4.0, 4000) for s in (-1.0, 1.0)]).astype(np.float32)
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+def less_accurate_erf(x: torch.Tensor) -> torch.Tensor:
+    """Off by 6e-6, as with a polynomial of low degree."""
+    return torch.erf(x) + 6e-6 * torch.sin(3.0 * x)
+
+
+def less_accurate_gelu(x: torch.Tensor) -> torch.Tensor:
+    return x / 2.0 * (1.0 + less_accurate_erf(x * 0.5**0.5))
+
+
+class LessAccurateGelu(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return less_accurate_gelu(x)
+
+
+def machine_with(**functions: Function) -> Machine:
+    return measure("cpu", {**torch_functions(), **functions})
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_function_has_a_bound_that_is_finite(name: str, dtype: str) -> None:
+    bounds = known().bounds[name, dtype]
+    assert bounds
+    assert all(np.isfinite([b.absolute, b.ulp]).all() for b in bounds)
+
+
+def test_every_row_says_where_it_comes_from() -> None:
+    assert all(row["source"] for row in rows())
+    assert {row["library"] for row in rows()} >= {"torch", "numpy", "onnxruntime"}
+    assert any(row["source"] != "measured" for row in rows())
+
+
+@pytest.mark.parametrize(("absolute", "ulp"), [(0.0, 2.0), (3e-7, 0.0), (3e-7, 2.0)], ids=["relative", "absolute", "both"])
+def test_the_bound_covers_what_was_measured_and_not_much_more(absolute: float, ulp: float) -> None:
+    erf = FUNCTIONS["erf"]
+    y = erf.true(GRID.astype(np.float64))
+    errors = measured(erf, GRID, y + absolute + ulp * SINGLE.ulp(y), SINGLE)
+    bound = errors.bound(erf, SINGLE)
+    allowed = bound.absolute + bound.ulp * SINGLE.ulp(y)
+    assert (allowed >= (absolute + ulp * SINGLE.ulp(y)) * (1.0 - 1e-9)).all()
+    assert allowed.max() <= 2.0 ** (1.0 / BINS) * (absolute + ulp * SINGLE.ulp(y)).max() * (1.0 + 1e-9)
+    assert not errors.exceed([bound])
+
+
+def test_results_that_are_no_numbers_exceed_every_bound() -> None:
+    erf = FUNCTIONS["erf"]
+    assert measured(erf, GRID, np.full_like(GRID, np.nan), SINGLE).exceed(known().bounds["erf", "float32"])
+    assert not Errors().exceed(known().bounds["erf", "float32"])
+
+
+def test_a_half_format_is_within_one_ulp() -> None:
+    y = np.array([0.3, 0.9])
+    error = known().error("tanh", y, FORMATS["bfloat16"])
+    assert (error < FORMATS["bfloat16"].ulp(y)).all()
+    assert (error > FORMATS["bfloat16"].ulp(y) / 2.0).all()
+
+
+def test_the_library_of_this_machine_is_within_the_table_and_its_products_are_of_float32() -> None:
+    machine = this_machine()
+    assert machine.notes == ()
+    assert machine.accuracy is known()
+    assert min(machine.products.values()) > 18.0
+    assert machine.functions.keys() == FUNCTIONS.keys()
+
+
+def test_a_product_of_bfloat16_has_eight_bits() -> None:
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a.bfloat16().float() @ b.bfloat16().float()
+
+    bits = measure("cpu", {}, product).products
+    assert all(7.5 < b < 8.5 for b in bits.values())
+
+
+def test_a_library_beyond_the_table_is_a_property_of_the_machine_and_no_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plant(model: nn.ModuleDict) -> None:
+        model["bert"].encoder.layer[1].intermediate.intermediate_act_fn = LessAccurateGelu()
+
+    alone = check(Planted(plant), "tiny")
+    assert [v.activation for v in alone.origins] == ["encoder.layer.1.intermediate.intermediate_act_fn"]
+    machine = machine_with(gelu=less_accurate_gelu)
+    (note,) = machine.notes
+    assert "torch's gelu on this machine is off by up to" in note
+    monkeypatch.setattr(running, "this_machine", lambda device: machine)
+    result = check(Planted(plant), "tiny")
+    assert result.conforms, result.reason
+
+
+def test_what_the_machine_exceeds_the_table_by_stands_in_a_report_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from conformance import recording
+
+    machine = machine_with(gelu=less_accurate_gelu)
+    monkeypatch.setattr(recording, "this_machine", lambda device: machine)
+    header = header_of("cpu", {}, Plan())
+    cases = tuple(records_of(check("hf-eager", "tiny", dtype=dtype)) for dtype in ("float32", "bfloat16"))
+    counts = footer(case.check for case in cases)
+    text = " ".join(" ".join(line.plain for line in written(Results((header, header), cases, counts), counts, 400)).split())
+    assert text.count(machine.notes[0]) == 1
+    assert counts.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda x: torch.nn.functional.gelu(x, approximate="tanh"), lambda x: x * torch.nan], ids=["tanh", "nan"]
+)
+def test_what_is_no_float32_function_is_an_error_of_the_machine(wrong: Function, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = machine_with(gelu=wrong)
+    monkeypatch.setattr(running, "this_machine", lambda device: machine)
+    result = check("hf-eager", "tiny")
+    assert (result.outcome, result.exit_code) == ("error", 3)
+    assert "torch's gelu on cpu is no float32 function" in result.reason
+
+
+def test_the_header_has_what_was_measured() -> None:
+    machine = header_of("cpu", {}, Plan()).machine
+    assert machine
+    assert machine.functions.keys() == FUNCTIONS.keys()
+    assert machine.settings.keys() == {"float32_matmul_precision", "tf32", "onednn_fpmath_mode", "flush_to_zero", "threads"}
+    assert machine.exceeding == []
+
+
+def test_measured_functions_enter_sigma() -> None:
+    accuracy = machine_with(gelu=less_accurate_gelu).accuracy
+    ours, theirs = (hypotheses("float32", functions=f)[0].arithmetic.functions for f in (accuracy, None))
+    assert ours.absolute("gelu", SINGLE) > 5e-6 > theirs.absolute("gelu", SINGLE)
