@@ -14,6 +14,7 @@ from conformance.candidates.registry import Runner, as_implementation, load, nam
 from conformance.candidates.stream import pairs
 from conformance.ending import Ending, attempt, by_candidate
 from conformance.execution import prepared, require_support
+from conformance.numerics.machine import this_machine
 
 REDUCED = ("precision-bfloat16", "precision-float16", "precision-tf32")  # how the names of the faults begin that a setting makes
 
@@ -93,8 +94,11 @@ def _judged(candidate: Any, golden: Golden, dtype: str, earlier: Mapping[str, Ra
 
 
 def digest(runner: Runner, golden: Golden) -> str:
-    """SHA-256 of names, formats, shapes and bytes of what a runner yields, on all batches of a golden."""
-    hashed = sha256()
+    """SHA-256 of names, formats, shapes and bytes of what a runner yields, on all batches of a golden.
+
+    The bounds that this machine adds to the table's are in it: a verdict depends on them too.
+    """
+    hashed = sha256(repr(sorted(this_machine().exceeding.items())).encode())
     for batch in golden.batches.values():
         output = by_candidate(lambda batch=batch: list(pairs(runner(batch.on("cpu")), {})))  # type: ignore[misc]
         for name, value in output:

@@ -16,6 +16,7 @@ import torch
 
 from conformance.benchmarks.platforms.case import Ran, run
 from conformance.benchmarks.platforms.lanes import LANES, Lane
+from conformance.numerics.machine import this_machine
 
 
 def main() -> None:
@@ -26,8 +27,9 @@ def main() -> None:
     torch.set_flush_denormal(lane.flush)
     warnings.simplefilter("ignore")
     with out.open("w", encoding="utf-8") as file:
-        _write(file, {"capability": torch.backends.cpu.get_cpu_capability(), "reduces": reduces(lane)})
         torch.set_float32_matmul_precision(lane.precision)
+        machine = this_machine()
+        _write(file, {"capability": machine.instruction_set, "reduces": reduces(lane), "notes": machine.notes})
         for (candidate, golden, dtype), judged in order["cases"]:
             earlier = {found["digest"]: Ran(**found) for found in judged}
             _write(file, asdict(run(candidate, golden, dtype, earlier)))

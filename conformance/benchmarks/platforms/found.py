@@ -1,7 +1,7 @@
 """What came of a lane, and what each of its cases counts as."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from conformance.benchmarks.platforms.case import Ran
@@ -24,6 +24,7 @@ class Found:
         lacking: why it was not run; empty where it was.
         capability: the instruction set that torch's own kernels took.
         reduces: whether a float32 product was computed in less than float32.
+        notes: what the machine's functions exceed the table by, in words.
         ran: the cases, in order.
     """
 
@@ -31,6 +32,7 @@ class Found:
     lacking: str = ""
     capability: str = ""
     reduces: bool = False
+    notes: Sequence[str] = ()
     ran: tuple[Ran, ...] = ()
 
     def kind(self, ran: Ran) -> str:

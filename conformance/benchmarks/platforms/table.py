@@ -19,6 +19,7 @@ def lines(found: Sequence[Found], machine: Sequence[str]) -> Iterator[str]:
     yield from _by_candidate(found)
     yield ""
     yield from _not_run(found)
+    yield from _notes(found)
     yield from _reasons("Unsupported", found, (UNSUPPORTED,))
     yield from _reasons("Wrong", found, WRONG)
 
@@ -73,6 +74,15 @@ def _not_run(found: Sequence[Found]) -> Iterator[str]:
         yield "Not run here:"
         yield ""
         yield from (f"- {one.lane.name}: {one.lacking}" for one in missing)
+        yield ""
+
+
+def _notes(found: Sequence[Found]) -> Iterator[str]:
+    noted = [(one.lane.name, note) for one in found for note in one.notes]
+    if noted:
+        yield "Of the machine:"
+        yield ""
+        yield from (f"- {lane}: {note}" for lane, note in noted)
         yield ""
 
 
