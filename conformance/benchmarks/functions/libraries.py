@@ -37,8 +37,8 @@ class Lane:
 
     @property
     def version(self) -> str:
-        """Of what is installed."""
-        return metadata.version(self.library)
+        """Of what is installed, without its build."""
+        return metadata.version(self.library).partition("+")[0]
 
     @property
     def name(self) -> str:
