@@ -152,7 +152,7 @@ def _machine(device: str) -> MachineRecord:
     return MachineRecord(
         machine.instruction_set,
         {n: FunctionRecord(*map(_finite, (e.absolute.value, e.ulp.value))) for n, e in machine.functions.items()},
-        {name: round(bits, 1) for name, bits in machine.products.items()},
+        {name: _finite(round(bits, 1)) for name, bits in machine.products.items()},
         dict(machine.settings),
         list(machine.notes),
     )

@@ -57,7 +57,7 @@ class MachineRecord(msgspec.Struct, frozen=True):
 
     instruction_set: str
     functions: dict[str, FunctionRecord]
-    products: dict[str, float]
+    products: dict[str, float | None]
     settings: dict[str, str]
     exceeding: list[str] = []
 

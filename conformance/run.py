@@ -24,7 +24,7 @@ from conformance.judge.evidence import Local, Verdict
 from conformance.judge.judge import Judge
 from conformance.judge.settle import settle
 from conformance.numerics.formats import format_named
-from conformance.numerics.machine import this_machine
+from conformance.numerics.machine import measure_early, this_machine
 from conformance.oracle import Network
 from conformance.result import Result
 from conformance.telling_apart import told_apart
@@ -75,6 +75,7 @@ def _run(
     golden = open_golden(golden) if isinstance(golden, str) else golden
     if not isinstance(golden, Golden):
         raise UsageError(f"a golden is a name or what golden_of() makes, not {golden!r}")
+    measure_early(case.device)
     candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
     checkpoint = golden.checkpoint
     require_device(case.device)

@@ -24,6 +24,7 @@ from conformance.goldens.golden import Golden
 from conformance.goldens.manifest import located
 from conformance.names import unknown
 from conformance.numerics.formats import format_named
+from conformance.numerics.machine import measure_early
 from conformance.recording import Recording, header_of
 from conformance.report.views import TEXTS, show
 from conformance.result import Result
@@ -96,6 +97,7 @@ def run_all(prepare: Callable[[], Session], out: Path, how: str) -> int:
     """
     session = prepare()
     _require_names(session)
+    measure_early(session.device)
     work = Work(session)
     which, shards = session.shard
     cases = work.cases[which - 1 :: shards]

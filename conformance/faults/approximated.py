@@ -74,7 +74,7 @@ Reading = Callable[[Step, Seen], _Errors | None]
 
 
 def _approximated(reading: Reading, step: Step, seen: Seen) -> Fit | None:
-    """The step with the error of its function fitted, where there are the grounds that the module tells."""
+    """The step with the error of its function fitted, where the four conditions above hold."""
     if not np.isfinite(seen.made[seen.judged]).all():
         return None
     found = reading(step, seen)

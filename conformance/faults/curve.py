@@ -108,7 +108,7 @@ def _as_good(one: Curve, best: Curve, samples: int, chance: float) -> bool:
 
 
 def _curves(t: Array, y: Array, scale: Array, largest: float) -> Iterator[Curve]:
-    """Of each degree, ever finer ones, until they take so many pieces that the samples have nothing more to say."""
+    """Of each degree, ever finer ones, until they take more pieces than the samples determine."""
     for degree in DEGREES:
         for resolution in range(RESOLUTIONS):
             spans = _spans(t, y, scale, largest * FINER**-resolution, degree + 1)

@@ -15,7 +15,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Fit:
-    """A step fitted to what was made, and how many numbers that took; `value` of `parameter` where one of them tells something."""
+    """A step fitted to what was made, and how many numbers that took; `value` of `parameter` where one of them has a meaning."""
 
     step: Step
     free: int

@@ -85,7 +85,7 @@ def _of(heads: Callable[[Architecture], int]) -> Change:
 
 
 def _twelve(a: Architecture) -> int:
-    """0 where that is told as heads of 64."""
+    """0 where that is named heads of 64."""
     return 0 if a.hidden_size == HEADS * WIDTH else HEADS
 
 

@@ -1,4 +1,4 @@
-"""The golden `odd-width`: heads, widths and layers as no kernel likes them, epsilon 1e-3, ReLU; a hard-coded number is wrong here.
+"""The golden `odd-width`: sizes that are no multiples of a vector's, epsilon 1e-3, ReLU; a hard-coded number is wrong here.
 
 Five heads of 21, an inner width that is no multiple of the outer one, one layer. Hidden states are of deviation 2^-5, so that norm
 inputs have a variance near epsilon: with 1e-12 or with 1e-5 in its place results are larger by 15 to 30 %, but for the masked-LM

@@ -1,5 +1,6 @@
 """What the judge concludes, as frozen values."""
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -30,6 +31,7 @@ class Estimate:
         parameter: its name.
         right, wrong: its value in the checkpoint, and the fault's usual one.
         value, deviation: where the residual leads, and the standard deviation of that; the usual one where nothing was found.
+        bound: the most that deterministic errors can move the value by; `deviation` counts it as uniform, bound/√3.
     """
 
     parameter: str
@@ -37,6 +39,12 @@ class Estimate:
     wrong: float
     value: float
     deviation: float
+    bound: float = 0.0
+
+    def is_wrong(self, threshold: float) -> bool:
+        """Whether the value differs from the right one by more than `threshold` deviations and the bound explain."""
+        random = math.sqrt(max(self.deviation**2 - self.bound**2 / 3.0, 0.0))
+        return abs(self.value - self.right) > threshold * random + self.bound
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,7 @@ def _reestimated(trial: _Trial, index: int, question: Question) -> list[tuple[Di
 
 def _is_wrong(trial: _Trial, question: Question) -> bool:
     """Whether each number is wrong beyond its error: a fault with the right number is none."""
-    return all(e is None or abs(e.value - e.right) > question.threshold * e.deviation for _, e in trial.struck)
+    return all(e is None or e.is_wrong(question.threshold) for _, e in trial.struck)
 
 
 def _explains(segment: Segment, question: Question) -> bool:

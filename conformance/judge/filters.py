@@ -99,7 +99,7 @@ def _as_right(direction: Direction, parameter: Parameter, found: Projection) -> 
     """The right value, and how well the residual determines it."""
     step = direction.base.steps[direction.step]
     right, wrong = parameter.right(step), parameter.wrong(step)
-    return Estimate(parameter.name, right, wrong, right, found.spread * abs(wrong - right))
+    return Estimate(parameter.name, right, wrong, right, found.spread * abs(wrong - right), found.bound * abs(wrong - right))
 
 
 def estimated(direction: Direction, made: Array, noise: Noise, noise_of: NoiseOf, threshold: float) -> Estimate | None:
@@ -121,7 +121,7 @@ def estimated(direction: Direction, made: Array, noise: Noise, noise_of: NoiseOf
 def fitted(direction: Direction, parameter: Parameter, made: Array, noise_of: NoiseOf, start: float) -> Estimate:
     """The parameter by weighted least squares, Gauss–Newton from `start`, under the noise of a value within a factor of two."""
     step = direction.base.steps[direction.step]
-    right, wrong, deviation = parameter.right(step), parameter.wrong(step), math.inf
+    right, wrong, deviation, bound = parameter.right(step), parameter.wrong(step), math.inf, 0.0
     value = start if start > parameter.least else wrong
     noise, noise_at = None, math.inf
     for _ in range(NEWTON_STEPS):
@@ -135,7 +135,7 @@ def fitted(direction: Direction, parameter: Parameter, made: Array, noise_of: No
         found = project(made - segment.value, (nudged.value - segment.value) / nudge, noise)
         if found is None:
             break
-        deviation = found.spread
+        deviation, bound = found.spread, found.bound
         # A step may not leave the sensible values, nor change the distance to their end more than eightfold.
         distance = value - parameter.least
         further = parameter.least + min(max(distance + found.amplitude, distance / 8.0), distance * 8.0)
@@ -144,4 +144,4 @@ def fitted(direction: Direction, parameter: Parameter, made: Array, noise_of: No
         value = further
         if abs(found.amplitude) <= found.deviation / 10.0:
             break
-    return Estimate(parameter.name, right, wrong, value, deviation)
+    return Estimate(parameter.name, right, wrong, value, deviation, bound)

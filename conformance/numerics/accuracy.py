@@ -5,15 +5,16 @@ documents it. A candidate may call any of them, so that its error is bounded by 
 
     |error| ≤ max_k (absolute_k + ulp_k · ULP(y))
 
-the same on every machine: a verdict does not depend on where it is made. A machine whose library exceeds the table (see
-`numerics.machine`) adds a row of its own.
+the same on every machine: a verdict does not depend on where it is made, unless the machine's library exceeds the table (see
+`numerics.machine`) and adds a row of its own.
 
 How the bound enters sigma. Where a step is the function itself (GELU, tanh), the error is deterministic and its sign is fixed:
 the bound is subtracted from the residual's magnitude before it is compared (`Roundings.bound`). Where the function is one of many
 inner operations (exp in softmax, rsqrt in LayerNorm), the error is taken as uniform within the bound, of variance bound²/3: what an
-element's neighbours make of it differs in sign and size.
+element's neighbours make of it differs in sign and size. In sinusoidal positions exp is part of a bound.
 
-Half formats are evaluated in float32 and rounded once to storage, by every library in the table; their rows bound nothing.
+Half formats are evaluated in float32 and rounded once to storage, but for rsqrt of some kernels, which no step stores; their rows
+bound nothing.
 """
 
 import json
@@ -93,5 +94,6 @@ def rows() -> tuple[Mapping[str, Any], ...]:
 
 
 def worst_places(function: str) -> list[float]:
-    """The arguments at which an implementation in the table makes its largest errors."""
-    return [at for row in rows() if row["function"] == function for at in row.get("at", ()) if math.isfinite(at)]
+    """The arguments at which an implementation in the table makes its largest errors in float32."""
+    of_it = (row for row in rows() if row["function"] == function and row["dtype"] == "float32")
+    return [at for row in of_it for at in row.get("at", ()) if math.isfinite(at)]

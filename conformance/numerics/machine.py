@@ -10,7 +10,9 @@ measured, in under 0.1 s, at points that contain the worst places of every imple
   nothing is judged, since neither a failure nor a pass would be the candidate's.
 
 Functions are called as operators, `torch.ops.aten`, which a candidate that replaces functions of torch's Python modules does not
-change.
+change; and before a candidate that is given by its name is imported, since its import may register other operators.
+
+Only float32 is measured: half formats are evaluated in it, and float64 is judged by the table.
 
 The effective bits p of a product are those for which rounding both operands to p bits gives its RMS error over its RMS,
 √2 · RELATIVE_RMS · 2^-p: 11 in TF32, 8 in bfloat16, and in float32 24 less what accumulation loses.
@@ -26,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.devices import is_whole
 from conformance.errors import MachineError
 from conformance.numerics.accuracy import Accuracy, known, worst_places
 from conformance.numerics.formats import FORMATS, RELATIVE_RMS, Array
@@ -76,7 +79,7 @@ class Machine:
         """The table's, and that of the functions that exceed it.
 
         Raises:
-            MachineError: an error in [1/2, 1) is beyond that of float16's rounding.
+            MachineError: of any function, used or not, an error in [1/2, 1) is beyond that of float16's rounding.
         """
         accuracy = known()
         for name, bound in self.exceeding.items():
@@ -93,7 +96,8 @@ class Machine:
         """A sentence a function that exceeds the table."""
         return tuple(
             f"torch's {name} on this machine is off by up to {_size(bound)}, known implementations by up to "
-            f"{_size(_largest(name))}: what calls it is judged with the measured error"
+            f"{_size(_largest(name))}: "
+            + ("what calls it is judged with the measured error" if _below_one(bound) <= LIMIT else "nothing is judged")
             for name, bound in self.exceeding.items()
         )
 
@@ -113,9 +117,15 @@ def _below_one(bound: Bound) -> float:
 
 
 @cache
-def this_machine(device: str = "cpu") -> Machine:
-    """The machine that this process runs on, measured at the first call."""
+def this_machine(device: str) -> Machine:
+    """The machine that this process runs on, measured on that torch device at the first call."""
     return measure(device, torch_functions())
+
+
+def measure_early(device: str) -> None:
+    """Measure the machine before a candidate's import can change torch; of a device that does not work, others complain."""
+    if is_whole(device):
+        this_machine(device)
 
 
 def measure(device: str, functions: Mapping[str, Operator], product: Callable[[Any, Any], Any] = operator.matmul) -> Machine:
@@ -153,13 +163,16 @@ def _errors(function: Function, computed: Operator, device: str) -> Errors:
 
 @cache
 def _arguments(function: Function) -> Any:
-    """float32: an even grid, every magnitude, and the neighbours of the places that are worst for any implementation."""
+    """float32: an even grid, every magnitude, and the neighbours of the places that are worst for any implementation.
+
+    Subnormal arguments are left out, which a device may flush to zero.
+    """
     lower, upper = max(function.lower, -100.0), min(function.upper, 100.0)
     sizes = np.exp2(np.linspace(-20.0, math.log2(upper), MAGNITUDES))
     worst = np.array(worst_places(function.name), np.float32)
     beside = (worst.view(np.int32)[:, None] + np.arange(-NEIGHBOURS, NEIGHBOURS + 1, dtype=np.int32)).view(np.float32)
     every = np.concatenate([np.linspace(lower, upper, EVEN), sizes, -sizes, beside.ravel()]).astype(np.float32)
-    return np.unique(every[(every > lower) & (every < upper) & (every != 0.0)])
+    return np.unique(every[(every > lower) & (every < upper) & (np.abs(every) >= SINGLE.smallest_normal)])
 
 
 def _effective_bits(
@@ -181,10 +194,19 @@ def _rms(x: Array) -> float:
 def _settings() -> Mapping[str, str]:
     import torch
 
+    tiny = torch.full((1,), 1e-40, dtype=torch.float32, device="cpu")
     return {
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "tf32": str(bool(torch.backends.cuda.matmul.allow_tf32)).lower(),
+        "float32_matmul_precision": _said(torch.get_float32_matmul_precision),
+        "tf32": _said(lambda: torch.backends.cuda.matmul.allow_tf32),
         "onednn_fpmath_mode": os.environ.get("ONEDNN_DEFAULT_FPMATH_MODE", "STRICT").upper(),
-        "flush_to_zero": str(float(torch.full((1,), 1e-40) * 1.0) == 0.0).lower(),
-        "threads": str(torch.get_num_threads()),
+        "flush_to_zero": _said(lambda: float(tiny * 1.0) == 0.0),
+        "threads": _said(torch.get_num_threads),
     }
+
+
+def _said(get: Callable[[], object]) -> str:
+    """A setting as text; torch refuses to say one that was set through two interfaces that disagree."""
+    try:
+        return str(get()).lower()
+    except RuntimeError:
+        return "mixed"

@@ -213,8 +213,8 @@ def _said(f: FaultRecord) -> str:
     if parameter is None or f.estimate is None or f.deviation is None or f.right is None:
         return known[0].format(value=value, right=right)
     defaults = hard_coded(parameter, f.estimate, f.deviation, f.right)
-    told = " or ".join(f"{default:.4g}" for default in defaults) or value
-    return known[0].format(value=told, right=right) + (ignored(parameter.setting) if defaults else "")
+    values = " or ".join(f"{default:.4g}" for default in defaults) or value
+    return known[0].format(value=values, right=right) + (ignored(parameter.setting) if defaults else "")
 
 
 def _known(name: str) -> tuple[str, str, str] | None:

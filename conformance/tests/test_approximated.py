@@ -265,10 +265,10 @@ def test_one_approximation_in_every_layer_is_one_finding_with_its_largest_error(
     )
 
 
-def test_the_report_tells_the_error_and_the_usual_cause() -> None:
-    told = text(check(pooler_by(pade_tanh), "tiny"))
-    assert "pooler.activation: tanh is an approximation: it is off by up to 0.023" in told
-    assert "usual cause: a fast kernel's polynomial or table in place of the library's function" in told
+def test_the_report_says_the_error_and_the_usual_cause() -> None:
+    report = text(check(pooler_by(pade_tanh), "tiny"))
+    assert "pooler.activation: tanh is an approximation: it is off by up to 0.023" in report
+    assert "usual cause: a fast kernel's polynomial or table in place of the library's function" in report
 
 
 DRAWN = np.random.default_rng(0)

@@ -101,7 +101,7 @@ BROKEN: dict[str, Broken] = {
 }  # fmt: skip
 
 
-def _told(result: Result) -> dict[str, str]:
+def _sentences(result: Result) -> dict[str, str]:
     """Each mistake's sentence by its name."""
     records = activation_records(result)
     return {f.fault.name if f.fault else "": sentence(f, layers_of(records)) for f in findings(records)}
@@ -113,9 +113,9 @@ def test_what_is_hard_coded_fails_and_is_named_as_that(case: str, dtype: str) ->
     candidate, golden, name, said = BROKEN[case]
     result = check(candidate, golden, dtype=dtype)
     assert result.outcome == "fail", result.reason
-    told = _told(result)
-    assert list(told) == [name]
-    assert said in told[name]
+    said_of = _sentences(result)
+    assert list(said_of) == [name]
+    assert said in said_of[name]
 
 
 SEEN_NOWHERE_ELSE: dict[str, tuple[TorchImplementation, tuple[str, ...]]] = {
@@ -144,7 +144,7 @@ CORRECT = [
 @pytest.mark.parametrize(("candidate", "golden"), CORRECT, ids=lambda v: getattr(v, "name", v))
 def test_what_reads_the_config_conforms(candidate: Any, golden: str, dtype: str) -> None:
     result = check(candidate, golden, dtype=dtype)
-    assert result.conforms, (result.reason, _told(result))
+    assert result.conforms, (result.reason, _sentences(result))
 
 
 def test_each_golden_is_judged_on_three_candidates_and_those_that_cannot_be_of_it_say_why() -> None:
@@ -217,16 +217,16 @@ def test_a_size_that_is_hard_coded_fits_no_weights_and_the_error_has_both_shapes
 
 
 def test_a_number_that_is_no_default_is_wrong_and_not_said_to_be_hard_coded() -> None:
-    told = _told(check(hard_coding(inner_workings, layer_norm_eps=3e-4), "odd-width"))
-    assert told["epsilon"].endswith("epsilon is 0.0003, the checkpoint says 0.001")
+    said_of = _sentences(check(hard_coding(inner_workings, layer_norm_eps=3e-4), "odd-width"))
+    assert said_of["epsilon"].endswith("epsilon is 0.0003, the checkpoint says 0.001")
 
 
 def test_another_librarys_default_in_place_of_berts_own_is_a_norm_left_at_its_default() -> None:
-    told = _told(check(IN_TORCH, "tiny"))
-    assert told["epsilon"].endswith("epsilon is 1e-05, the checkpoint says 1e-12")
+    said_of = _sentences(check(IN_TORCH, "tiny"))
+    assert said_of["epsilon"].endswith("epsilon is 1e-05, the checkpoint says 1e-12")
 
 
-def test_of_several_defaults_within_the_error_all_are_told_and_never_the_right_one() -> None:
+def test_of_several_defaults_within_the_error_all_are_named_and_never_the_right_one() -> None:
     epsilon = BY_NAME["epsilon"].parameter
     assert hard_coded(epsilon, 5e-7, 1e-7, 1e-3) == (1e-12, 1e-6)
     assert hard_coded(epsilon, 9.9e-4, 1e-5, 1e-3) == ()

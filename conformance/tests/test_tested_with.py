@@ -1,4 +1,4 @@
-"""What the suite is tested with: recorded by the factors of tox.ini, told in the README, and followed by pyproject.toml."""
+"""What the suite is tested with: recorded by the factors of tox.ini, listed in the README, and followed by pyproject.toml."""
 
 import tomllib
 from pathlib import Path
@@ -72,11 +72,11 @@ def test_a_factors_last_run_replaces_its_earlier_one_and_no_others(tmp_path: Pat
     assert recorded(path) == {"a": new, "b": other}
 
 
-def test_failures_and_factors_without_a_run_are_told() -> None:
-    told = "\n".join(paragraph({"a": _run(7, 2, 1)}, ("a", "b")))
-    assert "| `a` | 3.11.7 | 2.6.0 | 5.0.0 | 1.26.0 | 1.11.1 | 7 | 2 | 1 | 2026-01-01 |" in told
-    assert "- `b`: the factor has not been run." in told
-    assert "- `a`" not in told
+def test_failures_and_factors_without_a_run_are_listed() -> None:
+    lines = "\n".join(paragraph({"a": _run(7, 2, 1)}, ("a", "b")))
+    assert "| `a` | 3.11.7 | 2.6.0 | 5.0.0 | 1.26.0 | 1.11.1 | 7 | 2 | 1 | 2026-01-01 |" in lines
+    assert "- `b`: the factor has not been run." in lines
+    assert "- `a`" not in lines
 
 
 @pytest.mark.parametrize("content", [None, "no XML"])

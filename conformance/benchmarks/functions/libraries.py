@@ -42,7 +42,7 @@ class Lane:
 
     @property
     def name(self) -> str:
-        """By which a process is told what to measure."""
+        """Chooses what a process measures."""
         return f"{self.library}:{self.isa}"
 
 
@@ -80,7 +80,7 @@ def _onednn_limits() -> tuple[str, ...]:
     flags: Mapping[str, Any] = torch.cpu.get_capabilities()
     if flags.get("architecture") != "x86_64":
         return ("ALL",)
-    return ("ALL", *(("AVX512_CORE",) if flags.get("avx512_bw") else ()), *(("AVX2",) if flags.get("avx2") else ()), "SSE41")
+    return ("ALL", *(("AVX512_CORE",) if flags.get("avx512_f") else ()), *(("AVX2",) if flags.get("avx2") else ()), "SSE41")
 
 
 def _of_torch(*, onednn: bool) -> Callable[[str, str], Kernel | None]:

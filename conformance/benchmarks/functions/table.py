@@ -91,6 +91,6 @@ def write(new: Sequence[Row]) -> None:
 def line(row: Row) -> str:
     """A row for the terminal."""
     bound = row["bound"]
-    told = f"; bound {bound['absolute']:.3g} + {bound['ulp']:.3g} ULP" if bound else ""
+    allowed = f"; bound {bound['absolute']:.3g} + {bound['ulp']:.3g} ULP" if bound else ""
     name = f"{row['library']} {row['versions']}, {row['isa']}"
-    return f"{name}: {row['function']} {row['dtype']}: {row['absolute']:.3g} absolute, {row['ulp']:.4g} ULP{told}"
+    return f"{name}: {row['function']} {row['dtype']}: {row['absolute']:.3g} absolute, {row['ulp']:.4g} ULP{allowed}"

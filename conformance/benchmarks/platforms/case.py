@@ -28,7 +28,7 @@ class Ran:
         outcome, reason: as in a result.
         digest: of all that it yielded; empty where it yielded nothing.
         same_as: the lane in which it yielded the same bits before, whose verdict this is; empty where it was judged here.
-        reduced: whether it fails, and each origin is told as reduced precision.
+        reduced: whether it fails, and each origin is named as reduced precision.
         seconds: that it took.
     """
 
@@ -98,7 +98,7 @@ def digest(runner: Runner, golden: Golden) -> str:
 
     The bounds that this machine adds to the table's are in it: a verdict depends on them too.
     """
-    hashed = sha256(repr(sorted(this_machine().exceeding.items())).encode())
+    hashed = sha256(repr(sorted(this_machine("cpu").exceeding.items())).encode())
     for batch in golden.batches.values():
         output = by_candidate(lambda batch=batch: list(pairs(runner(batch.on("cpu")), {})))  # type: ignore[misc]
         for name, value in output:

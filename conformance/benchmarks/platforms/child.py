@@ -28,7 +28,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     with out.open("w", encoding="utf-8") as file:
         torch.set_float32_matmul_precision(lane.precision)
-        machine = this_machine()
+        machine = this_machine("cpu")
         _write(file, {"capability": machine.instruction_set, "reduces": reduces(lane), "notes": machine.notes})
         for (candidate, golden, dtype), judged in order["cases"]:
             earlier = {found["digest"]: Ran(**found) for found in judged}

@@ -1,4 +1,4 @@
-"""What came of a lane, and what each of its cases counts as."""
+"""The result of a lane, and what each of its cases counts as."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from conformance.benchmarks.platforms.case import Ran
 from conformance.benchmarks.platforms.lanes import Lane
 
 PASSED, SAME, REDUCED, UNSUPPORTED, ALARM, MISSED = "passed", "same bits", "reduced", "unsupported", "false alarm", "missed"
-"""A pass; a pass by an earlier lane's verdict on the same bits; told as reduced precision, where it is; a skip; a failure of a
+"""A pass; a pass by an earlier lane's verdict on the same bits; named as reduced precision, where it is; a skip; a failure of a
 correct candidate; and a pass of a product that is not the earlier lanes', where the setting reduces it."""
 
 WRONG = (ALARM, MISSED)
@@ -17,7 +17,7 @@ PLAIN = "highest"
 
 @dataclass(frozen=True)
 class Found:
-    """What came of a lane.
+    """The result of a lane.
 
     Attributes:
         lane: which.

@@ -28,11 +28,11 @@ class Lane:
     @property
     def setting(self) -> str:
         """What distinguishes it, in words."""
-        told = [f"`{name}={value}`" for name, value in self.environment.items()]
-        told += ["subnormals flushed to zero"] * self.flush
-        told += [f'`set_float32_matmul_precision("{self.precision}")`'] * (self.precision != "highest")
-        told += [f"{self.threads} threads"] * (self.threads != 1)
-        return ", ".join(told) or "nothing set, one thread"
+        parts = [f"`{name}={value}`" for name, value in self.environment.items()]
+        parts += ["subnormals flushed to zero"] * self.flush
+        parts += [f'`set_float32_matmul_precision("{self.precision}")`'] * (self.precision != "highest")
+        parts += [f"{self.threads} threads"] * (self.threads != 1)
+        return ", ".join(parts) or "nothing set, one thread"
 
 
 def _onednn(isa: str, needs: str) -> Lane:

@@ -1,4 +1,4 @@
-"""Run the lanes, a process each, and say in one table what came of them.
+"""Run the lanes, a process each, and put the results into one table.
 
 What a candidate yields is digested first: where it is the same bits as in an earlier lane, the verdict is that lane's. A lane whose
 instruction set the CPU lacks is not run, and the table says so. Exit code 1 where a correct candidate fails, or nothing was judged.
@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 
 from conformance.benchmarks.platforms.case import Ran
-from conformance.benchmarks.platforms.found import ALARM, PASSED, REDUCED, SAME, Found, Judged
+from conformance.benchmarks.platforms.found import PASSED, Found, Judged
 from conformance.benchmarks.platforms.lanes import LANES, Lane, environment, lacking
-from conformance.benchmarks.platforms.table import lines
+from conformance.benchmarks.platforms.table import COLUMNS, lines
 
 CANDIDATES = ("hf-eager", "hf-sdpa", "making-bert", "torch-encoder-fast", "hf-compiled", "hf-onnx")
 GOLDENS = ("tiny", "wide", "minilm")
@@ -39,7 +39,7 @@ def measured(lanes: Sequence[Lane], cases: Sequence[Case]) -> Iterator[Found]:
 
 
 def in_a_process(lane: Lane, cases: Sequence[Case], judged: Judged) -> Found:
-    """The lane's cases in a process of its own; those that it did not come to, because it ended, count as crashes."""
+    """The lane's cases in a process of its own; those that it did not reach, because it ended, count as crashes."""
     order = {"lane": lane.name, "cases": [(case, [vars(ran) for ran in judged.of(*case)]) for case in cases]}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.jsonl"
@@ -47,8 +47,8 @@ def in_a_process(lane: Lane, cases: Sequence[Case], judged: Judged) -> Found:
         # What is compiled for one instruction set and found by another gives NaN: torch keeps no note of the limit in its cache.
         variables = {**environment(lane), "TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / "compiled")}
         ended = subprocess.run(command, input=json.dumps(order), text=True, env=variables, capture_output=True, check=False)
-        told = [json.loads(line) for line in out.read_text("utf-8").splitlines()] if out.exists() else []
-    header, ran = (told[0], [Ran(**one) for one in told[1:]]) if told else ({}, [])
+        lines_read = [json.loads(line) for line in out.read_text("utf-8").splitlines()] if out.exists() else []
+    header, ran = (lines_read[0], [Ran(**one) for one in lines_read[1:]]) if lines_read else ({}, [])
     why = f"the lane's process ended with {ended.returncode}: {ended.stderr.strip().splitlines()[-1:]}"
     return Found(lane, "", **header, ran=(*ran, *(Ran(*case, "crash", why) for case in cases[len(ran) :])))
 
@@ -78,7 +78,7 @@ def main() -> None:
     found = []
     for one in measured([LANES[name] for name in chosen.lanes], cases):
         found.append(one)
-        counts = ", ".join(f"{one.counts[kind]} {kind}" for kind in (PASSED, SAME, REDUCED, ALARM))
+        counts = ", ".join(f"{one.counts[kind]} {kind}" for kind in COLUMNS if one.counts[kind])
         print(f"{one.lane.name}: {one.lacking or counts}", file=sys.stderr, flush=True)
     text = list(lines(found, list(machine(torch.cpu.get_capabilities()))))
     print("\n".join(text))

@@ -43,7 +43,7 @@ def _by_candidate(found: Sequence[Found]) -> Iterator[str]:
     for one in found:
         for ran in one.ran:
             row = cases.setdefault((ran.candidate, ran.dtype), {})
-            row.setdefault(ran.golden, []).append((_told(one, ran), one.lane.name))
+            row.setdefault(ran.golden, []).append((_state(one, ran), one.lane.name))
     goldens = list(dict.fromkeys(ran.golden for one in found for ran in one.ran))
     yield _row(["candidate", "format", *(f"`{golden}`" for golden in goldens)])
     yield _row(["---"] * (2 + len(goldens)))
@@ -55,14 +55,14 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _told(one: Found, ran: Ran) -> str:
+def _state(one: Found, ran: Ran) -> str:
     kind = one.kind(ran)
     return f"as {ran.same_as}" if kind == SAME else SHORT[kind]
 
 
-def _cell(told: Sequence[tuple[str, str]]) -> str:
+def _cell(states: Sequence[tuple[str, str]]) -> str:
     """`passed: default, aten-avx2; as default: onednn-avx2`, and one word where all lanes are of that kind."""
-    kinds = {kind: [lane for k, lane in told if k == kind] for kind, _ in told}
+    kinds = {kind: [lane for k, lane in states if k == kind] for kind, _ in states}
     if len(kinds) == 1:
         return next(iter(kinds))
     return "; ".join(f"{kind}: {', '.join(lanes)}" for kind, lanes in kinds.items())
@@ -88,17 +88,17 @@ def _notes(found: Sequence[Found]) -> Iterator[str]:
 
 def _reasons(title: str, found: Sequence[Found], kinds: Sequence[str]) -> Iterator[str]:
     """Each reason once, with the cases and lanes that it is of."""
-    told = sorted(
+    entries = sorted(
         (ran.reason.splitlines()[0] if ran.reason else one.kind(ran), one.lane.name, ran.case)
         for one in found
         for ran in one.ran
         if one.kind(ran) in kinds
     )
-    if not told:
+    if not entries:
         return
     yield f"{title}:"
     yield ""
-    for reason, same in groupby(told, key=lambda item: item[0]):
+    for reason, same in groupby(entries, key=lambda item: item[0]):
         of = list(same)
         lanes, cases = sorted({lane for _, lane, _ in of}), sorted({case for _, _, case in of})
         yield f"- {reason} ({_listed(cases, 'cases')}; {_listed(lanes, 'lanes')})"
