@@ -1,8 +1,14 @@
-"""Settings of the project's own tests: offline, one Hypothesis profile for CI."""
+"""Settings of the project's own tests: offline, one Hypothesis profile for CI, compiled code of this instruction set alone."""
 
 import os
+import tempfile
+from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+capability = os.environ.get("ATEN_CPU_CAPABILITY")
+if capability:  # torch's compiler keeps no note of the limit in its cache, and code of two instruction sets together gives NaN
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"torchinductor-{capability}"))
 
 try:
     from hypothesis import settings
