@@ -5,7 +5,7 @@ normalised (Ba, Kiros and Hinton 2016, equation 4). A candidate's own z may miss
 mean of the elements' deviations, were they all to err together, times the threshold of that many tests.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,9 @@ from conformance.checkpoint import Checkpoint, rounded_weights
 from conformance.errors import CandidateError, Unsupported
 from conformance.judge.precheck import accepted_array
 from conformance.judge.statistics import max_threshold, share
-from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.arithmetic import Hypothesis, hypotheses
 from conformance.numerics.formats import Array
+from conformance.numerics.machine import this_machine
 from conformance.oracle import Network, Step
 
 Stream = Iterator[tuple[str, Any]]
@@ -30,12 +31,12 @@ def watched(checkpoint: Checkpoint, device: str, dtype: str, *, calls: int = 1) 
 
     def look(batch: Any, stream: Stream) -> Stream:
         network = Network(checkpoint.architecture, rounded_weights(checkpoint, dtype), batch.numpy())
-        norms = _norms(network)
+        norms, legal = _norms(network), hypotheses(dtype, device, this_machine(device).accuracy)
         alpha, seen = share(calls * len(norms)), 0
         for name, value in stream:
             if name in norms:
                 made = accepted_array(network.table[name], value, network.architecture, network.batch, dtype, device)
-                _require_moments(name, made, norms[name], network.batch, dtype, alpha)
+                _require_moments(name, made, norms[name], network.batch, legal, alpha)
                 seen += 1
             yield name, value
         if not seen:
@@ -56,12 +57,12 @@ def _norms(network: Network) -> dict[str, Step]:
     return norms
 
 
-def _require_moments(name: str, made: Array, step: Step, batch: Batch, dtype: str, alpha: float) -> None:
+def _require_moments(name: str, made: Array, step: Step, batch: Batch, legal: Sequence[Hypothesis], alpha: float) -> None:
     gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
     used = gamma != 0.0
     summed = np.asarray(sum(step.parents[1:], start=step.parents[0]))
     before = summed.var(-1)
-    model = next(h.arithmetic for h in hypotheses(dtype) if h.arithmetic.rounding == "native" or not h.arithmetic.is_mixed)
+    model = next(h.arithmetic for h in legal if h.arithmetic.rounding == "native" or not h.arithmetic.is_mixed)
     sigma = np.sqrt(step.roundings(model).variance())[..., used] / np.abs(gamma[used])
     z = (made - beta)[..., used] / gamma[used]
     threshold = max_threshold(2 * int(batch.mask.sum()), alpha)
