@@ -42,9 +42,12 @@ class Estimate:
     bound: float = 0.0
 
     def is_wrong(self, threshold: float) -> bool:
-        """Whether the value differs from the right one by more than `threshold` deviations and the bound explain."""
-        random = math.sqrt(max(self.deviation**2 - self.bound**2 / 3.0, 0.0))
-        return abs(self.value - self.right) > threshold * random + self.bound
+        """Whether the value differs from the right one by more than rounding can move it."""
+        return abs(self.value - self.right) > self.room(threshold)
+
+    def room(self, threshold: float) -> float:
+        """The most that random errors of `threshold` deviations and deterministic ones can move the value by."""
+        return threshold * math.sqrt(max(self.deviation**2 - self.bound**2 / 3.0, 0.0)) + self.bound
 
 
 @dataclass(frozen=True)

@@ -170,9 +170,9 @@ def excludes(verdicts: Iterable[Verdict]) -> list[Sensitivity]:
 
 
 def _smallest(best: Filtered) -> float | None:
-    """The wrong value of the fault's parameter that would be at z = 12; None without a parameter."""
+    """The wrong value of a parameter that would be at z = 12, deterministic errors taken off; None without a parameter."""
     e = best.estimate
-    return e.right + (e.wrong - e.right) * SEPARABLE_Z / best.expected_z if e and best.expected_z else None
+    return e.right + math.copysign(e.room(SEPARABLE_Z), e.wrong - e.right) if e and best.expected_z else None
 
 
 def footer(checks: Iterable[CheckRecord]) -> Footer:
