@@ -83,7 +83,7 @@ def main() -> None:
     text = list(lines(found, list(machine(torch.cpu.get_capabilities()))))
     print("\n".join(text))
     if chosen.write:
-        command = "Made by `python -m conformance.benchmarks.platforms --write`."
+        command = f"Made by `python -m conformance.benchmarks.platforms {' '.join(sys.argv[1:])}`."
         RESULTS.write_text("\n".join(["# Correct candidates under other instruction sets", "", command, "", *text, ""]), "utf-8")
     if not holds(found):
         sys.exit(1)
