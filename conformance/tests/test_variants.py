@@ -76,7 +76,9 @@ def test_any_wrong_epsilon_is_named_with_its_value(epsilon: float) -> None:
         assert verdict.local
         (fault,) = verdict.local.named
         assert fault.estimate
-        assert (fault.name, fault.estimate.value) == ("epsilon", pytest.approx(epsilon, rel=1e-2))
+        room = fault.estimate.room(verdict.local.filter_threshold)
+        assert (fault.name, fault.estimate.value) == ("epsilon", pytest.approx(epsilon, abs=room))
+        assert room < epsilon
 
 
 def test_a_fault_in_the_first_layer_is_named_from_the_last_hidden_state_alone() -> None:
