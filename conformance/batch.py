@@ -82,6 +82,10 @@ class Batch:
         """(B, S): the token types; zeros where none are given."""
         return np.zeros_like(self.input_ids) if self.token_type_ids is None else self.token_type_ids
 
+    def cut(self, rows: slice, length: int | None = None) -> "Batch":
+        """Some of its rows; of each, the first `length` tokens."""
+        return Batch(**{k: v[rows, :length] if v.ndim == 2 else v[rows] for k, v in self.arrays().items()})
+
     def arrays(self) -> dict[str, Ids]:
         """The arrays that are present, by name."""
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
 from conformance.candidates.registry import Implementation, Runner
 from conformance.checkpoint import Checkpoint
 from conformance.ending import by_candidate
@@ -50,4 +52,4 @@ def accepted(answer: Iterable[tuple[str, Any]], network: Network, dtype: str, de
             array = accepted_array(row, value, network.architecture, network.batch, dtype, device)
         except CandidateError as error:
             raise CandidateError(f"{name}: {error}") from error
-        yield name, array
+        yield name, np.asarray(array, np.float64)

@@ -36,7 +36,7 @@ def watched(checkpoint: Checkpoint, device: str, dtype: str, *, calls: int = 1) 
         for name, value in stream:
             if name in norms:
                 made = accepted_array(network.table[name], value, network.architecture, network.batch, dtype, device)
-                _require_moments(name, made, norms[name], network.batch, legal, alpha)
+                _require_moments(name, np.asarray(made, np.float64), norms[name], network.batch, legal, alpha)
                 seen += 1
             yield name, value
         if not seen:

@@ -49,10 +49,12 @@ class Strike:
 class Forward(Segment):
     """The whole network, from token ids to the numbers printed, evaluated; right, or with faults."""
 
+    network: Closed
+
     def __init__(self, network: Closed, storage: Format) -> None:
         """Evaluate it; `storage` is the format that is promised."""
         super().__init__(network, PRINTED, {})
-        self.network, self.storage = network, storage
+        self.storage = storage
 
     def _own(self, name: str, arithmetic: Arithmetic) -> Roundings:
         """Numbers are printed once: printing's rounding is not the oracle's as well."""

@@ -60,7 +60,7 @@ def _expected(network: Network, dtype: str) -> Iterator[tuple[str, str, float]]:
         judged = judged_elements(row, network.batch, segment.value.shape)
         largest = max_threshold(int(judged.sum()), share(len(network.table)))
         noise = None if row.exact else of_segment(segment, hypothesis, judged)
-        for direction in _all_directions(network, segment, hypothesis.arithmetic.storage):
+        for direction in _all_directions(segment, hypothesis.arithmetic.storage):
             if noise is None:
                 yield direction.fault.name, name, float("inf") if np.where(judged, direction.changed, 0.0).any() else 0.0
             else:
@@ -68,9 +68,9 @@ def _expected(network: Network, dtype: str) -> Iterator[tuple[str, str, float]]:
                 yield direction.fault.name, name, found
 
 
-def _all_directions(network: Network, segment: Segment, storage: Format) -> Iterator[Direction]:
-    yield from directions(network, segment, storage)
-    yield from directions(network, segment, storage, late=True)
+def _all_directions(segment: Segment, storage: Format) -> Iterator[Direction]:
+    yield from directions(segment, storage)
+    yield from directions(segment, storage, late=True)
 
 
 def _cell(golden: str, dtype: str, fault: str, places: dict[str, float]) -> Power:

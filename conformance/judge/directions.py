@@ -11,7 +11,6 @@ from conformance.faults import CATALOGUE, Fault, Parameter, Place
 from conformance.judge.noise import Noise
 from conformance.judge.segment import Segment
 from conformance.numerics.formats import Array, Format
-from conformance.oracle import Network
 
 SUSPECTS = 12  # of a whole network's faults, how many are followed up; each costs a few passes of the oracle
 
@@ -60,46 +59,56 @@ class Direction:
 
     def on(self, base: Segment) -> "Direction":
         """The same fault on another base."""
-        return self if base is self.base else direction(self.fault, self.step, base, self.place.network, self.place.storage)
+        return self if base is self.base else direction(self.fault, self.step, base, self.place.storage)
 
 
-def direction(fault: Fault, step: str, base: Segment, network: Network, storage: Format) -> Direction:
+def direction(fault: Fault, step: str, base: Segment, storage: Format) -> Direction:
     """A fault at a step of `base`."""
-    return Direction(fault, step, base, Place(network, base.values, storage))
+    return Direction(fault, step, base, Place(base.network, base.values, storage))
 
 
-def directions(network: Network, segment: Segment, storage: Format, *, late: bool = False) -> Iterator[Direction]:
+def directions(segment: Segment, storage: Format, *, late: bool = False) -> Iterator[Direction]:
     """The faults that move the result from a step of the segment in the activation's own layer, or by replacing a whole one.
 
     Those that are looked for always, or those that are looked for late.
     """
-    layer = network.table[segment.name].layer
     for fault, name in strikes(segment):
-        if fault.late == late and (fault.far or network.table[name].layer == layer):
-            found = direction(fault, name, segment, network, storage)
+        if fault.late == late and (fault.far or _is_of_its_layer(segment, name)):
+            found = direction(fault, name, segment, storage)
             if found.moved is not None:
                 yield found
 
 
-def suspects(network: Network, segment: Segment, storage: Format, made: Array, noise: Noise) -> list[Direction]:
+def _is_of_its_layer(segment: Segment, step: str) -> bool:
+    table = segment.network.table
+    return table[step].layer == table[segment.name].layer
+
+
+def looked_for(probe: Segment, storage: Format) -> list[Direction]:
+    """The faults that are looked for always, on a part of an activation, whether they move that part or not."""
+    near = ((f, n) for f, n in strikes(probe) if not f.late and (f.far or _is_of_its_layer(probe, n)))
+    return [direction(fault, name, probe, storage) for fault, name in near]
+
+
+def suspects(segment: Segment, storage: Format, made: Array, noise: Noise) -> list[Direction]:
     """Of the faults in layers further back, the few that would account for the residual r to first order, likeliest first.
 
     With w = r/σ² a change e of a step moves <r, result> by Σ e · (Jᵀ w): one sweep back serves all faults. The fault that made r
     moves it by <r,r>. Only those that move it by half to twice that are followed up exactly.
     """
-    layer, residual = network.table[segment.name].layer, made - segment.value
+    residual = made - segment.value
     weighted = noise.precision * residual
     energy, adjoints = float(np.vdot(weighted, residual)), segment.adjoints(weighted)
-    place = Place(network, segment.values, storage)
+    place = Place(segment.network, segment.values, storage)
     scores: list[tuple[float, Fault, str]] = []
     for fault, name in strikes(segment):
-        if not fault.far and network.table[name].layer != layer:
+        if not fault.far and not _is_of_its_layer(segment, name):
             faulty = fault.struck(segment.steps[name], place)
             share = 0.0 if faulty is None else float((adjoints[name] * (faulty.value - segment.steps[name].value)).sum()) / energy
             if 0.5 <= share <= 2.0:
                 scores.append((abs(math.log(share)), fault, name))
     likeliest = sorted(scores, key=lambda s: s[0])[:SUSPECTS]
-    return [direction(fault, name, segment, network, storage) for _, fault, name in likeliest]
+    return [direction(fault, name, segment, storage) for _, fault, name in likeliest]
 
 
 def strikes(segment: Segment) -> Iterator[tuple[Fault, str]]:

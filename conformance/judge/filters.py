@@ -52,44 +52,84 @@ class Projection:
         return math.hypot(self.deviation, self.bound / math.sqrt(3.0))
 
 
+@dataclass(frozen=True)
+class Sums:
+    """What a projection is made of: <d,d>, <r,d>, the variance of <n,d>, the most that bounds add to it; each a sum over blocks."""
+
+    energy: float = 0.0
+    along: float = 0.0
+    variance: float = 0.0
+    bound: float = 0.0
+
+    @classmethod
+    def of(cls, residual: Array, moved: Array, noise: Noise) -> "Sums":
+        """Those of a residual along a direction."""
+        weighted = noise.precision * moved
+        energy = float(np.vdot(weighted, moved))
+        if energy == 0.0:
+            return cls()
+        return cls(energy, float(np.vdot(weighted, residual)), *noise.projected(weighted))
+
+    def __add__(self, other: "Sums") -> "Sums":
+        """Those over both blocks."""
+        energy, along = self.energy + other.energy, self.along + other.along
+        return Sums(energy, along, self.variance + other.variance, self.bound + other.bound)
+
+    @property
+    def projection(self) -> Projection | None:
+        """The residual along the direction; None where that is nothing that is judged."""
+        energy, bound = self.energy, self.bound
+        if energy == 0.0 or not np.isfinite(energy):
+            return None
+        deviation = math.sqrt(self.variance)
+        z = float(np.sign(self.along)) * max(abs(self.along) - bound, 0.0) / deviation
+        return Projection(self.along / energy, z, max(energy - bound, 0.0) / deviation, deviation / energy, bound / energy)
+
+
 def project(residual: Array, moved: Array, noise: Noise) -> Projection | None:
     """The residual along a direction; None where that is nothing that is judged."""
-    weighted = noise.precision * moved
-    energy = float(np.vdot(weighted, moved))
-    if energy == 0.0 or not np.isfinite(energy):
-        return None
-    variance, bound = noise.projected(weighted)
-    deviation = math.sqrt(variance)
-    projection = float(np.vdot(weighted, residual))
-    z = float(np.sign(projection)) * max(abs(projection) - bound, 0.0) / deviation
-    return Projection(projection / energy, z, max(energy - bound, 0.0) / deviation, deviation / energy, bound / energy)
+    return Sums.of(residual, moved, noise).projection
 
 
 def expected(direction: Direction, noise: Noise, largest: float) -> float:
     """What z would be if the fault were there, or, where it is gross, a lower bound on it; `largest` is the limit of an error."""
-    gross = _gross(direction.changed, noise, largest)
-    if gross is not None:
-        return gross
+    size = largest_element(direction.changed, noise)
+    if is_gross(size, largest):
+        return size
     found = project(direction.changed, direction.changed, noise)
     return found.expected_z if found else 0.0
 
 
-def _gross(moved: Array, noise: Noise, largest: float) -> float | None:
-    """The largest element of a direction in sigma, where that is beyond doubt."""
-    size = float(((np.abs(moved) - noise.bound) / noise.sigma).max(initial=0.0, where=noise.judged))
-    return size if size >= max(2.0 * largest, SEPARABLE_Z) else None
+def largest_element(moved: Array, noise: Noise) -> float:
+    """Of a direction, in sigma, once the bound is taken off."""
+    size = np.asarray(np.abs(moved))
+    size -= noise.bound
+    size /= noise.sigma
+    return float(size.max(initial=0.0) if noise.judged.all() else size.max(initial=0.0, where=noise.judged))
+
+
+def is_gross(size: float, largest: float) -> bool:
+    """Whether a direction whose largest element is `size` is seen beyond doubt without a filter."""
+    return size >= max(2.0 * largest, SEPARABLE_Z)
 
 
 def matched(direction: Direction, made: Array, noise: Noise, threshold: float, largest: float) -> Filtered | None:
     """One fault's filter on what the candidate made; None where the fault moves nothing that is judged."""
-    fault, right = direction.fault, direction.base.value
-    gross = _gross(direction.changed, noise, largest) if direction.parameter is None else None
-    if gross is not None:
-        return Filtered(fault.name, direction.step, 0.0, 0.0, gross)
-    found = project(made - right, direction.changed, noise)
-    if found is None:
-        return None
-    seen, parameter = Filtered(fault.name, direction.step, found.amplitude, found.z, found.expected_z), direction.parameter
+    if direction.parameter is None and is_gross(size := largest_element(direction.changed, noise), largest):
+        return without_filter(direction, size)
+    found = project(made - direction.base.value, direction.changed, noise)
+    return None if found is None else with_filter(direction, found, threshold)
+
+
+def without_filter(direction: Direction, size: float) -> Filtered:
+    """What is said of a gross fault: the largest error does not see it."""
+    return Filtered(direction.fault.name, direction.step, 0.0, 0.0, size)
+
+
+def with_filter(direction: Direction, found: Projection, threshold: float) -> Filtered:
+    """What the filter concludes."""
+    seen = Filtered(direction.fault.name, direction.step, found.amplitude, found.z, found.expected_z)
+    parameter = direction.parameter
     if parameter is None:
         return seen.as_detected(min(found.z, found.expected_z) > threshold and found.amplitude > 0.5)
     return seen.as_detected(abs(found.z) > threshold, _as_right(direction, parameter, found))

@@ -14,16 +14,18 @@ import numpy as np
 from conformance.activations import Activation, outputs
 from conformance.errors import CandidateError
 from conformance.judge.anatomy import anatomy, sentences
-from conformance.judge.evidence import UNKNOWN, Error, Local, Verdict
-from conformance.judge.local import exactly, locally, measured
+from conformance.judge.evidence import UNKNOWN, Local, Verdict
+from conformance.judge.failing import exactly
+from conformance.judge.local import locally
+from conformance.judge.observation import Block, Observation
+from conformance.judge.overall import Overall
 from conformance.judge.precheck import accepted_array, known
-from conformance.judge.reference import reference
-from conformance.judge.segment import Segment
-from conformance.judge.selection import Mask, independent_rows, judged_elements
+from conformance.judge.reference import accumulated_sigma
+from conformance.judge.selection import independent_rows, judged_elements
 from conformance.judge.statistics import rms_threshold, share
 from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import hypotheses, modular
-from conformance.numerics.formats import Array, Format
+from conformance.numerics.formats import Array, Captured, Format, Single
 from conformance.oracle import Network
 
 ANATOMIES = 8  # what nothing explains is looked at so often; each costs some hundred passes over the activation
@@ -57,14 +59,16 @@ class Judge:
         self._network, self._dtype, self._device = network, dtype, "cpu" if recorded else device
         self._hypotheses = hypotheses(dtype, device, functions)
         self._alpha = share(len(network.table) * runs)
-        self._reference = reference(network, modular(dtype, device, functions).arithmetic, stored)
+        self._stored = stored or {}
+        self._reference = accumulated_sigma(network, modular(dtype, device, functions).arithmetic)
         self.order: Mapping[str, int] = {name: i for i, name in enumerate(network.table)}
-        self._values: dict[str, Array] = {}
-        self._global_errors: dict[str, Array] = {}
+        self._values: dict[str, Captured] = {}
+        self._global_errors: dict[str, Single] = {}
         self._waiting: set[str] = set()
         self._seen: set[str] = set()
         self._judged_up_to = -1
         self._dissected = 0
+        self._failed = False
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -114,10 +118,10 @@ class Judge:
     def _flush(self, last: int) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
         """Judge everything up to table index `last`, then let go of all but that last activation."""
         for name in list(self.order)[self._judged_up_to + 1 : last + 1]:
-            reference_name, truth, sigma = next(self._reference)
+            reference_name, sigma = next(self._reference)
             assert reference_name == name
             if name in self._waiting:
-                yield self._verdict(name, truth, sigma)
+                yield self._verdict(name, sigma)
             elif name not in self._seen:
                 yield Verdict(name, self._network.table[name].kind, "not_observed"), ()
         self._judged_up_to = last
@@ -126,60 +130,69 @@ class Judge:
             self._global_errors.pop(name, None)
         self._waiting = {n for n in self._waiting if self.order[n] > last}
 
-    def _verdict(self, name: str, truth: Array, global_sigma: Array) -> tuple[Verdict, tuple[Local, ...]]:
-        row, value = self._network.table[name], self._values[name]
-        judged = judged_elements(row, self._network.batch, value.shape)
+    def _verdict(self, name: str, global_sigma: Array) -> tuple[Verdict, tuple[Local, ...]]:
         # The activation itself must not stand among its own ancestors.
-        parents = {n: v for n, v in self._values.items() if self.order[n] < self.order[name]}
-        segment = Segment(self._network, name, parents)
-        residual = value - segment.value
-        self._global_errors[name] = np.where(judged, value - truth, 0.0)
-        if not judged.any():
-            return Verdict(name, row.kind, "not_observed", reason=_NONE_JUDGED), ()
-        overall = _global_error(self._global_errors[name], global_sigma)
-        padded = float(np.abs(np.where(judged, 0.0, residual)).max(initial=0.0))
+        captured = {n: v for n, v in self._values.items() if self.order[n] < self.order[name]}
+        truth = self._stored.get(name)
+        observation = Observation(self._network, name, self._values[name], captured, self._global_errors, truth, global_sigma)
+        kind = observation.row.kind
+        if not observation.count:
+            self._global_errors[name] = np.zeros(observation.actual.shape, np.float32)
+            return Verdict(name, kind, "not_observed", reason=_NONE_JUDGED), ()
         storage = self._hypotheses[0].arithmetic.storage
-        reason = _masked_entries(row, value, self._network, storage.smallest_normal)
+        reason = _masked_entries(observation, storage.smallest_normal)
         broken = bool(reason)
         locals_: tuple[Local, ...]
-        if _is_exact(row, segment):
-            locals_ = (exactly(self._network, segment, value, judged, storage, self._alpha),)
-            reason = reason or _exact_reason(residual, judged, storage, segment.value)
+        if all(step.exact for step in observation.steps):
+            locals_, overall = (exactly(observation, storage, self._alpha),), Overall.of(observation.whole, global_sigma)
+            reason = reason or _exact_reason(observation.whole, storage)
         else:
-            locals_ = locally(self._network, segment, value, judged, self._hypotheses, self._alpha)
+            locals_, overall = locally(observation, self._hypotheses, self._alpha)
+        self._global_errors[name] = overall.error
         passes = any(local.passes for local in locals_) and not broken
-        role = self._role(row, segment, judged) if passes else "origin"
-        verdict = Verdict(name, row.kind, "pass" if passes else "fail", role, locals_[0], overall, padded, reason)
-        return (verdict if passes else replace(verdict, anatomy=self._anatomy(segment, value, judged, locals_))), locals_
+        if not passes:
+            self._failed = True
+        role = (self._role(observation) if self._failed else None) if passes else "origin"
+        verdict = Verdict(name, kind, "pass" if passes else "fail", role, locals_[0], overall.told, overall.padded, reason)
+        return (verdict if passes else replace(verdict, anatomy=self._anatomy(observation, locals_))), locals_
 
-    def _anatomy(self, segment: Segment, made: Array, judged: Mask, locals_: Sequence[Local]) -> tuple[str, ...]:
+    def _anatomy(self, observation: Observation, locals_: Sequence[Local]) -> tuple[str, ...]:
         """What can be said of what nothing explains; only of the first few, since one mistake may break all that follows."""
         if self._dissected == ANATOMIES or any(local.named for local in locals_):
             return ()
         self._dissected += 1
         hypothesis, limits = self._hypotheses[0], (locals_[0].rms_threshold, locals_[0].max_threshold)
+        block, segment = observation.whole, observation.whole.segment
         sigma = np.sqrt(segment.propagate(segment.leaf_variance(hypothesis), hypothesis))
-        return sentences(anatomy(segment.steps[segment.name], made, sigma, segment.bound(hypothesis), judged, limits))
+        found = anatomy(segment.steps[segment.name], block.actual, sigma, segment.bound(hypothesis), block.judged, limits)
+        return sentences(found)
 
-    def _role(self, row: Activation, segment: Segment, judged: Mask) -> str | None:
+    def _role(self, observation: Observation) -> str | None:
         """Whether the arriving global error grew or shrank beyond what propagating it, taken as random, predicts.
 
         Only where an error beyond rounding arrives; both tails at the χ²_ν Chernoff bound of `rms_threshold`.
         """
-        arriving = {n: self._global_errors[n] ** 2 for n in segment.leaves if n in self._global_errors}
+        block, hypothesis = observation.whole, self._hypotheses[0]
+        segment, judged = block.segment, block.judged
+        arriving = {n: self._judged_error(n) ** 2 for n in segment.leaves if n in self._global_errors}
         if not any(e.any() for e in arriving.values()):
             return None
-        hypothesis = self._hypotheses[0]
         predicted = np.where(judged, segment.propagate(arriving, hypothesis), 0.0).sum()
-        made = (self._global_errors[row.name] ** 2).sum()
+        actual = np.square(self._judged_error(observation.name)).sum()
         local = np.where(judged, segment.propagate({}, hypothesis), 0.0).sum()
-        batch, heads = self._network.batch, self._network.architecture.num_attention_heads
-        limit = rms_threshold(independent_rows(row, batch, heads, coupled=segment.couples_positions), self._alpha) ** 2
-        if max(made, predicted) <= limit * local or predicted == 0.0:
+        rows = independent_rows(observation.row, self._network.batch, observation.heads, coupled=segment.couples_positions)
+        limit = rms_threshold(rows, self._alpha) ** 2
+        if max(actual, predicted) <= limit * local or predicted == 0.0:
             return None  # indistinguishable from this step's own rounding
-        if made > limit * predicted:
+        if actual > limit * predicted:
             return "amplifier"
-        return "attenuator" if made * limit < predicted else None
+        return "attenuator" if actual * limit < predicted else None
+
+    def _judged_error(self, name: str) -> Array:
+        """The global error, 0 where it is not judged."""
+        error = self._global_errors[name]
+        judged = judged_elements(self._network.table[name], self._network.batch, error.shape)
+        return np.where(judged, error, 0.0).astype(np.float64)
 
 
 def _separates(row: Activation) -> bool:
@@ -187,34 +200,22 @@ def _separates(row: Activation) -> bool:
     return row.layer is not None and row.name == f"encoder.layer.{row.layer}.output.LayerNorm"
 
 
-def _is_exact(row: Activation, segment: Segment) -> bool:
-    """Exact only when nothing hidden was computed on the way: a copy of a hidden norm is judged as the norm."""
-    return all(step.site.activation.exact for step in segment.steps.values()) and row.exact
-
-
-def _global_error(error: Array, sigma: Array) -> Error | None:
-    wide = np.broadcast_to(sigma, error.shape)
-    if not wide.any():
-        return measured(None, error)
-    scaled = np.divide(error, wide, out=np.zeros_like(error), where=wide > 0)
-    return measured(scaled, error)
-
-
-def _exact_reason(residual: Array, judged: Mask, storage: Format, truth: Array) -> str:
+def _exact_reason(block: Block, storage: Format) -> str:
     """How an exact activation differs, or an empty text."""
-    ulps = np.where(judged, np.abs(residual) / storage.ulp(truth), 0.0)
-    if not ulps.any():
+    differing = np.where(block.judged, block.residual, 0.0)
+    if not differing.any():
         return ""
-    return f"{int((ulps > 0).sum())} of {int(judged.sum())} elements differ, by up to {ulps.max():.3g} ULP, where none may"
+    ulps, count = np.abs(differing) / storage.ulp(block.segment.value), int(block.judged.sum())
+    return f"{int((ulps > 0).sum())} of {count} elements differ, by up to {ulps.max():.3g} ULP, where none may"
 
 
-def _masked_entries(row: Activation, value: Array, network: Network, smallest_normal: float) -> str:
+def _masked_entries(observation: Observation, smallest_normal: float) -> str:
     """Why masked attention probabilities are wrong, or an empty text: they must be 0, or below the smallest normal number."""
-    if row.kind != "probs":
+    mask = observation.network.batch.mask
+    if observation.row.kind != "probs" or mask.all():
         return ""
-    mask = network.batch.mask
-    masked = np.broadcast_to(mask[:, None, :, None] & ~mask[:, None, None, :], value.shape)
-    leak = np.where(masked, np.abs(value), 0.0)
-    if leak.max(initial=0.0) < smallest_normal:
+    masked = np.broadcast_to(mask[:, None, :, None] & ~mask[:, None, None, :], observation.actual.shape)
+    leak = np.abs(observation.actual).max(initial=0.0, where=masked)
+    if leak < smallest_normal:
         return ""
-    return f"masked keys get probability, up to {leak.max():.3g}, where they must get none"
+    return f"masked keys get probability, up to {leak:.3g}, where they must get none"

@@ -30,10 +30,10 @@ class Noise:
         return np.where(self.judged, 1.0 / (self.sigma**2 + np.square(self.bound)), 0.0)
 
 
-def of_segment(segment: Segment, hypothesis: Hypothesis, judged: Mask) -> Noise:
-    """The roundings of a segment's steps under a hypothesis."""
+def of_segment(segment: Segment, hypothesis: Hypothesis, judged: Mask, *, apart: bool = False) -> Noise:
+    """The roundings of a segment's steps under a hypothesis; `apart` as for `Segment.projected`."""
     variance = segment.propagate(segment.leaf_variance(hypothesis), hypothesis)
-    return Noise(np.sqrt(variance), segment.bound(hypothesis), judged, lambda w: segment.projected(w, hypothesis))
+    return Noise(np.sqrt(variance), segment.bound(hypothesis), judged, lambda w: segment.projected(w, hypothesis, apart=apart))
 
 
 def of_exact(value: Array, storage: Format, judged: Mask) -> Noise:

@@ -10,7 +10,7 @@ from conformance.architecture import Architecture
 from conformance.batch import Batch
 from conformance.errors import CandidateError
 from conformance.judge.selection import judged_elements
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Captured
 
 
 def known(name: Any, table: Mapping[str, Activation]) -> Activation:
@@ -27,7 +27,7 @@ def known(name: Any, table: Mapping[str, Activation]) -> Activation:
 
 
 def _to_numpy(value: Any) -> tuple[Any, str, str | None]:
-    """The array in NumPy float64 or its own dtype, its dtype's name, its device (None where it has none)."""
+    """The array in NumPy, a half format's in float32; its dtype's name; its device (None where it has none)."""
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value), value.dtype.name, None
     if not hasattr(value, "detach"):
@@ -39,8 +39,8 @@ def _to_numpy(value: Any) -> tuple[Any, str, str | None]:
     name = str(value.dtype).removeprefix("torch.")
     try:
         tensor = value.detach().cpu()
-        if tensor.dtype.is_floating_point:
-            tensor = tensor.double()
+        if tensor.dtype.is_floating_point and tensor.dtype.itemsize < 4:
+            tensor = tensor.float()
         return tensor.resolve_conj().resolve_neg().numpy(), name, str(value.device)
     except Exception as error:  # sparse, nested, quantized, meta: each raises an error of its own
         raise CandidateError(f"a tensor of layout {value.layout} on {value.device} cannot be read: {error}") from error
@@ -63,8 +63,8 @@ def _unlike_config(row: Activation, found: tuple[int, ...], expected: tuple[int,
     return "".join(f"; the config's {name} is {b}, and here it is {a}" for name, (a, b) in sizes.items() if name)
 
 
-def accepted_array(row: Activation, value: Any, architecture: Architecture, batch: Batch, dtype: str, device: str) -> Array:
-    """`value` as a float64 copy, once dtype, device, shape and finiteness are right.
+def accepted_array(row: Activation, value: Any, architecture: Architecture, batch: Batch, dtype: str, device: str) -> Captured:
+    """`value` as a copy in float32, or float64 for that dtype, once dtype, device, shape and finiteness are right.
 
     An axis of length 1 stands for the batch where rows cannot differ (position embeddings). NumPy arrays have no device. Values
     at padded rows may be anything.
@@ -84,7 +84,7 @@ def accepted_array(row: Activation, value: Any, architecture: Architecture, batc
     if array.shape != shape:
         axes = f" ({', '.join(row.axes)})" if row.axes else ""
         raise CandidateError(f"shape is {array.shape}, expected {shape}{axes}{_unlike_config(row, array.shape, shape)}")
-    copy = np.array(array, np.float64)
+    copy: Captured = np.array(array, np.float64) if dtype == "float64" else np.array(array, np.float32)
     finite = np.isfinite(copy)
     if finite.all():
         return copy

@@ -5,12 +5,13 @@ correct candidate may make is propagated through: elementwise for sigma, backwar
 """
 
 import copy
-from collections.abc import Collection, Mapping
+from collections import ChainMap
+from collections.abc import Collection, Container, Mapping
 from functools import cached_property
 
 import numpy as np
 
-from conformance.judge.repeats import Repeats
+from conformance.judge.repeats import NOTHING, Hashes, Repeats, hashed
 from conformance.numerics.arithmetic import Arithmetic, Hypothesis
 from conformance.numerics.formats import FORMATS, Array, Format
 from conformance.oracle import Network, Step
@@ -24,14 +25,24 @@ ORACLE = FORMATS["float64"]
 COUPLING = {"scores", "probs", "context", "first_token_linear"}  # steps at which positions meet
 
 
+def between(network: Network, name: str, observed: Container[str]) -> list[str]:
+    """The steps from what is observed to `name`, in the order of computation."""
+    table, found, todo = network.table, {name}, [name]
+    while todo:
+        parents = {p for p in table[todo.pop()].parents if p not in observed and p not in found}
+        found |= parents
+        todo += parents
+    return [n for n in table if n in found]
+
+
 class Segment:
     """The steps from what is observed to `name`, evaluated in float64."""
 
     def __init__(self, network: Network, name: str, observed: Mapping[str, Array]) -> None:
         """Collect the hidden steps, in the order of computation, and evaluate them on the captured leaves."""
-        self._network = network
+        self.network = network
         self.name = name
-        self._names = self._hidden(observed)
+        self._names = between(network, name, observed)
         used = {p for n in self._names for p in network.table[n].parents}
         self.leaves = {p: observed[p] for p in used if p not in self._names}
         self._observed = observed
@@ -40,19 +51,12 @@ class Segment:
         self._repeats: dict[Format, Repeats] = {}
         self._unrounded: dict[Format, dict[str, Array]] = {}
 
-    def _hidden(self, observed: Mapping[str, Array]) -> list[str]:
-        table, found, todo = self._network.table, {self.name}, [self.name]
-        while todo:
-            parents = {p for p in table[todo.pop()].parents if p not in observed and p not in found}
-            found |= parents
-            todo += parents
-        return [n for n in table if n in found]
-
     def _evaluate(self) -> dict[str, Step]:
         values, steps = dict(self.leaves), {}
         for n in self._names:
-            steps[n] = self._network.step(n, *(values[p] for p in self._network.table[n].parents))
-            values[n] = steps[n].value
+            steps[n] = self.network.step(n, *(values[p] for p in self.network.table[n].parents))
+            if n != self.name:
+                values[n] = steps[n].value
         return steps
 
     @property
@@ -63,7 +67,7 @@ class Segment:
     @cached_property
     def values(self) -> Mapping[str, Array]:
         """Everything that is known where the segment stands: what was observed and what was computed from it."""
-        return {**self._observed, **{n: step.value for n, step in self.steps.items()}}
+        return ChainMap({n: step.value for n, step in self.steps.items()}, self._observed)  # type: ignore[arg-type]  # only read
 
     def struck(self, name: str, step: Step) -> "Segment":
         """The same with `step` in place of the step `name`: a fault there. Later steps alone are redone."""
@@ -73,7 +77,7 @@ class Segment:
         other.steps = {**self.steps, name: step}
         changed = {name}
         for n in self._names[self._names.index(name) + 1 :]:
-            parents = self._network.table[n].parents
+            parents = self.network.table[n].parents
             if changed.intersection(parents):
                 known = (self.leaves[p] if p in self.leaves else other.steps[p].value for p in parents)
                 other.steps[n] = other.steps[n].again(parents=tuple(known))
@@ -84,12 +88,17 @@ class Segment:
     @cached_property
     def couples_positions(self) -> bool:
         """Whether an error at one position reaches others within the segment."""
-        return any(self._network.table[n].kind in COUPLING for n in self._names)
+        return any(self.network.table[n].kind in COUPLING for n in self._names)
 
     @property
     def is_single_step(self) -> bool:
         """Whether the candidate exposes every parent."""
         return len(self._names) == 1
+
+    @property
+    def is_function(self) -> bool:
+        """Whether it is one step, and that a function of single numbers."""
+        return self.is_single_step and issubclass(EQUATIONS[self.network.table[self.name].kind], Pointwise)
 
     def _own(self, name: str, arithmetic: Arithmetic) -> Roundings:
         """The step's roundings; for a float64 candidate the oracle makes as many of its own."""
@@ -107,7 +116,7 @@ class Segment:
         storage = hypothesis.arithmetic.storage
         if storage not in self._unrounded:
             # A look-up is no rounding of anything; a copy is, of what it copies.
-            computed = {n: v for n, v in self.leaves.items() if self._network.table[n].parents}
+            computed = {n: v for n, v in self.leaves.items() if self.network.table[n].parents}
             self._unrounded[storage] = {n: storage.rounding_variance(v) for n, v in computed.items()}
         return self._unrounded[storage]
 
@@ -115,7 +124,7 @@ class Segment:
         """Elementwise variance of the result, for leaves of these variances and, given a hypothesis, every step's roundings."""
         arithmetic = hypothesis.arithmetic if hypothesis else None
         own = None if arithmetic is None else lambda name: self._own(name, arithmetic)
-        return propagated(self._network.table, self.steps, leaves, own)
+        return propagated(self.network.table, self.steps, leaves, own)
 
     def bound(self, hypothesis: Hypothesis) -> Array | float:
         """Largest deterministic error of the last step."""
@@ -125,19 +134,20 @@ class Segment:
         """Jᵀ direction for every step, and these leaves: what an error there adds to Σ direction · result."""
         found: dict[str, Array] = {self.name: direction}
         for n in reversed(self._names):
-            parents = self._network.table[n].parents
+            parents = self.network.table[n].parents
             if any(parent in self.steps or parent in leaves for parent in parents):
                 for parent, jacobian in zip(parents, self.steps[n].jacobians(), strict=True):
                     arriving = jacobian.adjoint(found[n])
                     found[parent] = found[parent] + arriving if parent in found else arriving
         return found
 
-    def projected(self, direction: Array, hypothesis: Hypothesis) -> tuple[float, float]:
+    def projected(self, direction: Array, hypothesis: Hypothesis, *, apart: bool = False) -> tuple[float, float]:
         """Variance of Σ direction · noise, and the most that deterministic errors can add to it.
 
-        Σ v (Jᵀ direction)² over every source of rounding, all correlations counted, and Σ b |Jᵀ direction| over every bound.
+        Σ v (Jᵀ direction)² over every source of rounding, all correlations counted, and Σ b |Jᵀ direction| over every bound; taken
+        as if nothing repeated, where what repeats is counted `apart`.
         """
-        leaves, repeats = self.leaf_variance(hypothesis), self._draws(hypothesis)
+        leaves, repeats = self.leaf_variance(hypothesis), NOTHING if apart else self._draws(hypothesis)
         adjoints, variance, bound = self.adjoints(direction, leaves), 0.0, 0.0
         for n in self._names:
             w, own = adjoints[n], self._own(n, hypothesis.arithmetic)
@@ -152,8 +162,7 @@ class Segment:
 
         A half format has few numbers, so that a large batch asks for the same ones again and again.
         """
-        is_function = self.is_single_step and issubclass(EQUATIONS[self._network.table[self.name].kind], Pointwise)
-        if is_function and hypothesis.parents == "as captured":
+        if self.is_function and hypothesis.parents == "as captured":
             return self._equal_inputs
         return self.repeats(hypothesis.arithmetic.storage)
 
@@ -164,16 +173,19 @@ class Segment:
         return Repeats(number.reshape(inputs.shape), len(distinct))
 
     def repeats(self, storage: Format) -> Repeats:
-        """Rows of the same draw: whole sequences where positions meet or there is but one row a sequence, else tokens.
+        """Rows of the same draw (`hashes`)."""
+        if storage not in self._repeats:
+            self._repeats[storage] = Repeats.of(self.hashes(storage))
+        return self._repeats[storage]
+
+    def hashes(self, storage: Format) -> Hashes:
+        """A hash a row: whole sequences where positions meet or there is but one row a sequence, else tokens.
 
         Rows are the same draw where their results are stored as the same numbers, as those of the same inputs are.
         """
-        if storage not in self._repeats:
-            batch, row = self._network.batch, self._network.table[self.name]
-            tokens = "position" in row.axes and not self.couples_positions
-            if "batch" in row.axes:
-                stored = storage.round(self.value)
-                self._repeats[storage] = Repeats.of([stored], (batch.size, batch.length) if tokens else (batch.size,))
-            else:
-                self._repeats[storage] = Repeats(np.arange(batch.size), batch.size)
-        return self._repeats[storage]
+        row = self.network.table[self.name]
+        if "batch" not in row.axes:
+            return np.arange(self.network.batch.size, dtype=np.uint64)
+        stored = storage.round(self.value)
+        numbers = stored if storage == ORACLE else stored.astype(np.float32)
+        return hashed(numbers, 2 if "position" in row.axes and not self.couples_positions else 1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from conformance.activations import Activation
 from conformance.judge.selection import Mask
@@ -17,6 +18,8 @@ REACH, STEP = 6.0, 0.5  # the histogram's, in sigma; what is beyond is counted a
 SLICES = 64  # of a strip at most: what a reader can tell apart
 
 _LARGEST = 1e150  # whose square is finite, and of any number of them the sum
+
+Histogram = npt.NDArray[np.int64]
 
 BY_HEAD = (".query", ".key", ".value", ".context")  # ends of names of activations whose features are heads side by side
 
@@ -57,18 +60,23 @@ class Spread:
 def spread(row: Activation, scaled: Array, judged: Mask, unit: Literal["sigma", "ulp"], heads: int, *, fails: bool) -> Spread:
     """Of the residual in its unit, with its sign; what is not finite is taken as the largest."""
     scaled = np.nan_to_num(scaled, nan=_LARGEST, posinf=_LARGEST, neginf=-_LARGEST)
-    counts = _counts(scaled[judged]) if unit == "sigma" else ()
+    told = tuple(int(n) for n in counts(scaled[judged])) if unit == "sigma" else ()
     if not fails or not row.axes:
-        return Spread(unit, counts)
+        return Spread(unit, told)
     squares, places = np.minimum(np.abs(np.where(judged, scaled, 0.0)), _LARGEST) ** 2, judged.astype(np.float64)
     strips = tuple(_strips(row, squares, places, heads))
-    return Spread(unit, counts, strips, _tokens(row, squares, places))
+    return Spread(unit, told, strips, _tokens(row, squares, places))
 
 
-def _counts(scaled: Array) -> tuple[int, ...]:
+def counts(scaled: Array) -> Histogram:
+    """How many values lie below −REACH, in each STEP from there on, and above REACH; what is no number counts as above."""
     bins = round(2.0 * REACH / STEP)
-    index = np.clip(np.floor((scaled + REACH) / STEP), -1, bins).astype(np.int64) + 1
-    return tuple(int(n) for n in np.bincount(index.ravel(), minlength=bins + 2))
+    index = np.clip(scaled, -2.0 * REACH, 2.0 * REACH).astype(np.float32).ravel()
+    index += np.float32(REACH + STEP)  # one step more, so that cutting off is rounding down
+    index *= np.float32(1.0 / STEP)
+    np.fmin(index, np.float32(bins + 1), out=index)
+    np.maximum(index, np.float32(0.0), out=index)
+    return np.bincount(index.astype(np.intp), minlength=bins + 2)
 
 
 def _strips(row: Activation, squares: Array, places: Array, heads: int) -> Iterator[Strip]:

@@ -7,6 +7,7 @@ normal ones, and none of them takes the elements of a row to be independent.
 """
 
 import math
+from dataclasses import dataclass
 
 from scipy.optimize import brentq
 
@@ -14,6 +15,21 @@ FALSE_ALARM = 1e-6  # of one run, under the model; the one probability that ever
 
 SEPARABLE_Z = 12.0  # the method's limit: at this expected z a fault is missed with a probability below that of a false alarm,
 # since a threshold for 1e-6 over up to 10^7 tests is below 7.5 and 12 − 7.5 = 4.5 standard deviations remain (3e-6).
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The largest that RMS, largest error and |z| of a filter may be."""
+
+    rms: float
+    max: float
+    filter: float
+
+    @classmethod
+    def of(cls, rows: int, count: int, tests: int, total: float) -> "Limits":
+        """Those of `tests` statistics, of `count` elements in `rows` independent rows, with that false-alarm probability in all."""
+        alpha = share(tests, total)
+        return cls(rms_threshold(rows, alpha), max_threshold(count, alpha), projection_threshold(alpha))
 
 
 def share(tests: int, total: float = FALSE_ALARM) -> float:

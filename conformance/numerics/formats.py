@@ -17,6 +17,8 @@ import numpy.typing as npt
 from conformance.errors import UsageError
 
 Array = npt.NDArray[np.float64]
+Single = npt.NDArray[np.float32]
+Captured = Array | Single  # a candidate's numbers, which float32 holds exactly unless they are float64
 
 _EXPONENT = 0x7FF << 52  # of float64's bits; alone they are the power of two at or below |x|, or 0 where x is subnormal
 

@@ -10,10 +10,14 @@ First order in the error throughout (Higham, *Accuracy and Stability of Numerica
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Single
+from conformance.numerics.memo import once_an_array
+
+Matrix = TypeVar("Matrix", Array, Single)
 
 
 @dataclass(frozen=True)
@@ -45,12 +49,15 @@ def shared_by_row(direction: Array) -> LinearMap:
 
 def matrix(weight: Array) -> LinearMap:
     """J e = e Wᵀ over the last axis; weight is (out, in)."""
-    return LinearMap(lambda v: rows_times(v, (weight**2).T), lambda w: rows_times(w, weight))
+    return LinearMap(lambda v: rows_times(v, _squared(weight).T), lambda w: rows_times(w, weight))
 
 
-def rows_times(x: Array, right: Array) -> Array:
+_squared = once_an_array(np.square)
+
+
+def rows_times(x: Matrix, right: Matrix) -> Matrix:
     """The product x @ right of (..., K) and (K, N), as one matrix product: NumPy would make one a sequence."""
-    return np.asarray((x.reshape(-1, x.shape[-1]) @ right).reshape(*x.shape[:-1], right.shape[-1]))
+    return (x.reshape(-1, x.shape[-1]) @ right).reshape(*x.shape[:-1], right.shape[-1])
 
 
 @dataclass(frozen=True)

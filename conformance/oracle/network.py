@@ -76,6 +76,12 @@ class Network:
                 rows[name] = row
         return rows
 
+    def cut(self, rows: slice, length: int | None = None) -> "Network":
+        """The same on a part of the batch (`Batch.cut`), with the same table."""
+        part = Network(self.architecture, self.weights, self.batch.cut(rows, length))
+        part.__dict__["table"] = self.table
+        return part
+
     def site(self, name: str) -> Site:
         """Where activation `name` stands."""
         row = self.table[name]

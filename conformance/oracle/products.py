@@ -31,12 +31,14 @@ bound. What a kernel keeps unrounded between two products counts as float32, whi
 import math
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.formats import Array
-from conformance.oracle.maps import LinearMap, Roundings, matrix, rows_times
+from conformance.numerics.formats import Array, Single
+from conformance.numerics.memo import once_an_array
+from conformance.oracle.maps import LinearMap, Matrix, Roundings, matrix, rows_times
 from conformance.oracle.step import Step, elementwise
 
 BLOCKS = 8
@@ -44,24 +46,84 @@ UNIT = 4  # products that a matrix unit adds at once, at the least
 PASSES = 3  # of TF32 for a product of float32: big · big, big · small and small · big
 
 
-def partial_squares(left: Array, right: Array, bias: Array | float = 0.0) -> Array:
-    """Σ_k s_k² of the product left @ right, bias added last or first; (..., M, K) @ (..., K, N), bias (N,)."""
-    length, product = left.shape[-1], rows_times if right.ndim == 2 else np.matmul
+class Operand(NamedTuple):
+    """A factor of a product in float32, times a power of two that brings it to at most 1, and its squares.
+
+    No square overflows, and what vanishes is below 1e-38 of the largest.
+    """
+
+    values: Single
+    squares: Single
+    scale: float
+
+    def part(self, axis: int, start: int, stop: int) -> Single:
+        """Of the values, those from `start` to `stop` along the last axis or the one before."""
+        return self.values[..., start:stop] if axis == -1 else self.values[..., start:stop, :]
+
+    @property
+    def transposed(self) -> "Operand":
+        """With the last two axes exchanged."""
+        return Operand(self.values.swapaxes(-1, -2), self.squares.swapaxes(-1, -2), self.scale)
+
+
+def operand(x: Array) -> Operand:
+    """An array as a factor."""
+    largest = float(max(x.max(initial=0.0), -x.min(initial=0.0)))
+    scale = 2.0 ** -min(max(math.frexp(largest)[1], -500), 500)
+    values = (x * scale).astype(np.float32)
+    return Operand(values, values * values, scale)
+
+
+_weight = once_an_array(operand)
+
+
+def partial_squares(left: Operand, right: Operand, bias: Array | float = 0.0) -> Array:
+    """Σ_k s_k² of the product left @ right, bias added last or first; (..., M, K) @ (..., K, N), bias (N,).
+
+    In float32, which moves it by some 1e-6 of itself.
+    """
+    scale, length = left.scale * right.scale, left.values.shape[-1]
+    product = rows_times if right.values.ndim == 2 else np.matmul
     edges = np.linspace(0, length, min(BLOCKS, length) + 1).astype(int)
-    squares, sums, increments = np.zeros(()), np.zeros(()), np.zeros(())
-    before = np.zeros(())
+    before = np.zeros((*left.values.shape[:-1], right.values.shape[-1]), np.float32)
+    squares, sums, increments = np.zeros_like(before), np.zeros_like(before), np.zeros_like(before)
     for start, stop in pairwise(edges):
-        increment = product(left[..., start:stop], right[..., start:stop, :])
+        increment = product(left.part(-1, start, stop), right.part(-2, start, stop))
         after = before + increment
-        squares = squares + (stop - start) / 3.0 * (before**2 + before * after + after**2)
-        sums = sums + (stop - start) / 2.0 * (before + after)
-        increments = increments + increment**2
+        both = before + after
+        sums += np.float32((stop - start) / 2.0) * both
+        both *= both
+        before *= after
+        both -= before  # s² + s t + t² = (s + t)² − s t
+        both *= np.float32((stop - start) / 3.0)
+        squares += both
+        increment *= increment
+        increments += increment
         before = after
-    backwards = length * before**2 - 2.0 * before * sums
-    from_bias, from_bias_backwards = (2.0 * bias * t + length * np.square(bias) for t in (sums, length * before - sums))
-    orders = np.maximum(np.maximum(from_bias, 0.0), backwards + np.maximum(from_bias_backwards, 0.0))
-    spread = np.maximum(increments, product(left**2, right**2))
-    return np.asarray(squares + orders + length / 6.0 / (len(edges) - 1) * spread)
+    spread = np.maximum(increments, product(left.squares, right.squares), out=increments)
+    squares += np.float32(length / 6.0 / (len(edges) - 1)) * spread
+    squares += _orders(before, sums, np.float32(length), np.float32(bias * scale))
+    return np.asarray(squares, np.float64) / scale**2
+
+
+def _orders(y: Single, sums: Single, terms: np.float32, bias: Single | np.float32) -> Single:
+    """The most by which Σ s_k² is larger if terms are added from the last to the first, or a bias b before them: in the former
+    order s_k is y − s_k, with a bias it is s_k + b.
+    """
+    backwards = terms * y
+    backwards -= sums
+    if not np.any(bias):
+        backwards -= sums
+        backwards *= y
+        np.maximum(backwards, 0.0, out=backwards)
+        return backwards
+    constant = terms * np.square(bias)
+    forwards, reversed_ = (np.maximum(2.0 * bias * t + constant, 0.0) for t in (sums, backwards))
+    backwards -= sums
+    backwards *= y
+    reversed_ += backwards
+    np.maximum(forwards, reversed_, out=reversed_)
+    return reversed_
 
 
 def accumulation_variance(squares: Array, y: Array, terms: int, arithmetic: Arithmetic) -> Array:
@@ -92,6 +154,11 @@ class Linear(Step):
         """The equation."""
         return rows_times(self.inputs, self.site.parameters["weight"].T) + self.site.parameters["bias"]
 
+    def moved_by(self, *errors: Array | Single) -> Single:
+        """e Wᵀ, in float32: an error is a small number to begin with."""
+        weight = _weight(self.site.parameters["weight"])
+        return rows_times(errors[0].astype(np.float32), weight.values.T) / np.float32(weight.scale)
+
     def jacobians(self) -> tuple[LinearMap, ...]:
         """W."""
         return (matrix(self.site.parameters["weight"]),)
@@ -99,7 +166,9 @@ class Linear(Step):
     @cached_property
     def _squares(self) -> Array:
         """Σ s_k²."""
-        return partial_squares(self.inputs, self.site.parameters["weight"].T, self.site.parameters["bias"])
+        return partial_squares(
+            operand(self.inputs), _weight(self.site.parameters["weight"]).transposed, self.site.parameters["bias"]
+        )
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """As the module's docstring derives; a native bias is a call of its own and rounds the product to storage first."""
@@ -117,6 +186,10 @@ class FirstTokenLinear(Linear):
         """The first token of each row."""
         return self.parents[0][:, 0]
 
+    def moved_by(self, *errors: Array | Single) -> Single:
+        """Of the first token's."""
+        return super().moved_by(errors[0][:, 0])
+
     def jacobians(self) -> tuple[LinearMap, ...]:
         """W at the first token, 0 elsewhere."""
         inner, shape = matrix(self.site.parameters["weight"]), self.parents[0].shape
@@ -129,13 +202,13 @@ class FirstTokenLinear(Linear):
         return (LinearMap(lambda v: inner.variance(v[:, 0]), adjoint),)
 
 
-def split_heads(x: Array, heads: int) -> Array:
-    """(B, S, H) -> (B, h, S, d): head j is features j·d to (j+1)·d."""
+def split_heads(x: Matrix, heads: int) -> Matrix:
+    """(B, S, H) -> (B, h, S, d): head j is features j·d to (j+1)·d. A copy, since products of views are many times slower."""
     batch, length, width = x.shape
-    return x.reshape(batch, length, heads, width // heads).transpose(0, 2, 1, 3)
+    return np.ascontiguousarray(x.reshape(batch, length, heads, width // heads).transpose(0, 2, 1, 3))
 
 
-def merge_heads(x: Array) -> Array:
+def merge_heads(x: Matrix) -> Matrix:
     """(B, h, S, d) -> (B, S, H), the inverse of `split_heads`."""
     batch, heads, length, size = x.shape
     return x.transpose(0, 2, 1, 3).reshape(batch, length, heads * size)
@@ -164,7 +237,15 @@ class Scores(Step):
     def _squares(self) -> Array:
         """Σ s_k²."""
         q, k = self._heads
-        return partial_squares(q, k.swapaxes(-1, -2)) * self.scale**2
+        return partial_squares(operand(q), operand(k).transposed) * self.scale**2
+
+    def moved_by(self, *errors: Array | Single) -> Single:
+        """(e_q kᵀ + (q − e_q) e_kᵀ)/√d, in float32."""
+        heads = self.site.architecture.num_attention_heads
+        e_q, e_k = (split_heads(e.astype(np.float32), heads) for e in errors)
+        q, k = (x.astype(np.float32) for x in self._heads)
+        moved = e_q @ k.swapaxes(-1, -2) + (q - e_q) @ e_k.swapaxes(-1, -2)
+        return np.asarray(moved * np.float32(self.scale))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """∂s_ij/∂q_i = k_j/√d and ∂s_ij/∂k_j = q_i/√d."""
@@ -206,7 +287,14 @@ class Context(Step):
     @cached_property
     def _squares(self) -> Array:
         """Σ s_k²."""
-        return merge_heads(partial_squares(self.parents[0], self._values))
+        return merge_heads(partial_squares(operand(self.parents[0]), operand(self._values)))
+
+    def moved_by(self, *errors: Array | Single) -> Single:
+        """e_p v + (p − e_p) e_v, in float32."""
+        e_p, e_v, p, v = (x.astype(np.float32) for x in (*errors, self.parents[0], self._values))
+        e_v = split_heads(e_v, self.site.architecture.num_attention_heads)
+        moved: Single = e_p @ v + (p - e_p) @ e_v
+        return merge_heads(moved)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """∂c_i/∂p_ij = v_j and ∂c_i/∂v_j = p_ij."""

@@ -8,7 +8,7 @@ from conformance.activations import Activation
 from conformance.architecture import Architecture
 from conformance.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Single
 from conformance.oracle.maps import LinearMap, Roundings, Source, identity
 
 
@@ -42,6 +42,10 @@ class Step(ABC):
     @abstractmethod
     def value(self) -> Array:
         """The result, float64."""
+
+    def moved_by(self, *errors: Array | Single) -> Array | Single:
+        """How much of the value is due to errors of the parents: f(x) − f(x − e), however large they are."""
+        return self.value - self.again(parents=tuple(p - e for p, e in zip(self.parents, errors, strict=True))).value
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """One map a parent, in the order of the parents."""

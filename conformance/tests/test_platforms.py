@@ -5,6 +5,7 @@ import signal
 from typing import Any
 
 import pytest
+import torch
 
 from conformance import Checkpoint
 from conformance.benchmarks.detection.bert import Candidate

@@ -1,0 +1,232 @@
+"""What is judged: an activation that a candidate exposes, with those it was computed from, whole or by blocks.
+
+A block is some rows of the batch. Sequences do not meet in a BERT, so that all that a judgement needs of an activation, but for a
+loss, is a sum over its blocks: what a block takes in float64 stays in a core's cache, memory does not grow with the batch, and
+several cores share the work. A few tokens are a block as well, where positions do not meet either.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import TypeVar
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from conformance.activations import Activation
+from conformance.judge.repeats import Hashes, Repeats
+from conformance.judge.segment import COUPLING, Segment, between
+from conformance.judge.selection import Mask, explained_elements, independent_rows, judged_elements
+from conformance.numerics.arithmetic import Hypothesis
+from conformance.numerics.formats import Array, Captured, Single
+from conformance.oracle import Network
+
+PROBED = 8  # tokens of a probe
+SMALL = 2**14  # elements of an activation: below it an operation costs what calling it does
+BLOCK = 2**18  # elements of the largest activation of a block: 2 MiB in float64, what a core's cache holds
+
+Result = TypeVar("Result")
+
+
+class _Cut(Mapping[str, Array]):
+    """Captured activations, each cut and brought to float64 when it is asked for."""
+
+    def __init__(self, captured: Mapping[str, Captured], cut: Callable[[str, Captured], Captured]) -> None:
+        self._captured, self._cut = captured, cut
+        self._known: dict[str, Array] = {}
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._known:
+            self._known[name] = np.asarray(self._cut(name, self._captured[name]), np.float64)
+        return self._known[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._captured
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._captured)
+
+    def __len__(self) -> int:
+        return len(self._captured)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A part of an activation, in float64.
+
+    Attributes:
+        network: the oracle's, on this part of the batch.
+        segment: what computes it from the captured parents.
+        actual: what the candidate made.
+        first: the batch row that it begins with.
+        errors: of the parents, against the oracle's own forward pass.
+        truth: what that makes of this activation, where it is known.
+    """
+
+    network: Network
+    segment: Segment
+    actual: Array
+    first: int
+    errors: Mapping[str, Array]
+    truth: Array | None
+
+    @property
+    def row(self) -> Activation:
+        """The activation's row of the table."""
+        return self.network.table[self.segment.name]
+
+    @cached_property
+    def judged(self) -> Mask:
+        """Which elements are judged."""
+        return judged_elements(self.row, self.network.batch, self.actual.shape)
+
+    @cached_property
+    def explained(self) -> Mask:
+        """For which elements a fault has to account."""
+        return explained_elements(self.row, self.network.batch, self.actual.shape)
+
+    @cached_property
+    def residual(self) -> Array:
+        """Actual less what the captured parents call for."""
+        return self.actual - self.segment.value
+
+    @cached_property
+    def error(self) -> Array:
+        """Actual less true. Where the truth is not known: what is made here, and what comes of the parents' errors."""
+        if self.truth is not None:
+            return self.actual - self.truth
+        arriving: dict[str, Array] = {n: self.errors[n] for n in self.segment.leaves}
+        for name, step in self.segment.steps.items():
+            parents = self.network.table[name].parents
+            arriving[name] = np.asarray(step.moved_by(*(arriving[p] for p in parents)) if parents else 0.0)
+        return self.residual + arriving[self.segment.name]
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """An activation to be judged.
+
+    Attributes:
+        network: the oracle's.
+        name: the activation's.
+        actual: what the candidate made.
+        captured: what it exposed before, as far as it is held.
+        errors: of those, against the oracle's own forward pass.
+        truth: what that makes of this activation, where it is stored.
+        sigma: what rounding adds up to there since the token ids; it broadcasts to the activation.
+    """
+
+    network: Network
+    name: str
+    actual: Captured
+    captured: Mapping[str, Captured]
+    errors: Mapping[str, Single] = field(default_factory=dict)
+    truth: Array | None = None
+    sigma: Array = field(default_factory=lambda: np.zeros(()))
+
+    @property
+    def row(self) -> Activation:
+        """Its row of the table."""
+        return self.network.table[self.name]
+
+    @property
+    def heads(self) -> int:
+        """How many heads the network has."""
+        return self.network.architecture.num_attention_heads
+
+    @cached_property
+    def steps(self) -> tuple[Activation, ...]:
+        """The steps from what is captured to it."""
+        return tuple(self.network.table[name] for name in between(self.network, self.name, self.captured))
+
+    @cached_property
+    def judged(self) -> Mask:
+        """Which elements are judged."""
+        return judged_elements(self.row, self.network.batch, self.actual.shape)
+
+    @cached_property
+    def count(self) -> int:
+        """How many."""
+        return int(self.judged.sum())
+
+    def independent(self, hypothesis: Hypothesis, hashes: Hashes) -> int:
+        """How many rows are draws of their own, of rows with these hashes."""
+        coupled = any(step.kind in COUPLING for step in self.steps) and (len(self.steps) > 1 or hypothesis.parents == "unrounded")
+        rows = independent_rows(self.row, self.network.batch, self.heads, coupled=coupled)
+        return max(int(rows * Repeats.of(hashes).share(self.judged)), 1)
+
+    @cached_property
+    def whole(self) -> Block:
+        """All of it."""
+        return self._block(self.network, 0, lambda _, array: array)
+
+    @cached_property
+    def rows(self) -> tuple[slice, ...]:
+        """The blocks' rows of the batch; one block where sequences meet."""
+        batch = self.network.batch
+        if not all(step.axes[:1] == ("batch",) for step in self.steps):
+            return (slice(0, batch.size),)
+        largest = max(int(np.prod(step.shape(1, batch.length, self.heads))) for step in self.steps)
+        each = max(BLOCK // largest, 1)
+        return tuple(slice(start, start + each) for start in range(0, batch.size, each))
+
+    def block(self, rows: slice) -> Block:
+        """Those rows."""
+        if len(self.rows) == 1:
+            return self.whole
+        return self._block(self.network.cut(rows), rows.start, lambda _, array: array[rows])
+
+    @cached_property
+    def probe(self) -> Block:
+        """A small part: the first tokens of a row where each position is computed by itself, else a block; all, if it is small."""
+        if self.actual.size <= SMALL:
+            return self.whole
+        attended = self.network.batch.mask.cumprod(1).sum(1)  # from the first token on
+        row = int(attended.argmax())
+        if attended[row] and all("position" in step.axes and step.layer is not None for step in self.steps):
+            return self._tokens(row, int(min(attended[row], PROBED)))
+        return self.block(self.rows[0])
+
+    def _tokens(self, row: int, length: int) -> Block:
+        by_position = ("position", "query", "key")
+
+        def cut(name: str, array: Captured) -> Captured:
+            axes = self.network.table[name].axes
+            return array[(slice(row, row + 1), *(slice(length if a in by_position else None) for a in axes[1:]))]
+
+        return self._block(self.network.cut(slice(row, row + 1), length), row, cut)
+
+    def _block(self, network: Network, first: int, cut: Callable[[str, Captured], Captured]) -> Block:
+        segment = Segment(network, self.name, _Cut(self.captured, cut))
+        truth = None if self.truth is None else np.asarray(cut(self.name, self.truth), np.float64)
+        actual = np.asarray(cut(self.name, self.actual), np.float64)
+        return Block(network, segment, actual, first, _Cut(self.errors, cut), truth)
+
+
+@cache
+def _cores() -> int:
+    """How many threads may compute: as many as OMP_NUM_THREADS says, or as there are cores for this process."""
+    told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    if told.isdecimal() and int(told):
+        return int(told)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def _workers() -> tuple[ThreadPoolExecutor, ThreadpoolController]:
+    return ThreadPoolExecutor(_cores(), "judge"), ThreadpoolController()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_workers.cache_clear)  # threads do not survive a fork
+
+
+def on_all_cores(function: Callable[[slice], Result], rows: Sequence[slice]) -> list[Result]:
+    """`function` of each, in their order: several at a time, their products then on one thread each."""
+    if len(rows) == 1 or _cores() == 1:
+        return [function(some) for some in rows]
+    pool, libraries = _workers()
+    with libraries.limit(limits=1, user_api="blas"):
+        return list(pool.map(function, rows))

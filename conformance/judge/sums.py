@@ -1,0 +1,106 @@
+"""What an error comes to, as sums over blocks: RMS and largest in sigma, largest difference and where, likelihood, histogram."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from conformance.judge.evidence import Error
+from conformance.judge.noise import Noise
+from conformance.judge.selection import Mask
+from conformance.judge.spread import Histogram, counts
+from conformance.judge.statistics import Limits
+from conformance.numerics.formats import Array
+
+
+@dataclass(frozen=True)
+class ErrorSums:
+    """Of an error: how many elements, Σ e², the largest |e|, in sigma; the largest difference and its place."""
+
+    count: int
+    squares: float
+    largest: float
+    max_abs: float
+    place: tuple[int, ...]
+
+    @classmethod
+    def of(cls, scaled: Array, difference: Array, first: int = 0) -> "ErrorSums":
+        """Of the magnitudes in sigma of what is judged, and of all differences; `first` is the batch row of the first."""
+        index = _index_of_largest(difference)
+        place = (index[0] + first, *index[1:]) if index else ()
+        flat = scaled.ravel()
+        return cls(flat.size, float(np.dot(flat, flat)), float(flat.max(initial=0.0)), float(np.abs(difference[index])), place)
+
+    def __add__(self, other: "ErrorSums") -> "ErrorSums":
+        """Of both blocks."""
+        worse = self if self.max_abs >= other.max_abs else other
+        largest = float(np.maximum(self.largest, other.largest))  # of a NaN too
+        return replace(worse, count=self.count + other.count, squares=self.squares + other.squares, largest=largest)
+
+    @property
+    def exact(self) -> Error:
+        """As it is told where there is no sigma."""
+        return Error(None, None, self.max_abs, self.place)
+
+    @property
+    def rms(self) -> float:
+        """The root of the mean square, in sigma."""
+        return float(np.sqrt(self.squares / max(self.count, 1)))
+
+    @property
+    def error(self) -> Error:
+        """As it is told."""
+        return Error(self.rms, self.largest, self.max_abs, self.place)
+
+    def within(self, limits: Limits) -> bool:
+        """Whether RMS and largest error are."""
+        return self.rms <= limits.rms and self.largest <= limits.max
+
+
+def _index_of_largest(difference: Array) -> tuple[int, ...]:
+    flat = difference.ravel()
+    highest, lowest = int(flat.argmax()), int(flat.argmin())
+    number = lowest if -flat[lowest] > flat[highest] else highest
+    return tuple(int(i) for i in np.unravel_index(number, difference.shape))
+
+
+def in_sigma(residual: Array, noise: Noise) -> Array:
+    """With its sign, once the deterministic bound is taken off its magnitude."""
+    scaled = np.asarray(np.abs(residual))  # of a scalar too
+    scaled -= noise.bound
+    np.maximum(scaled, 0.0, out=scaled)
+    scaled /= noise.sigma
+    return np.copysign(scaled, residual, out=scaled)
+
+
+def inside(values: Array, judged: Mask) -> Array:
+    """Those that are judged; without a copy where all are."""
+    return values.ravel() if judged.all() else values[judged]
+
+
+@dataclass(frozen=True)
+class LocalSums:
+    """Of a local residual under one hypothesis: its error, Σ (e²/2 + ln σ), and its histogram."""
+
+    errors: ErrorSums
+    surprise: float
+    counts: Histogram
+
+    @classmethod
+    def of(cls, residual: Array, noise: Noise, first: int = 0) -> "LocalSums":
+        """Of a residual, that of a block whose first batch row is `first`."""
+        scaled = in_sigma(residual, noise)
+        difference = residual if noise.judged.all() else np.where(noise.judged, residual, 0.0)
+        judged = inside(scaled, noise.judged)
+        errors = ErrorSums.of(np.abs(judged), difference, first)
+        surprise = errors.squares / 2.0 + float(np.log(inside(noise.sigma, noise.judged)).sum())
+        return cls(errors, surprise, counts(judged))
+
+    def __add__(self, other: "LocalSums") -> "LocalSums":
+        """Of both blocks."""
+        return LocalSums(self.errors + other.errors, self.surprise + other.surprise, self.counts + other.counts)
+
+    @cached_property
+    def mean_surprise(self) -> float:
+        """The mean over the judged elements of e²/2 + ln σ."""
+        return self.surprise / max(self.errors.count, 1)

@@ -1,0 +1,148 @@
+"""One sweep over an activation's blocks: its error under each hypothesis, and what each fault that is looked for does there.
+
+A fault that is gross on a few rows (`filters.is_gross`) is seen without a filter, and of most faults that is all that is computed.
+The filters of the others are sums over blocks. Where rows or numbers repeat from one block to another, they share their noise,
+which is added at the end.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from operator import add
+
+import numpy as np
+
+from conformance.judge.directions import Direction
+from conformance.judge.filters import Sums, is_gross, largest_element
+from conformance.judge.noise import of_segment
+from conformance.judge.observation import Observation, on_all_cores
+from conformance.judge.overall import Overall
+from conformance.judge.repeats import Hashes, Repeats
+from conformance.judge.segment import Segment
+from conformance.judge.sums import LocalSums
+from conformance.numerics.arithmetic import Hypothesis
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a fault does to an activation: its projection, empty where it is gross, and its largest element in sigma."""
+
+    sums: Sums
+    size: float
+
+    def __add__(self, other: "Effect") -> "Effect":
+        """On both blocks."""
+        return Effect(self.sums + other.sums, max(self.size, other.size))
+
+
+@dataclass(frozen=True)
+class Swept:
+    """An activation, or a block of it, under one hypothesis.
+
+    Attributes:
+        errors: what its residual comes to.
+        effects: of the faults that move it, by number.
+        hashes: of its rows (`Segment.hashes`).
+    """
+
+    errors: LocalSums
+    effects: Mapping[int, Effect]
+    hashes: Hashes
+
+    def __add__(self, other: "Swept") -> "Swept":
+        """Both blocks."""
+        both = {i: self.effects[i] + other.effects[i] for i in self.effects.keys() & other.effects.keys()}
+        hashes = np.concatenate([self.hashes, other.hashes])
+        return Swept(self.errors + other.errors, {**self.effects, **other.effects, **both}, hashes)
+
+
+def swept(
+    observation: Observation, looks: Sequence[Direction], hypotheses: Sequence[Hypothesis], largest: float
+) -> tuple[list[Swept], Overall]:
+    """The activation under each hypothesis, none of them of unrounded parents; and its global error.
+
+    Args:
+        observation: the activation.
+        looks: the faults that are looked for.
+        hypotheses: those to be told of.
+        largest: the most that the limit of an element's error can be: what moves one by twice as much is gross.
+    """
+    gross = [_gross(looks, hypothesis, observation, largest) for hypothesis in hypotheses]
+    parts = on_all_cores(partial(_of_block, observation, looks, hypotheses, gross), observation.rows)
+    found = [reduce(add, column) for column in zip(*(of_each for of_each, _ in parts), strict=True)]
+    if len(observation.rows) > 1:
+        found = [_with_repeats(observation, looks, h, one) for h, one in zip(hypotheses, found, strict=True)]
+    found = [replace(one, effects={**one.effects, **known}) for one, known in zip(found, gross, strict=True)]
+    return found, reduce(add, (overall for _, overall in parts))
+
+
+def _gross(looks: Sequence[Direction], hypothesis: Hypothesis, observation: Observation, largest: float) -> dict[int, Effect]:
+    """The faults that are gross on the probe."""
+    if not looks:
+        return {}
+    noise = of_segment(looks[0].base, hypothesis, observation.probe.judged)
+    sizes = {i: largest_element(look.moved, noise) for i, look in enumerate(looks) if not look.parameter and look.moved is not None}
+    return {i: Effect(Sums(), size) for i, size in sizes.items() if is_gross(size, largest)}
+
+
+def _of_block(
+    observation: Observation,
+    looks: Sequence[Direction],
+    hypotheses: Sequence[Hypothesis],
+    gross: Sequence[Mapping[int, Effect]],
+    rows: slice,
+) -> tuple[list[Swept], Overall]:
+    block, alone = observation.block(rows), len(observation.rows) == 1
+    here = {i: look.on(block.segment) for i, look in enumerate(looks) if not all(i in known for known in gross)}
+    hashes = block.segment.hashes(hypotheses[0].arithmetic.storage)
+    found = []
+    for hypothesis, known in zip(hypotheses, gross, strict=True):
+        noise = of_segment(block.segment, hypothesis, block.judged, apart=not alone)
+        effects = {
+            i: Effect(Sums.of(block.residual, at.moved, noise), largest_element(at.moved, noise))
+            for i, at in here.items()
+            if i not in known and at.moved is not None
+        }
+        found.append(Swept(LocalSums.of(block.residual, noise, block.first), effects, hashes))
+    return found, Overall.of(block, observation.sigma)
+
+
+def _with_repeats(observation: Observation, looks: Sequence[Direction], hypothesis: Hypothesis, found: Swept) -> Swept:
+    """What repeats from block to block counted in the noise's projections."""
+    effects, function = dict(found.effects), looks[0].base.is_function if looks else False
+    numbers = {i for i in effects if looks[i].parameter} if function else set()
+    effects.update({i: effects[i] + added for i, added in _of_equal_inputs(observation, looks, hypothesis, numbers)})
+    if function or Repeats.of(found.hashes).any:
+        effects.update(_over_the_whole(observation, looks, hypothesis, effects.keys() - numbers))
+    return replace(found, effects=effects)
+
+
+def _over_the_whole(
+    observation: Observation, looks: Sequence[Direction], hypothesis: Hypothesis, which: Collection[int]
+) -> Iterator[tuple[int, Effect]]:
+    if which:
+        whole = observation.whole
+        noise = of_segment(whole.segment, hypothesis, whole.judged)
+        for i in which:
+            moved = looks[i].on(whole.segment).moved
+            assert moved is not None
+            yield i, Effect(Sums.of(whole.residual, moved, noise), largest_element(moved, noise))
+
+
+def _of_equal_inputs(
+    observation: Observation, looks: Sequence[Direction], hypothesis: Hypothesis, which: Collection[int]
+) -> Iterator[tuple[int, Effect]]:
+    """What to add for a fault that is a function of single numbers: n equal ones have one error e, so that the variance of Σ w e
+    over them is n² w² of that of e, and n w² has been counted.
+    """
+    if which:
+        (parent,) = observation.row.parents
+        found, counts = np.unique(observation.captured[parent][observation.judged], return_counts=True)
+        numbers, times = (np.asarray(x[counts > 1], np.float64).reshape(1, -1, 1) for x in (found, counts))
+        segment = Segment(observation.network, observation.name, {parent: numbers})
+        noise = of_segment(segment, hypothesis, np.ones(numbers.shape, np.bool_), apart=True)
+        for i in which:
+            moved = looks[i].on(segment).moved
+            if moved is not None:
+                variance, _ = noise.projected(noise.precision * moved * np.sqrt(times * (times - 1.0)))
+                yield i, Effect(Sums(variance=variance), 0.0)
