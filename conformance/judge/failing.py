@@ -96,7 +96,7 @@ def exactly(observation: Observation, storage: Format, alpha: float) -> Local:
     noise = of_exact(block.segment.value, storage, judged)
     near = list(directions(block.segment, storage))
     filters = (matched(d, made, noise, threshold, threshold) for d in near)
-    error = ErrorSums.of(np.zeros(0), np.where(judged, block.residual, 0.0)).exact
+    error = ErrorSums.of(np.zeros(0), 0, np.where(judged, block.residual, 0.0)).exact
     local = Local("exact", "exact", error, 0.0, 0.0, 0.0, threshold, tuple(f for f in filters if f))
     if local.passes:
         return local

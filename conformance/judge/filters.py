@@ -103,9 +103,10 @@ def expected(direction: Direction, noise: Noise, largest: float) -> float:
 def largest_element(moved: Array, noise: Noise) -> float:
     """Of a direction, in sigma, once the bound is taken off."""
     size = np.asarray(np.abs(moved))
-    size -= noise.bound
+    if np.any(noise.bound):
+        size -= noise.bound
     size /= noise.sigma
-    return float(size.max(initial=0.0) if noise.judged.all() else size.max(initial=0.0, where=noise.judged))
+    return float(size.max(initial=0.0) if noise.all_judged else size.max(initial=0.0, where=noise.judged))
 
 
 def is_gross(size: float, largest: float) -> bool:

@@ -25,9 +25,18 @@ class Noise:
     projected: Callable[[Array], tuple[float, float]]
 
     @cached_property
+    def all_judged(self) -> bool:
+        """Whether every element is judged."""
+        return bool(self.judged.all())
+
+    @cached_property
     def precision(self) -> Array:
         """What an element weighs: 1/(σ² + b²), 0 where it is not judged."""
-        return np.where(self.judged, 1.0 / (self.sigma**2 + np.square(self.bound)), 0.0)
+        precision = np.asarray(np.square(self.sigma))
+        if np.any(self.bound):
+            precision += np.square(self.bound)
+        np.divide(1.0, precision, out=precision)
+        return precision if self.all_judged else np.where(self.judged, precision, 0.0)
 
 
 def of_segment(segment: Segment, hypothesis: Hypothesis, judged: Mask, *, apart: bool = False) -> Noise:

@@ -27,6 +27,7 @@ PROBED = 8  # tokens of a probe
 SMALL = 2**14  # elements of an activation: below it an operation costs what calling it does
 BLOCK = 2**18  # elements of the largest activation of a block: 2 MiB in float64, what a core's cache holds
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -180,14 +181,17 @@ class Observation:
 
     @cached_property
     def probe(self) -> Block:
-        """A small part: the first tokens of a row where each position is computed by itself, else a block; all, if it is small."""
+        """A small part: the first tokens of a row where each position is computed by itself, else a block, with padding if there is
+        any; all of it, if it is small.
+        """
         if self.actual.size <= SMALL:
             return self.whole
         attended = self.network.batch.mask.cumprod(1).sum(1)  # from the first token on
         row = int(attended.argmax())
         if attended[row] and all("position" in step.axes and step.layer is not None for step in self.steps):
             return self._tokens(row, int(min(attended[row], PROBED)))
-        return self.block(self.rows[0])
+        padding = (~self.network.batch.mask).sum(1) * (attended > 0)  # faults of the mask strike where there is padding
+        return self.block(next(rows for rows in self.rows if padding.argmax() < rows.stop))
 
     def _tokens(self, row: int, length: int) -> Block:
         by_position = ("position", "query", "key")
@@ -223,10 +227,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_workers.cache_clear)  # threads do not survive a fork
 
 
-def on_all_cores(function: Callable[[slice], Result], rows: Sequence[slice]) -> list[Result]:
+def on_all_cores(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
     """`function` of each, in their order: several at a time, their products then on one thread each."""
-    if len(rows) == 1 or _cores() == 1:
-        return [function(some) for some in rows]
+    if len(items) == 1 or _cores() == 1:
+        return [function(item) for item in items]
     pool, libraries = _workers()
     with libraries.limit(limits=1, user_api="blas"):
-        return list(pool.map(function, rows))
+        return list(pool.map(function, items))

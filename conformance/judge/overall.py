@@ -37,11 +37,12 @@ class Overall:
     def of(cls, block: Block, sigma: Array) -> "Overall":
         """Of a block; `sigma` broadcasts to it."""
         everywhere = bool(block.judged.all())
-        error = block.error if everywhere else np.where(block.judged, block.error, 0.0)
-        wide = np.broadcast_to(sigma, error.shape)
-        scaled = np.divide(np.abs(error), wide, out=np.zeros(error.shape), where=wide > 0)
+        error = block.error.astype(np.float32)
+        judged = error if everywhere else np.where(block.judged, error, np.float32(0.0))
+        precision = np.divide(1.0, sigma, out=np.zeros(sigma.shape), where=sigma > 0)
+        scaled = np.asarray(judged * precision, np.float64)
         padded = 0.0 if everywhere else float(np.abs(block.residual).max(initial=0.0, where=~block.judged))
-        return cls(block.error.astype(np.float32), ErrorSums.of(scaled, error, block.first), padded, bool(np.any(sigma)))
+        return cls(error, ErrorSums.of(scaled, error.size, judged, block.first), padded, bool(np.any(sigma)))
 
     def __add__(self, other: "Overall") -> "Overall":
         """Both blocks."""

@@ -7,13 +7,16 @@ sigma would have to be far wider. Where rows are whole sentences, features are p
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
+from conformance.judge.observation import on_all_cores
 from conformance.judge.selection import Mask, judged_elements
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.formats import Array, Single
+from conformance.numerics.formats import Array, Captured
 from conformance.oracle import Network
 
 DEGREES = 200
@@ -30,37 +33,57 @@ def reference(
         yield name, stored[name] if stored and name in stored else value, sigma
 
 
+@dataclass(frozen=True)
+class _Lane:
+    """Some rows of the batch: at each activation the true value, and the errors of its replicas."""
+
+    network: Network
+    replicas: int
+    rng: np.random.Generator
+    held: dict[str, tuple[Array, list[Captured]]] = field(default_factory=dict)
+
+    def taken(self, name: str, arithmetic: Arithmetic) -> tuple[list[Captured], Mask]:
+        """The next activation's errors, and which of its elements are judged."""
+        row = self.network.table[name]
+        step = self.network.step(name, *(self.held[p][0] for p in row.parents))
+        deviation = np.zeros(()) if row.exact else np.sqrt(step.roundings(arithmetic).variance())
+        errors: list[Captured] = []
+        for replica in range(self.replicas):
+            arriving = (-self.held[p][1][replica] for p in row.parents)
+            moved = -step.moved_by(*arriving) if row.parents else np.zeros(step.value.shape)
+            own = 0.0 if row.exact else deviation * self.rng.standard_normal(step.value.shape, np.float32)
+            errors.append(moved + own)
+        self.held[name] = step.value, errors
+        return errors, judged_elements(row, self.network.batch, step.value.shape)
+
+
 def accumulated_sigma(network: Network, arithmetic: Arithmetic) -> Iterator[tuple[str, Array]]:
     """(activation, global sigma) in the table's order; sigma broadcasts to the activation. Holds no more than it needs."""
-    network = network.cut(slice(0, _rows_of(network)))
-    replicas = math.ceil(DEGREES / max(int(network.batch.mask.sum()), 1))
-    rng = np.random.default_rng(0)
+    rows = _enough_rows(network)
+    tokens = int(sum(network.batch.mask[some].sum() for some in rows))
+    replicas = math.ceil(DEGREES / max(tokens, 1))
+    lanes = [_Lane(network.cut(some), replicas, np.random.default_rng(some.start)) for some in rows]
     last_use = {parent: name for name, row in network.table.items() for parent in row.parents}
-    held: dict[str, tuple[Array, list[Array | Single]]] = {}
     for name, row in network.table.items():
-        step = network.step(name, *(held[p][0] for p in row.parents))
-        deviation = np.zeros(()) if row.exact else np.sqrt(step.roundings(arithmetic).variance())
-        errors: list[Array | Single] = []
-        for replica in range(replicas):
-            arriving = (-held[p][1][replica] for p in row.parents)
-            moved = -step.moved_by(*arriving) if row.parents else np.zeros(step.value.shape)
-            own = 0.0 if row.exact else deviation * rng.standard_normal(step.value.shape, np.float32)
-            errors.append(moved + own)
-        held[name] = step.value, errors
-        yield name, _pooled(errors, row.axes, judged_elements(row, network.batch, step.value.shape))
+        taken = on_all_cores(partial(_Lane.taken, name=name, arithmetic=arithmetic), lanes)
+        yield name, _pooled(taken, row.axes)
         for parent in row.parents:
             if last_use[parent] == name:
-                held.pop(parent, None)
+                for lane in lanes:
+                    lane.held.pop(parent, None)
 
 
-def _rows_of(network: Network) -> int:
-    """So many of the batch's rows have enough judged tokens, or all; all where an activation is of all of them, as a loss is."""
+def _enough_rows(network: Network) -> list[slice]:
+    """The fullest rows of the batch, one by one, until they have enough judged tokens; together, where sequences meet in a loss."""
     if not all(row.axes[:1] == ("batch",) for row in network.table.values()):
-        return network.batch.size
-    return min(int(np.searchsorted(network.batch.mask.sum(1).cumsum(), DEGREES)) + 1, network.batch.size)
+        return [slice(0, network.batch.size)]
+    tokens = network.batch.mask.sum(1)
+    fullest = np.argsort(-tokens, kind="stable")
+    count = min(int(np.searchsorted(tokens[fullest].cumsum(), DEGREES)) + 1, network.batch.size)
+    return [slice(int(row), int(row) + 1) for row in fullest[:count]]
 
 
-def _pooled(errors: list[Array | Single], axes: tuple[str, ...], judged: Mask) -> Array:
+def _pooled(taken: Sequence[tuple[list[Captured], Mask]], axes: tuple[str, ...]) -> Array:
     """Root mean square of the errors, over all but what sigma is kept apart for."""
     over: tuple[int, ...] | None
     if "query" in axes:
@@ -69,6 +92,6 @@ def _pooled(errors: list[Array | Single], axes: tuple[str, ...], judged: Mask) -
         over = (0, 1)
     else:
         over = None
-    count = np.maximum(np.sum(judged, axis=over, keepdims=True), 1)
-    squares = sum(np.sum(np.where(judged, e, 0.0) ** 2, axis=over, keepdims=True) for e in errors)
-    return np.asarray(np.sqrt(squares / (count * len(errors))))
+    count = sum(np.sum(judged, axis=over, keepdims=True) * len(errors) for errors, judged in taken)
+    squares = sum(np.sum(np.square(e * judged), axis=over, keepdims=True) for errors, judged in taken for e in errors)
+    return np.asarray(np.sqrt(squares / np.maximum(count, 1)), np.float64)

@@ -152,7 +152,8 @@ class Segment:
         for n in self._names:
             w, own = adjoints[n], self._own(n, hypothesis.arithmetic)
             variance += sum(repeats.variance(s.variance, s.to_result.adjoint(w)) for s in own.sources)
-            bound += float((own.bound * np.abs(w)).sum())
+            if np.any(own.bound):
+                bound += float((own.bound * np.abs(w)).sum())
         for n, leaf in leaves.items():
             variance += repeats.variance(leaf, adjoints[n])
         return variance, bound
@@ -186,6 +187,4 @@ class Segment:
         row = self.network.table[self.name]
         if "batch" not in row.axes:
             return np.arange(self.network.batch.size, dtype=np.uint64)
-        stored = storage.round(self.value)
-        numbers = stored if storage == ORACLE else stored.astype(np.float32)
-        return hashed(numbers, 2 if "position" in row.axes and not self.couples_positions else 1)
+        return hashed(storage.stored(self.value), 2 if "position" in row.axes and not self.couples_positions else 1)

@@ -12,12 +12,14 @@ import numpy.typing as npt
 
 from conformance.activations import Activation
 from conformance.judge.selection import Mask
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Captured
 
 REACH, STEP = 6.0, 0.5  # the histogram's, in sigma; what is beyond is counted at its ends
 SLICES = 64  # of a strip at most: what a reader can tell apart
 
 _LARGEST = 1e150  # whose square is finite, and of any number of them the sum
+
+ZERO = round(REACH / STEP) + 1  # the place of 0 in the histogram
 
 Histogram = npt.NDArray[np.int64]
 
@@ -68,7 +70,7 @@ def spread(row: Activation, scaled: Array, judged: Mask, unit: Literal["sigma", 
     return Spread(unit, told, strips, _tokens(row, squares, places))
 
 
-def counts(scaled: Array) -> Histogram:
+def counts(scaled: Captured) -> Histogram:
     """How many values lie below −REACH, in each STEP from there on, and above REACH; what is no number counts as above."""
     bins = round(2.0 * REACH / STEP)
     index = np.clip(scaled, -2.0 * REACH, 2.0 * REACH).astype(np.float32).ravel()

@@ -7,10 +7,9 @@ import numpy as np
 
 from conformance.judge.evidence import Error
 from conformance.judge.noise import Noise
-from conformance.judge.selection import Mask
-from conformance.judge.spread import Histogram, counts
+from conformance.judge.spread import ZERO, Histogram, counts
 from conformance.judge.statistics import Limits
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Captured
 
 
 @dataclass(frozen=True)
@@ -24,12 +23,12 @@ class ErrorSums:
     place: tuple[int, ...]
 
     @classmethod
-    def of(cls, scaled: Array, difference: Array, first: int = 0) -> "ErrorSums":
-        """Of the magnitudes in sigma of what is judged, and of all differences; `first` is the batch row of the first."""
-        index = _index_of_largest(difference)
+    def of(cls, scaled: Array, count: int, difference: Captured, first: int = 0) -> "ErrorSums":
+        """Of errors in sigma and of differences, both 0 where nothing is judged; `first` is the batch row of the first."""
+        index, flat = _index_of_largest(difference), scaled.ravel()
         place = (index[0] + first, *index[1:]) if index else ()
-        flat = scaled.ravel()
-        return cls(flat.size, float(np.dot(flat, flat)), float(flat.max(initial=0.0)), float(np.abs(difference[index])), place)
+        largest = float(max(flat.max(initial=0.0), -flat.min(initial=0.0)))
+        return cls(count, float(np.dot(flat, flat)), largest, abs(float(difference[index])), place)
 
     def __add__(self, other: "ErrorSums") -> "ErrorSums":
         """Of both blocks."""
@@ -57,7 +56,7 @@ class ErrorSums:
         return self.rms <= limits.rms and self.largest <= limits.max
 
 
-def _index_of_largest(difference: Array) -> tuple[int, ...]:
+def _index_of_largest(difference: Captured) -> tuple[int, ...]:
     flat = difference.ravel()
     highest, lowest = int(flat.argmax()), int(flat.argmin())
     number = lowest if -flat[lowest] > flat[highest] else highest
@@ -67,15 +66,12 @@ def _index_of_largest(difference: Array) -> tuple[int, ...]:
 def in_sigma(residual: Array, noise: Noise) -> Array:
     """With its sign, once the deterministic bound is taken off its magnitude."""
     scaled = np.asarray(np.abs(residual))  # of a scalar too
-    scaled -= noise.bound
-    np.maximum(scaled, 0.0, out=scaled)
+    if np.any(noise.bound):
+        scaled -= noise.bound
+        np.maximum(scaled, 0.0, out=scaled)
     scaled /= noise.sigma
-    return np.copysign(scaled, residual, out=scaled)
-
-
-def inside(values: Array, judged: Mask) -> Array:
-    """Those that are judged; without a copy where all are."""
-    return values.ravel() if judged.all() else values[judged]
+    np.copysign(scaled, residual, out=scaled)
+    return scaled
 
 
 @dataclass(frozen=True)
@@ -89,12 +85,14 @@ class LocalSums:
     @classmethod
     def of(cls, residual: Array, noise: Noise, first: int = 0) -> "LocalSums":
         """Of a residual, that of a block whose first batch row is `first`."""
-        scaled = in_sigma(residual, noise)
-        difference = residual if noise.judged.all() else np.where(noise.judged, residual, 0.0)
-        judged = inside(scaled, noise.judged)
-        errors = ErrorSums.of(np.abs(judged), difference, first)
-        surprise = errors.squares / 2.0 + float(np.log(inside(noise.sigma, noise.judged)).sum())
-        return cls(errors, surprise, counts(judged))
+        scaled, logarithms, count = in_sigma(residual, noise), np.log(noise.sigma), residual.size
+        if not noise.all_judged:
+            residual, scaled, logarithms = (np.where(noise.judged, x, 0.0) for x in (residual, scaled, logarithms))
+            count = int(noise.judged.sum())
+        errors, surprise = ErrorSums.of(scaled, count, residual, first), float(logarithms.sum())
+        found = counts(scaled)
+        found[ZERO] -= residual.size - count
+        return cls(errors, errors.squares / 2.0 + surprise, found)
 
     def __add__(self, other: "LocalSums") -> "LocalSums":
         """Of both blocks."""

@@ -99,7 +99,7 @@ def _of_block(
     for hypothesis, known in zip(hypotheses, gross, strict=True):
         noise = of_segment(block.segment, hypothesis, block.judged, apart=not alone)
         effects = {
-            i: Effect(Sums.of(block.residual, at.moved, noise), largest_element(at.moved, noise))
+            i: Effect(Sums.of(block.residual, at.moved, noise), 0.0 if at.parameter else largest_element(at.moved, noise))
             for i, at in here.items()
             if i not in known and at.moved is not None
         }

@@ -66,6 +66,13 @@ class Format:
         """Variance of rounding x to nearest: uniform on ±ulp/2, so ulp²/12 (Widrow and Kollár, 2008, section 1)."""
         return np.maximum(self.ulp(x) ** 2 / 12.0, self.floor_variance)
 
+    def stored(self, x: Array) -> Captured:
+        """x as it is stored: rounded to nearest, in the smaller of float32 and float64 that holds the format."""
+        if self.name == "float32":
+            with np.errstate(over="ignore"):
+                return np.asarray(x.astype(np.float32))
+        return self.round(x) if self.name == "float64" else self.round(x).astype(np.float32)
+
     def round(self, x: Array) -> Array:
         """x rounded to nearest, ties to even; past the largest finite value it overflows to infinity."""
         if self.name in ("float16", "float32", "float64"):

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import erf
 
 from conformance.numerics.arithmetic import Arithmetic
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Captured
 from conformance.numerics.functions import gelu_argument
 from conformance.oracle.maps import LinearMap, Roundings, diagonal
 from conformance.oracle.step import Step, elementwise
@@ -18,6 +18,11 @@ class Pointwise(Step):
     @cached_property
     def _slope(self) -> Array:
         raise NotImplementedError
+
+    def moved_by(self, *errors: Captured) -> Captured:
+        """f'(x) e where e is so small that the next term, at most e², is below 2^-12 of e; else the difference itself."""
+        (e,) = errors
+        return self._slope * e if max(e.max(initial=0.0), -e.min(initial=0.0)) < 2.0**-12 else super().moved_by(e)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """diag(f'(x))."""
@@ -119,6 +124,10 @@ class Relu(Pointwise):
     @cached_property
     def _slope(self) -> Array:
         return np.asarray(self.parents[0] > 0.0, np.float64)
+
+    def moved_by(self, *errors: Captured) -> Captured:
+        """The difference itself: the slope at x knows nothing of the kink."""
+        return Step.moved_by(self, *errors)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """None but the store of what a fused kernel did not round before."""

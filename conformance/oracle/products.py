@@ -103,7 +103,7 @@ def partial_squares(left: Operand, right: Operand, bias: Array | float = 0.0) ->
     spread = np.maximum(increments, product(left.squares, right.squares), out=increments)
     squares += np.float32(length / 6.0 / (len(edges) - 1)) * spread
     squares += _orders(before, sums, np.float32(length), np.float32(bias * scale))
-    return np.asarray(squares, np.float64) / scale**2
+    return np.asarray(squares * np.float64(scale**-2.0))
 
 
 def _orders(y: Single, sums: Single, terms: np.float32, bias: Single | np.float32) -> Single:
@@ -118,25 +118,27 @@ def _orders(y: Single, sums: Single, terms: np.float32, bias: Single | np.float3
         np.maximum(backwards, 0.0, out=backwards)
         return backwards
     constant = terms * np.square(bias)
-    forwards, reversed_ = (np.maximum(2.0 * bias * t + constant, 0.0) for t in (sums, backwards))
+    first, last = (np.maximum(2.0 * bias * t + constant, 0.0) for t in (sums, backwards))
     backwards -= sums
     backwards *= y
-    reversed_ += backwards
-    np.maximum(forwards, reversed_, out=reversed_)
-    return reversed_
+    backwards += last
+    np.maximum(first, backwards, out=backwards)
+    return backwards
 
 
 def accumulation_variance(squares: Array, y: Array, terms: int, arithmetic: Arithmetic) -> Array:
     """Of K terms, as the module's docstring derives, and the rounding to storage where that is a narrower format; never zero."""
     u = arithmetic.accumulate.unit_roundoff
-    variance = u**2 / 3.0 * (_inflation(terms, arithmetic) * squares + y**2) + arithmetic.store_variance(y)
-    return np.maximum(variance, arithmetic.storage.floor_variance)
+    variance = np.square(y)
+    variance += squares if arithmetic.summation == "rounded" else _inflation(terms, arithmetic) * squares
+    variance *= u**2 / 3.0
+    if arithmetic.is_mixed:
+        variance += arithmetic.store_variance(y)
+    return np.maximum(variance, arithmetic.storage.floor_variance, out=variance)
 
 
 def _inflation(terms: int, arithmetic: Arithmetic) -> float:
-    """How many times more the partial sums weigh than where every addition rounds: 1, or 4 n²/K in a matrix unit."""
-    if arithmetic.summation == "rounded":
-        return 1.0
+    """How many times more the partial sums weigh in a matrix unit than where every addition rounds: 4 n²/K."""
     passes = 1 if arithmetic.is_mixed else PASSES
     return 4.0 * (passes * math.ceil(terms / UNIT)) ** 2 / terms
 
@@ -291,10 +293,9 @@ class Context(Step):
 
     def moved_by(self, *errors: Array | Single) -> Single:
         """e_p v + (p − e_p) e_v, in float32."""
-        e_p, e_v, p, v = (x.astype(np.float32) for x in (*errors, self.parents[0], self._values))
-        e_v = split_heads(e_v, self.site.architecture.num_attention_heads)
-        moved: Single = e_p @ v + (p - e_p) @ e_v
-        return merge_heads(moved)
+        e_p, p, v = (x.astype(np.float32) for x in (errors[0], self.parents[0], self._values))
+        e_v = split_heads(errors[1].astype(np.float32), self.site.architecture.num_attention_heads)
+        return merge_heads(np.asarray(e_p @ v + (p - e_p) @ e_v, np.float32))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """∂c_i/∂p_ij = v_j and ∂c_i/∂v_j = p_ij."""
