@@ -1,10 +1,16 @@
-"""Settings of the project's own tests: offline, one Hypothesis profile for CI, compiled code of this instruction set alone."""
+"""Settings of the project's own tests: offline, a cache of their own, one Hypothesis profile for CI, compiled code of one
+instruction set alone.
+"""
 
 import os
 import tempfile
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+if "BERT_CONFORMANCE_CACHE" not in os.environ:  # workers inherit it
+    kept = tempfile.TemporaryDirectory(prefix="bert-conformance-cache-")
+    os.environ["BERT_CONFORMANCE_CACHE"] = kept.name
 
 capability = os.environ.get("ATEN_CPU_CAPABILITY")
 if capability:  # torch's compiler keeps no note of the limit in its cache, and code of two instruction sets together gives NaN

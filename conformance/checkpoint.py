@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 
 from conformance.activations import parameter_shapes
 from conformance.architecture import Architecture
+from conformance.digest import content_digest
 from conformance.errors import CheckpointError, UnsupportedArchitectureError
 from conformance.numerics.formats import Array, format_named
 
@@ -74,6 +75,11 @@ class Checkpoint:
 
         kind = getattr(torch, dtype)
         return {name: torch.from_numpy(np.array(value)).to(device=device, dtype=kind) for name, value in self.weights.items()}
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the parameters."""
+        return content_digest(self.weights)
 
     @cached_property
     def path(self) -> Path:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from conformance.depth import DEPTHS
+
 if TYPE_CHECKING:
     from conformance.recording import Recording
 
@@ -19,6 +21,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--bert-checkpoint", metavar="DIR", help="run on this local Hugging Face BERT instead of goldens")
     group.addoption("--bert-known-failures", metavar="FILE", help="a TOML file of checks that are known to fail")
     group.addoption("--bert-examples", type=int, metavar="N", help="examples of each search (default: 20)")
+    group.addoption(
+        "--bert-depth", choices=DEPTHS, default="full", help="screen: fails or not, and where; full: which mistake, too"
+    )
     group.addoption(
         "--bert-out", metavar="DIR", help="write results.jsonl there, one a worker under xdist, and what failures leave"
     )
@@ -40,7 +45,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     # Under xdist the workers run the checks, and this may be who only sends them out.
     runs_checks = hasattr(config, "workerinput") or config.getoption("dist", "no") == "no"
     out = config.getoption("--bert-out") if runs_checks else None
-    begin(config.getoption("--bert-examples") or EXAMPLES)
+    begin(config.getoption("--bert-examples") or EXAMPLES, config.getoption("--bert-depth"))
     if out:
         record_into(_recording(config, Path(out)))
 

@@ -14,8 +14,8 @@ from typing import Any, Self
 from conformance import __version__
 from conformance.candidates.registry import registered
 from conformance.devices import description, is_whole
+from conformance.digest import content_digest
 from conformance.errors import ConformanceError
-from conformance.goldens.digest import content_digest
 from conformance.goldens.golden import Golden, stored_arrays
 from conformance.goldens.manifest import manifest
 from conformance.goldens.own import open_golden
@@ -131,6 +131,7 @@ def header_of(
         false_alarm=FALSE_ALARM,
         seed=plan.seed,
         examples=plan.examples,
+        depth=plan.depth,
         shard=shard,
         run=run,
         started=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -92,6 +92,7 @@ class Header(_Record, frozen=True, tag="header"):
     onnxruntime: str | None = ""
     cases: int = 0
     machine: MachineRecord | None = None
+    depth: str = "full"
 
 
 class ErrorRecord(msgspec.Struct, frozen=True):
@@ -263,16 +264,20 @@ class CaseRecords:
     activations: tuple[ActivationRecord, ...]
 
 
+_SCREENED = "Depth screen: each step was judged by its RMS and largest error alone; names and the global error were not looked for."
+
+
 @dataclass(frozen=True)
 class Note:
     """What is to be known of results beside the verdicts.
 
     Attributes:
-        kind: a `contradiction`, something `missing`, what is `told twice` and counted once, or a property of the `machine`.
+        kind: a `contradiction`, something `missing`, what is `told twice` and counted once, a property of the
+            `machine`, or the `depth` of the judgement.
         text: a sentence.
     """
 
-    kind: Literal["contradiction", "missing", "told twice", "machine"]
+    kind: Literal["contradiction", "missing", "told twice", "machine", "depth"]
     text: str
 
     @property
@@ -312,7 +317,9 @@ class Results:
         """The notes, and what is to be known of the machines that the runs were made on, once each."""
         machines = (header.machine for header in self.headers if header.machine)
         sentences = dict.fromkeys(sentence for machine in machines for sentence in machine.exceeding)
-        return (*self.notes, *(Note("machine", sentence) for sentence in sentences))
+        depths = {header.depth for header in self.headers}
+        screened = (Note("depth", _SCREENED),) if "screen" in depths else ()
+        return (*self.notes, *screened, *(Note("machine", sentence) for sentence in sentences))
 
     @property
     def sound(self) -> bool:

@@ -8,12 +8,14 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
+from conformance import cache
 from conformance.batch import Batch
 from conformance.candidates.registry import Runner, as_implementation, load, name_of
 from conformance.candidates.shelter import restored
 from conformance.candidates.stream import pairs
 from conformance.case import Case
 from conformance.checkpoint import rounded_weights
+from conformance.depth import Depth
 from conformance.devices import require_device
 from conformance.ending import Ending, attempt, by_candidate
 from conformance.errors import CandidateError, UsageError
@@ -23,6 +25,7 @@ from conformance.goldens.own import open_golden
 from conformance.judge.evidence import Local, Verdict
 from conformance.judge.judge import Judge
 from conformance.judge.settle import settle
+from conformance.numerics.arithmetic import modular
 from conformance.numerics.formats import format_named
 from conformance.numerics.machine import measure_early, this_machine
 from conformance.oracle import Network
@@ -42,6 +45,7 @@ def check(
     *,
     require: Sequence[str] = (),
     runs: int = 1,
+    depth: Depth = "full",
 ) -> Result:
     """Judge one implementation on one golden; a frozen value, nothing is printed and nothing is raised.
 
@@ -52,13 +56,14 @@ def check(
         dtype: and a format's name.
         require: patterns of activations (as in a shell) that must be observed.
         runs: among how many such calls the false-alarm probability of 1e-6 is shared.
+        depth: `screen` judges each step's RMS and largest error alone, and looks for no names.
     """
     golden = os.fspath(golden) if isinstance(golden, os.PathLike) else golden
     case = Case(name_of(implementation), getattr(golden, "name", str(golden)), str(device), str(dtype))
     start = time.perf_counter()
     verdicts: list[Verdict] = []
     with restored():
-        ending = attempt(lambda: _run(implementation, golden, case, require, runs, verdicts))
+        ending = attempt(lambda: _run(implementation, golden, case, require, runs, depth, verdicts))
     seconds = time.perf_counter() - start
     executed = any(v.outcome in ("pass", "fail") for v in verdicts)
     return Result(
@@ -67,7 +72,13 @@ def check(
 
 
 def _run(
-    implementation: str | Any, golden: str | Golden, case: Case, require: Sequence[str], runs: int, verdicts: list[Verdict]
+    implementation: str | Any,
+    golden: str | Golden,
+    case: Case,
+    require: Sequence[str],
+    runs: int,
+    depth: Depth,
+    verdicts: list[Verdict],
 ) -> Ending:
     format_named(case.dtype)
     if isinstance(require, str):
@@ -88,8 +99,16 @@ def _run(
     try:
         for number, (name, batch) in enumerate(golden.batches.items()):
             network = Network(checkpoint.architecture, weights, batch)
+            arithmetic = modular(case.dtype, case.device, functions).arithmetic
             judge = Judge(
-                network, case.dtype, case.device, runs * len(golden.batches), golden.activations.get(name), functions=functions
+                network,
+                case.dtype,
+                case.device,
+                runs * len(golden.batches),
+                golden.activations.get(name),
+                functions=functions,
+                depth=depth,
+                sigma=cache.accumulated_sigma(network, arithmetic, checkpoint.digest),
             )
             label = name if len(golden.batches) > 1 else ""
             with part(number, len(golden.batches)):

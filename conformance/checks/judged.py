@@ -27,8 +27,8 @@ class Judged:
 
     def __call__(self, order: Order) -> Result:
         """The judgement."""
-        candidate, require = self.view(order), order.require if self.whole else ()
-        result = check(candidate, order.golden, order.case.device, order.case.dtype, require=require, runs=order.runs)
+        candidate, require, depth = self.view(order), order.require if self.whole else (), order.plan.depth
+        result = check(candidate, order.golden, order.case.device, order.case.dtype, require=require, runs=order.runs, depth=depth)
         return replace(result, require=tuple(require))
 
 

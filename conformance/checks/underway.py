@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from conformance.depth import Depth
 from conformance.search.plan import EXAMPLES, Plan
 
 if TYPE_CHECKING:
@@ -36,14 +37,15 @@ class Count:
 
 
 _examples = EXAMPLES
+_depth: Depth = "full"
 _recording: "Recording | None" = None
 _count = Count()
 
 
-def begin(examples: int) -> None:
-    """A run begins, with so many examples a search."""
-    global _examples, _recording, _count
-    _examples, _recording, _count = examples, None, Count()
+def begin(examples: int = EXAMPLES, depth: Depth = "full") -> None:
+    """A run begins, with so many examples a search, and judgements of that depth."""
+    global _examples, _depth, _recording, _count
+    _examples, _depth, _recording, _count = examples, depth, None, Count()
 
 
 def record_into(recording: "Recording") -> None:
@@ -56,7 +58,7 @@ def end(*, whole: bool) -> None:
     """The run is over; a recording of one that was cut short has no footer."""
     if _recording is not None:
         _recording.close(whole=whole)
-    begin(EXAMPLES)
+    begin()
 
 
 def plan() -> Plan:
@@ -64,7 +66,8 @@ def plan() -> Plan:
     from hypothesis import settings
 
     profile = settings()
-    return Plan(_examples, 0) if profile.derandomize else Plan(_examples, None, profile.database)
+    seed, database = (0, None) if profile.derandomize else (None, profile.database)
+    return Plan(_examples, seed, database, _depth)
 
 
 def record(result: "Result", test: Callable[..., Any] | None) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from conformance.depth import DEPTHS
 from conformance.errors import ConformanceError, UsageError
 from conformance.search.plan import EXAMPLES
 
@@ -86,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_diagnose(command("diagnose", "which faults explain the final outputs of a closed system, given its checkpoint"))
     again = command("replay", "run again what a failure left behind, or every failure of a results file")
     again.add_argument("file", type=Path)
+    kept = command("cache", "what is kept from run to run, and where", formats=("pretty", "json"))
+    kept.add_argument("--clear", action="store_true", help="remove it")
     _add_golden(parts.add_parser("golden", help="verify or make goldens, or show their power"))
     return parser
 
@@ -203,6 +206,10 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--examples", type=_count, default=EXAMPLES, metavar="N", help=f"of each search (default: {EXAMPLES})")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="from which examples are drawn (default: 0)")
+    parser.add_argument(
+        "--depth", choices=DEPTHS, default="full", help="screen: whether a step fails; full: which mistake it is, too (default)"
+    )
+    parser.add_argument("--no-cache", action="store_true", help="compute what depends on no candidate anew, and keep none of it")
     parser.add_argument("--shard", default="1/1", metavar="K/N", help="the K-th of N shares; `report` puts them together")
     parser.add_argument(
         "--timeout",

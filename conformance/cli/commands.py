@@ -1,6 +1,7 @@
 """What the commands do: each takes its parsed arguments, prints, and returns the exit code. What is heavy is imported late."""
 
 import json
+import os
 import sys
 from argparse import Namespace
 from functools import partial
@@ -31,6 +32,25 @@ def listing(arguments: Namespace) -> int:
     return 0
 
 
+def cache(arguments: Namespace) -> int:
+    """`cache`: where entries lie, how many and how large they are; or remove them."""
+    from conformance import cache as kept
+
+    home = kept.folder()
+    if home is None:
+        print(f"nothing is kept: {kept.VARIABLE} is {kept.OFF}")
+        return 0
+    if arguments.clear:
+        print(f"removed {kept.clear()} entries from {home}")
+        return 0
+    sizes = {path.stem: path.stat().st_size for path in kept.entries()}
+    if arguments.format == "json":
+        print(json.dumps({"folder": str(home), "limit": kept.LIMIT, "entries": sizes}, indent=2))
+    else:
+        print(f"{home}: {len(sizes)} entries, {sum(sizes.values()) / 2**20:.1f} MiB of at most {kept.LIMIT // 2**20}")
+    return 0
+
+
 def run(arguments: Namespace) -> int:
     """`run`: the main job."""
     if arguments.schema:
@@ -40,6 +60,10 @@ def run(arguments: Namespace) -> int:
         return 0
     from conformance.cli.session import run_all
 
+    if arguments.no_cache:
+        from conformance import cache
+
+        os.environ[cache.VARIABLE] = cache.OFF  # in processes that are started from here, too
     # How to call the command itself cannot be sent to another process, where the session may have to be made anew.
     asked = Namespace(**{name: value for name, value in vars(arguments).items() if name != "command"})
     return run_all(partial(_session, asked), arguments.out, arguments.format)
@@ -59,7 +83,7 @@ def _session(arguments: Namespace) -> "Session":
         checks=arguments.check or (),
         require=arguments.require_activations or (),
         known=read(arguments.known_failures) if arguments.known_failures else (),
-        plan=Plan(arguments.examples, arguments.seed),
+        plan=Plan(arguments.examples, arguments.seed, depth=arguments.depth),
         shard=shard_of(arguments.shard),
         timeout=arguments.timeout,
     )

@@ -14,8 +14,8 @@ from safetensors.numpy import load_file
 from conformance.architecture import Architecture
 from conformance.batch import Batch
 from conformance.checkpoint import Checkpoint
+from conformance.digest import content_digest
 from conformance.errors import FixtureError, UsageError
-from conformance.goldens.digest import content_digest
 from conformance.goldens.kept import Kept
 from conformance.goldens.manifest import fixtures_directory, located, manifest
 from conformance.goldens.recipe import Recipe

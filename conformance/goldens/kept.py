@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from conformance.batch import Batch
 from conformance.checkpoint import Checkpoint, load_directory
+from conformance.digest import content_digest
 from conformance.errors import FixtureError, UsageError
-from conformance.goldens.digest import content_digest
 from conformance.goldens.manifest import MANIFEST
 
 

@@ -11,8 +11,8 @@ from safetensors.numpy import save_file
 
 from conformance.batch import Batch
 from conformance.checkpoint import Checkpoint
+from conformance.digest import content_digest
 from conformance.errors import UsageError
-from conformance.goldens.digest import content_digest
 from conformance.goldens.golden import Golden, load_golden, stored_arrays
 from conformance.goldens.kept import Kept
 from conformance.goldens.manifest import MANIFEST, SCHEMA, manifest

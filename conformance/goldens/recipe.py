@@ -9,7 +9,7 @@ from typing import Protocol
 from conformance.architecture import Architecture
 from conformance.batch import Batch
 from conformance.checkpoint import Checkpoint, read_only
-from conformance.goldens.digest import content_digest
+from conformance.digest import content_digest
 from conformance.goldens.discriminating import HIDDEN, weights
 
 SEED = 20_260_101

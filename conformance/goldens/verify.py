@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from conformance.digest import content_digest
 from conformance.errors import ConformanceError, DependencyMissingError, FixtureError
-from conformance.goldens.digest import content_digest
 from conformance.goldens.golden import Golden, load_golden, stored_arrays
 from conformance.goldens.manifest import located
 from conformance.goldens.recipes import RECIPES

@@ -9,12 +9,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from conformance.depth import Depth
 from conformance.judge.directions import Direction, directions, suspects
 from conformance.judge.evidence import Local
 from conformance.judge.explain import Question, explanations, single_explanations
 from conformance.judge.filters import matched
 from conformance.judge.noise import of_exact, of_segment
 from conformance.judge.observation import Observation
+from conformance.judge.screen import STATISTICS
 from conformance.judge.segment import Segment
 from conformance.judge.spread import spread
 from conformance.judge.statistics import Limits, projection_threshold
@@ -57,7 +59,7 @@ def _under(hypothesis: Hypothesis, observation: Observation, near: Sequence[Dire
     """The judgement under one hypothesis, and the question that is asked where it fails."""
     block = observation.whole
     rows = observation.independent(hypothesis, block.segment.hashes(hypothesis.arithmetic.storage))
-    limits = Limits.of(rows, observation.count, 2 + len(near), alpha)
+    limits = Limits.of(rows, observation.count, STATISTICS + len(near), alpha)
     noise, made = of_segment(block.segment, hypothesis, block.judged), block.actual
 
     def sums_of(faulty: Segment) -> LocalSums:
@@ -89,16 +91,16 @@ def _under(hypothesis: Hypothesis, observation: Observation, near: Sequence[Dire
     )
 
 
-def exactly(observation: Observation, storage: Format, alpha: float) -> Local:
+def exactly(observation: Observation, storage: Format, alpha: float, depth: Depth) -> Local:
     """The judgement of an exact activation: any difference fails; faults are named where they leave no difference at all."""
     block, threshold = observation.whole, projection_threshold(alpha)
     made, judged = block.actual, block.judged
     noise = of_exact(block.segment.value, storage, judged)
-    near = list(directions(block.segment, storage))
+    near = list(directions(block.segment, storage)) if depth == "full" else []
     filters = (matched(d, made, noise, threshold, threshold) for d in near)
     error = ErrorSums.of(np.zeros(0), 0, np.where(judged, block.residual, 0.0)).exact
     local = Local("exact", "exact", error, 0.0, 0.0, 0.0, threshold, tuple(f for f in filters if f))
-    if local.passes:
+    if local.passes or depth == "screen":
         return local
     ulps = block.residual / storage.ulp(block.segment.value)
     local = replace(local, spread=spread(block.row, ulps, judged, "ulp", observation.heads, fails=True))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from conformance.activations import Activation, outputs
+from conformance.depth import SCREENED, Depth
 from conformance.errors import CandidateError
 from conformance.judge.anatomy import anatomy, sentences
 from conformance.judge.evidence import UNKNOWN, Local, Verdict
@@ -21,6 +22,7 @@ from conformance.judge.observation import Block, Observation
 from conformance.judge.overall import Overall
 from conformance.judge.precheck import accepted_array, known
 from conformance.judge.reference import accumulated_sigma
+from conformance.judge.screen import screened_locally
 from conformance.judge.selection import independent_rows, judged_elements
 from conformance.judge.statistics import rms_threshold, share
 from conformance.numerics.accuracy import Accuracy
@@ -42,6 +44,8 @@ class Judge:
         runs: how many such judgements the run makes; its false-alarm probability is shared among them.
         stored: true activations to use for the global error instead of computing them.
         functions: the accuracy of library functions where the candidate ran; the table's, if not given.
+        depth: `screen` leaves out the filters, the global error and the names.
+        sigma: what rounding adds up to at each activation (`reference.accumulated_sigma`); sampled, if not given.
     """
 
     def __init__(
@@ -54,13 +58,16 @@ class Judge:
         *,
         recorded: bool = False,
         functions: Accuracy | None = None,
+        depth: Depth = "full",
+        sigma: Iterable[tuple[str, Array]] | None = None,
     ) -> None:
         """Share the run's false-alarm probability among all activations, and start the reference."""
         self._network, self._dtype, self._device = network, dtype, "cpu" if recorded else device
         self._hypotheses = hypotheses(dtype, device, functions)
         self._alpha = share(len(network.table) * runs)
         self._stored = stored or {}
-        self._reference = accumulated_sigma(network, modular(dtype, device, functions).arithmetic)
+        self._depth: Depth = depth
+        self._sigma = iter(sigma or accumulated_sigma(network, modular(dtype, device, functions).arithmetic))
         self.order: Mapping[str, int] = {name: i for i, name in enumerate(network.table)}
         self._values: dict[str, Captured] = {}
         self._global_errors: dict[str, Single] = {}
@@ -118,8 +125,7 @@ class Judge:
     def _flush(self, last: int) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
         """Judge everything up to table index `last`, then let go of all but that last activation."""
         for name in list(self.order)[self._judged_up_to + 1 : last + 1]:
-            reference_name, sigma = next(self._reference)
-            assert reference_name == name
+            sigma = self._sigma_at(name) if self._depth == "full" else None
             if name in self._waiting:
                 yield self._verdict(name, sigma)
             elif name not in self._seen:
@@ -130,11 +136,16 @@ class Judge:
             self._global_errors.pop(name, None)
         self._waiting = {n for n in self._waiting if self.order[n] > last}
 
-    def _verdict(self, name: str, global_sigma: Array) -> tuple[Verdict, tuple[Local, ...]]:
+    def _sigma_at(self, name: str) -> Array:
+        at, sigma = next(self._sigma)
+        assert at == name
+        return sigma
+
+    def _verdict(self, name: str, sigma: Array | None) -> tuple[Verdict, tuple[Local, ...]]:
         # The activation itself must not stand among its own ancestors.
         captured = {n: v for n, v in self._values.items() if self.order[n] < self.order[name]}
         truth = self._stored.get(name)
-        observation = Observation(self._network, name, self._values[name], captured, self._global_errors, truth, global_sigma)
+        observation = Observation(self._network, name, self._values[name], captured, self._global_errors, truth, sigma)
         kind = observation.row.kind
         if not observation.count:
             self._global_errors[name] = np.zeros(observation.actual.shape, np.float32)
@@ -144,20 +155,27 @@ class Judge:
         broken = bool(reason)
         locals_: tuple[Local, ...]
         if all(step.exact for step in observation.steps):
-            locals_, overall = (exactly(observation, storage, self._alpha),), Overall.of(observation.whole, global_sigma)
+            locals_ = (exactly(observation, storage, self._alpha, self._depth),)
+            overall = None if sigma is None else Overall.of(observation.whole, sigma)
             reason = reason or _exact_reason(observation.whole, storage)
-        else:
+        elif self._depth == "full":
             locals_, overall = locally(observation, self._hypotheses, self._alpha)
-        self._global_errors[name] = overall.error
+        else:
+            locals_, overall = screened_locally(observation, self._hypotheses, self._alpha), None
+        if overall:
+            self._global_errors[name] = overall.error
         passes = any(local.passes for local in locals_) and not broken
         if not passes:
             self._failed = True
-        role = (self._role(observation) if self._failed else None) if passes else "origin"
-        verdict = Verdict(name, kind, "pass" if passes else "fail", role, locals_[0], overall.told, overall.padded, reason)
+        role = (self._role(observation) if self._failed and overall else None) if passes else "origin"
+        told, padded = (overall.told, overall.padded) if overall else (None, None)
+        verdict = Verdict(name, kind, "pass" if passes else "fail", role, locals_[0], told, padded, reason)
         return (verdict if passes else replace(verdict, anatomy=self._anatomy(observation, locals_))), locals_
 
     def _anatomy(self, observation: Observation, locals_: Sequence[Local]) -> tuple[str, ...]:
         """What can be said of what nothing explains; only of the first few, since one mistake may break all that follows."""
+        if self._depth == "screen":
+            return (SCREENED,)
         if self._dissected == ANATOMIES or any(local.named for local in locals_):
             return ()
         self._dissected += 1

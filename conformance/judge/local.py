@@ -4,6 +4,7 @@ What passes under every arithmetic is judged by its sums over blocks alone; anyt
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from conformance.judge.directions import Direction, looked_for
 from conformance.judge.evidence import Filtered, Local
@@ -11,20 +12,20 @@ from conformance.judge.failing import explained
 from conformance.judge.filters import is_gross, with_filter, without_filter
 from conformance.judge.observation import Observation
 from conformance.judge.overall import Overall
-from conformance.judge.spread import Spread
+from conformance.judge.screen import STATISTICS, local_of
 from conformance.judge.statistics import Limits
 from conformance.judge.sweep import Effect, Swept, swept
 from conformance.numerics.arithmetic import Hypothesis
 
 
-def locally(observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float) -> tuple[tuple[Local, ...], Overall]:
+def locally(observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float) -> tuple[tuple[Local, ...], Overall | None]:
     """The judgement under each hypothesis that is needed, at false-alarm probability alpha in all; and the global error.
 
     Needed are those of parents as captured, if they pass: with parents unrounded sigma is wider, so that they would pass as well.
     """
     as_captured = [h for h in hypotheses if h.parents == "as captured"]
     looks = looked_for(observation.probe.segment, hypotheses[0].arithmetic.storage)
-    widest = Limits.of(1, observation.count, 2 + len(looks), alpha)
+    widest = Limits.of(1, observation.count, STATISTICS + len(looks), alpha)
     found, overall = swept(observation, looks, as_captured, widest.max)
     locals_ = tuple(_local(observation, h, looks, one, alpha) for h, one in zip(as_captured, found, strict=True))
     return (locals_ if all(local.passes for local in locals_) else explained(observation, hypotheses, alpha)), overall
@@ -32,19 +33,9 @@ def locally(observation: Observation, hypotheses: Sequence[Hypothesis], alpha: f
 
 def _local(observation: Observation, hypothesis: Hypothesis, looks: Sequence[Direction], found: Swept, alpha: float) -> Local:
     rows = observation.independent(hypothesis, found.hashes)
-    limits = Limits.of(rows, observation.count, 2 + len(found.effects), alpha)
+    limits = Limits.of(rows, observation.count, STATISTICS + len(found.effects), alpha)
     filters = (_filtered(looks[i], found.effects[i], limits) for i in sorted(found.effects))
-    return Local(
-        str(hypothesis),
-        hypothesis.arithmetic.name,
-        found.errors.errors.error,
-        found.errors.mean_surprise * rows,
-        limits.rms,
-        limits.max,
-        limits.filter,
-        tuple(f for f in filters if f),
-        spread=Spread("sigma", tuple(int(n) for n in found.errors.counts)),
-    )
+    return replace(local_of(hypothesis, found, rows, limits), filters=tuple(f for f in filters if f))
 
 
 def _filtered(look: Direction, effect: Effect, limits: Limits) -> Filtered | None:

@@ -116,7 +116,8 @@ class Observation:
         captured: what it exposed before, as far as it is held.
         errors: of those, against the oracle's own forward pass.
         truth: what that makes of this activation, where it is stored.
-        sigma: what rounding adds up to there since the token ids; it broadcasts to the activation.
+        sigma: what rounding adds up to there since the token ids; it broadcasts to the activation. None: the global error is not
+            asked for.
     """
 
     network: Network
@@ -125,7 +126,7 @@ class Observation:
     captured: Mapping[str, Captured]
     errors: Mapping[str, Single] = field(default_factory=dict)
     truth: Array | None = None
-    sigma: Array = field(default_factory=lambda: np.zeros(()))
+    sigma: Array | None = None
 
     @property
     def row(self) -> Activation:

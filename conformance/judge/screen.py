@@ -1,22 +1,53 @@
-"""The local judgement's two first statistics alone, for searching: is there an activation that no legal arithmetic explains?
+"""RMS and largest error alone, of each hypothesis until one allows them: whether a step is right, and not which mistake it has.
 
-The same sigma, the same limits and the same hypotheses as in a judgement; what it leaves out are the matched filters, the global
-error and the names, which cost ten times as much. What it finds is judged in full.
+The same sums, limits and hypotheses as in a full judgement; left out are the filters, the global error and the names.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.judge.noise import of_segment
-from conformance.judge.segment import Segment
-from conformance.judge.selection import Mask, independent_rows, judged_elements
-from conformance.judge.statistics import max_threshold, rms_threshold, share
+from conformance.judge.evidence import Local
+from conformance.judge.observation import Observation
+from conformance.judge.spread import Spread
+from conformance.judge.statistics import Limits, share
+from conformance.judge.sweep import Swept, swept
 from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import Hypothesis, hypotheses
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
+
+STATISTICS = 2  # RMS and largest error
+
+
+def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[Local, ...]:
+    """The judgement under each hypothesis, of unrounded parents where the arithmetic fails with parents as captured."""
+    found: list[Local] = []
+    for hypothesis in legal:
+        if not any(local.passes and local.arithmetic == hypothesis.arithmetic.name for local in found):
+            found.append(_under(hypothesis, observation, alpha))
+    return tuple(found)
+
+
+def _under(hypothesis: Hypothesis, observation: Observation, alpha: float) -> Local:
+    (found,), _ = swept(observation, [], [hypothesis])
+    rows = observation.independent(hypothesis, found.hashes)
+    return local_of(hypothesis, found, rows, Limits.of(rows, observation.count, STATISTICS, alpha))
+
+
+def local_of(hypothesis: Hypothesis, found: Swept, rows: int, limits: Limits) -> Local:
+    """What a sweep comes to, without filters."""
+    return Local(
+        str(hypothesis),
+        hypothesis.arithmetic.name,
+        found.errors.errors.error,
+        found.errors.mean_surprise * rows,
+        limits.rms,
+        limits.max,
+        limits.filter,
+        spread=Spread("sigma", tuple(int(n) for n in found.errors.counts)),
+    )
 
 
 @dataclass(frozen=True)
@@ -42,44 +73,34 @@ def screened(
 
     `functions` as for a judge.
     """
-    alpha = share(2 * tests * max(len(values), 1))
+    alpha = share(tests * max(len(values), 1))
     legal = hypotheses(dtype, device, functions)
     order = {name: i for i, name in enumerate(network.table)}
     seen: dict[str, Array] = {}
     found = []
     for name in sorted(values, key=order.__getitem__):
-        judged = judged_elements(network.table[name], network.batch, values[name].shape)
-        if judged.any():
-            found.append(_screened(network, Segment(network, name, seen), values[name], judged, legal, alpha))
+        observation = Observation(network, name, values[name], dict(seen))
+        if observation.count:
+            found.append(_screened(observation, legal, alpha))
         seen[name] = values[name]
     return found
 
 
-def _screened(network: Network, segment: Segment, made: Array, judged: Mask, legal: Sequence[Hypothesis], alpha: float) -> Screened:
-    residual = np.where(judged, made - segment.value, 0.0)
+def _screened(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> Screened:
+    block = observation.whole
+    residual = np.where(block.judged, block.residual, 0.0)
     index = np.unravel_index(int(np.abs(residual).argmax()), residual.shape) if residual.ndim else ()
     excess = 0.0
     if residual.any():
-        exact = all(step.site.activation.exact for step in segment.steps.values())
-        excess = float("inf") if exact else _least_excess(network, segment, residual, judged, legal, alpha)
+        exact = all(step.exact for step in observation.steps)
+        excess = float("inf") if exact else min(local.excess for local in _until_one_passes(observation, legal, alpha))
     place = tuple(int(i) for i in index)
-    return Screened(segment.name, excess, place, float(made[place]), float(segment.value[place]))
+    return Screened(observation.name, excess, place, float(block.actual[place]), float(block.segment.value[place]))
 
 
-def _least_excess(
-    network: Network, segment: Segment, residual: Array, judged: Mask, legal: Sequence[Hypothesis], alpha: float
-) -> float:
-    """Under the first hypothesis that allows the residual, or else the least of all."""
-    least = float("inf")
+def _until_one_passes(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> Iterator[Local]:
     for hypothesis in legal:
-        noise = of_segment(segment, hypothesis, judged)
-        scaled = (np.maximum(np.abs(residual) - noise.bound, 0.0) / noise.sigma)[judged]
-        coupled = segment.couples_positions and (not segment.is_single_step or hypothesis.parents == "unrounded")
-        row = network.table[segment.name]
-        rows = max(independent_rows(row, network.batch, network.architecture.num_attention_heads, coupled=coupled), 1)
-        distinct = max(int(rows * segment.repeats(hypothesis.arithmetic.storage).share(judged)), 1)
-        rms = float(np.sqrt((scaled**2).mean())) / rms_threshold(distinct, alpha)
-        least = min(least, max(rms, float(scaled.max()) / max_threshold(scaled.size, alpha)))
-        if least <= 1.0:
-            return least
-    return least
+        local = _under(hypothesis, observation, alpha)
+        yield local
+        if local.passes:
+            return

@@ -5,6 +5,7 @@ The filters of the others are sums over blocks. Where rows or numbers repeat fro
 which is added at the end.
 """
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -57,14 +58,14 @@ class Swept:
 
 
 def swept(
-    observation: Observation, looks: Sequence[Direction], hypotheses: Sequence[Hypothesis], largest: float
-) -> tuple[list[Swept], Overall]:
-    """The activation under each hypothesis, none of them of unrounded parents; and its global error.
+    observation: Observation, looks: Sequence[Direction], hypotheses: Sequence[Hypothesis], largest: float = math.inf
+) -> tuple[list[Swept], Overall | None]:
+    """The activation under each hypothesis; and its global error, where it is known what rounding adds up to.
 
     Args:
         observation: the activation.
         looks: the faults that are looked for.
-        hypotheses: those to be told of.
+        hypotheses: if any faults are looked for, none of unrounded parents.
         largest: the most that the limit of an element's error can be: what moves one by twice as much is gross.
     """
     gross = [_gross(looks, hypothesis, observation, largest) for hypothesis in hypotheses]
@@ -73,7 +74,7 @@ def swept(
     if len(observation.rows) > 1:
         found = [_with_repeats(observation, looks, h, one) for h, one in zip(hypotheses, found, strict=True)]
     found = [replace(one, effects={**one.effects, **known}) for one, known in zip(found, gross, strict=True)]
-    return found, reduce(add, (overall for _, overall in parts))
+    return found, reduce(add, [overall for _, overall in parts if overall]) if observation.sigma is not None else None
 
 
 def _gross(looks: Sequence[Direction], hypothesis: Hypothesis, observation: Observation, largest: float) -> dict[int, Effect]:
@@ -91,7 +92,7 @@ def _of_block(
     hypotheses: Sequence[Hypothesis],
     gross: Sequence[Mapping[int, Effect]],
     rows: slice,
-) -> tuple[list[Swept], Overall]:
+) -> tuple[list[Swept], Overall | None]:
     block, alone = observation.block(rows), len(observation.rows) == 1
     here = {i: look.on(block.segment) for i, look in enumerate(looks) if not all(i in known for known in gross)}
     hashes = block.segment.hashes(hypotheses[0].arithmetic.storage)
@@ -104,7 +105,7 @@ def _of_block(
             if i not in known and at.moved is not None
         }
         found.append(Swept(LocalSums.of(block.residual, noise, block.first), effects, hashes))
-    return found, Overall.of(block, observation.sigma)
+    return found, None if observation.sigma is None else Overall.of(block, observation.sigma)
 
 
 def _with_repeats(observation: Observation, looks: Sequence[Direction], hypothesis: Hypothesis, found: Swept) -> Swept:

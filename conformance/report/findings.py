@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from conformance.depth import SCREENED
 from conformance.faults import BY_NAME
 from conformance.faults.fault import ignored
 from conformance.faults.fitted import FITTED
@@ -32,6 +33,7 @@ class Finding:
         excess: by how many times its limit the worst activation that it explains is off; None where there is no limit.
         activations: the activations that it explains.
         anatomy: for a mistake without a name, what can be said of it.
+        screened: whether no name was looked for.
     """
 
     fault: FaultRecord | None
@@ -40,6 +42,7 @@ class Finding:
     excess: float | None
     activations: tuple[str, ...]
     anatomy: tuple[str, ...] = ()
+    screened: bool = False
 
 
 def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
@@ -167,7 +170,8 @@ def _alike(failed: Iterable[ActivationRecord]) -> Iterable[list[ActivationRecord
 def _unnamed(alike: Sequence[ActivationRecord]) -> Finding:
     places = tuple(dict.fromkeys(a.activation for a in alike))
     excesses = [a.excess for a in alike]
-    return Finding(None, places, (), _largest(excesses), places, tuple(alike[0].anatomy))
+    said = tuple(line for line in alike[0].anatomy if line != SCREENED)
+    return Finding(None, places, (), _largest(excesses), places, said, screened=SCREENED in alike[0].anatomy)
 
 
 def _largest(excesses: Sequence[float | None]) -> float | None:
@@ -181,7 +185,7 @@ UNNAMED = "no mistake that has a name explains it"
 def sentence(finding: Finding, layers: int) -> str:
     """The mistake in one sentence: where, what, and what it cannot be told from."""
     if finding.fault is None:
-        return f"{where(finding.steps, layers)}: {UNNAMED}"
+        return f"{where(finding.steps, layers)}: {SCREENED if finding.screened else UNNAMED}"
     others = f"; on these inputs it cannot be told from {', '.join(finding.others)}" if finding.others else ""
     return f"{where(finding.steps, layers)}: {_said(finding.fault)}{others}"
 

@@ -15,8 +15,8 @@ from safetensors import torch as torch_files
 
 from conformance import Golden, check, load_golden, trace
 from conformance.cli import main
+from conformance.digest import content_digest
 from conformance.errors import UsageError
-from conformance.goldens.digest import content_digest
 from conformance.goldens.make import make
 from conformance.goldens.manifest import fixtures_directory
 from conformance.goldens.own import from_directory
