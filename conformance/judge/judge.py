@@ -15,6 +15,7 @@ from conformance.activations import Activation, outputs
 from conformance.depth import SCREENED, Depth
 from conformance.errors import CandidateError
 from conformance.judge.anatomy import anatomy, sentences
+from conformance.judge.cores import products_on_one_thread
 from conformance.judge.evidence import UNKNOWN, Local, Verdict
 from conformance.judge.failing import exactly
 from conformance.judge.local import locally
@@ -125,9 +126,11 @@ class Judge:
     def _flush(self, last: int) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
         """Judge everything up to table index `last`, then let go of all but that last activation."""
         for name in list(self.order)[self._judged_up_to + 1 : last + 1]:
-            sigma = self._sigma_at(name) if self._depth == "full" else None
-            if name in self._waiting:
-                yield self._verdict(name, sigma)
+            with products_on_one_thread():
+                sigma = self._sigma_at(name) if self._depth == "full" else None
+                judged = self._verdict(name, sigma) if name in self._waiting else None
+            if judged:
+                yield judged
             elif name not in self._seen:
                 yield Verdict(name, self._network.table[name].kind, "not_observed"), ()
         self._judged_up_to = last

@@ -5,15 +5,11 @@ loss, is a sum over its blocks: what a block takes in float64 stays in a core's 
 several cores share the work. A few tokens are a block as well, where positions do not meet either.
 """
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from typing import TypeVar
+from functools import cached_property
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
 
 from conformance.activations import Activation
 from conformance.judge.repeats import Hashes, Repeats
@@ -26,9 +22,6 @@ from conformance.oracle import Network
 PROBED = 8  # tokens of a probe
 SMALL = 2**14  # elements of an activation: below it an operation costs what calling it does
 BLOCK = 2**18  # elements of the largest activation of a block: 2 MiB in float64, what a core's cache holds
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 class _Cut(Mapping[str, Array]):
@@ -208,30 +201,3 @@ class Observation:
         truth = None if self.truth is None else np.asarray(cut(self.name, self.truth), np.float64)
         actual = np.asarray(cut(self.name, self.actual), np.float64)
         return Block(network, segment, actual, first, _Cut(self.errors, cut), truth)
-
-
-@cache
-def _cores() -> int:
-    """How many threads may compute: as many as OMP_NUM_THREADS says, or as there are cores for this process."""
-    told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    if told.isdecimal() and int(told):
-        return int(told)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@cache
-def _workers() -> tuple[ThreadPoolExecutor, ThreadpoolController]:
-    return ThreadPoolExecutor(_cores(), "judge"), ThreadpoolController()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_workers.cache_clear)  # threads do not survive a fork
-
-
-def on_all_cores(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """`function` of each, in their order: several at a time, their products then on one thread each."""
-    if len(items) == 1 or _cores() == 1:
-        return [function(item) for item in items]
-    pool, libraries = _workers()
-    with libraries.limit(limits=1, user_api="blas"):
-        return list(pool.map(function, items))

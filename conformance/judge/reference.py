@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from conformance.judge.observation import on_all_cores
+from conformance.judge.cores import on_all_cores
 from conformance.judge.selection import Mask, judged_elements
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Captured

@@ -13,10 +13,11 @@ from operator import add
 
 import numpy as np
 
+from conformance.judge.cores import on_all_cores
 from conformance.judge.directions import Direction
 from conformance.judge.filters import Sums, is_gross, largest_element
 from conformance.judge.noise import of_segment
-from conformance.judge.observation import Observation, on_all_cores
+from conformance.judge.observation import Observation
 from conformance.judge.overall import Overall
 from conformance.judge.repeats import Hashes, Repeats
 from conformance.judge.segment import Segment
@@ -82,8 +83,12 @@ def _gross(looks: Sequence[Direction], hypothesis: Hypothesis, observation: Obse
     if not looks:
         return {}
     noise = of_segment(looks[0].base, hypothesis, observation.probe.judged)
-    sizes = {i: largest_element(look.moved, noise) for i, look in enumerate(looks) if not look.parameter and look.moved is not None}
-    return {i: Effect(Sums(), size) for i, size in sizes.items() if is_gross(size, largest)}
+
+    def size(look: Direction) -> float:
+        return 0.0 if look.parameter or look.moved is None else largest_element(look.moved, noise)
+
+    sizes = on_all_cores(size, looks)
+    return {i: Effect(Sums(), size) for i, size in enumerate(sizes) if is_gross(size, largest)}
 
 
 def _of_block(
