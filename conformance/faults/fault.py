@@ -65,6 +65,7 @@ class Fault:
         parameter: its number, where there is one.
         far: whether it replaces a whole layer, and is looked for from later layers as well.
         whole: whether by its nature it strikes wherever it can, in every layer.
+        across: whether what it does to one row of the batch depends on the others.
         late: whether it is looked for only where an activation fails: it cannot hide from RMS and largest error.
     """
 
@@ -79,6 +80,7 @@ class Fault:
     far: bool = False
     whole: bool = False
     late: bool = False
+    across: bool = False
 
     def strikes(self, row: Activation) -> bool:
         """Whether it can happen at this activation."""

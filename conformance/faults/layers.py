@@ -81,6 +81,7 @@ def faults() -> Iterator[Fault]:
     yield Fault(
         "hidden-clipped", norm, "the layer's output is clipped to ±{value}", "constructed", only=LAYER_OUTPUT,
         parameter=Parameter("limit", lambda step: float(np.abs(step.value).max()), lambda step: float(step.value.std()), _clipped),
+        across=True,
     )
     yield Fault("layer-neighbour", parametrised, "it has the parameters of the layer before (the first: of the second)",
                 "constructed",

@@ -24,7 +24,8 @@ def locally(observation: Observation, hypotheses: Sequence[Hypothesis], alpha: f
     Needed are those of parents as captured, if they pass: with parents unrounded sigma is wider, so that they would pass as well.
     """
     as_captured = [h for h in hypotheses if h.parents == "as captured"]
-    looks = looked_for(observation.probe.segment, hypotheses[0].arithmetic.storage)
+    near = looked_for(observation.probe.segment, hypotheses[0].arithmetic.storage)
+    looks = [look.on(observation.whole.segment) if look.fault.across else look for look in near]
     widest = Limits.of(1, observation.count, STATISTICS + len(looks), alpha)
     found, overall = swept(observation, looks, as_captured, widest.max)
     locals_ = tuple(_local(observation, h, looks, one, alpha) for h, one in zip(as_captured, found, strict=True))

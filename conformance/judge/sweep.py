@@ -65,7 +65,7 @@ def swept(
 
     Args:
         observation: the activation.
-        looks: the faults that are looked for.
+        looks: the faults that are looked for, on the probe; those that act across the rows of the batch on the whole.
         hypotheses: if any faults are looked for, none of unrounded parents.
         largest: the most that the limit of an element's error can be: what moves one by twice as much is gross.
     """
@@ -85,7 +85,8 @@ def _gross(looks: Sequence[Direction], hypothesis: Hypothesis, observation: Obse
     noise = of_segment(looks[0].base, hypothesis, observation.probe.judged)
 
     def size(look: Direction) -> float:
-        return 0.0 if look.parameter or look.moved is None else largest_element(look.moved, noise)
+        unfit = look.parameter or look.fault.across or look.moved is None
+        return 0.0 if unfit else largest_element(look.changed, noise)
 
     sizes = on_all_cores(size, looks)
     return {i: Effect(Sums(), size) for i, size in enumerate(sizes) if is_gross(size, largest)}
@@ -99,7 +100,8 @@ def _of_block(
     rows: slice,
 ) -> tuple[list[Swept], Overall | None]:
     block, alone = observation.block(rows), len(observation.rows) == 1
-    here = {i: look.on(block.segment) for i, look in enumerate(looks) if not all(i in known for known in gross)}
+    open_ = (i for i, look in enumerate(looks) if not all(i in known for known in gross) and (alone or not look.fault.across))
+    here = {i: looks[i].on(block.segment) for i in open_}
     hashes = block.segment.hashes(hypotheses[0].arithmetic.storage)
     found = []
     for hypothesis, known in zip(hypotheses, gross, strict=True):
@@ -114,12 +116,13 @@ def _of_block(
 
 
 def _with_repeats(observation: Observation, looks: Sequence[Direction], hypothesis: Hypothesis, found: Swept) -> Swept:
-    """What repeats from block to block counted in the noise's projections."""
+    """What repeats from block to block counted in the noise's projections, and faults that act across the blocks."""
     effects, function = dict(found.effects), looks[0].base.is_function if looks else False
     numbers = {i for i in effects if looks[i].parameter} if function else set()
     effects.update({i: effects[i] + added for i, added in _of_equal_inputs(observation, looks, hypothesis, numbers)})
-    if function or Repeats.of(found.hashes).any:
-        effects.update(_over_the_whole(observation, looks, hypothesis, effects.keys() - numbers))
+    again = effects.keys() - numbers if function or Repeats.of(found.hashes).any else set()
+    across = {i for i, look in enumerate(looks) if look.fault.across and look.moved is not None}
+    effects.update(_over_the_whole(observation, looks, hypothesis, again | across))
     return replace(found, effects=effects)
 
 
