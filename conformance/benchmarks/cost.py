@@ -1,30 +1,70 @@
-"""What judging costs, in time and memory, over the plain forward pass.
+"""What judging costs, as ratios to the plain forward pass, in one process and on one machine.
 
-A base-sized network (width 768, 12 heads, batch 8, length 128, float32, random weights) with Hugging Face's eager attention. Time:
-a judged run over the median of three plain forward passes, in one process. Memory: the difference of two processes' peak resident
-sizes after the model is built, judged and plain, at 6, 12 and 24 layers.
+A network of base size (width 768, 12 heads, random weights; batch 8, length 128, float32) with Hugging Face's eager attention.
+
+- *plain*: a forward pass with no hooks; the median of five.
+- *hooks*: the same with every activation copied at its hook, and nothing done with it.
+- *assert_close*: hooks, and `torch.testing.assert_close` at its defaults of each activation with that of a second forward pass.
+- *full, nothing kept*, *full*, *screen*: a judged run without the cache, with it, and at depth screen.
+
+Each is repeated, and its ratio told with the least and the largest. Memory: how far the peak resident size of a judged run lies
+above that of a plain pass, each in a process of its own, for networks of several depths: it must not grow with them.
 """
 
+import argparse
 import gc
+import json
 import multiprocessing
+import os
 import statistics
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from conformance import cache
 from conformance.activations import parameter_shapes
 from conformance.architecture import Architecture
 from conformance.batch import Batch
 from conformance.checkpoint import Checkpoint, LazyWeights, rounded_weights
+from conformance.depth import Depth
 from conformance.judge.judge import Judge
 from conformance.judge.settle import settle
+from conformance.numerics.arithmetic import modular
 from conformance.oracle import Network
 from implementations.hugging_face import HuggingFace
 
-BATCH, LENGTH = 8, 128
+Seconds = tuple[float, float]  # wall, CPU
+
+BATCH, LENGTH, LAYERS = 8, 128, 12
+DEPTHS = (3, 6, 12)
+RESULTS = Path(__file__).with_name("cost.json")
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Of wall time, and of CPU time, to the plain pass's: the median of the repeats, the least and the largest."""
+
+    wall: float
+    least: float
+    largest: float
+    cpu: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of the plain pass, ratios by what was done, and MiB above the plain pass by layers."""
+
+    processor: str
+    threads: int
+    plain: float
+    ratios: dict[str, Ratio]
+    memory: dict[str, float]
 
 
 def _network(layers: int) -> tuple[Checkpoint, Batch]:
@@ -48,38 +88,87 @@ def _network(layers: int) -> tuple[Checkpoint, Batch]:
     return Checkpoint(architecture, weights), Batch(ids, np.zeros_like(ids), mask)
 
 
-def _plain(checkpoint: Checkpoint, batch: Batch) -> float:
-    """Seconds of the median of three forward passes with no hooks."""
-    import torch
+class Subject:
+    """A network, and what may be done with it."""
 
-    model = HuggingFace("eager").build(checkpoint).float().eval()["bert"]
-    inputs = batch.on("cpu")
-    seconds = []
-    _forget_peak()
-    for _ in range(3):
-        start = time.perf_counter()
+    def __init__(self, layers: int) -> None:
+        """Build the candidate; no time of it counts."""
+        self._checkpoint, self._batch = _network(layers)
+        self._model = HuggingFace("eager").build(self._checkpoint).float().eval()["bert"]
+        self._runner = HuggingFace("eager").prepare(self._checkpoint, "cpu", "float32")
+        self._weights = rounded_weights(self._checkpoint, "float32")
+
+    def plain(self) -> None:
+        """A forward pass."""
+        import torch
+
+        inputs = self._batch.on("cpu")
         with torch.no_grad():
-            model(inputs.input_ids, attention_mask=inputs.attention_mask, token_type_ids=inputs.token_type_ids)
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+            self._model(inputs.input_ids, attention_mask=inputs.attention_mask, token_type_ids=inputs.token_type_ids)
+
+    def hooks(self) -> None:
+        """Every activation copied."""
+        for _ in self._runner(self._batch.on("cpu")):
+            pass
+
+    def assert_close(self) -> None:
+        """Every activation held against that of a second pass."""
+        import torch
+
+        expected = dict(self._runner(self._batch.on("cpu")))
+        for name, value in self._runner(self._batch.on("cpu")):
+            torch.testing.assert_close(value, expected[name])
+
+    def judged(self, depth: Depth = "full") -> None:
+        """A judged run; `SystemExit` if the candidate, which is correct, fails."""
+        network = Network(self._checkpoint.architecture, self._weights, self._batch)
+        sigma = cache.accumulated_sigma(network, modular("float32").arithmetic, self._checkpoint.digest)
+        verdicts = settle(Judge(network, "float32", depth=depth, sigma=sigma).judge(self._runner(self._batch.on("cpu"))))
+        failed = [v.activation for v in verdicts if v.outcome == "fail"]
+        if failed or not any(v.outcome == "pass" for v in verdicts):
+            raise SystemExit(f"false alarms: {failed}")
 
 
-def _judged(checkpoint: Checkpoint, batch: Batch) -> float:
-    """Seconds of a judged run; raises if the candidate, which is correct, fails."""
-    runner = HuggingFace("eager").prepare(checkpoint, "cpu", "float32")
-    _forget_peak()
-    start = time.perf_counter()
-    network = Network(checkpoint.architecture, rounded_weights(checkpoint, "float32"), batch)
-    verdicts = settle(Judge(network, "float32").judge(runner(batch.on("cpu"))))
-    failed = [v.activation for v in verdicts if v.outcome == "fail"]
-    if failed:
-        raise SystemExit(f"false alarms: {failed}")
-    return time.perf_counter() - start
+def _times(work: Callable[[], object], repeats: int) -> list[Seconds]:
+    """Wall and CPU seconds of each repeat."""
+    found: list[Seconds] = []
+    for _ in range(repeats):
+        gc.collect()
+        wall, cpu = time.perf_counter(), time.process_time()
+        work()
+        found.append((time.perf_counter() - wall, time.process_time() - cpu))
+    return found
+
+
+def _ratio(times: Sequence[Seconds], plain: Sequence[Seconds]) -> Ratio:
+    base = tuple(statistics.median(column) for column in zip(*plain, strict=True))
+    walls, cpus = ([t / b for t in column] for column, b in zip(zip(*times, strict=True), base, strict=True))
+    return Ratio(*(round(x, 2) for x in (statistics.median(walls), min(walls), max(walls), statistics.median(cpus))))
+
+
+def _ratios(repeats: int) -> tuple[float, dict[str, Ratio]]:
+    subject = Subject(LAYERS)
+    subject.plain()
+    plain = _times(subject.plain, 5)
+    found: dict[str, list[Seconds]] = {
+        "hooks": _times(subject.hooks, repeats),
+        "assert_close": _times(subject.assert_close, repeats),
+    }
+    os.environ[cache.VARIABLE] = cache.OFF
+    found["full, nothing kept"] = _times(subject.judged, repeats)
+    with tempfile.TemporaryDirectory() as home:
+        os.environ[cache.VARIABLE] = home
+        subject.judged()
+        found["full"] = _times(subject.judged, repeats)
+    found["screen"] = _times(lambda: subject.judged("screen"), repeats)
+    return statistics.median(wall for wall, _ in plain), {what: _ratio(times, plain) for what, times in found.items()}
 
 
 def _peak(layers: int, judged: bool, out: Any) -> None:
-    checkpoint, batch = _network(layers)
-    (_judged if judged else _plain)(checkpoint, batch)
+    os.environ[cache.VARIABLE] = cache.OFF
+    subject = Subject(layers)
+    _forget_peak()
+    (subject.judged if judged else subject.plain)()
     out.put(_high_water_mib())
 
 
@@ -111,11 +200,35 @@ def _peak_mib(layers: int, judged: bool) -> float:
     return float(out.get())
 
 
-def main() -> None:
-    """Print the figures."""
-    checkpoint, batch = _network(12)
-    plain, judged = _plain(checkpoint, batch), _judged(checkpoint, batch)
-    print(f"time, 12 layers: judged {judged:.1f} s, plain forward {plain:.2f} s, ratio {judged / plain:.0f}")
-    for layers in (6, 12, 24):
-        base, above = _peak_mib(layers, False), _peak_mib(layers, True)
-        print(f"peak memory, {layers} layers: plain {base:.0f} MiB, judged {above - base:.0f} MiB above it")
+def measured(repeats: int) -> Cost:
+    """All of it, on this machine."""
+    import torch
+
+    plain, ratios = _ratios(repeats)
+    memory = {str(layers): round(_peak_mib(layers, True) - _peak_mib(layers, False), 0) for layers in DEPTHS}
+    processor = f"{os.cpu_count()} cores, torch {torch.backends.cpu.get_cpu_capability()}"
+    return Cost(processor, torch.get_num_threads(), round(plain, 3), ratios, memory)
+
+
+def lines(cost: Cost, before: dict[str, Any] | None) -> list[str]:
+    """The figures, each beside the one that is committed."""
+    earlier = (before or {}).get("ratios", {})
+    found = [f"plain forward pass, {LAYERS} layers: {cost.plain:.2f} s ({cost.processor}, {cost.threads} threads)"]
+    for what, r in cost.ratios.items():
+        was = f"; committed: {earlier[what]['wall']}" if what in earlier else ""
+        found.append(f"{what}: {r.wall} times ({r.least} to {r.largest}), CPU {r.cpu} times{was}")
+    found += [f"peak memory above a plain pass, {layers} layers: {mib:.0f} MiB" for layers, mib in cost.memory.items()]
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, and with `--write` commit the figures to the file beside this one."""
+    parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks", description=str(__doc__).split("\n", 1)[0])
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")
+    asked = parser.parse_args(arguments)
+    cost = measured(asked.repeats)
+    before = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else None
+    print("\n".join(lines(cost, before)))
+    if asked.write:
+        RESULTS.write_text(json.dumps(asdict(cost), indent=2) + "\n", "utf-8")

@@ -82,7 +82,7 @@ def _gross(looks: Sequence[Direction], hypothesis: Hypothesis, observation: Obse
     """The faults that are gross on the probe."""
     if not looks:
         return {}
-    noise = of_segment(looks[0].base, hypothesis, observation.probe.judged)
+    noise = of_segment(observation.probe.segment, hypothesis, observation.probe.judged)
 
     def size(look: Direction) -> float:
         unfit = look.parameter or look.fault.across or look.moved is None
@@ -117,7 +117,7 @@ def _of_block(
 
 def _with_repeats(observation: Observation, looks: Sequence[Direction], hypothesis: Hypothesis, found: Swept) -> Swept:
     """What repeats from block to block counted in the noise's projections, and faults that act across the blocks."""
-    effects, function = dict(found.effects), looks[0].base.is_function if looks else False
+    effects, function = dict(found.effects), observation.probe.segment.is_function
     numbers = {i for i in effects if looks[i].parameter} if function else set()
     effects.update({i: effects[i] + added for i, added in _of_equal_inputs(observation, looks, hypothesis, numbers)})
     again = effects.keys() - numbers if function or Repeats.of(found.hashes).any else set()
