@@ -56,10 +56,6 @@ class Operand(NamedTuple):
     squares: Single
     scale: float
 
-    def part(self, axis: int, start: int, stop: int) -> Single:
-        """Of the values, those from `start` to `stop` along the last axis or the one before."""
-        return self.values[..., start:stop] if axis == -1 else self.values[..., start:stop, :]
-
     @property
     def transposed(self) -> "Operand":
         """With the last two axes exchanged."""
@@ -83,15 +79,18 @@ def partial_squares(left: Operand, right: Operand, bias: Array | float = 0.0) ->
     In float32, which moves it by some 1e-6 of itself.
     """
     scale, length = left.scale * right.scale, left.values.shape[-1]
-    product = rows_times if right.values.ndim == 2 else np.matmul
-    edges = np.linspace(0, length, min(BLOCKS, length) + 1).astype(int)
-    before = np.zeros((*left.values.shape[:-1], right.values.shape[-1]), np.float32)
+    shape, rows = (*left.values.shape[:-1], right.values.shape[-1]), left.values
+    if right.values.ndim == 2:  # one product for all sequences
+        rows, left = rows.reshape(-1, length), left._replace(squares=left.squares.reshape(-1, length))
+    before = np.zeros((*rows.shape[:-1], shape[-1]), np.float32)
     squares, sums, increments = np.zeros_like(before), np.zeros_like(before), np.zeros_like(before)
+    increment, after, both, scratch = (np.empty_like(before) for _ in range(4))  # written again and again
+    edges = np.linspace(0, length, min(BLOCKS, length) + 1).astype(int)
     for start, stop in pairwise(edges):
-        increment = product(left.part(-1, start, stop), right.part(-2, start, stop))
-        after = before + increment
-        both = before + after
-        sums += np.float32((stop - start) / 2.0) * both
+        np.matmul(rows[..., start:stop], right.values[..., start:stop, :], out=increment)
+        np.add(before, increment, out=after)
+        np.add(before, after, out=both)
+        sums += np.multiply(both, np.float32((stop - start) / 2.0), out=scratch)
         both *= both
         before *= after
         both -= before  # s² + s t + t² = (s + t)² − s t
@@ -99,11 +98,13 @@ def partial_squares(left: Operand, right: Operand, bias: Array | float = 0.0) ->
         squares += both
         increment *= increment
         increments += increment
-        before = after
-    spread = np.maximum(increments, product(left.squares, right.squares), out=increments)
-    squares += np.float32(length / 6.0 / (len(edges) - 1)) * spread
+        before, after = after, before
+    np.matmul(left.squares, right.squares, out=scratch)
+    np.maximum(increments, scratch, out=scratch)
+    scratch *= np.float32(length / 6.0 / (len(edges) - 1))
+    squares += scratch
     squares += _orders(before, sums, np.float32(length), np.float32(bias * scale))
-    return np.asarray(squares * np.float64(scale**-2.0))
+    return np.asarray(squares * np.float64(scale**-2.0)).reshape(shape)
 
 
 def _orders(y: Single, sums: Single, terms: np.float32, bias: Single | np.float32) -> Single:
