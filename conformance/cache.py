@@ -20,6 +20,7 @@ from platformdirs import user_cache_path
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from conformance.checkpoint import Checkpoint
 from conformance.digest import content_digest
 from conformance.judge.reference import accumulated_sigma as sampled_sigma
 from conformance.numerics.arithmetic import Arithmetic
@@ -60,16 +61,16 @@ def clear() -> int:
     return len(found)
 
 
-def accumulated_sigma(network: Network, arithmetic: Arithmetic, checkpoint: str) -> Iterator[tuple[str, Array]]:
+def accumulated_sigma(network: Network, arithmetic: Arithmetic, checkpoint: Checkpoint) -> Iterator[tuple[str, Array]]:
     """As `judge.reference.accumulated_sigma`: from the cache, or sampled and, once that has come to its end, kept.
 
-    `checkpoint` is the digest of the weights before they are rounded to the arithmetic's format.
+    `checkpoint` has the weights before they are rounded to the arithmetic's format.
     """
     home = folder()
     if home is None:
         yield from sampled_sigma(network, arithmetic)
         return
-    path = home / f"{_key(network, arithmetic, checkpoint)}{SUFFIX}"
+    path = home / f"{_key(network, arithmetic, checkpoint.digest)}{SUFFIX}"
     known = _read(path, network) if path.exists() else None
     if known is not None:
         yield from known.items()

@@ -15,5 +15,5 @@ def content_digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
         array = np.asarray(arrays[name])
         payload = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
         digest.update(f"{name}\0{array.dtype.str.lstrip('<=|')}\0{array.shape}\0".encode())
-        digest.update(payload.tobytes())
+        digest.update(payload.reshape(-1).view(np.uint8).data)  # no copy of it
     return digest.hexdigest()

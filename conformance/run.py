@@ -108,7 +108,7 @@ def _run(
                 golden.activations.get(name),
                 functions=functions,
                 depth=depth,
-                sigma=cache.accumulated_sigma(network, arithmetic, checkpoint.digest),
+                sigma=cache.accumulated_sigma(network, arithmetic, checkpoint),
             )
             label = name if len(golden.batches) > 1 else ""
             with part(number, len(golden.batches)):

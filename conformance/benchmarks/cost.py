@@ -122,7 +122,7 @@ class Subject:
     def judged(self, depth: Depth = "full") -> None:
         """A judged run; `SystemExit` if the candidate, which is correct, fails."""
         network = Network(self._checkpoint.architecture, self._weights, self._batch)
-        sigma = cache.accumulated_sigma(network, modular("float32").arithmetic, self._checkpoint.digest)
+        sigma = cache.accumulated_sigma(network, modular("float32").arithmetic, self._checkpoint)
         verdicts = settle(Judge(network, "float32", depth=depth, sigma=sigma).judge(self._runner(self._batch.on("cpu"))))
         failed = [v.activation for v in verdicts if v.outcome == "fail"]
         if failed or not any(v.outcome == "pass" for v in verdicts):
