@@ -1,7 +1,8 @@
 """What is judged: an activation that a candidate exposes, with those it was computed from, whole or by blocks.
 
 A block is some rows of the batch. Sequences do not meet in a BERT, so that all that a judgement needs of an activation, but for a
-loss, is a sum over its blocks: what is in float64 at a time does not grow with the batch, and several cores share the work. A few tokens are a block as well, where positions do not meet either.
+loss, is a sum over its blocks: what is in float64 at a time does not grow with the batch, and several cores share the
+work. A few tokens are a block as well, where positions do not meet either.
 """
 
 from collections.abc import Callable, Iterator, Mapping
