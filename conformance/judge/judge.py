@@ -191,7 +191,8 @@ class Judge:
     def _role(self, observation: Observation) -> str | None:
         """Whether the arriving global error grew or shrank beyond what propagating it, taken as random, predicts.
 
-        Only where an error beyond rounding arrives; both tails at the χ²_ν Chernoff bound of `rms_threshold`.
+        Only once a step has failed, and where an error beyond rounding arrives; both tails at the χ²_ν Chernoff bound of
+        `rms_threshold`.
         """
         block, hypothesis = observation.whole, self._hypotheses[0]
         segment, judged = block.segment, block.judged
