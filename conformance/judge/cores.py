@@ -16,9 +16,9 @@ Result = TypeVar("Result")
 @cache
 def cores() -> int:
     """How many threads may compute: as many as OMP_NUM_THREADS says, or as there are cores for this process."""
-    told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    if told.isdecimal() and int(told):
-        return int(told)
+    setting = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    if setting.isdecimal() and int(setting):
+        return int(setting)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

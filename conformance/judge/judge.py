@@ -171,8 +171,8 @@ class Judge:
         if not passes:
             self._failed = True
         role = (self._role(observation) if self._failed and overall else None) if passes else "origin"
-        told, padded = (overall.told, overall.padded) if overall else (None, None)
-        verdict = Verdict(name, kind, "pass" if passes else "fail", role, locals_[0], told, padded, reason)
+        summary, padded = (overall.summary, overall.padded) if overall else (None, None)
+        verdict = Verdict(name, kind, "pass" if passes else "fail", role, locals_[0], summary, padded, reason)
         return (verdict if passes else replace(verdict, anatomy=self._anatomy(observation, locals_))), locals_
 
     def _anatomy(self, observation: Observation, locals_: Sequence[Local]) -> tuple[str, ...]:

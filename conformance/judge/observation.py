@@ -21,7 +21,7 @@ from conformance.oracle import Network
 
 PROBED = 8  # tokens of a probe
 SMALL = 2**14  # elements of an activation of which no part is worth the trouble
-BLOCK = 2**18  # elements of the largest activation of a block, 2 MiB in float64; from 2^15 to 2^20 the time was the same
+BLOCK = 2**18  # elements of the largest activation of a block, 2 MiB in float64; a bound on memory: time does not depend on it
 
 
 class _Cut(Mapping[str, Array]):

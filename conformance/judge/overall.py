@@ -50,6 +50,6 @@ class Overall:
         return Overall(error, self.sums + other.sums, max(self.padded, other.padded), self.has_sigma)
 
     @property
-    def told(self) -> Error:
-        """As it is told."""
+    def summary(self) -> Error:
+        """Its RMS and largest values."""
         return self.sums.error if self.has_sigma else self.sums.exact

@@ -38,7 +38,7 @@ class ErrorSums:
 
     @property
     def exact(self) -> Error:
-        """As it is told where there is no sigma."""
+        """The record of it where there is no sigma."""
         return Error(None, None, self.max_abs, self.place)
 
     @property
@@ -48,7 +48,7 @@ class ErrorSums:
 
     @property
     def error(self) -> Error:
-        """As it is told."""
+        """The record of it."""
         return Error(self.rms, self.largest, self.max_abs, self.place)
 
     def within(self, limits: Limits) -> bool:

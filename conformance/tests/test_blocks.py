@@ -172,7 +172,7 @@ def test_the_global_error_is_had_without_a_second_forward_pass(spoilt: float) ->
         expected = np.where(judged, actual - truth[name], 0.0)
         largest = np.abs(expected).max()
         assert np.abs(np.where(judged, overall.error, 0.0) - expected).max() <= 2e-3 * largest + 1e-11, name
-        assert overall.told.max_abs == pytest.approx(largest, rel=2e-3, abs=1e-11)
+        assert overall.summary.max_abs == pytest.approx(largest, rel=2e-3, abs=1e-11)
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
