@@ -79,6 +79,23 @@ def test_reduced_precision_is_told_as_that() -> None:
     assert counted(lowered) == ALARM
 
 
+class Hidden:
+    """A candidate that exposes its last layer's output alone."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate = candidate
+
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
+        runner = self.candidate.prepare(checkpoint, device, dtype)
+        return lambda batch: {name: x for name, x in dict(runner(batch)).items() if name == "encoder.layer.1.output.LayerNorm"}
+
+
+@pytest.mark.parametrize(("plant", "reduced"), [("precision-bfloat16", True), ("activation-form", False), ("epsilon", False)])
+def test_noise_of_hidden_products_is_recognised_as_reduced_precision_and_a_mistake_is_not(plant: str, reduced: bool) -> None:
+    ran = run(Hidden(Candidate([PLANTS[plant].at(layer) for layer in range(2)])), GOLDEN, "float32", {})
+    assert (ran.outcome, ran.reduced) == ("fail", reduced)
+
+
 def test_a_pass_of_other_bits_is_missed_where_the_product_is_reduced() -> None:
     passed = Ran("right", GOLDEN, "float32", "pass", digest="1")
     assert counted(passed, MEDIUM, True) == MISSED

@@ -1,5 +1,6 @@
 """One candidate on one golden in one format: the digest of all that it yields, and the verdict on it."""
 
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -14,9 +15,13 @@ from conformance.candidates.registry import Runner, as_implementation, load, nam
 from conformance.candidates.stream import pairs
 from conformance.ending import Ending, attempt, by_candidate
 from conformance.execution import prepared, require_support
+from conformance.faults.precision import TF32_BITS
+from conformance.judge.evidence import Verdict
 from conformance.numerics.machine import this_machine
 
 REDUCED = ("precision-bfloat16", "precision-float16", "precision-tf32")  # how the names of the faults begin that a setting makes
+NOISE = re.compile(r"as numbers of ([\d.]+) significant bits would leave; nothing beyond noise remains$")
+"""What the anatomy says where many hidden products are reduced at once: noise, and no structure."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Ran:
         outcome, reason: as in a result.
         digest: of all that it yielded; empty where it yielded nothing.
         same_as: the lane in which it yielded the same bits before, whose verdict this is; empty where it was judged here.
-        reduced: whether it fails, and each origin is named as reduced precision.
+        reduced: whether it fails, and each origin is recognised as reduced precision.
         seconds: that it took.
     """
 
@@ -109,5 +114,11 @@ def digest(runner: Runner, golden: Golden) -> str:
 
 
 def _is_reduced(result: Result) -> bool:
-    named = [[f.name for f in v.local.named] if v.local else [] for v in result.origins]
-    return bool(named) and all(names and all(n.startswith(REDUCED) for n in names) for names in named)
+    return bool(result.origins) and all(_is_of_fewer_bits(verdict) for verdict in result.origins)
+
+
+def _is_of_fewer_bits(origin: Verdict) -> bool:
+    """Whether it is named as reduced precision; or without a name, its residual is noise that no format above TF32's leaves."""
+    named = [fault.name for fault in origin.local.named] if origin.local else []
+    worth = [float(found[1]) for sentence in origin.anatomy if (found := NOISE.search(sentence))]
+    return all(name.startswith(REDUCED) for name in named) if named else any(bits <= TF32_BITS for bits in worth)

@@ -8,8 +8,8 @@ from conformance.benchmarks.platforms.case import Ran
 from conformance.benchmarks.platforms.lanes import Lane
 
 PASSED, SAME, REDUCED, UNSUPPORTED, ALARM, MISSED = "passed", "same bits", "reduced", "unsupported", "false alarm", "missed"
-"""A pass; a pass by an earlier lane's verdict on the same bits; named as reduced precision, where it is; a skip; a failure of a
-correct candidate; and a pass of a product that is not the earlier lanes', where the setting reduces it."""
+"""A pass; a pass by an earlier lane's verdict on the same bits; recognised as reduced precision, where it is; a skip; a failure of
+a correct candidate; and a pass of a product that is not the earlier lanes', where the setting reduces it."""
 
 WRONG = (ALARM, MISSED)
 PLAIN = "highest"
