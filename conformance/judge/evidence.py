@@ -98,6 +98,14 @@ class Explanation:
     surprise: float
     is_usual: bool = False
 
+    @property
+    def fitting(self) -> float:
+        """What its fitted numbers cost, in nats: Laplace's approximation of the likelihood under a prior as wide as a number is
+        off, ln of that in its deviations, each.
+        """
+        estimates = [fault.estimate for fault in self.faults if fault.estimate]
+        return sum(math.log(max(abs(e.value - e.right) / e.deviation, 1.0)) for e in estimates if e.deviation > 0.0)
+
 
 @dataclass(frozen=True)
 class Local:
@@ -125,6 +133,11 @@ class Local:
     spread: Spread | None = field(default=None, repr=False)
 
     @property
+    def worth(self) -> float:
+        """Of a false alarm by one statistic, in nats: ln 2/α, half the filters' threshold squared."""
+        return self.filter_threshold**2 / 2.0
+
+    @property
     def detected(self) -> tuple[Filtered, ...]:
         """The faults whose filters say that the residual is no noise."""
         return tuple(f for f in self.filters if f.detected)
@@ -139,16 +152,16 @@ class Local:
         """Explanations that cannot be told from the best on this batch.
 
         They have as many faults, no more fitted numbers that are not usual, and the residual is less likely under them by less
-        than what a false alarm is worth: ln 2/α, which is half the filters' threshold squared.
+        than what a false alarm is worth.
         """
         if not self.explanations:
             return ()
         best, *others = self.explanations
-        worth, told = self.filter_threshold**2 / 2.0, {tuple(f.name for f in best.faults)}
+        told = {tuple(f.name for f in best.faults)}
         alike = []
         for other in others:
             names = tuple(f.name for f in other.faults)
-            if names not in told and (other.free == best.free or other.is_usual) and other.surprise - best.surprise < worth:
+            if names not in told and (other.free == best.free or other.is_usual) and other.surprise - best.surprise < self.worth:
                 told.add(names)
                 alike.append(other)
         return tuple(alike)

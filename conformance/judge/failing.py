@@ -32,13 +32,13 @@ def explained(observation: Observation, hypotheses: Sequence[Hypothesis], alpha:
     passes as captured would pass as well.
     """
     segment, storage = observation.whole.segment, hypotheses[0].arithmetic.storage
-    near = list(directions(segment, storage))
+    near, draws = list(directions(segment, storage)), observation.draws(hypotheses)
     found: list[tuple[Local, Question]] = []
     passed: set[str] = set()
     for hypothesis in hypotheses:
         if hypothesis.arithmetic.name in passed:
             continue
-        local, question = _under(hypothesis, observation, near, alpha)
+        local, question = _under(hypothesis, observation, near, draws, alpha)
         if local.passes:
             passed.add(local.arithmetic)
         found.append((local, question))
@@ -55,8 +55,10 @@ def explained(observation: Observation, hypotheses: Sequence[Hypothesis], alpha:
     )
 
 
-def _under(hypothesis: Hypothesis, observation: Observation, near: Sequence[Direction], alpha: float) -> tuple[Local, Question]:
-    """The judgement under one hypothesis, and the question that is asked where it fails."""
+def _under(
+    hypothesis: Hypothesis, observation: Observation, near: Sequence[Direction], draws: int, alpha: float
+) -> tuple[Local, Question]:
+    """The judgement under one hypothesis, its likelihood that of so many draws; and the question that is asked where it fails."""
     block = observation.whole
     rows = observation.independent(hypothesis, block.segment.hashes(hypothesis.arithmetic.storage))
     limits = Limits.of(rows, observation.count, STATISTICS + len(near), alpha)
@@ -72,7 +74,7 @@ def _under(hypothesis: Hypothesis, observation: Observation, near: Sequence[Dire
         str(hypothesis),
         hypothesis.arithmetic.name,
         sums.errors.error,
-        sums.mean_surprise * rows,
+        sums.mean_surprise * draws,
         limits.rms,
         limits.max,
         limits.filter,
@@ -86,7 +88,7 @@ def _under(hypothesis: Hypothesis, observation: Observation, near: Sequence[Dire
         limits.filter,
         lambda faulty: of_segment(faulty, hypothesis, block.explained),
         lambda faulty: sums_of(faulty).errors.within(limits),
-        lambda faulty: sums_of(faulty).mean_surprise * rows,
+        lambda faulty: sums_of(faulty).mean_surprise * draws,
         [d for d, f in filters if f.detected],
     )
 

@@ -5,7 +5,7 @@ loss, is a sum over its blocks: what is in float64 at a time does not grow with 
 work. A few tokens are a block as well, where positions do not meet either.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -151,6 +151,17 @@ class Observation:
         coupled = any(step.kind in COUPLING for step in self.steps) and (len(self.steps) > 1 or hypothesis.parents == "unrounded")
         rows = independent_rows(self.row, self.network.batch, self.heads, coupled=coupled)
         return max(int(rows * Repeats.of(hashes).share(self.judged)), 1)
+
+    def draws(self, hypotheses: Sequence[Hypothesis]) -> int:
+        """For how many draws of noise the likelihood counts, under each of these hypotheses alike: of a function of single numbers
+        one each number; else the fewest rows that are draws of their own, since errors that a row shares are one.
+        """
+        segment = self.whole.segment
+        if segment.is_function:
+            (parent,) = segment.leaves.values()
+            return len(np.unique(parent[self.judged]))
+        hashes = segment.hashes(hypotheses[0].arithmetic.storage)
+        return min(self.independent(hypothesis, hashes) for hypothesis in hypotheses)
 
     @cached_property
     def whole(self) -> Block:

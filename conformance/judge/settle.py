@@ -1,15 +1,21 @@
-"""Settling the hypotheses: a candidate computes every step of one kind, in one part of the network, in one arithmetic.
+"""Settling the hypotheses: what a candidate computed at a step is a pair, an arithmetic and a mistake or none; evidence decides.
 
-Which one is decided by all activations of the kind together, by likelihood, so that one faulty step cannot buy itself a wider sigma
-that none of its like needs. An arithmetic costs a step what its residual is less likely under it than under the likeliest that
-passes (`Local.surprise`), in nats, but no more than what a failure is worth, ln 1/α: with more evidence than that against it the
-step is a fault, whatever the arithmetic. Of equal costs, that under which most faults have a name; then the tightest.
+A pair costs a step what the residual is less likely under it than under the likeliest pair, −ln of the likelihood ratio, in nats,
+but no more than what a failure is worth, ln 2/α: with more evidence than that against it there is a fault, whatever the arithmetic.
+A mistake costs as much more, and ln of the number of hypotheses: if there is none, the likelihood of any one mistake exceeds that
+of none r times with a probability of at most 1/r (Markov's inequality, the mean of a likelihood ratio being 1; a likelihood that
+counts fewer draws than there are is a power below 1 of it, whose mean is at most 1, by Jensen's). So a mistake under an arithmetic
+that it fits is taken before none under one whose sigma is far too wide, and a correct step is taken for a mistake as seldom as any
+other statistic fails. That the explanation passes as a correct step's residual would is asked before (`judge.explain`).
 
-The parts, embeddings, encoder, pooler and each head, are often written apart and may differ; a kernel may choose its arithmetic by
-the width of a row, as torch's log-softmax does, which is a vocabulary in one head and two in the other. Whether a step consumed its
-parents rounded or not may differ from place to place; it passes if either fits.
+A candidate computes every step of one kind, in one part of the network, in one arithmetic: that of least cost in all, so that
+one faulty step without a name cannot buy itself a wider sigma that none of its like needs. Of equal costs, that under which most
+faults have a name; then the tightest. The parts, embeddings, encoder, pooler and each head, are often written apart and may differ;
+a kernel may choose its arithmetic by the width of a row, as torch's log-softmax does, which is a vocabulary in one head and two in
+the other. Whether a step consumed its parents rounded or not may differ from place to place; it passes if either fits.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
@@ -40,15 +46,24 @@ def _group(verdict: Verdict) -> tuple[str, str]:
 
 
 def _costs(locals_: tuple[Local, ...]) -> dict[str, float]:
-    """The cost of each arithmetic, the tightest first; an exact step has no say."""
+    """The cost of each arithmetic with a mistake or none, the tightest first; an exact step has no say."""
     considered = [local for local in locals_ if local.arithmetic != "exact"]
-    least = min((local.surprise for local in considered if local.passes), default=0.0)
-    costs: dict[str, float] = {}
-    for local in considered:
-        failure = local.filter_threshold**2 / 2.0  # ln 2/α
-        cost = min(local.surprise - least, failure) if local.passes else failure
+    surprises = [_surprise(local, len(considered)) for local in considered]
+    least, costs = min(surprises, default=math.inf), dict[str, float]()
+    for local, surprise in zip(considered, surprises, strict=True):
+        cost = min(surprise - least, local.worth) if math.isfinite(surprise) else local.worth
         costs[local.arithmetic] = min(cost, costs.get(local.arithmetic, cost))
     return costs
+
+
+def _surprise(local: Local, hypotheses: int) -> float:
+    """−ln of the likelihood with no mistake where that passes, else with the one that explains it, at its cost; else infinite."""
+    if local.passes:
+        return local.surprise
+    if not local.explanations:
+        return math.inf
+    explanation = local.explanations[0]
+    return explanation.surprise + local.worth + math.log(hypotheses) + explanation.fitting
 
 
 def _best(locals_: tuple[Local, ...], arithmetic: str) -> Local:

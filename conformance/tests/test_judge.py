@@ -91,6 +91,16 @@ def test_tanh_gelu_is_an_origin_in_bfloat16(golden: str) -> None:
     assert _names(result) == [(place, "activation-form")]
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["tiny", "wide", "deep", "minilm"])
+def test_tanh_gelu_in_every_layer_buys_itself_no_wider_sigma(name: str, dtype: str) -> None:
+    layers = range(load_golden(_golden(name)).checkpoint.architecture.num_hidden_layers)
+    result = check(Planted(*(tanh_gelu(layer) for layer in layers)), name, dtype=dtype)
+    places = [f"encoder.layer.{layer}.intermediate.intermediate_act_fn" for layer in layers]
+    assert _origins(result) == places
+    assert _names(result) == [(place, "activation-form") for place in places]
+
+
 def test_epsilon_in_bfloat16_is_an_origin_where_it_is_separable_and_reported_as_not_separable_elsewhere(golden: str) -> None:
     result = check(Planted(epsilon(1)), golden, dtype="bfloat16")
     place = "encoder.layer.1.attention.output.LayerNorm"

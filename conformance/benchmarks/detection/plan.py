@@ -13,6 +13,8 @@ from conformance.benchmarks.detection.trial import Place, Trial
 SEEDS = 3
 DTYPES = ("float32", "bfloat16")
 
+WHOLE = {"layer-skipped", "layer-repeated"}  # mistakes that put a layer where it is not
+
 SAME_STEP = (
     ("epsilon", "residual-doubled"), ("epsilon", "residual-missing"), ("norm-variance", "residual-missing"),
     ("epsilon", "sublayer-missing"), ("query-key-swapped", "pre-norm"), ("norm-without-mean", "residual-doubled"),
@@ -38,6 +40,14 @@ def singles(dtype: str) -> Iterator[Trial]:
         architecture = home(name)
         if architecture is not None and dtype in plant.dtypes:
             yield from (Trial((place,), architecture, _seed((place, dtype)), dtype) for place in places(name))
+
+
+def everywhere(dtype: str) -> Iterator[Trial]:
+    """Every mistake that leaves the layers in their places, in all of them at once."""
+    for name, plant in PLANTS.items():
+        architecture = home(name)
+        if architecture is not None and dtype in plant.dtypes and plant.layered and name not in WHOLE:
+            yield Trial(tuple(places(name)), architecture, _seed((name, dtype)), dtype)
 
 
 def together(count: int, how_many: int, dtype: str) -> Iterator[Trial]:
@@ -77,9 +87,8 @@ def _apart(a: Place, b: Place) -> bool:
     """Whether two mistakes begin at different steps, and neither hides or repeats the layer of the other."""
     architecture = ARCHITECTURES["bert"]
     mine, theirs = (PLANTS[name].origins(architecture, layer) for name, layer in (a, b))
-    whole = {"layer-skipped", "layer-repeated"}
-    touched = any(x[0] in whole and f"encoder.layer.{x[1]}." in " ".join(o) for x, o in ((a, theirs), (b, mine)))
-    return not (mine & theirs) and not touched and not (a[0] in whole and b[0] in whole)
+    touched = any(x[0] in WHOLE and f"encoder.layer.{x[1]}." in " ".join(o) for x, o in ((a, theirs), (b, mine)))
+    return not (mine & theirs) and not touched and not (a[0] in WHOLE and b[0] in WHOLE)
 
 
 def _draw(what: object) -> str:
@@ -95,5 +104,7 @@ def everything(pairs: int, triples: int) -> Iterator[tuple[str, Trial]]:
     for dtype in DTYPES:
         for trial in singles(dtype):
             yield ("held out" if trial.plants[0][0] in HELD_OUT else "alone"), trial
+        for trial in everywhere(dtype):
+            yield ("held out, every layer" if trial.plants[0][0] in HELD_OUT else "every layer"), trial
         kinds = (("pairs", together(2, pairs, dtype)), ("triples", together(3, triples, dtype)), ("one step", at_one_step(dtype)))
         yield from chain.from_iterable(((kind, trial) for trial in trials) for kind, trials in kinds)
