@@ -8,6 +8,7 @@ from conformance.judge.spread import Spread
 from conformance.judge.statistics import SEPARABLE_Z
 
 UNKNOWN = "unknown"  # the kind of an activation that is in no table
+BY_OPERATIONS = "operation by operation"  # the arithmetic of one step that is written by hand, whatever that of its like
 
 
 @dataclass(frozen=True)

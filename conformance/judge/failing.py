@@ -10,8 +10,9 @@ from dataclasses import replace
 import numpy as np
 
 from conformance.depth import Depth
+from conformance.judge.by_hand import by_hand
 from conformance.judge.directions import Direction, directions, suspects
-from conformance.judge.evidence import Local
+from conformance.judge.evidence import BY_OPERATIONS, Local
 from conformance.judge.explain import Question, explanations, single_explanations
 from conformance.judge.filters import matched
 from conformance.judge.noise import of_exact, of_segment
@@ -22,7 +23,7 @@ from conformance.judge.spread import spread
 from conformance.judge.statistics import Limits, projection_threshold
 from conformance.judge.sums import ErrorSums, LocalSums, in_sigma
 from conformance.numerics.arithmetic import Hypothesis
-from conformance.numerics.formats import Format
+from conformance.numerics.formats import Array, Format
 
 
 def explained(observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float) -> tuple[Local, ...]:
@@ -38,10 +39,14 @@ def explained(observation: Observation, hypotheses: Sequence[Hypothesis], alpha:
     for hypothesis in hypotheses:
         if hypothesis.arithmetic.name in passed:
             continue
-        local, question = _under(hypothesis, observation, near, draws, alpha)
+        local, question = _under(hypothesis, observation, near, draws, alpha, observation.whole.actual)
         if local.passes:
             passed.add(local.arithmetic)
         found.append((local, question))
+    for made in by_hand(observation, hypotheses[0], passed):
+        local, _ = _under(hypotheses[0], observation, near, draws, alpha, made)
+        if local.passes:
+            return (replace(local, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS),)
     if passed:
         # Within a wider arithmetic's noise there is no number got wrong that no filter has called.
         fixed = [d for d in near if d.parameter is None]
@@ -56,19 +61,19 @@ def explained(observation: Observation, hypotheses: Sequence[Hypothesis], alpha:
 
 
 def _under(
-    hypothesis: Hypothesis, observation: Observation, near: Sequence[Direction], draws: int, alpha: float
+    hypothesis: Hypothesis, observation: Observation, near: Sequence[Direction], draws: int, alpha: float, made: Array
 ) -> tuple[Local, Question]:
-    """The judgement under one hypothesis, its likelihood that of so many draws; and the question that is asked where it fails."""
+    """What was made under one hypothesis, its likelihood that of so many draws; and the question that is asked where it fails."""
     block = observation.whole
     rows = observation.independent(hypothesis, block.segment.hashes(hypothesis.arithmetic.storage))
     limits = Limits.of(rows, observation.count, STATISTICS + len(near), alpha)
-    noise, made = of_segment(block.segment, hypothesis, block.judged), block.actual
+    noise, residual = of_segment(block.segment, hypothesis, block.judged), made - block.segment.value
 
     def sums_of(faulty: Segment) -> LocalSums:
         return LocalSums.of(made - faulty.value, of_segment(faulty, hypothesis, block.explained))
 
     filters = [(d, f) for d in near if (f := matched(d, made, noise, limits.filter, limits.max))]
-    sums, detected = LocalSums.of(block.residual, noise), any(f.detected for _, f in filters)
+    sums, detected = LocalSums.of(residual, noise), any(f.detected for _, f in filters)
     fails = detected or not sums.errors.within(limits)
     local = Local(
         str(hypothesis),
@@ -79,7 +84,7 @@ def _under(
         limits.max,
         limits.filter,
         tuple(f for _, f in filters),
-        spread=spread(block.row, in_sigma(block.residual, noise), block.judged, "sigma", observation.heads, fails=fails),
+        spread=spread(block.row, in_sigma(residual, noise), block.judged, "sigma", observation.heads, fails=fails),
     )
     return local, Question(
         block.segment,

@@ -4,14 +4,17 @@ The same sums, limits and hypotheses as in a full judgement; left out are the fi
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.judge.evidence import Local
+from conformance.judge.by_hand import by_hand
+from conformance.judge.evidence import BY_OPERATIONS, Local
+from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.spread import Spread
 from conformance.judge.statistics import Limits, share
+from conformance.judge.sums import LocalSums
 from conformance.judge.sweep import Swept, swept
 from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import Hypothesis, hypotheses
@@ -27,7 +30,20 @@ def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alph
     for hypothesis in legal:
         if not any(local.passes and local.arithmetic == hypothesis.arithmetic.name for local in found):
             found.append(_under(hypothesis, observation, alpha))
+    for made in by_hand(observation, legal[0], {local.arithmetic for local in found if local.passes}):
+        local = _by_hand(made, observation, legal[0], alpha)
+        if local.passes:
+            return (local,)
     return tuple(found)
+
+
+def _by_hand(made: Array, observation: Observation, hypothesis: Hypothesis, alpha: float) -> Local:
+    block, storage = observation.whole, hypothesis.arithmetic.storage
+    errors = LocalSums.of(made - block.segment.value, of_segment(block.segment, hypothesis, block.judged))
+    found = Swept(errors, {}, block.segment.hashes(storage))
+    rows = observation.independent(hypothesis, found.hashes)
+    local = local_of(hypothesis, found, rows, Limits.of(rows, observation.count, STATISTICS, alpha))
+    return replace(local, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS)
 
 
 def _under(hypothesis: Hypothesis, observation: Observation, alpha: float) -> Local:

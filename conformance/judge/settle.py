@@ -9,10 +9,12 @@ that it fits is taken before none under one whose sigma is far too wide, and a c
 other statistic fails. That the explanation passes as a correct step's residual would is asked before (`judge.explain`).
 
 A candidate computes every step of one kind, in one part of the network, in one arithmetic: that of least cost in all, so that
-one faulty step without a name cannot buy itself a wider sigma that none of its like needs. Of equal costs, that under which most
-faults have a name; then the tightest. The parts, embeddings, encoder, pooler and each head, are often written apart and may differ;
-a kernel may choose its arithmetic by the width of a row, as torch's log-softmax does, which is a vocabulary in one head and two in
-the other. Whether a step consumed its parents rounded or not may differ from place to place; it passes if either fits.
+one faulty step without a name cannot buy itself a wider sigma that none of its like needs. A step that is written by hand, its
+operations rounded one by one, needs no wider sigma (`oracle.operations`), and passes whatever its like do. Of equal costs, that
+under which most faults have a name is taken; then the tightest. The parts, embeddings, encoder, pooler and each head, are often
+written apart and may differ; a kernel may choose its arithmetic by the width of a row, as torch's log-softmax does, which is a
+vocabulary in one head and two in the other. Whether a step consumed its parents rounded or not may differ from place to place; it
+passes if either fits.
 """
 
 import math
@@ -20,7 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from conformance.judge.evidence import Local, Verdict
+from conformance.judge.evidence import BY_OPERATIONS, Local, Verdict
 
 
 def settle(judged: Iterable[tuple[Verdict, tuple[Local, ...]]]) -> list[Verdict]:
@@ -46,8 +48,8 @@ def _group(verdict: Verdict) -> tuple[str, str]:
 
 
 def _costs(locals_: tuple[Local, ...]) -> dict[str, float]:
-    """The cost of each arithmetic with a mistake or none, the tightest first; an exact step has no say."""
-    considered = [local for local in locals_ if local.arithmetic != "exact"]
+    """The cost of each arithmetic with a mistake or none, the tightest first; an exact step, or one by hand, has no say."""
+    considered = [local for local in locals_ if local.arithmetic not in ("exact", BY_OPERATIONS)]
     surprises = [_surprise(local, len(considered)) for local in considered]
     least, costs = min(surprises, default=math.inf), dict[str, float]()
     for local, surprise in zip(considered, surprises, strict=True):

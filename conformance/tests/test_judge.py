@@ -1,12 +1,25 @@
 """The judge on planted mistakes and on correct candidates."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from conformance import Result, check, golden_of, load_golden
+from conformance.depth import Depth
 from conformance.errors import DependencyMissingError
-from conformance.tests.planted import MadeOf, Planted, epsilon, native_norms, short_constant_gelu, tanh_gelu, unscaled
+from conformance.tests.planted import (
+    MadeOf,
+    NativeNorm,
+    Plant,
+    Planted,
+    epsilon,
+    native_norms,
+    short_constant_gelu,
+    tanh_gelu,
+    unscaled,
+)
 from implementations.hugging_face import HuggingFace
 
 
@@ -99,6 +112,39 @@ def test_tanh_gelu_in_every_layer_buys_itself_no_wider_sigma(name: str, dtype: s
     places = [f"encoder.layer.{layer}.intermediate.intermediate_act_fn" for layer in layers]
     assert _origins(result) == places
     assert _names(result) == [(place, "activation-form") for place in places]
+
+
+class HandWrittenGelu(torch.nn.Module):
+    def __init__(self, constant: float) -> None:
+        super().__init__()
+        self.constant = constant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 0.5 * (1.0 + torch.erf(x * self.constant))
+
+
+def _by_hand(constant: float, epsilon: float | None = None) -> Plant:
+    """GELU and LayerNorm written out of operations, in one layer alone."""
+
+    def plant(model: Any) -> None:
+        layer = model["bert"].encoder.layer[1]
+        layer.intermediate.intermediate_act_fn = HandWrittenGelu(constant)
+        layer.output.LayerNorm = NativeNorm(layer.output.LayerNorm)
+        layer.output.LayerNorm.eps = layer.output.LayerNorm.eps if epsilon is None else epsilon
+
+    return plant
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("depth", ["full", "screen"])
+def test_steps_written_by_hand_in_one_layer_are_correct(golden: str, dtype: str, depth: Depth) -> None:
+    result = check(Planted(_by_hand(0.5**0.5)), golden, dtype=dtype, depth=depth)
+    assert result.conforms, [(v.activation, v.local) for v in result.origins]
+
+
+def test_a_wrong_constant_and_epsilon_written_by_hand_in_one_layer_are_origins() -> None:
+    result = check(Planted(_by_hand(0.75, 1e-2)), "tiny", dtype="bfloat16")
+    assert _origins(result) == ["encoder.layer.1.intermediate.intermediate_act_fn", "encoder.layer.1.output.LayerNorm"]
 
 
 def test_epsilon_in_bfloat16_is_an_origin_where_it_is_separable_and_reported_as_not_separable_elsewhere(golden: str) -> None:
