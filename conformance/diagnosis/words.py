@@ -7,7 +7,7 @@ from conformance.diagnosis.evidence import Blamed
 from conformance.diagnosis.hypotheses import Strike, layers_of
 from conformance.faults.fault import ignored
 from conformance.judge.evidence import Estimate
-from conformance.judge.words import hard_coded
+from conformance.judge.words import figure, hard_coded
 
 
 def blamed(strike: Strike, estimate: Estimate | None, network: Closed) -> Blamed:
@@ -15,8 +15,8 @@ def blamed(strike: Strike, estimate: Estimate | None, network: Closed) -> Blamed
     fault = strike.fault
     sentence = fault.sentence
     if estimate is not None:
-        value = f"{estimate.value:.4g} ± {estimate.deviation:.1g}"
-        sentence = sentence.replace("{value}", value).replace("{right}", f"{estimate.right:.4g}")
+        value = f"{figure(estimate.value, estimate.deviation)} ± {estimate.deviation:.1g}"
+        sentence = sentence.replace("{value}", value).replace("{right}", figure(estimate.right, estimate.deviation))
         if fault.parameter and hard_coded(fault.parameter, estimate.value, estimate.deviation, estimate.right):
             sentence += ignored(fault.parameter.setting)
     return Blamed(

@@ -71,7 +71,7 @@ def faults() -> Iterator[Fault]:
                 function(lambda x: np.maximum(x, 0.01 * x)))
     yield Fault("activation-tanh", FUNCTIONS, "the activation is tanh", "constructed", function(np.tanh))
     yield Fault(
-        "gelu-argument", frozenset({"gelu"}), "GELU is x/2 · (1 + erf(k x)) with k = {value}, for 1/√2", "constructed",
+        "gelu-argument", frozenset({"gelu"}), "GELU is x/2 · (1 + erf(k x)) with k = {value}, for 1/√2 = {right}", "constructed",
         cause="the √2 left out, or a constant of few digits",
         parameter=Parameter("k", lambda _: 0.5**0.5, lambda _: 1.0, _with_argument),
     )

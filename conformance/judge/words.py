@@ -11,6 +11,7 @@ from conformance.judge.statistics import FALSE_ALARM, projection_threshold
 
 COINCIDENCE = 0.01  # chance that an arbitrary number is called a simple one; it tests nothing, it chooses words
 LARGEST_TERM = 8  # of a simple ratio: with it a value needs an error below about 2e-4 of itself to be called one
+EXACT = 17  # digits of a float64 that determine it
 PIECES = 4  # runs of a set that are told one by one; more are counted
 
 _PLURALS = {"query": "queries"}
@@ -30,6 +31,14 @@ def number(value: float, deviation: float) -> str:
     decimals = min(max(1 - math.floor(math.log10(deviation)), 0), 6)
     told = f"{value:.2g}" if abs(value) < 1e-4 else f"{value:.{decimals}f}"
     return f"{told.replace('-', '−', 1)} ± {deviation:.1g}"
+
+
+def figure(value: float, deviation: float) -> str:
+    """The shortest decimal within a deviation of the value: `1e-05`, `0.70711`; six digits where no deviation is known."""
+    if not deviation > 0.0 or not math.isfinite(deviation):
+        return f"{value:.6g}"
+    texts = (f"{value:.{digits}g}" for digits in range(1, EXACT + 1))
+    return next((text for text in texts if abs(float(text) - value) <= deviation), f"{value:.{EXACT}g}")
 
 
 def near(value: float, deviation: float, goal: float) -> bool:

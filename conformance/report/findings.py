@@ -14,7 +14,7 @@ from conformance.depth import SCREENED
 from conformance.faults import BY_NAME
 from conformance.faults.fault import ignored
 from conformance.faults.fitted import FITTED
-from conformance.judge.words import hard_coded
+from conformance.judge.words import figure, hard_coded
 from conformance.records import ActivationRecord, FaultRecord
 
 _LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
@@ -195,8 +195,11 @@ def evidence(finding: Finding) -> str:
     f = finding.fault
     if f is None:
         return ""
-    known = f.estimate is not None and f.deviation is not None
-    number = f", {f.parameter} = {f.estimate:.4g} ± {f.deviation:.1g}" if known else ""
+    number = ""
+    if f.estimate is not None and f.deviation is not None:
+        number = f", {f.parameter} = {figure(f.estimate, f.deviation)} ± {f.deviation:.1g}"
+        if f.right is not None and f.name in BY_NAME:
+            number += f", right {figure(f.right, f.deviation)}"
     return f"{f.name}: amplitude {f.amplitude:.3f}, z = {f.z:.3g}{number}"
 
 
@@ -212,7 +215,7 @@ def _said(f: FaultRecord) -> str:
     known = _known(f.name)
     if known is None:
         return f.name
-    value, right = (("" if x is None else f"{x:.4g}") for x in (f.estimate, f.right))
+    value, right = ("" if x is None else figure(x, f.deviation or 0.0) for x in (f.estimate, f.right))
     parameter = BY_NAME[f.name].parameter if f.name in BY_NAME else None
     if parameter is None or f.estimate is None or f.deviation is None or f.right is None:
         return known[0].format(value=value, right=right)
