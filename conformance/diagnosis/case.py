@@ -169,8 +169,10 @@ class Case:
 
     def _own_could(self, fit: Fit, part: Problem) -> bool:
         """Whether errors of a part of the batch are not gross by the set's own sigma."""
-        judged = Judged(part.forward(fit.strikes) or part.right, self.base.hypothesis).correlated([fit.lane])
-        return bool(judged.largest[fit.lane] <= GROSS * self.limits(fit.lane).max)
+        judged, most = Judged(part.forward(fit.strikes) or part.right, self.base.hypothesis), GROSS * self.limits(fit.lane).max
+        if judged.largest[fit.lane] > most * math.sqrt(self.network.batch.length):  # a sigma is widened by √S at the most
+            return False
+        return bool(judged.correlated([fit.lane]).largest[fit.lane] <= most)
 
     def _others(self, part: Problem) -> Iterator[Trial]:
         """No fault at all: another pooling, or a narrower format."""
