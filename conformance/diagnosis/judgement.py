@@ -11,7 +11,6 @@ count as independent, each with its summand ω_i: in thresholds, and in the like
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from conformance.judge.noise import Noise
 from conformance.judge.statistics import max_threshold, projection_threshold, rms_threshold, share
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
 
 PROBES = 8  # sequences that are swept; each gives a ratio with a relative deviation of √(2/modes), of hundreds of modes
 VISIBLE = 0.02  # of a variance: a percent of a sigma, the third digit, which is the last that is told
