@@ -143,7 +143,9 @@ class Case:
 
     def _nearest(self, fits: Sequence[Fit], patterns: Sequence[tuple[str, Array]]) -> list[Trial]:
         """What is told where nothing explains: the sets that leave least of the whole batch."""
-        settled = [self._settled(fit) for fit in (fits[:1] if self.underway.is_over() else fits)]
+        if self.underway.is_over():
+            return [self._judged(self._settled(fit), patterns, own=False) for fit in fits[:1]]
+        settled = [self._settled(fit) for fit in fits]
         order = sorted(range(len(settled)), key=lambda number: settled[number].distance)
         return [self._judged(settled[number], patterns, own=number < RENOISED) for number in order[:PARTIAL]]
 

@@ -2,7 +2,7 @@
 
 One fault: wherever it can strike, tried exactly; in one kind of place, in one layer or at one place, those that first order ranks
 foremost. Two and three: a beam from the best, each with what first order ranks foremost on top of it. Sets are compared on
-the part of the batch that shows most; the caller judges them on all of it.
+the part of the batch that shows most; the caller judges those that it does not refute on all of it.
 """
 
 from collections.abc import Sequence

@@ -75,8 +75,8 @@ class Underway:
 
     def _sentence(self) -> str:
         later = [FAULTS[i] for i in range(len(FAULTS)) if STAGES.index(FAULTS[i]) > STAGES.index(self._stage)]
-        rest = f", nor was {', '.join(later)}" if later else ""
+        rest = f", nor any set of {' or '.join(later)}" if later else ""
         return (
             f"the search was cut short by its time limit of {self._limit:g} s at the stage of {self._stage}: "
-            f"{self._of - self._done} of {self._of} there were not tried{rest}"
+            f"up to {self._of - self._done} of {self._of} there were not tried{rest}"
         )

@@ -40,7 +40,7 @@ def _cut_at(stage: str, outputs: dict[str, Any], after: int = 1) -> Diagnosis:
         )
 
 
-def test_every_stage_is_told_and_none_goes_back() -> None:
+def test_every_stage_is_told() -> None:
     told: list[tuple[str, float]] = []
     with watched(lambda what, done: told.append((what, done))):
         diagnose(CHECKPOINT, BATCH, _two_faults())
@@ -67,11 +67,10 @@ def test_a_search_that_is_cut_short_says_where_and_what_was_not_tried(stage: str
     later = [faults for faults in FAULTS if STAGES.index(faults) > STAGES.index(stage)]
     assert not found.conforms
     assert f"cut short by its time limit of 60 s at the stage of {stage}: " in found.cut_short
-    assert found.cut_short.endswith(f" there were not tried, nor was {', '.join(later)}")
+    assert found.cut_short.endswith(f" there were not tried, nor any set of {' or '.join(later)}")
     assert found.cut_short in pretty(found)
     assert found.cut_short in markdown(found)
-    if stage != ELSE:
-        assert found.explanations
+    assert found.explanations or stage in (ELSE, FAULTS[0])
 
 
 def test_what_was_found_before_the_time_ran_out_is_told() -> None:
