@@ -107,6 +107,7 @@ class Case:
         sets: list[list[Fit]] = []
         fits: list[Fit] = []
         for count in range(AT_ONCE):
+            self.underway.begin(FAULTS[count], 0)
             if self.underway.is_over():
                 break
             part = self.part(fits[0].strikes) if fits else part

@@ -23,8 +23,8 @@ from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 
-# Sequences that are swept, for a ratio's relative deviation of √(2/modes), 0.04 to 0.07: 24 sweeps of `projected` showed 190 modes in
-# the hidden states of one sequence of MiniLM's golden and 47 in its mean, in those of five 1594 and 293.
+# Sequences that are swept, for a ratio's relative deviation of √(2/modes), 0.04 to 0.07: 24 sweeps of `projected` showed 190 modes
+# in the hidden states of one sequence of MiniLM's golden and 47 in its mean; in those of five, 1594 and 293.
 PROBES = 8
 VISIBLE = 0.02  # of a variance: a percent of a sigma, the third digit, which is the last that is told
 

@@ -48,7 +48,7 @@ class Underway:
             return bool(self.cut_short)
 
     def begin(self, stage: str, of: int) -> None:
-        """The next stage, which tries so many."""
+        """The next stage, which tries so many; 0 where that is not known yet."""
         self._stage, self._of, self._done = stage, of, 0
         tell(stage, STAGES.index(stage) / len(STAGES))
 
@@ -75,8 +75,6 @@ class Underway:
 
     def _sentence(self) -> str:
         later = [FAULTS[i] for i in range(len(FAULTS)) if STAGES.index(FAULTS[i]) > STAGES.index(self._stage)]
-        rest = f", nor any set of {' or '.join(later)}" if later else ""
-        return (
-            f"the search was cut short by its time limit of {self._limit:g} s at the stage of {self._stage}: "
-            f"up to {self._of - self._done} of {self._of} there were not tried{rest}"
-        )
+        left = f"with {self._of - self._done} of at most {self._of} tries left" if self._of else "before its first try"
+        rest = f"; sets of {' or '.join(later)} were not tried either" if later else ""
+        return f"the search was cut short by its time limit of {self._limit:g} s at the stage of {self._stage}, {left}{rest}"

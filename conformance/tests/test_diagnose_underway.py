@@ -66,8 +66,8 @@ def test_a_search_that_is_cut_short_says_where_and_what_was_not_tried(stage: str
     found = _cut_at(stage, {"embedding": _text(hidden[:, 0])})
     later = [faults for faults in FAULTS if STAGES.index(faults) > STAGES.index(stage)]
     assert not found.conforms
-    assert f"cut short by its time limit of 60 s at the stage of {stage}: " in found.cut_short
-    assert found.cut_short.endswith(f" there were not tried, nor any set of {' or '.join(later)}")
+    assert f"cut short by its time limit of 60 s at the stage of {stage}, with " in found.cut_short
+    assert found.cut_short.endswith(f" tries left; sets of {' or '.join(later)} were not tried either")
     assert found.cut_short in pretty(found)
     assert found.cut_short in markdown(found)
     assert found.explanations or stage in (ELSE, FAULTS[0])
@@ -83,7 +83,7 @@ def test_what_was_found_before_the_time_ran_out_is_told() -> None:
 def test_the_right_network_is_judged_however_short_the_time() -> None:
     right = diagnose(CHECKPOINT, BATCH, {"last_hidden_state": _text(_hidden(_model()))}, time_limit=1e-9)
     assert right.conforms
-    assert f"at the stage of {RIGHT}: " in right.cut_short
+    assert f"at the stage of {RIGHT}, " in right.cut_short
     wrong = diagnose(CHECKPOINT, BATCH, _two_faults(), time_limit=1e-9)
     assert not wrong.conforms
     assert wrong.explanations == ()
