@@ -10,9 +10,11 @@ import pytest
 from conformance.cli import main
 from conformance.cli.progress import progress
 from conformance.diagnosis import Diagnosis, diagnose
+from conformance.diagnosis.case import VERIFIED, Case
 from conformance.diagnosis.closed import Closed
 from conformance.diagnosis.hypotheses import EVERYWHERE, SINGLE, Forward, Strike, strikes
 from conformance.diagnosis.outputs import Table, resolved
+from conformance.diagnosis.search import one
 from conformance.diagnosis.telling import markdown, pretty
 from conformance.diagnosis.underway import ELSE, FAULTS, RIGHT, STAGES, Underway
 from conformance.errors import UsageError
@@ -135,6 +137,19 @@ def test_what_is_taken_from_a_network_with_some_of_the_faults_is_exact() -> None
 
 def _first(every: tuple[Strike, ...], name: str, reach: int) -> Strike:
     return next(s for s in every if s.fault.name == name and s.reach == reach)
+
+
+def test_what_a_part_of_the_batch_refutes_the_whole_refutes() -> None:
+    outputs = {name: Table(part) for name, part in _two_faults().items()}
+    known = resolved(outputs, CHECKPOINT.architecture, BATCH)
+    network = Closed(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, ())
+    case = Case(CHECKPOINT, network, "float32", None, Underway(None, lambda: 0.0))
+    part = case.part()
+    assert len(part.made) < len(case.problem.made)
+    found = one(part, case.strikes, case.underway)[:VERIFIED]
+    refuted = [fit for fit in found if case._unrefuted(fit, part, own=True) is None]
+    assert refuted
+    assert not any(case._judged(case._settled(fit), (), own=True).explains for fit in refuted)
 
 
 def test_each_of_a_stage_is_tried_in_order() -> None:
