@@ -165,6 +165,11 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", default="float32", help="what it computes in: float64, float32, bfloat16 or float16 (default: float32)"
     )
+    parser.add_argument(
+        "--time-limit",
+        metavar="SECONDS",
+        help="end the search after so long with the best that was found, and say what was not tried (default: none)",
+    )
 
 
 def _add_subject(parser: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from conformance.batch import Batch
 from conformance.checkpoint import load_directory
+from conformance.cli.progress import progress
 from conformance.diagnosis import Table, diagnose, read
 from conformance.diagnosis.outputs import Given
 from conformance.diagnosis.telling import markdown, pretty
@@ -24,12 +25,21 @@ def run(arguments: Namespace) -> int:
     checkpoint = load_directory(arguments.checkpoint)
     batch = _batch(arguments, given)
     tables = _named(given, arguments)
-    found = diagnose(checkpoint, batch, tables, dtype=arguments.dtype, pooling=arguments.pooling)
+    limit = _seconds(arguments.time_limit)
+    with progress(1) as underway, underway.case(arguments.outputs):
+        found = diagnose(checkpoint, batch, tables, dtype=arguments.dtype, pooling=arguments.pooling, time_limit=limit)
     if arguments.format == "json":
         print(json.dumps(_finite(asdict(found)), indent=2))
     else:
         sys.stdout.write((markdown if arguments.format == "markdown" else pretty)(found))
     return 0 if found.conforms else 1
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        raise UsageError(f"--time-limit is {text!r}, expected a positive number of seconds") from None
 
 
 def _finite(value: Any) -> Any:

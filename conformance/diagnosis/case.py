@@ -1,8 +1,9 @@
 """One diagnosis under way: the right network with its noise, and the judged sets of faults."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from conformance.diagnosis.fitting import Fit, Problem, fitted
 from conformance.diagnosis.hypotheses import Forward, Strike, strikes
 from conformance.diagnosis.judgement import Agreement, Judged, Limits, allowed
 from conformance.diagnosis.search import more, one, rounded, rows_to_search, simpler
+from conformance.diagnosis.underway import ELSE, FAULTS, Underway
 from conformance.diagnosis.visible import Seen, filters
 from conformance.judge.filters import project
 from conformance.numerics.arithmetic import Hypothesis, hypotheses
@@ -26,6 +28,7 @@ PARTIAL = 2  # explanations of each number of faults that are told where none ex
 BALLPARK = 4.0  # times: how far the size that a format's noise is guessed to have may be off, before it is computed
 COARSEST = FORMATS["bfloat16"]
 LEAST_RMS = 0.3  # the RMS of correct runs lies in 0.3 to 2 sigma; below, the noise of another format is no explanation of an error
+GROSS = 2.0  # times the limit of the largest error, as for filters: beyond it no numbers fitted anew, and no sigma, will do
 WIDER = 2.0  # times the right network's sigma: then the explanation is mostly noise
 
 
@@ -49,8 +52,9 @@ def _end_to_end(dtype: str) -> list[Hypothesis]:
 class Case:
     """One diagnosis under way."""
 
-    def __init__(self, checkpoint: Checkpoint, network: Closed, dtype: str, asked: str | None) -> None:
+    def __init__(self, checkpoint: Checkpoint, network: Closed, dtype: str, asked: str | None, underway: Underway) -> None:
         """Evaluate the right network; `asked` is the pooling that is asked for, the network's first then."""
+        self.underway = underway
         self.checkpoint, self.network, self.dtype = checkpoint, network, dtype
         self.storage = format_named(dtype)
         self.right = Forward(network, self.storage)
@@ -96,55 +100,105 @@ class Case:
         def explaining(trials: Iterable[Trial]) -> list[Trial]:
             return [t for t in trials if t.explains and t.agreement.surprise < best.surprise]
 
-        found = explaining(self._others())
+        part = self.part()
+        found = explaining(self._others(part))
         if any(not t.loose for t in found):
             return found
-        nearest: list[Trial] = []
+        sets: list[list[Fit]] = []
         fits: list[Fit] = []
         for count in range(AT_ONCE):
-            part = self.part(fits[0].strikes if fits else ())
-            fits = more(part, fits, self.strikes) if count else one(part, self.strikes)
-            trials = list(self._verified(fits, look.called))
-            if not count and self._could_be(COARSEST) and not explaining(trials):
-                trials += [self._judged(fit, look.called, own=True) for fit in rounded(part, self.strikes)[:RENOISED]]
-            explained = explaining(trials)
+            self.underway.begin(FAULTS[count], 0)
+            if self.underway.is_over():
+                break
+            part = self.part(fits[0].strikes) if fits else part
+            fits = more(part, fits, self.strikes, self.underway) if count else one(part, self.strikes, self.underway)
+            sets.append(fits[:VERIFIED])
+            explained = explaining(self._verified(fits, part, count, look.called))
+            if not count and self._could_be(COARSEST) and not explained:
+                sets.append(rounded(part, self.strikes, self.underway)[:RENOISED])
+                late = (self._tested(fit, part, look.called, own=True) for fit in sets[-1])
+                explained = explaining(trial for trial in late if trial)
             if explained and numbers(explained[0].fit):
                 known = {frozenset(s.key for s in t.fit.strikes) for t in explained}
-                others = simpler(self.problem, explained[0].fit, self.strikes)[:RENOISED]
+                others = simpler(part, explained[0].fit, self.strikes)[:RENOISED]
                 fresh = [f for f in others if frozenset(s.key for s in f.strikes) not in known]
-                explained += explaining(self._verified(fresh, look.called))
+                explained += explaining(self._verified(fresh, part, count, look.called))
             found += explained
-            nearest += sorted(trials, key=lambda t: float(t.fit.squares.min()))[:PARTIAL]
             if any(not t.loose for t in found) or (found and count) or not fits:
                 break
-        return found or [replace(t, explains=False) for t in nearest]
+        nearest = [] if found else [t for some in sets for t in self._nearest(some, look.called)]
+        return found or explaining(nearest) or [replace(t, explains=False) for t in nearest]
 
-    def _verified(self, fits: Sequence[Fit], patterns: Sequence[tuple[str, Array]]) -> Iterator[Trial]:
+    def _verified(self, fits: Sequence[Fit], part: Problem, count: int, patterns: Sequence[tuple[str, Array]]) -> Iterator[Trial]:
         """The nearest sets judged on the whole batch: until one explains, and those that are as near as the first that does."""
         explained = math.inf
+        self.underway.begin(f"verifying {FAULTS[count]}", len(fits[:VERIFIED]))
         for number, fit in enumerate(fits[:VERIFIED]):
-            if fit.distance > explained:
+            if fit.distance > explained or not self.underway.goes_on():
                 return
-            trial = self._judged(fit, patterns, own=number < RENOISED)
-            if trial.explains and not trial.loose:
-                explained = min(explained, fit.distance + TIES * self.limits(fit.lane).worth)
-            yield trial
+            trial = self._tested(fit, part, patterns, own=number < RENOISED)
+            if trial is not None:
+                if trial.explains and not trial.loose:
+                    explained = min(explained, fit.distance + TIES * self.limits(fit.lane).worth)
+                yield trial
 
-    def _others(self) -> Iterator[Trial]:
+    def _nearest(self, fits: Sequence[Fit], patterns: Sequence[tuple[str, Array]]) -> list[Trial]:
+        """What is told where nothing explains: the sets that leave least of the whole batch."""
+        if self.underway.is_over():
+            return [self._judged(self._settled(fit), patterns, own=False) for fit in fits[:1]]
+        settled = [self._settled(fit) for fit in fits]
+        order = sorted(range(len(settled)), key=lambda number: settled[number].distance)
+        return [self._judged(settled[number], patterns, own=number < RENOISED) for number in order[:PARTIAL]]
+
+    def _tested(self, fit: Fit, part: Problem, patterns: Sequence[tuple[str, Array]], *, own: bool) -> Trial | None:
+        """The set judged on the whole batch, None where a part of it shows that it is no explanation."""
+        near = self._unrefuted(fit, part, own=own)
+        return None if near is None else self._judged(self._settled(near), patterns, own=own)
+
+    def _unrefuted(self, fit: Fit, part: Problem, *, own: bool) -> Fit | None:
+        """The set, its numbers fitted again on a part of the batch; None where that shows that it is no explanation of the whole.
+
+        Σ r²/σ² and the largest error of the whole are no smaller than those of a part. Numbers fitted to the whole, and the set's
+        own sigma, move errors by few sigma: what is `GROSS` stays beyond its limit.
+        """
+        limits = self.limits(fit.lane)
+        if fit.distance > (PROMISING * limits.rms) ** 2 * len(self.problem.made):
+            return fit if own and self._own_could(fit, part) else None
+        fit = fitted(part, fit)
+        largest = Judged(part.forward(fit.strikes) or part.right, self.base.hypothesis, part.sigma).largest.min()
+        if largest <= limits.max * (GROSS if numbers(fit) else 1.0) or (own and self._own_could(fit, part)):
+            return fit
+        return None
+
+    def _own_could(self, fit: Fit, part: Problem) -> bool:
+        """Whether errors of a part of the batch are not gross by the set's own sigma."""
+        judged, most = Judged(part.forward(fit.strikes) or part.right, self.base.hypothesis), GROSS * self.limits(fit.lane).max
+        if judged.largest[fit.lane] > most * math.sqrt(self.network.batch.length):  # a sigma is widened by √S at the most
+            return False
+        return bool(judged.correlated([fit.lane]).largest[fit.lane] <= most)
+
+    def _others(self, part: Problem) -> Iterator[Trial]:
         """No fault at all: another pooling, or a narrower format."""
-        for lane in set(range(self.network.reading.lanes)) - set(self.lanes):
+        lanes = set(range(self.network.reading.lanes)) - set(self.lanes)
+        narrower = [f for f in FORMATS.values() if f.unit_roundoff > self.storage.unit_roundoff and self._could_be(f, BALLPARK)]
+        self.underway.begin(ELSE, len(lanes) + len(narrower))
+        for lane in lanes:
+            if not self.underway.goes_on():
+                return
             agreement = self.base.agreement(lane, self.base.independent)
             only = np.full(self.network.reading.lanes, np.inf)
             only[lane] = self.problem.squares(self.right)[lane]
             yield Trial(Fit((), only), agreement, allowed(agreement, self.limits(lane)), self.dtype)
-        for other in FORMATS.values():
-            if other.unit_roundoff <= self.storage.unit_roundoff:
+        for other in narrower:
+            if not self.underway.goes_on():
+                return
+            weights = LazyWeights(self.checkpoint.weights, _rounded(self.checkpoint, other))
+            hypothesis = _end_to_end(other.name)[0]
+            some = self._widened(Judged(Forward(replace(part.right.network, weights=weights), other), hypothesis))
+            if all(some.largest[lane] > GROSS * self.limits(lane).max for lane in self.lanes):
                 continue
-            if not self._could_be(other, BALLPARK):
-                continue
-            weights = LazyWeights(self.checkpoint.weights, lambda name, f=other: f.round(self.checkpoint.weights[name]))  # type: ignore[misc]
             forward = Forward(replace(self.network, weights=weights), other)
-            judged = self._widened(Judged(forward, _end_to_end(other.name)[0]))
+            judged = self._widened(Judged(forward, hypothesis))
             for lane in self.lanes:
                 agreement = judged.agreement(lane, self.base.independent)
                 explains = allowed(agreement, self.limits(lane)) and agreement.rms >= LEAST_RMS
@@ -159,12 +213,14 @@ class Case:
         rms = np.sqrt(((self.base.residual / wider) ** 2).mean(1))[list(self.lanes)]
         return bool(((rms >= LEAST_RMS / times) & (rms <= BALLPARK * self.limits(0).rms)).any())
 
-    def _judged(self, fit: Fit, patterns: Sequence[tuple[str, Array]], *, own: bool) -> Trial:
-        """A set of faults on the whole batch, its numbers fitted again; by the right network's sigma or, if that fails, its own."""
+    def _settled(self, fit: Fit) -> Fit:
+        """A set of faults on the whole batch, its numbers fitted again unless it is far."""
         fit = self.problem.tried(fit.strikes) or Fit(fit.strikes, self.problem.squares(self.right))
         far = math.sqrt(fit.distance / len(self.problem.made)) > PROMISING * self.limits(fit.lane).rms
-        if not far and numbers(fit):
-            fit = fitted(self.problem, fit)
+        return fit if far or self.underway.is_over() else fitted(self.problem, fit)
+
+    def _judged(self, fit: Fit, patterns: Sequence[tuple[str, Array]], *, own: bool) -> Trial:
+        """A set of faults on the whole batch; by the right network's sigma or, if that fails, its own."""
         forward = self.problem.forward(fit.strikes) or self.right
         which = Judged(forward, self.base.hypothesis, self.base.sigma)
         agreement = which.agreement(fit.lane, self.base.independent)
@@ -177,6 +233,11 @@ class Case:
             left = (project(which.residual[fit.lane], pattern, which.noise(fit.lane)) for _, pattern in patterns)
             explains = all(p is None or abs(p.z) <= self.limits(fit.lane).filter for p in left)
         return Trial(fit, agreement, explains, self.dtype, wider)
+
+
+def _rounded(checkpoint: Checkpoint, storage: Format) -> Callable[[str], Array]:
+    """A weight by name, rounded once."""
+    return cache(lambda name: storage.round(checkpoint.weights[name]))
 
 
 def numbers(fit: Fit) -> int:

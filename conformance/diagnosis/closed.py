@@ -6,7 +6,6 @@ the noise's projections and the faults are those of any other segment of the net
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from conformance.diagnosis.printed import Known
 from conformance.judge.selection import Mask, judged_elements
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
 from conformance.oracle import Network, Step
 from conformance.oracle.maps import LinearMap, Roundings
 from conformance.oracle.step import Site, elementwise

@@ -87,6 +87,7 @@ class Diagnosis:
         unseen: those that they would not.
         called: faults whose own pattern is in the residual, where RMS and largest error alone would pass.
         explanations: best first.
+        cut_short: a sentence on what the search left out, where its time ran out; else empty.
     """
 
     conforms: bool
@@ -106,6 +107,7 @@ class Diagnosis:
     unseen: tuple[Unseen, ...]
     called: tuple[str, ...]
     explanations: tuple[Explanation, ...]
+    cut_short: str = ""
 
     @property
     def tied(self) -> tuple[Explanation, ...]:

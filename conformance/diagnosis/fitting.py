@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from threading import local
 
 import numpy as np
 
@@ -46,16 +47,21 @@ class Problem:
         """`sigma` is (P, N)."""
         self.right, self.sigma = right, sigma
         self.made = right.network.reading.made
-        self._last: dict[tuple[Strike, ...], Forward | None] = {}
+        self._last = local()
 
     def forward(self, strikes: Sequence[Strike]) -> Forward | None:
-        """The network with these faults, None where they change nothing; the last few are kept, not more: they are large."""
+        """The network with these faults, None where they change nothing; each thread keeps its last few: they are large."""
         key = tuple(strikes)
-        if key not in self._last:
-            while len(self._last) >= KEPT:
-                del self._last[next(iter(self._last))]
-            self._last[key] = self.right.with_(key) if key else self.right
-        return self._last[key]
+        last: dict[tuple[Strike, ...], Forward | None] = self._last.__dict__.setdefault("forwards", {})
+        if key not in last:
+            like = last.pop(key[:-1], None)
+            if like is not None:
+                last[key[:-1]] = like  # what was used last is kept longest
+            found = self.right.with_(key, like) if key else self.right
+            while len(last) >= KEPT:
+                del last[next(iter(last))]
+            last[key] = found
+        return last[key]
 
     def value(self, strikes: Sequence[Strike]) -> Array:
         """(P, N): what the network with these faults prints; the right one's where they change nothing."""

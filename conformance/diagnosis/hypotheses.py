@@ -1,7 +1,8 @@
 """Hypotheses: a fault wherever it can strike, in one kind of place, in one layer or at one place; and the network that has some.
 
 A port usually makes a mistake in every layer. All faults of a set are composed in one walk in the order of computation: each
-strikes the step that the others have led to, and what lies before the first is not computed again.
+strikes the step that the others have led to, and what lies before the first is not computed again; nor what a network that has all
+but the last has computed already.
 """
 
 import copy
@@ -16,6 +17,7 @@ from conformance.faults import CATALOGUE, Fault, Place
 from conformance.judge.segment import Segment
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Format
+from conformance.oracle import Step
 from conformance.oracle.maps import Roundings
 
 EVERYWHERE, KIND, LAYER, SINGLE = range(4)  # how far a fault reaches; of what cannot be told apart the widest is told first
@@ -47,7 +49,13 @@ class Strike:
 
 
 class Forward(Segment):
-    """The whole network, from token ids to the numbers printed, evaluated; right, or with faults."""
+    """The whole network, from token ids to the numbers printed, evaluated; right, or with faults.
+
+    Attributes:
+        strikes: the faults.
+        changed: the activations that they change.
+        landed: by place, the keys of those that make sense there.
+    """
 
     network: Closed
 
@@ -55,6 +63,9 @@ class Forward(Segment):
         """Evaluate it; `storage` is the format that is promised."""
         super().__init__(network, PRINTED, {})
         self.storage = storage
+        self.strikes: tuple[Strike, ...] = ()
+        self.changed: set[str] = set()
+        self.landed: dict[str, frozenset[tuple[str, tuple[str, ...]]]] = {}
 
     def _own(self, name: str, arithmetic: Arithmetic) -> Roundings:
         """Numbers are printed once: printing's rounding is not the oracle's as well."""
@@ -70,40 +81,65 @@ class Forward(Segment):
             todo += parents
         return frozenset(found)
 
-    def with_(self, strikes: Sequence[Strike]) -> "Forward | None":
+    def with_(self, strikes: Sequence[Strike], like: "Forward | None" = None) -> "Forward | None":
         """The network with all these faults; None where they change nothing that was printed, or make no sense.
 
-        `self` must be the right network.
+        `self` must be the right network; `like` has some of the faults, and where nothing differs from it, its steps are taken.
         """
-        at: dict[str, list[Strike]] = {}
-        for strike in strikes:
-            for where in strike.places:
-                at.setdefault(where, []).append(strike)
+        like = like or self
+        at, before = _by_place(strikes), _by_place(like.strikes)
         other = copy.copy(self)
         other.__dict__.pop("values", None)
+        other.strikes, other.landed, other.changed = tuple(strikes), {}, set()
         values: dict[str, Array] = {name: step.value for name, step in self.steps.items()}
         other.steps = steps = dict(self.steps)
         place = Place(self.network, values, self.storage)
-        changed: set[str] = set()
-        landed: set[tuple[str, tuple[str, ...]]] = set()
+        differs: set[str] = set()
         with np.errstate(all="ignore"):
-            for name, row in ((n, self.network.table[n]) for n in self._names):
-                moved = not changed.isdisjoint(row.parents)
-                step = steps[name].again(parents=tuple(values[p] for p in row.parents)) if moved else steps[name]
-                before = step
-                for strike in at.get(name, ()):
-                    faulty = strike.fault.struck(step, place, strike.value)
-                    if faulty is not None:
-                        step = faulty
-                        landed.add(strike.key)
-                if moved or (step is not before and not np.array_equal(step.value, before.value)):
-                    steps[name], values[name] = step, step.value
-                    changed.add(name)
-        if PRINTED not in changed or len(landed) < len({s.key for s in strikes}):
+            for name in self._names:
+                struck = at.get(name, ())
+                # A fault may read other activations than the parents of the step that it strikes.
+                unlike = struck != before.get(name, ()) or (struck and differs)
+                if unlike or not differs.isdisjoint(self.network.table[name].parents):
+                    steps[name] = other._struck(name, struck, place)
+                    if name in other.changed or name in like.changed:
+                        differs.add(name)
+                else:
+                    steps[name], other.landed[name] = like.steps[name], like.landed.get(name, frozenset())
+                    other.changed |= {name} & like.changed
+                if name in other.changed:
+                    values[name] = steps[name].value
+        landed = frozenset().union(*other.landed.values())
+        if PRINTED not in other.changed or len(landed) < len({s.key for s in strikes}):
             return None
-        other._roundings = {key: own for key, own in self._roundings.items() if key[0] not in changed}
+        other._roundings = {key: own for key, own in self._roundings.items() if key[0] not in other.changed}
         other._repeats = {}
         return other
+
+    def _struck(self, name: str, strikes: Sequence[Strike], place: Place) -> Step:
+        """The right step with these faults, of the parents' values at `place`; which of them land there is noted."""
+        right, parents = self.steps[name], self.network.table[name].parents
+        moved = not self.changed.isdisjoint(parents)
+        step = before = right.again(parents=tuple(place.values[p] for p in parents)) if moved else right
+        landed = set()
+        for strike in strikes:
+            faulty = strike.fault.struck(step, place, strike.value)
+            if faulty is not None:
+                step = faulty
+                landed.add(strike.key)
+        self.landed[name] = frozenset(landed)
+        if not moved and (step is before or np.array_equal(step.value, before.value)):
+            return right
+        self.changed.add(name)
+        return step
+
+
+def _by_place(strikes: Sequence[Strike]) -> Mapping[str, list[Strike]]:
+    found: dict[str, list[Strike]] = {}
+    for strike in strikes:
+        for where in strike.places:
+            found.setdefault(where, []).append(strike)
+    return found
 
 
 def strikes(forward: Forward) -> tuple[Strike, ...]:

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from conformance.judge.selection import Mask
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.maps import LinearMap, Roundings, Source, identity, shared_by_row
 from conformance.oracle.products import accumulation_variance

@@ -1,7 +1,8 @@
 """The diagnosis: the right network first, then the sets of faults that explain what it does not, in order."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -16,11 +17,13 @@ from conformance.diagnosis.fitting import Fit, estimates
 from conformance.diagnosis.judgement import Agreement, allowed
 from conformance.diagnosis.outputs import Table, resolved
 from conformance.diagnosis.pooling import POOLINGS, Pooling
+from conformance.diagnosis.underway import Underway
 from conformance.diagnosis.visible import Seen, seen
 from conformance.diagnosis.words import blamed
 from conformance.errors import UsageError
 from conformance.faults import CATALOGUE
 from conformance.goldens.own import golden_of
+from conformance.judge.cores import products_on_one_thread
 from conformance.judge.filters import project
 from conformance.numerics.formats import format_named
 
@@ -29,7 +32,14 @@ _ORDER = {fault.name: i for i, fault in enumerate(CATALOGUE)}
 
 
 def diagnose(
-    checkpoint: Checkpoint, batch: Batch, outputs: Mapping[str, Any], *, dtype: str = "float32", pooling: str | None = None
+    checkpoint: Checkpoint,
+    batch: Batch,
+    outputs: Mapping[str, Any],
+    *,
+    dtype: str = "float32",
+    pooling: str | None = None,
+    time_limit: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Diagnosis:
     """Judge the outputs of a closed system, and name the faults that explain them where the right network does not.
 
@@ -40,10 +50,13 @@ def diagnose(
             exact; nested lists of numbers, as text where their digits count; or `Table`s.
         dtype: what the system computes in.
         pooling: how an embedding comes from the hidden state; None where it is not known.
+        time_limit: seconds after which the search ends with the best that was found; the right network is always judged.
+        clock: the time in seconds.
 
     Raises:
-        UsageError: outputs that do not fit, an unknown pooling or format.
+        UsageError: outputs that do not fit, an unknown pooling or format, a limit that is not a positive number.
     """
+    underway = Underway(time_limit, clock)
     golden_of("outputs", checkpoint, {"outputs": batch})  # refuses what does not fit the architecture
     given = {name: part if isinstance(part, Table) else Table(_plain(part)) for name, part in outputs.items()}
     found = resolved(given, checkpoint.architecture, batch)
@@ -58,7 +71,8 @@ def diagnose(
         raise UsageError(f"{', '.join(missing)} needs labels, which the inputs do not have")
     if not len(network.reading.made):
         raise UsageError("no number of the outputs can be judged: all belong to padding")
-    return _diagnosis(Case(checkpoint, network, dtype, pooling))
+    with products_on_one_thread():
+        return _diagnosis(Case(checkpoint, network, dtype, pooling, underway))
 
 
 def _plain(part: Any) -> Any:
@@ -86,7 +100,7 @@ def _diagnosis(case: Case) -> Diagnosis:
         best = min(agreements, key=lambda a: a.surprise)
         passing = [a.lane for a in agreements if allowed(a, case.limits(a.lane))]
         part = case.part()
-        looks = {lane: seen(base, part, lane, case.filters, case.limits(lane)) for lane in passing}
+        looks = {lane: seen(base, part, lane, case.filters, case.limits(lane), case.underway) for lane in passing}
         good = [lane for lane in passing if not looks[lane].called]
         if good:
             break
@@ -114,6 +128,7 @@ def _diagnosis(case: Case) -> Diagnosis:
         look.unseen if good else (),
         tuple(name for name, _ in look.called),
         tuple(_told(case, trials, best)),
+        case.underway.cut_short,
     )
 
 

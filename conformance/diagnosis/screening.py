@@ -5,13 +5,14 @@ With r what is left, W = 1/σ² and δ what a fault changes at a step, it moves 
 exact look by the cosine of r and J δ. Of gross faults first order knows little more than the direction, and often that.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from conformance.diagnosis.fitting import Fit, Problem
 from conformance.diagnosis.hypotheses import Forward, Strike
-from conformance.faults import Place
+from conformance.faults import Fault, Place
+from conformance.judge.cores import on_all_cores
 from conformance.numerics.formats import Array
 
 PROBES = 8  # each estimates |J δ|² with a relative deviation of √2; eight, of |J δ|, with a quarter
@@ -23,10 +24,12 @@ def ranked(problem: Problem, fit: Fit, strikes: Sequence[Strike]) -> list[Strike
     rng = np.random.default_rng(0)
     left = (problem.made - forward.value[lane]) / sigma
     directions = np.array([left, *rng.choice((-1.0, 1.0), (PROBES, len(left)))])
-    products = _products(forward, lane, directions / sigma)
+    products = _products(forward, lane, directions / sigma, strikes)
     found = []
     for strike in strikes:
-        total = sum((p for name in strike.places if (p := products(strike, name)) is not None), start=np.zeros(len(directions)))
+        total = sum(
+            (p for name in strike.places if (p := products[strike.fault.name, name]) is not None), start=np.zeros(len(directions))
+        )
         length = float(np.sqrt((total[1:] ** 2).mean()))
         if length > 0.0 and np.isfinite(total).all():
             cosine = float(total[0] / (length * np.sqrt((left**2).sum())))
@@ -36,24 +39,24 @@ def ranked(problem: Problem, fit: Fit, strikes: Sequence[Strike]) -> list[Strike
     return [strike for _, strike in sorted(found, key=lambda pair: -pair[0])]
 
 
-def _products(forward: Forward, lane: int, directions: Array) -> Callable[[Strike, str], Array | None]:
-    """Of a fault at a place: the product of its δ with each direction's adjoint there; None where it makes no sense."""
-    wide = np.zeros_like(forward.value)
-    adjoints = []
-    for direction in directions:
+def _products(forward: Forward, lane: int, directions: Array, strikes: Sequence[Strike]) -> Mapping[tuple[str, str], Array | None]:
+    """By fault and place: the product of its δ with each direction's adjoint there; None where it makes no sense."""
+
+    def adjoint(direction: Array) -> Mapping[str, Array]:
+        wide = np.zeros_like(forward.value)
         wide[lane] = direction
-        adjoints.append(forward.adjoints(wide.copy()))
+        return forward.adjoints(wide)
+
+    adjoints = on_all_cores(adjoint, list(directions))
     place = Place(forward.network, forward.values, forward.storage)
-    known: dict[tuple[str, str], Array | None] = {}
+    wanted = {(strike.fault.name, name): strike.fault for strike in strikes for name in strike.places}
 
-    def product(strike: Strike, name: str) -> Array | None:
-        key = (strike.fault.name, name)
-        if key not in known:
-            step = forward.steps[name]
-            with np.errstate(all="ignore"):
-                faulty = strike.fault.struck(step, place)
-                moved = None if faulty is None else faulty.value - step.value
-            known[key] = None if moved is None else np.array([float((a[name] * moved).sum()) for a in adjoints])
-        return known[key]
+    def product(pair: tuple[tuple[str, str], Fault]) -> Array | None:
+        (_, name), fault = pair
+        step = forward.steps[name]
+        with np.errstate(all="ignore"):
+            faulty = fault.struck(step, place)
+            moved = None if faulty is None else faulty.value - step.value
+        return None if moved is None else np.array([float((a[name] * moved).sum()) for a in adjoints])
 
-    return product
+    return dict(zip(wanted, on_all_cores(product, list(wanted.items())), strict=True))

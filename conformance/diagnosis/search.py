@@ -2,16 +2,18 @@
 
 One fault: wherever it can strike, tried exactly; in one kind of place, in one layer or at one place, those that first order ranks
 foremost. Two and three: a beam from the best, each with what first order ranks foremost on top of it. Sets are compared on
-the part of the batch that shows most; the caller judges them on all of it.
+the part of the batch that shows most; the caller judges those that it does not refute on all of it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from conformance.diagnosis.fitting import GAIN, Fit, Problem, fitted, started
 from conformance.diagnosis.hypotheses import EVERYWHERE, KIND, Strike
 from conformance.diagnosis.screening import ranked
+from conformance.diagnosis.underway import FAULTS, Underway
+from conformance.judge.cores import on_all_cores
 
 TOKENS = 32  # of the rows that sets are compared on: a pass costs as many
 NUMBERS = 64  # that those rows should show; to tell some hundred sets from each other takes fewer
@@ -39,26 +41,34 @@ def rows_to_search(problem: Problem, strikes: Sequence[Strike] = ()) -> list[int
     return sorted(chosen)
 
 
-def one(problem: Problem, strikes: Sequence[Strike]) -> list[Fit]:
+def one(problem: Problem, strikes: Sequence[Strike], underway: Underway) -> list[Fit]:
     """Every fault alone that is nearer than none, nearest first; those of formats are `rounded`'s."""
     base = _none(problem)
     ordered = ranked(problem, base, [s for s in strikes if s.reach != EVERYWHERE])
     kinds = [s for s in ordered if s.reach == KIND][:KINDS]
     narrow = [s for s in ordered if s.reach > KIND][:SINGLES]
     wide = [s for s in strikes if s.reach == EVERYWHERE and not s.fault.late]
-    return _improved(problem, base, [*wide, *kinds, *narrow])
+    added = [*wide, *kinds, *narrow]
+    underway.begin(FAULTS[0], len(added))
+    return _improved(problem, base, added, underway)
 
 
-def rounded(problem: Problem, strikes: Sequence[Strike]) -> list[Fit]:
+def rounded(problem: Problem, strikes: Sequence[Strike], underway: Underway) -> list[Fit]:
     """Operands, weights or results in another format than promised: each rounds every weight of the network."""
-    return _improved(problem, _none(problem), [s for s in strikes if s.fault.late])
+    late = [s for s in strikes if s.fault.late]
+    underway.begin(FAULTS[0], len(late))
+    return _improved(problem, _none(problem), late, underway)
 
 
-def more(problem: Problem, fits: Sequence[Fit], strikes: Sequence[Strike]) -> list[Fit]:
+def more(problem: Problem, fits: Sequence[Fit], strikes: Sequence[Strike], underway: Underway) -> list[Fit]:
     """Sets with one fault more, nearest first; `fits` may come from other rows of the batch."""
     found: list[Fit] = []
     seen: set[frozenset[object]] = set()
-    for known in _beam(fits):
+    beam = _beam(fits)
+    underway.begin(FAULTS[len(beam[0].strikes)], len(beam) * FOLLOWED)
+    for known in beam:
+        if underway.is_over():
+            break
         fit = problem.tried(known.strikes)
         if fit is None:  # nothing on these rows: it is the other fault that shows there
             fit = Fit(known.strikes, problem.squares(problem.right))
@@ -70,7 +80,7 @@ def more(problem: Problem, fits: Sequence[Fit], strikes: Sequence[Strike]) -> li
             if key not in seen and len(chosen) < FOLLOWED:
                 seen.add(key)
                 chosen.append(strike)
-        found += _improved(problem, fit, chosen)
+        found += _improved(problem, fit, chosen, underway)
     return sorted(found, key=lambda f: f.distance)
 
 
@@ -100,20 +110,18 @@ def _overlaps(strike: Strike, others: Sequence[Strike]) -> bool:
     return any(o.fault.name == strike.fault.name and set(o.places) & set(strike.places) for o in others)
 
 
-def _improved(problem: Problem, base: Fit, added: Sequence[Strike]) -> list[Fit]:
+def _improved(problem: Problem, base: Fit, added: Sequence[Strike], underway: Underway) -> list[Fit]:
     """The base with each strike, where that is nearer; the foremost numbers fitted. Nearest first."""
-    fits = sorted(_tried(problem, base, added), key=lambda f: f.distance)
-    numbers = [f for f in fits if any(s.fault.parameter for s in f.strikes)][:FITTED]
-    refined = {id(f): fitted(problem, f, GAIN) for f in numbers}
+    tried = underway.of_each(lambda strike: _with(problem, base, strike), added)
+    fits = sorted((f for f in tried if f is not None), key=lambda f: f.distance)
+    numbers = [] if underway.is_over() else [f for f in fits if any(s.fault.parameter for s in f.strikes)][:FITTED]
+    refined = dict(zip(map(id, numbers), on_all_cores(lambda f: fitted(problem, f, GAIN), numbers), strict=True))
     found = [refined.get(id(f), f) for f in fits]
     return sorted((f for f in found if f.distance < base.distance), key=lambda f: f.distance)
 
 
-def _tried(problem: Problem, base: Fit, added: Sequence[Strike]) -> Iterator[Fit]:
-    for strike in added:
-        if strike.fault.parameter is not None:
-            fit = started(problem, strike, base.strikes)
-        else:
-            fit = problem.tried([*base.strikes, strike])
-        if fit is not None:
-            yield fit
+def _with(problem: Problem, base: Fit, strike: Strike) -> Fit | None:
+    problem.forward(base.strikes)  # what is before the strike is taken from it
+    if strike.fault.parameter is not None:
+        return started(problem, strike, base.strikes)
+    return problem.tried([*base.strikes, strike])

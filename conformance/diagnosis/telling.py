@@ -33,6 +33,8 @@ def _verdict(found: Diagnosis) -> str:
     if found.conforms:
         return "conforms, as far as these numbers show"
     if not any(e.explains for e in found.explanations):
+        if found.cut_short:
+            return "does not conform, and no explanation was found in the time that it had"
         return "does not conform, and no set of up to three faults of the catalogue explains it"
     return "does not conform"
 
@@ -46,6 +48,8 @@ def _details(found: Diagnosis) -> Iterator[str]:
         f"the right network{under}: rms {found.rms:.3g} σ (limit {found.rms_limit:.3g}), "
         f"largest {found.max:.3g} σ (limit {found.max_limit:.3g})"
     )
+    if found.cut_short:
+        yield found.cut_short
     yield from _passing(found) if found.conforms else _failing(found)
 
 

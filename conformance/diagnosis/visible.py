@@ -9,6 +9,7 @@ from conformance.diagnosis.evidence import Unseen
 from conformance.diagnosis.fitting import Problem, right_value, wrong_value
 from conformance.diagnosis.hypotheses import EVERYWHERE, Forward, Strike
 from conformance.diagnosis.judgement import Judged, Limits
+from conformance.diagnosis.underway import RIGHT, Underway
 from conformance.judge.filters import NUDGE, project
 from conformance.judge.noise import Noise
 from conformance.judge.statistics import SEPARABLE_Z
@@ -34,7 +35,7 @@ def filters(strikes: Iterable[Strike]) -> list[Strike]:
     return [s for s in strikes if s.reach == EVERYWHERE and not s.fault.late]
 
 
-def seen(judged: Judged, part: Problem, lane: int, strikes: Sequence[Strike], limits: Limits) -> Seen:
+def seen(judged: Judged, part: Problem, lane: int, strikes: Sequence[Strike], limits: Limits, underway: Underway) -> Seen:
     """Every filter under one pooling; a fault that moves one number beyond doubt needs none, for the largest error sees it.
 
     `part` is some of the batch: what is beyond doubt there is not computed for all of it.
@@ -44,7 +45,10 @@ def seen(judged: Judged, part: Problem, lane: int, strikes: Sequence[Strike], li
     shown: list[str] = []
     unseen: list[Unseen] = []
     noise, residual = judged.noise(lane), judged.residual[lane]
+    underway.begin(RIGHT, len(strikes))
     for strike in strikes:
+        if not underway.goes_on():
+            break
         some = _moved(part.right, strike, None, lane)
         gross = None if some is None else _gross(some, part.sigma[lane], limits)
         pattern = None

@@ -1,12 +1,13 @@
 """A step whose result a fault rewrites."""
 
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.maps import LinearMap, Roundings, Source, identity
 from conformance.oracle.step import Site

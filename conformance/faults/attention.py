@@ -1,7 +1,6 @@
 """Scores, mask, softmax and heads."""
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +8,7 @@ import numpy.typing as npt
 from conformance.faults.altered import Altered, Rearranged
 from conformance.faults.fault import Fault, Parameter, Place, with_batch
 from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.products import merge_heads, split_heads
 from conformance.oracle.softmax import Probabilities

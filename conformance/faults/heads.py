@@ -1,7 +1,6 @@
 """Heads of another width than the config's: the same features, split among fewer or more heads."""
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from conformance.architecture import Architecture
 from conformance.faults.fault import Change, Fault, Place, ignored
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
 from conformance.oracle import Network, Step
 from conformance.oracle.maps import LinearMap, Roundings, Source, identity
 from conformance.oracle.propagation import propagated

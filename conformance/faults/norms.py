@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from conformance.faults.altered import Altered
 from conformance.faults.fault import Change, Fault, Parameter, Place, parameters_of, with_parameters
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.maps import Roundings
 from conformance.oracle.norm import Norm

@@ -7,13 +7,13 @@ correct candidate may make is propagated through: elementwise for sigma, backwar
 import copy
 from collections import ChainMap
 from collections.abc import Collection, Container, Mapping
-from functools import cached_property
 
 import numpy as np
 
 from conformance.judge.repeats import NOTHING, Hashes, Repeats, hashed
 from conformance.numerics.arithmetic import Arithmetic, Hypothesis
 from conformance.numerics.formats import FORMATS, Array, Format
+from conformance.numerics.memo import cached_property
 from conformance.oracle import Network, Step
 from conformance.oracle.maps import Roundings
 from conformance.oracle.network import EQUATIONS

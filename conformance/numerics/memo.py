@@ -1,9 +1,10 @@
-"""What is computed of an array once, and kept as long as the array lives: a weight's other forms, of which every block has need."""
+"""What is computed once and kept: of an array, as long as that lives (a weight's other forms), and of an object."""
 
+import functools
 import weakref
 from collections.abc import Callable
 from functools import wraps
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from conformance.numerics.formats import Array
 
@@ -24,3 +25,23 @@ def once_an_array(function: Callable[[Array], Result]) -> Callable[[Array], Resu
         return result
 
     return remembered
+
+
+if TYPE_CHECKING:
+    cached_property = functools.cached_property
+else:
+
+    class cached_property(functools.cached_property):  # noqa: N801  # the name that it stands for
+        """That of `functools` without its lock, which Python 3.11 holds for every object of a class while one computes.
+
+        Threads that ask for one object's at the same time may both compute it, to the same end.
+        """
+
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+            """The value, computed where it is not known."""
+            if instance is None:
+                return self
+            known = instance.__dict__
+            if self.attrname not in known:
+                known[self.attrname] = self.func(instance)
+            return known[self.attrname]

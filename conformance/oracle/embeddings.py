@@ -1,12 +1,11 @@
 """Table look-ups, copies and sums: the steps before any product."""
 
-from functools import cached_property
-
 import numpy as np
 
 from conformance.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
 from conformance.oracle.maps import Roundings
 from conformance.oracle.step import Step, elementwise
 

@@ -1,13 +1,12 @@
 """The values of the losses: mean cross entropy over the labelled rows, and the sum of two."""
 
-from functools import cached_property
-
 import numpy as np
 
 from conformance.batch import IGNORED_LABEL, Ids
 from conformance.errors import UsageError
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import Sum
 from conformance.oracle.maps import LinearMap, Roundings
 from conformance.oracle.step import Step, elementwise

@@ -1,11 +1,10 @@
 """Residual sum and LayerNorm, one step (Ba, Kiros and Hinton 2016, equations 3 and 4)."""
 
-from functools import cached_property
-
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import sum_variance
 from conformance.oracle.maps import LinearMap, Roundings, Source, identity, shared_by_row
 from conformance.oracle.step import Step

@@ -1,13 +1,12 @@
 """Activation functions: GELU in its two forms, ReLU, tanh."""
 
-from functools import cached_property
-
 import numpy as np
 from scipy.special import erf
 
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Captured
 from conformance.numerics.functions import gelu_argument
+from conformance.numerics.memo import cached_property
 from conformance.oracle.maps import LinearMap, Roundings, diagonal
 from conformance.oracle.step import Step, elementwise
 

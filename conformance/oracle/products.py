@@ -29,7 +29,6 @@ bound. What a kernel keeps unrounded between two products counts as float32, whi
 """
 
 import math
-from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -37,7 +36,7 @@ import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
-from conformance.numerics.memo import once_an_array
+from conformance.numerics.memo import cached_property, once_an_array
 from conformance.oracle.maps import LinearMap, Matrix, Roundings, matrix, rows_times
 from conformance.oracle.step import Step, elementwise
 

@@ -1,12 +1,11 @@
 """Softmax over the keys that the mask lets through (attention probabilities), and log-softmax over classes."""
 
-from functools import cached_property
-
 import numpy as np
 import numpy.typing as npt
 
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
 from conformance.oracle.maps import LinearMap, Roundings, Source, identity, shared_by_row
 from conformance.oracle.step import Step
 

@@ -1,0 +1,80 @@
+"""How far a search is, and whether it may go on: it ends early where a time limit runs out, and can say what it left out."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from threading import RLock
+from typing import TypeVar
+
+from conformance.errors import UsageError
+from conformance.judge.cores import on_all_cores
+from conformance.watching import tell
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+RIGHT, ELSE, FAULTS = "the right network", "other poolings and formats", ("one fault", "two faults", "three faults")
+STAGES = (RIGHT, ELSE, *(stage for faults in FAULTS for stage in (faults, f"verifying {faults}")))
+
+
+class Underway:
+    """A search under way.
+
+    Attributes:
+        cut_short: a sentence on what was left out; empty while nothing is.
+    """
+
+    def __init__(self, time_limit: float | None, clock: Callable[[], float]) -> None:
+        """Begin; `time_limit` and `clock` are in seconds; None is no limit.
+
+        Raises:
+            UsageError: a limit that is not a positive number.
+        """
+        if time_limit is not None and (
+            isinstance(time_limit, bool) or not isinstance(time_limit, int | float) or not time_limit > 0
+        ):
+            raise UsageError(f"the time limit is {time_limit!r}, expected a positive number of seconds")
+        self._clock, self._limit = clock, time_limit
+        self._end = math.inf if time_limit is None else clock() + time_limit
+        self._stage, self._of, self._done = RIGHT, 0, 0
+        self._lock = RLock()
+        self.cut_short = ""
+
+    def is_over(self) -> bool:
+        """Whether the time has run out; then the search is cut short."""
+        with self._lock:
+            if not self.cut_short and self._clock() >= self._end:
+                self.cut_short = self._sentence()
+            return bool(self.cut_short)
+
+    def begin(self, stage: str, of: int) -> None:
+        """The next stage, which tries so many; 0 where that is not known yet."""
+        self._stage, self._of, self._done = stage, of, 0
+        tell(stage, STAGES.index(stage) / len(STAGES))
+
+    def goes_on(self) -> bool:
+        """Whether the next of this stage may be tried; that is told."""
+        with self._lock:
+            if self.is_over():
+                return False
+            self._done += 1
+            share = (STAGES.index(self._stage) + (self._done - 1) / self._of) / len(STAGES)
+            tell(f"{self._stage}: {self._done} of {self._of}", share)
+            return True
+
+    def of_each(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """`function` of each item of this stage on all cores, in their order, of those that there is time for."""
+
+        def tried(pair: tuple[Callable[..., list[Result]], Item]) -> list[Result]:
+            run, item = pair
+            return run(lambda: [function(item)] if self.goes_on() else [])
+
+        # Each thread tells the watcher of this one.
+        found = on_all_cores(tried, [(copy_context().run, item) for item in items])
+        return [result for some in found for result in some]
+
+    def _sentence(self) -> str:
+        later = [FAULTS[i] for i in range(len(FAULTS)) if STAGES.index(FAULTS[i]) > STAGES.index(self._stage)]
+        left = f"with {self._of - self._done} of at most {self._of} tries left" if self._of else "before its first try"
+        rest = f"; sets of {' or '.join(later)} were not tried either" if later else ""
+        return f"the search was cut short by its time limit of {self._limit:g} s at the stage of {self._stage}, {left}{rest}"

@@ -1,0 +1,158 @@
+"""A diagnosis under way: what is told of it, how a time limit ends it, and that what is taken from another network is exact."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.cli import main
+from conformance.cli.progress import progress
+from conformance.diagnosis import Diagnosis, diagnose
+from conformance.diagnosis.case import VERIFIED, Case
+from conformance.diagnosis.closed import Closed
+from conformance.diagnosis.hypotheses import EVERYWHERE, SINGLE, Forward, Strike, strikes
+from conformance.diagnosis.outputs import Table, resolved
+from conformance.diagnosis.search import one
+from conformance.diagnosis.telling import markdown, pretty
+from conformance.diagnosis.underway import ELSE, FAULTS, RIGHT, STAGES, Underway
+from conformance.errors import UsageError
+from conformance.numerics.formats import format_named
+from conformance.tests.test_checkpoint import _write
+from conformance.tests.test_diagnose import BATCH, CHECKPOINT, _hidden, _inputs, _model, _text
+from conformance.tests.test_progress import Terminal
+from conformance.watching import watched
+
+
+def _two_faults() -> dict[str, Any]:
+    return {"last_hidden_state": _text(_hidden(_model(hidden_act="relu"), attention_mask=None))}
+
+
+def _cut_at(stage: str, outputs: dict[str, Any], after: int = 1) -> Diagnosis:
+    """A diagnosis whose time runs out once so many of a stage have begun."""
+    told: list[str] = []
+
+    def clock() -> float:
+        return 100.0 if sum(what.startswith(f"{stage}: ") for what in told) >= after else 0.0
+
+    with watched(lambda what, _: told.append(what)):
+        return diagnose(
+            CHECKPOINT, BATCH, outputs, pooling="mean" if "embedding" in outputs else None, time_limit=60.0, clock=clock
+        )
+
+
+def test_every_stage_is_told() -> None:
+    told: list[tuple[str, float]] = []
+    with watched(lambda what, done: told.append((what, done))):
+        diagnose(CHECKPOINT, BATCH, _two_faults())
+    stages = list(dict.fromkeys(what.partition(":")[0] for what, _ in told))
+    assert stages == [s for s in (ELSE, *(t for f in FAULTS[:2] for t in (f, f"verifying {f}"))) if s in stages]
+    assert {FAULTS[0], FAULTS[1], f"verifying {FAULTS[1]}"} <= set(stages)
+    assert all(0.0 <= done <= 1.0 for _, done in told)
+
+
+def test_progress_is_shown_on_a_terminal() -> None:
+    terminal = Terminal()
+    with progress(1, terminal.console) as underway, underway.case("outputs.json"):
+        diagnose(CHECKPOINT, BATCH, _two_faults())
+        underway._display.refresh()
+        _, case, what = terminal.lines()
+    assert case == "1/1 outputs.json"
+    assert what.startswith(f"  verifying {FAULTS[1]}")
+
+
+@pytest.mark.parametrize("stage", [s for s in STAGES if s not in (RIGHT, FAULTS[2], f"verifying {FAULTS[2]}")])
+def test_a_search_that_is_cut_short_says_where_and_what_was_not_tried(stage: str) -> None:
+    hidden = _hidden(_model(hidden_act="relu"), attention_mask=None)
+    found = _cut_at(stage, {"embedding": _text(hidden[:, 0])})
+    later = [faults for faults in FAULTS if STAGES.index(faults) > STAGES.index(stage)]
+    assert not found.conforms
+    assert f"cut short by its time limit of 60 s at the stage of {stage}, with " in found.cut_short
+    assert found.cut_short.endswith(f" tries left; sets of {' or '.join(later)} were not tried either")
+    assert found.cut_short in pretty(found)
+    assert found.cut_short in markdown(found)
+    assert found.explanations or stage in (ELSE, FAULTS[0])
+
+
+def test_what_was_found_before_the_time_ran_out_is_told() -> None:
+    found = _cut_at(f"verifying {FAULTS[1]}", _two_faults())
+    assert found.explanations[0].explains
+    assert len(found.explanations[0].faults) == 2
+    assert found.cut_short in pretty(found)
+
+
+def test_the_right_network_is_judged_however_short_the_time() -> None:
+    right = diagnose(CHECKPOINT, BATCH, {"last_hidden_state": _text(_hidden(_model()))}, time_limit=1e-9)
+    assert right.conforms
+    assert f"at the stage of {RIGHT}, " in right.cut_short
+    wrong = diagnose(CHECKPOINT, BATCH, _two_faults(), time_limit=1e-9)
+    assert not wrong.conforms
+    assert wrong.explanations == ()
+    assert "no explanation was found in the time that it had" in pretty(wrong)
+
+
+def test_without_a_limit_or_within_it_nothing_is_said() -> None:
+    outputs = {"last_hidden_state": _text(_hidden(_model(hidden_act="relu")))}
+    assert diagnose(CHECKPOINT, BATCH, outputs).cut_short == ""
+    assert diagnose(CHECKPOINT, BATCH, outputs, time_limit=1.0, clock=lambda: 0.0).cut_short == ""
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, float("nan"), True, "soon"])
+def test_a_limit_that_is_no_positive_number_is_refused(limit: Any) -> None:
+    with pytest.raises(UsageError, match="expected a positive number of seconds"):
+        diagnose(CHECKPOINT, BATCH, {}, time_limit=limit)
+
+
+def test_the_command_takes_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, file = _write(tmp_path), tmp_path / "outputs.json"
+    file.write_text(json.dumps({**{k: v.tolist() for k, v in _inputs().items()}, **_two_faults()}))
+    call = ["diagnose", "--checkpoint", str(folder), "--outputs", str(file)]
+    for bad in ("soon", "0", "nan"):
+        assert main([*call, "--time-limit", bad]) == 2
+        assert "expected a positive number of seconds" in capsys.readouterr().err
+    assert main([*call, "--time-limit", "1e-9", "--format", "json"]) == 1
+    captured = capsys.readouterr()
+    assert "cut short by its time limit of 1e-09 s" in json.loads(captured.out)["cut_short"]
+    assert captured.err == ""
+
+
+def test_what_is_taken_from_a_network_with_some_of_the_faults_is_exact() -> None:
+    known = resolved({"last_hidden_state": Table(np.zeros((BATCH.size, BATCH.length, 32)))}, CHECKPOINT.architecture, BATCH)
+    right = Forward(Closed(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, ()), format_named("float32"))
+    every = strikes(right)
+    base = [_first(every, "epsilon", EVERYWHERE), _first(every, "activation-form", EVERYWHERE)]
+    like = right.with_(base)
+    assert like is not None
+    shared = 0
+    for strike in [s for s in every if not s.fault.late and s.reach in (EVERYWHERE, SINGLE)]:
+        alone, taken = right.with_([*base, strike]), right.with_([*base, strike], like)
+        assert (alone is None) == (taken is None)
+        if alone is not None and taken is not None:
+            assert np.array_equal(alone.value, taken.value, equal_nan=True)
+            assert alone.changed == taken.changed
+            shared += any(taken.steps[n] is like.steps[n] for n in like.changed)
+    assert shared
+
+
+def _first(every: tuple[Strike, ...], name: str, reach: int) -> Strike:
+    return next(s for s in every if s.fault.name == name and s.reach == reach)
+
+
+def test_what_a_part_of_the_batch_refutes_the_whole_refutes() -> None:
+    outputs = {name: Table(part) for name, part in _two_faults().items()}
+    known = resolved(outputs, CHECKPOINT.architecture, BATCH)
+    network = Closed(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, ())
+    case = Case(CHECKPOINT, network, "float32", None, Underway(None, lambda: 0.0))
+    part = case.part()
+    assert len(part.made) < len(case.problem.made)
+    found = one(part, case.strikes, case.underway)[:VERIFIED]
+    refuted = [fit for fit in found if case._unrefuted(fit, part, own=True) is None]
+    assert refuted
+    assert not any(case._judged(case._settled(fit), (), own=True).explains for fit in refuted)
+
+
+def test_each_of_a_stage_is_tried_in_order() -> None:
+    underway = Underway(None, lambda: 0.0)
+    underway.begin(FAULTS[0], 9)
+    assert underway.of_each(lambda x: x**2, range(9)) == [x**2 for x in range(9)]
