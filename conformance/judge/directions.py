@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from conformance.faults import CATALOGUE, Fault, Parameter, Place
 from conformance.judge.noise import Noise
 from conformance.judge.segment import Segment
 from conformance.numerics.formats import Array, Format
+from conformance.numerics.memo import cached_property
 
 SUSPECTS = 12  # of a whole network's faults, how many are followed up; each costs a few passes of the oracle
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from conformance.judge.segment import Segment
 from conformance.judge.selection import Mask
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Format
+from conformance.numerics.memo import cached_property
 
 
 @dataclass(frozen=True)

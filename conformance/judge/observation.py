@@ -7,7 +7,6 @@ work. A few tokens are a block as well, where positions do not meet either.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from conformance.judge.segment import COUPLING, Segment, between
 from conformance.judge.selection import Mask, explained_elements, independent_rows, judged_elements
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Captured, Single
+from conformance.numerics.memo import cached_property
 from conformance.oracle import Network
 
 PROBED = 8  # tokens of a probe

@@ -1,7 +1,6 @@
 """What an error comes to, as sums over blocks: RMS and largest in sigma, largest difference and where, likelihood, histogram."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -10,6 +9,7 @@ from conformance.judge.noise import Noise
 from conformance.judge.spread import ZERO, Histogram, counts
 from conformance.judge.statistics import Limits
 from conformance.numerics.formats import Array, Captured
+from conformance.numerics.memo import cached_property
 
 
 @dataclass(frozen=True)
