@@ -73,5 +73,9 @@ class CandidateError(CandidateFailure):
     """The candidate broke the contract: a wrong shape, dtype, name or a value that is not finite."""
 
 
+class NotFiniteError(CandidateError):
+    """An activation has elements that are judged and not finite."""
+
+
 class CandidateCrash(CandidateFailure):
     """The candidate's own code raised; the text has its traceback."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from conformance.activations import Activation, outputs
 from conformance.depth import SCREENED, Depth
-from conformance.errors import CandidateError
+from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge.anatomy import anatomy, sentences
 from conformance.judge.cores import products_on_one_thread
 from conformance.judge.evidence import UNKNOWN, Local, Verdict
@@ -74,6 +74,8 @@ class Judge:
         self._global_errors: dict[str, Single] = {}
         self._waiting: set[str] = set()
         self._seen: set[str] = set()
+        self._not_finite: dict[str, str] = {}
+        self._lost_to: dict[str, str] = {}
         self._judged_up_to = -1
         self._dissected = 0
         self._failed = False
@@ -86,7 +88,8 @@ class Judge:
     def judge(self, stream: Iterable[tuple[str, Any]]) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
         """A verdict an activation, with the local judgement under every hypothesis (`settle` picks one a kind of step).
 
-        What breaks the contract fails alone: the stream goes on, and later steps are judged from what else was exposed.
+        What breaks the contract fails alone: the stream goes on, and later steps are judged from what else was exposed; but for
+        what is computed from an activation that is not finite, which is not judged: its inputs are wrong by themselves.
         """
         broken = 0
         for name, value in stream:
@@ -96,14 +99,18 @@ class Judge:
                 self._values[name] = accepted_array(
                     row, value, self._network.architecture, self._network.batch, self._dtype, self._device
                 )
+            except NotFiniteError as error:
+                self._seen.add(name)
+                self._not_finite[name] = str(error)
             except CandidateError as error:
                 broken += 1
                 if broken > len(self.order):
                     raise CandidateError(f"gives no end of activations that are wrong, the last: {error}") from error
                 yield self._refused(name, str(error)), ()
                 continue
-            self._seen.add(name)
-            self._waiting.add(name)
+            else:
+                self._seen.add(name)
+                self._waiting.add(name)
             if _separates(row):
                 yield from self._flush(self.order[name])
         yield from self._flush(len(self.order) - 1)
@@ -128,9 +135,12 @@ class Judge:
         for name in list(self.order)[self._judged_up_to + 1 : last + 1]:
             with products_on_one_thread():
                 sigma = self._sigma_at(name) if self._depth == "full" else None
-                judged = self._verdict(name, sigma) if name in self._waiting else None
+                lost = self._lost(name)
+                judged = self._verdict(name, sigma) if name in self._waiting and not lost else None
             if judged:
                 yield judged
+            elif lost:
+                yield lost, ()
             elif name not in self._seen:
                 yield Verdict(name, self._network.table[name].kind, "not_observed"), ()
         self._judged_up_to = last
@@ -138,6 +148,19 @@ class Judge:
             del self._values[name]
             self._global_errors.pop(name, None)
         self._waiting = {n for n in self._waiting if self.order[n] > last}
+
+    def _lost(self, name: str) -> Verdict | None:
+        """What is said of an activation that is not finite, or computed from one that is not and so not judged; None of others."""
+        row = self._network.table[name]
+        cause = next((self._lost_to[p] for p in row.parents if p in self._lost_to), None)
+        if cause is None and name not in self._not_finite:
+            return None
+        self._lost_to[name] = cause or name
+        self._values.pop(name, None)
+        if cause is None:
+            return Verdict(name, row.kind, "fail", "origin", reason=self._not_finite[name])
+        reason = f"not judged: it is computed from {cause}, which is not finite" if name in self._seen else ""
+        return Verdict(name, row.kind, "not_observed", reason=reason)
 
     def _sigma_at(self, name: str) -> Array:
         at, sigma = next(self._sigma)

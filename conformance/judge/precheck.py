@@ -8,7 +8,7 @@ import numpy as np
 from conformance.activations import Activation
 from conformance.architecture import Architecture
 from conformance.batch import Batch
-from conformance.errors import CandidateError
+from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge.selection import judged_elements
 from conformance.numerics.formats import Captured
 
@@ -70,7 +70,7 @@ def accepted_array(row: Activation, value: Any, architecture: Architecture, batc
     at padded rows may be anything.
 
     Raises:
-        CandidateError: what was found, and what was expected.
+        CandidateError: what was found, and what was expected; `NotFiniteError` for values.
     """
     array, found, where = _to_numpy(value)
     if found != dtype:
@@ -91,7 +91,7 @@ def accepted_array(row: Activation, value: Any, architecture: Architecture, batc
     bad = ~finite & judged_elements(row, batch, copy.shape)
     if bad.any():
         index = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise CandidateError(f"{copy[index]} at {list(index)}, and {int(bad.sum())} elements in all are not finite")
+        raise NotFiniteError(f"{copy[index]} at {list(index)}, and {int(bad.sum())} elements in all are not finite")
     # Padded rows are nobody's business, but a NaN there must not reach our own sums.
     copy[~finite] = 0.0
     return copy

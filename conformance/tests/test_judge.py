@@ -211,6 +211,19 @@ def test_what_breaks_the_contract_fails_alone_and_says_what_was_expected(change,
     assert result.coverage[0] >= 42
 
 
+def test_what_overflows_in_one_step_is_one_origin() -> None:
+    def overflow(model: Any) -> None:
+        model["bert"].encoder.layer[0].attention.output.LayerNorm.weight.data.mul_(torch.inf)
+
+    result = check(Planted(overflow), "tiny", dtype="float16")
+    (origin,) = result.origins
+    assert origin.activation == "encoder.layer.0.attention.output.LayerNorm"
+    assert "not finite" in origin.reason
+    later = [v for v in result.verdicts if v.activation.startswith("encoder.layer.1.")]
+    assert {v.outcome for v in later} == {"not_observed"}
+    assert any(v.reason.endswith(f"computed from {origin.activation}, which is not finite") for v in later)
+
+
 def test_an_exact_activation_that_differs_by_one_ulp_fails() -> None:
     def nudged(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         table = found["embeddings.word_embeddings"].clone()
