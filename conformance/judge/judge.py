@@ -251,7 +251,9 @@ def _exact_reason(block: Block, storage: Format) -> str:
     if not differing.any():
         return ""
     ulps, count = np.abs(differing) / storage.ulp(block.segment.value), int(block.judged.sum())
-    return f"{int((ulps > 0).sum())} of {count} elements differ, by up to {ulps.max():.3g} ULP, where none may"
+    # Past 2^p units in the last place of p bits no digit agrees, and their number says nothing.
+    largest = f"{ulps.max():.3g} ULP" if ulps.max() <= 2.0**storage.precision else f"{np.abs(differing).max():.3g}"
+    return f"{int((ulps > 0).sum())} of {count} elements differ, by up to {largest}, where none may"
 
 
 def _masked_entries(observation: Observation, smallest_normal: float) -> str:
