@@ -179,17 +179,17 @@ def _ratios(repeats: int) -> tuple[float, dict[str, Ratio]]:
     return statistics.median(wall for wall, _ in plain), {what: ratio(t, plain) for what, t in found.items()}
 
 
-def _work(layers: int, judged: bool) -> Callable[[], object]:
+def _peak(layers: int, judged: bool) -> float:
     os.environ[cache.VARIABLE] = cache.OFF
     subject = Subject(*network(layers))
-    return subject.judged if judged else subject.plain
+    return peak_mib(subject.judged if judged else subject.plain)
 
 
-def _peak(out: Any, prepare: Callable[..., Callable[[], object]], *arguments: object) -> None:
-    work = prepare(*arguments)
+def peak_mib(work: Callable[[], object]) -> float:
+    """Peak resident size of this process while it works, MiB."""
     _forget_peak()
     work()
-    out.put(_high_water_mib())
+    return _high_water_mib()
 
 
 def _forget_peak() -> None:
@@ -208,16 +208,33 @@ def _high_water_mib() -> float:
     raise SystemExit("no VmHWM in /proc/self/status: the memory benchmark needs Linux")
 
 
-def peak_mib(prepare: Callable[..., Callable[[], object]], *arguments: object) -> float:
-    """Peak resident size of a process of its own, MiB, while it does what `prepare`, which does not count, returns."""
+def apart(function: Callable[..., Any], *arguments: object) -> Any:
+    """What a function returns in a process of its own.
+
+    Raises:
+        ChildProcessError: the process ended without a result; the message has the error.
+    """
     context = multiprocessing.get_context("spawn")
-    out = context.Queue()
-    process = context.Process(target=_peak, args=(out, prepare, *arguments))
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=_sent, args=(sending, function, *arguments))
     process.start()
+    sending.close()
+    try:
+        error, value = receiving.recv()
+    except EOFError:
+        error, value = "it was ended from outside", None
     process.join()
-    if process.exitcode:
-        raise ChildProcessError(f"the process that measures memory ended with exit code {process.exitcode}")
-    return float(out.get())
+    if error:
+        raise ChildProcessError(error)
+    return value
+
+
+def _sent(sending: Any, function: Callable[..., Any], *arguments: object) -> None:
+    try:
+        sending.send(("", function(*arguments)))
+    except BaseException as error:
+        sending.send((f"{type(error).__name__}: {error}", None))
+        raise
 
 
 def measured(repeats: int) -> Cost:
@@ -225,7 +242,7 @@ def measured(repeats: int) -> Cost:
     import torch
 
     plain, ratios = _ratios(repeats)
-    memory = {str(layers): round(peak_mib(_work, layers, True) - peak_mib(_work, layers, False), 0) for layers in DEPTHS}
+    memory = {str(layers): round(apart(_peak, layers, True) - apart(_peak, layers, False), 0) for layers in DEPTHS}
     processor = f"{os.cpu_count()} cores, torch {torch.backends.cpu.get_cpu_capability()}"
     return Cost(processor, torch.get_num_threads(), round(plain, 3), ratios, memory)
 
