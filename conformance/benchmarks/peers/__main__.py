@@ -2,11 +2,12 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 
 import torch
 
-from conformance.benchmarks.peers.measure import row
+from conformance.benchmarks.peers.measure import Row, row
 from conformance.benchmarks.peers.peer import PEERS
 from conformance.benchmarks.peers.table import PAGE, RESULTS, Table, page, write
 
@@ -18,10 +19,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name} and {PAGE.name}")
     asked = parser.parse_args(arguments)
     processor = f"{os.cpu_count()} cores, torch {torch.backends.cpu.get_cpu_capability()}"
-    table = Table.of([row(peer, asked.repeats) for peer in PEERS], processor, torch.get_num_threads())
-    print("\n".join(page(table)))
-    if asked.write:
-        write(table)
+    rows: list[Row] = []
+    for peer in PEERS:
+        rows.append(row(peer, asked.repeats))
+        print(f"{peer.name}: measured", file=sys.stderr, flush=True)
+        if asked.write:  # a run that is cut short leaves the rows that it has
+            write(Table.of(rows, processor, torch.get_num_threads()))
+    print("\n".join(page(Table.of(rows, processor, torch.get_num_threads()))))
 
 
 if __name__ == "__main__":

@@ -52,7 +52,8 @@ def row(peer: Peer, repeats: int) -> Row:
     if peer.version is None:
         return Row(*known, reason=MISSING)
     try:
-        return Row(*known, *apart(_cost, peer.name, repeats), apart(_all_told, peer.name))
+        ratio, memory, written = apart(_cost, peer.name, repeats)
+        return Row(*known, ratio, memory, written, apart(_all_told, peer.name))
     except ChildProcessError as error:
         return Row(*known, reason=f"failed: {error}")
 
