@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from conformance.benchmarks.peers.candidates import ACTIVATION, NORM
-from conformance.benchmarks.peers.measure import MISSING, Row, Told, row, told
-from conformance.benchmarks.peers.peer import PEERS, Peer
+from conformance.benchmarks.peers.measure import MISSING, Row, Told, named, row, told
+from conformance.benchmarks.peers.peer import PEERS
 from conformance.benchmarks.peers.table import PAGE, SHORT, Table, page, read, short
 
 RIGHT = {
@@ -16,10 +16,6 @@ RIGHT = {
     "epsilon": Told(NORM, True),
     "tanh-GELU": Told(ACTIVATION, True),
 }
-
-
-def named(name: str) -> Peer:
-    return next(peer for peer in PEERS if peer.name == name)
 
 
 @pytest.mark.parametrize("name", ["assert_close", "bert-conformance, full", "bert-conformance, screen"])

@@ -1,4 +1,4 @@
-"""What a tool costs, and what it tells, each measured in processes of their own: some tools change torch for good."""
+"""What a tool costs, and what it tells; to be measured in a process of its own, since some tools change torch for good."""
 
 import os
 import tempfile
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance import cache
-from conformance.benchmarks.cost import Ratio, Subject, apart, network, peak_mib, ratio, times
+from conformance.benchmarks.cost import Ratio, Subject, network, peak_mib, ratio, times
 from conformance.benchmarks.peers.candidates import GOLDENS, candidates, subject
 from conformance.benchmarks.peers.peer import PEERS, Peer
 
@@ -47,15 +47,15 @@ class Row:
 
 
 def row(peer: Peer, repeats: int) -> Row:
-    """All of a tool."""
+    """All of a tool, in this process; a tool that fails has a row that says why."""
     known = (peer.name, peer.distribution, peer.version, peer.settings)
     if peer.version is None:
         return Row(*known, reason=MISSING)
     try:
-        ratio, memory, written = apart(_cost, peer.name, repeats)
-        return Row(*known, ratio, memory, written, apart(_all_told, peer.name))
-    except ChildProcessError as error:
-        return Row(*known, reason=f"failed: {error}")
+        cost = _cost(peer.name, repeats)
+        return Row(*known, *cost, _all_told(peer.name))
+    except (Exception, SystemExit) as error:
+        return Row(*known, reason=f"failed: {type(error).__name__}: {error}")
 
 
 def told(peer: Peer, golden: str) -> dict[str, Told]:
@@ -70,11 +70,12 @@ def told(peer: Peer, golden: str) -> dict[str, Told]:
 
 
 def _all_told(name: str) -> dict[str, dict[str, Told]]:
-    peer = _peer(name)
+    peer = named(name)
     return {golden: told(peer, golden) for golden in GOLDENS} if peer.compares else {}
 
 
-def _peer(name: str) -> Peer:
+def named(name: str) -> Peer:
+    """The tool of that name."""
     return next(peer for peer in PEERS if peer.name == name)
 
 
@@ -83,7 +84,7 @@ def _cost(name: str, repeats: int) -> tuple[Ratio, float, int]:
 
     The first comparison is not timed: it fills caches.
     """
-    one, peer = Subject(*network(LAYERS)), _peer(name)
+    one, peer = Subject(*network(LAYERS)), named(name)
     one.plain()
     plain, plain_peak = times(one.plain, 5), peak_mib(one.plain)
     with _home() as home:
