@@ -17,7 +17,7 @@ from conformance.benchmarks.peers.table import PAGE, RESULTS, Table, page, write
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure every tool that is installed, print the page, and with `--write` commit it."""
     parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks.peers", description="other tools, asked the same")
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name} and {PAGE.name}")
     parser.add_argument("--tool", choices=[peer.name for peer in PEERS], help="measure this one, and print its row as JSON")
     asked = parser.parse_args(arguments)

@@ -30,9 +30,9 @@ def msprobe(reference: Subject, candidate: Subject, folder: Path) -> str | None:
 def _dumped(subject: Subject, folder: Path) -> Path:
     from msprobe.pytorch import PrecisionDebugger
 
+    debugger = PrecisionDebugger(dump_path=str(folder.parent / "msprobe"), task="statistics", level="mix")
     # There is one debugger in a process, which keeps the first folder that it was given and counts steps in it.
-    home = folder.parent / "msprobe"
-    debugger = PrecisionDebugger(dump_path=str(home), task="statistics", level="mix")
+    home = Path(debugger.config.dump_path)
     debugger.start(model=subject.bert)
     subject.plain()
     debugger.stop()

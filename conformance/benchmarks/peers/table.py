@@ -69,8 +69,9 @@ def page(table: Table) -> Iterator[str]:
     yield ""
     yield f"Cost: a network of base width ({LAYERS} layers, batch {BATCH}, length {LENGTH}, float32) is compared with itself,"
     yield "with all passes that the tool needs for it, as a ratio to the plain forward pass in the same process: the median of the"
-    yield "repeats, the least and the largest. Each tool has processes of its own, since some change torch for good. Memory is the"
+    yield "repeats, the least and the largest. Each tool has a process of its own, since some change torch for good. Memory is the"
     yield "peak resident size above that of a plain pass, the tool's import included. Written is what lies on disk afterwards."
+    yield "A ratio may be another at another depth: those of bert-conformance at twelve layers are in [cost.json](../cost.json)."
     yield ""
     goldens = " and ".join(f"`{golden}`" for golden in GOLDENS)
     yield f"Told right, of {len(GOLDENS)} networks ({goldens}), with Hugging Face's eager run as the reference:"

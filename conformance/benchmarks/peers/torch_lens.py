@@ -18,7 +18,7 @@ def torch_lens(reference: Subject, candidate: Subject, _: Path) -> str | None:
     if row is None:
         return None
     op = (found if row["status"] == "only-b" else expected)[row["op"]]
-    return f"{op.module} {row['op']} {row['status']}"
+    return f"{op.module or ''} {row['op']} {row['status']}".strip()
 
 
 def _trace(subject: Subject) -> Any:
