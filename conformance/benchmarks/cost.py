@@ -17,10 +17,9 @@ import json
 import multiprocessing
 import os
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,11 +32,12 @@ from conformance.architecture import Architecture
 from conformance.batch import Batch
 from conformance.checkpoint import Checkpoint, LazyWeights, rounded_weights
 from conformance.depth import Depth
+from conformance.judge.evidence import Verdict
 from conformance.judge.judge import Judge
 from conformance.judge.settle import settle
 from conformance.numerics.arithmetic import modular
 from conformance.oracle import Network
-from implementations.hugging_face import HuggingFace
+from implementations.hugging_face import HuggingFace, run
 
 Seconds = tuple[float, float]  # wall, CPU
 
@@ -67,7 +67,8 @@ class Cost:
     memory: dict[str, float]
 
 
-def _network(layers: int) -> tuple[Checkpoint, Batch]:
+def network(layers: int) -> tuple[Checkpoint, Batch]:
+    """A network of base size with random weights, and a batch of which every other row is half padding."""
     architecture = Architecture(
         vocab_size=30522,
         hidden_size=768,
@@ -89,47 +90,60 @@ def _network(layers: int) -> tuple[Checkpoint, Batch]:
 
 
 class Subject:
-    """A network, and what may be done with it."""
+    """A candidate built from a checkpoint, with a batch, and what may be done with it."""
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, checkpoint: Checkpoint, batch: Batch, attention: str = "eager") -> None:
         """Build the candidate; no time of it counts."""
-        self._checkpoint, self._batch = _network(layers)
-        self._model = HuggingFace("eager").build(self._checkpoint).float().eval()["bert"]
-        self._runner = HuggingFace("eager").prepare(self._checkpoint, "cpu", "float32")
-        self._weights = rounded_weights(self._checkpoint, "float32")
+        self.batch = batch.on("cpu")
+        self.model = HuggingFace(attention).module(checkpoint)
+        self._checkpoint, self._batch = checkpoint, batch
+        self._weights = rounded_weights(checkpoint, "float32")
+
+    @property
+    def bert(self) -> Any:
+        """Hugging Face's `BertModel`."""
+        return self.model["bert"]
 
     def plain(self) -> None:
         """A forward pass."""
         import torch
 
-        inputs = self._batch.on("cpu")
+        b = self.batch
         with torch.no_grad():
-            self._model(inputs.input_ids, attention_mask=inputs.attention_mask, token_type_ids=inputs.token_type_ids)
+            self.bert(b.input_ids, attention_mask=b.attention_mask, token_type_ids=b.token_type_ids)
+
+    def activations(self) -> Iterator[tuple[str, Any]]:
+        """Every activation that the suite observes, copied, in the order of computation."""
+        return run(self.model, self.batch)
 
     def hooks(self) -> None:
         """Every activation copied."""
-        for _ in self._runner(self._batch.on("cpu")):
+        for _ in self.activations():
             pass
 
     def assert_close(self) -> None:
         """Every activation held against that of a second pass."""
         import torch
 
-        expected = dict(self._runner(self._batch.on("cpu")))
-        for name, value in self._runner(self._batch.on("cpu")):
+        expected = dict(self.activations())
+        for name, value in self.activations():
             torch.testing.assert_close(value, expected[name])
+
+    def verdicts(self, depth: Depth = "full") -> list[Verdict]:
+        """Of a judged run, in the order of computation."""
+        network = Network(self._checkpoint.architecture, self._weights, self._batch)
+        sigma = cache.accumulated_sigma(network, modular("float32").arithmetic, self._checkpoint)
+        return list(settle(Judge(network, "float32", depth=depth, sigma=sigma).judge(self.activations())))
 
     def judged(self, depth: Depth = "full") -> None:
         """A judged run; `SystemExit` if the candidate, which is correct, fails."""
-        network = Network(self._checkpoint.architecture, self._weights, self._batch)
-        sigma = cache.accumulated_sigma(network, modular("float32").arithmetic, self._checkpoint)
-        verdicts = settle(Judge(network, "float32", depth=depth, sigma=sigma).judge(self._runner(self._batch.on("cpu"))))
+        verdicts = self.verdicts(depth)
         failed = [v.activation for v in verdicts if v.outcome == "fail"]
         if failed or not any(v.outcome == "pass" for v in verdicts):
             raise SystemExit(f"false alarms: {failed}")
 
 
-def _times(work: Callable[[], object], repeats: int) -> list[Seconds]:
+def times(work: Callable[[], object], repeats: int) -> list[Seconds]:
     """Wall and CPU seconds of each repeat."""
     found: list[Seconds] = []
     for _ in range(repeats):
@@ -140,36 +154,42 @@ def _times(work: Callable[[], object], repeats: int) -> list[Seconds]:
     return found
 
 
-def _ratio(times: Sequence[Seconds], plain: Sequence[Seconds]) -> Ratio:
+def ratio(found: Sequence[Seconds], plain: Sequence[Seconds]) -> Ratio:
+    """Of some repeats to those of the plain pass."""
     base = tuple(statistics.median(column) for column in zip(*plain, strict=True))
-    walls, cpus = ([t / b for t in column] for column, b in zip(zip(*times, strict=True), base, strict=True))
+    walls, cpus = ([t / b for t in column] for column, b in zip(zip(*found, strict=True), base, strict=True))
     return Ratio(*(round(x, 2) for x in (statistics.median(walls), min(walls), max(walls), statistics.median(cpus))))
 
 
 def _ratios(repeats: int) -> tuple[float, dict[str, Ratio]]:
-    subject = Subject(LAYERS)
+    subject = Subject(*network(LAYERS))
     subject.plain()
-    plain = _times(subject.plain, 5)
+    plain = times(subject.plain, 5)
     found: dict[str, list[Seconds]] = {
-        "hooks": _times(subject.hooks, repeats),
-        "assert_close": _times(subject.assert_close, repeats),
+        "hooks": times(subject.hooks, repeats),
+        "assert_close": times(subject.assert_close, repeats),
     }
     os.environ[cache.VARIABLE] = cache.OFF
-    found["full, nothing kept"] = _times(subject.judged, repeats)
+    found["full, nothing kept"] = times(subject.judged, repeats)
     with tempfile.TemporaryDirectory() as home:
         os.environ[cache.VARIABLE] = home
         subject.judged()
-        found["full"] = _times(subject.judged, repeats)
-    found["screen"] = _times(lambda: subject.judged("screen"), repeats)
-    return statistics.median(wall for wall, _ in plain), {what: _ratio(times, plain) for what, times in found.items()}
+        found["full"] = times(subject.judged, repeats)
+    found["screen"] = times(lambda: subject.judged("screen"), repeats)
+    return statistics.median(wall for wall, _ in plain), {what: ratio(t, plain) for what, t in found.items()}
 
 
-def _peak(layers: int, judged: bool, out: Any) -> None:
+def _peak(layers: int, judged: bool) -> float:
     os.environ[cache.VARIABLE] = cache.OFF
-    subject = Subject(layers)
+    subject = Subject(*network(layers))
+    return peak_mib(subject.judged if judged else subject.plain)
+
+
+def peak_mib(work: Callable[[], object]) -> float:
+    """Peak resident size of this process while it works, MiB."""
     _forget_peak()
-    (subject.judged if judged else subject.plain)()
-    out.put(_high_water_mib())
+    work()
+    return _high_water_mib()
 
 
 def _forget_peak() -> None:
@@ -188,16 +208,33 @@ def _high_water_mib() -> float:
     raise SystemExit("no VmHWM in /proc/self/status: the memory benchmark needs Linux")
 
 
-def _peak_mib(layers: int, judged: bool) -> float:
-    """Peak resident size of a process of its own, MiB."""
+def apart(function: Callable[..., Any], *arguments: object) -> Any:
+    """What a function returns in a process of its own.
+
+    Raises:
+        ChildProcessError: the process ended without a result; the message has the error.
+    """
     context = multiprocessing.get_context("spawn")
-    out = context.Queue()
-    process = context.Process(target=_peak, args=(layers, judged, out))
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=_sent, args=(sending, function, *arguments))
     process.start()
+    sending.close()
+    try:
+        error, value = receiving.recv()
+    except EOFError:
+        error, value = "it was ended from outside", None
     process.join()
-    if process.exitcode:
-        sys.exit(process.exitcode)
-    return float(out.get())
+    if error:
+        raise ChildProcessError(error)
+    return value
+
+
+def _sent(sending: Any, function: Callable[..., Any], *arguments: object) -> None:
+    try:
+        sending.send(("", function(*arguments)))
+    except BaseException as error:
+        sending.send((f"{type(error).__name__}: {error}", None))
+        raise
 
 
 def measured(repeats: int) -> Cost:
@@ -205,7 +242,7 @@ def measured(repeats: int) -> Cost:
     import torch
 
     plain, ratios = _ratios(repeats)
-    memory = {str(layers): round(_peak_mib(layers, True) - _peak_mib(layers, False), 0) for layers in DEPTHS}
+    memory = {str(layers): round(apart(_peak, layers, True) - apart(_peak, layers, False), 0) for layers in DEPTHS}
     processor = f"{os.cpu_count()} cores, torch {torch.backends.cpu.get_cpu_capability()}"
     return Cost(processor, torch.get_num_threads(), round(plain, 3), ratios, memory)
 

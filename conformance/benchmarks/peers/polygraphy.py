@@ -1,0 +1,27 @@
+"""Polygraphy's comparator, on results that are given to it.
+
+Its `PytRunner` needs CUDA; `RunResults.add` is its documented way in for outputs of something else:
+https://docs.nvidia.com/deeplearning/tensorrt/latest/_static/polygraphy/comparator/toc.html
+"""
+
+from pathlib import Path
+from typing import Any
+
+from conformance.benchmarks.cost import Subject
+from conformance.benchmarks.peers.hooks import copied
+
+
+def polygraphy(reference: Subject, candidate: Subject, _: Path) -> str | None:
+    """The first output that does not match."""
+    from polygraphy.comparator import Comparator, RunResults
+
+    results = RunResults()
+    results.add([_arrays(candidate)], runner_name="candidate")
+    results.add([_arrays(reference)], runner_name="reference")
+    compared: Any = Comparator.compare_accuracy(results)[0]
+    ((outputs,),) = compared.values()
+    return next((name for name, matched in outputs.items() if not matched), None)
+
+
+def _arrays(subject: Subject) -> dict[str, Any]:
+    return {path: tensor.numpy() for path, tensor in copied(subject).items()}
