@@ -1,7 +1,7 @@
 """How far a judgement goes.
 
-`screen`    RMS and largest error of each step: pass or fail, and where. In half formats it is less strict than `full`: a mistake that
-            the widest legal arithmetic's sigma covers in every layer fails by its name alone, which is not looked for.
+`screen`    RMS and largest error of each step: pass or fail, and where. In half formats it is less strict than `full`: a mistake
+            that the widest legal arithmetic's sigma covers in every layer fails by its name alone, which is not looked for.
 `full`      filters, names and the global error as well.
 """
 
