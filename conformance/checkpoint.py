@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 
+LAYERS_AT_ONCE = 4  # a layer's own, and those that a mistake takes in their place: its neighbour's, the first's, the mirrored one's
 LAYER_PARAMETERS = 16  # of one encoder layer: weight and bias of six products and two norms
 
 
@@ -96,10 +97,10 @@ class Checkpoint:
 def rounded_weights(checkpoint: Checkpoint, dtype: str) -> Mapping[str, Array]:
     """The parameters as a candidate of `dtype` holds them: each rounded to that format when asked for, exact in float64.
 
-    The last few are kept, a layer's worth, so that memory does not grow with depth.
+    Those used last are kept, `LAYERS_AT_ONCE` layers' worth, so that memory does not grow with depth.
     """
-    target = format_named(dtype)
-    return LazyWeights(checkpoint.weights, lru_cache(maxsize=LAYER_PARAMETERS)(lambda name: target.round(checkpoint.weights[name])))
+    target, size = format_named(dtype), LAYERS_AT_ONCE * LAYER_PARAMETERS
+    return LazyWeights(checkpoint.weights, lru_cache(maxsize=size)(lambda name: target.round(checkpoint.weights[name])))
 
 
 def canonical_name(name: str) -> str:
