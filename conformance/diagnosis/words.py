@@ -16,7 +16,7 @@ def blamed(strike: Strike, estimate: Estimate | None, network: Closed) -> Blamed
     sentence = fault.sentence
     if estimate is not None:
         value = f"{figure(estimate.value, estimate.deviation)} ± {estimate.deviation:.1g}"
-        sentence = sentence.replace("{value}", value).replace("{right}", figure(estimate.right, estimate.deviation))
+        sentence = sentence.replace("{value}", value).replace("{right}", f"{estimate.right:.7g}")
         if fault.parameter and hard_coded(fault.parameter, estimate.value, estimate.deviation, estimate.right):
             sentence += ignored(fault.parameter.setting)
     return Blamed(

@@ -9,6 +9,7 @@ from conformance.judge.statistics import SEPARABLE_Z
 
 UNKNOWN = "unknown"  # the kind of an activation that is in no table
 BY_OPERATIONS = "operation by operation"  # the arithmetic of one step that is written by hand, whatever that of its like
+WIDEST = "native"  # the arithmetic of the largest sigma
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,8 @@ class Explanation:
 
     @property
     def fitting(self) -> float:
-        """What its fitted numbers cost, in nats: Laplace's approximation of the likelihood under a prior as wide as a number is
-        off, ln of that in its deviations, each.
+        """What its fitted numbers cost, in nats: by Laplace's approximation of the likelihood, each costs ln of the prior's width
+        in deviations of the estimate. The width is taken from the data: how far the number is from the right one.
         """
         estimates = [fault.estimate for fault in self.faults if fault.estimate]
         return sum(math.log(max(abs(e.value - e.right) / e.deviation, 1.0)) for e in estimates if e.deviation > 0.0)
@@ -135,7 +136,7 @@ class Local:
 
     @property
     def worth(self) -> float:
-        """Of a false alarm by one statistic, in nats: ln 2/α, half the filters' threshold squared."""
+        """How much evidence a false alarm of one statistic is worth, in nats: ln 2/α, half the filters' threshold squared."""
         return self.filter_threshold**2 / 2.0
 
     @property

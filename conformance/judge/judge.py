@@ -88,8 +88,8 @@ class Judge:
     def judge(self, stream: Iterable[tuple[str, Any]]) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
         """A verdict an activation, with the local judgement under every hypothesis (`settle` picks one a kind of step).
 
-        What breaks the contract fails alone: the stream goes on, and later steps are judged from what else was exposed; but for
-        what is computed from an activation that is not finite, which is not judged: its inputs are wrong by themselves.
+        What breaks the contract fails alone: the stream goes on, and later steps are judged from what else was exposed, except
+        what is computed from an activation that is not finite: that is not judged, since its inputs are wrong already.
         """
         broken = 0
         for name, value in stream:

@@ -153,8 +153,8 @@ class Observation:
         return max(int(rows * Repeats.of(hashes).share(self.judged)), 1)
 
     def draws(self, hypotheses: Sequence[Hypothesis]) -> int:
-        """For how many draws of noise the likelihood counts, under each of these hypotheses alike: of a function of single numbers
-        one each number; else the fewest rows that are draws of their own, since errors that a row shares are one.
+        """How many independent draws of noise the likelihood counts, the same under each hypothesis: of a function of single
+        numbers one for each number; else the fewest rows that are draws of their own, since errors that a row shares are one draw.
         """
         segment = self.whole.segment
         if segment.is_function:

@@ -1,20 +1,21 @@
 """Settling the hypotheses: what a candidate computed at a step is a pair, an arithmetic and a mistake or none; evidence decides.
 
-A pair costs a step what the residual is less likely under it than under the likeliest pair, −ln of the likelihood ratio, in nats,
-but no more than what a failure is worth, ln 2/α: with more evidence than that against it there is a fault, whatever the arithmetic.
-A mistake costs as much more, and ln of the number of hypotheses: if there is none, the likelihood of any one mistake exceeds that
-of none r times with a probability of at most 1/r (Markov's inequality, the mean of a likelihood ratio being 1; a likelihood that
-counts fewer draws than there are is a power below 1 of it, whose mean is at most 1, by Jensen's). So a mistake under an arithmetic
-that it fits is taken before none under one whose sigma is far too wide, and a correct step is taken for a mistake as seldom as any
-other statistic fails. That the explanation passes as a correct step's residual would is asked before (`judge.explain`).
+A candidate computes every step of one kind, in one part of the network, in one arithmetic. Which one is decided by all
+activations of the kind together, by likelihood, so that one faulty step without a name cannot buy itself a wider sigma that none
+of its like needs. An arithmetic costs a step what its residual is less likely under it than under the likeliest that passes
+(`Local.surprise`), in nats, but no more than what a failure is worth, ln 2/α. A step that is written by hand, its operations
+rounded one by one, passes whatever its like do (`oracle.operations`); since it needs no wider sigma, it counts against the
+widest. Of equal costs, that under which most faults have a name is taken; then the tightest. The parts, embeddings, encoder,
+pooler and each head, are often written apart and may differ; a kernel may choose its arithmetic by the width of a row, as torch's
+log-softmax does, which is a vocabulary in one head and two in the other. Whether a step consumed its parents rounded or not may
+differ from place to place; it passes if either fits.
 
-A candidate computes every step of one kind, in one part of the network, in one arithmetic: that of least cost in all, so that
-one faulty step without a name cannot buy itself a wider sigma that none of its like needs. A step that is written by hand, its
-operations rounded one by one, needs no wider sigma (`oracle.operations`), and passes whatever its like do. Of equal costs, that
-under which most faults have a name is taken; then the tightest. The parts, embeddings, encoder, pooler and each head, are often
-written apart and may differ; a kernel may choose its arithmetic by the width of a row, as torch's log-softmax does, which is a
-vocabulary in one head and two in the other. Whether a step consumed its parents rounded or not may differ from place to place; it
-passes if either fits.
+A step that passes under that arithmetic is a mistake nevertheless if a mistake under another explains it better: if the likelihood
+of that pair is more than r times as large, with ln r = ln 2/α, and ln of the number of hypotheses, and what fitted numbers cost
+(`Explanation.fitting`). Where there is no mistake, a given one's likelihood ratio exceeds r with a probability of at most 1/r
+(Markov's inequality: its mean is 1; a likelihood that counts fewer draws than there are is a power below 1 of it, whose mean is at
+most 1, by Jensen's inequality); α is one statistic's share, and each mistake is one statistic. So a mistake in every layer cannot
+hide under a sigma that is far too wide. An explanation passes as a correct step's residual would (`judge.explain`).
 """
 
 import math
@@ -22,7 +23,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from conformance.judge.evidence import BY_OPERATIONS, Local, Verdict
+from conformance.judge.evidence import BY_OPERATIONS, WIDEST, Local, Verdict
 
 
 def settle(judged: Iterable[tuple[Verdict, tuple[Local, ...]]]) -> list[Verdict]:
@@ -48,30 +49,38 @@ def _group(verdict: Verdict) -> tuple[str, str]:
 
 
 def _costs(locals_: tuple[Local, ...]) -> dict[str, float]:
-    """The cost of each arithmetic with a mistake or none, the tightest first; an exact step, or one by hand, has no say."""
-    considered = [local for local in locals_ if local.arithmetic not in ("exact", BY_OPERATIONS)]
-    surprises = [_surprise(local, len(considered)) for local in considered]
-    least, costs = min(surprises, default=math.inf), dict[str, float]()
-    for local, surprise in zip(considered, surprises, strict=True):
-        cost = min(surprise - least, local.worth) if math.isfinite(surprise) else local.worth
+    """The cost of each arithmetic, the tightest first; an exact step has no say."""
+    by_hand = next((local for local in locals_ if local.arithmetic == BY_OPERATIONS), None)
+    if by_hand:
+        return {WIDEST: by_hand.worth}
+    considered = [local for local in locals_ if local.arithmetic != "exact"]
+    least = min((local.surprise for local in considered if local.passes), default=0.0)
+    costs: dict[str, float] = {}
+    for local in considered:
+        cost = min(local.surprise - least, local.worth) if local.passes else local.worth
         costs[local.arithmetic] = min(cost, costs.get(local.arithmetic, cost))
     return costs
 
 
+def _best(locals_: tuple[Local, ...], arithmetic: str) -> Local:
+    """The judgement under `arithmetic`: of parents as captured and unrounded the first that passes, else that names the fault; or
+    that under which a mistake explains the step better.
+    """
+    fitting = [local for local in locals_ if local.arithmetic == arithmetic] or list(locals_)
+    best = min(fitting, key=lambda local: (not local.passes, not local.named))
+    if not best.passes:
+        return best
+    mistaken = [local for local in locals_ if local.named]
+    likeliest = min(mistaken, key=lambda local: _surprise(local, len(locals_)), default=best)
+    return likeliest if _surprise(likeliest, len(locals_)) < best.surprise else best
+
+
 def _surprise(local: Local, hypotheses: int) -> float:
-    """−ln of the likelihood with no mistake where that passes, else with the one that explains it, at its cost; else infinite."""
-    if local.passes:
+    """−ln of the likelihood with the mistake that explains the step, at its cost; of a step that passes with none."""
+    if not local.named:
         return local.surprise
-    if not local.explanations:
-        return math.inf
     explanation = local.explanations[0]
     return explanation.surprise + local.worth + math.log(hypotheses) + explanation.fitting
-
-
-def _best(locals_: tuple[Local, ...], arithmetic: str) -> Local:
-    """The judgement under `arithmetic`: of parents as captured and unrounded the first that passes, else that names the fault."""
-    fitting = [local for local in locals_ if local.arithmetic == arithmetic] or list(locals_)
-    return min(fitting, key=lambda local: (not local.passes, not local.named))
 
 
 def _under(verdict: Verdict, local: Local) -> Verdict:

@@ -34,11 +34,11 @@ def number(value: float, deviation: float) -> str:
 
 
 def figure(value: float, deviation: float) -> str:
-    """The shortest decimal within a deviation of the value: `1e-05`, `0.70711`; six digits where no deviation is known."""
+    """The value rounded to the fewest digits that leave it within its deviation: `1e-05`, `0.70711`; to seven if none is known."""
     if not deviation > 0.0 or not math.isfinite(deviation):
-        return f"{value:.6g}"
-    texts = (f"{value:.{digits}g}" for digits in range(1, EXACT + 1))
-    return next((text for text in texts if abs(float(text) - value) <= deviation), f"{value:.{EXACT}g}")
+        return f"{value:.7g}"
+    rounded = (float(f"{value:.{digits}g}") for digits in range(1, EXACT + 1))
+    return f"{next((x for x in rounded if abs(x - value) <= deviation), value):.{EXACT - 2}g}"
 
 
 def near(value: float, deviation: float, goal: float) -> bool:

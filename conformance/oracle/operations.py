@@ -1,8 +1,8 @@
 """Steps written out of elementary operations, each of whose results is rounded to a half format, in the orders that are usual.
 
-Roundings in a given order are no noise. What a candidate computes that writes such a step by hand is one of a short list of
-results, but where a library's function, or a sum accumulated in float32 in any order, lies so near to a tie that its own error
-decides to which side it is rounded: there the result that is nearer to the candidate's is taken.
+Roundings in a given order are no noise: a candidate that writes such a step by hand computes one of a short list of results. Only
+where a library's function, or a sum accumulated in float32 in any order, lies so near to a tie that its own error decides to which
+side it is rounded, there are several; the one that is nearest to the candidate's is taken.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -40,13 +40,17 @@ def by_operations(step: Step, arithmetic: Arithmetic, actual: Array) -> Iterator
 
 
 def _gelu(x: Array, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
-    """x/2 · (1 + erf(x/√2)) and x/2 · erfc(−x/√2); the constant in float32 or in the format."""
+    """x/2 · (1 + erf(x/√2)), x/2 + x/2 · erf(x/√2), x/2 · erfc(−x/√2) and x (1 − erfc(x/√2)/2); the constant in float32 or in the
+    format. erfc is taken as exact: its relative error is that of its own last place, which is far from a half format's.
+    """
     r = arithmetic.storage.round
     for argument in (r(x / np.sqrt(2.0)), r(x * _constant(np.sqrt(0.5), r)), r(x / _constant(np.sqrt(2.0), r))):
         value = np.asarray(erf(argument))
         sides = _sides(value, arithmetic.functions.error("erf", value, SINGLE), r)
         yield _nearest(actual, [r(x / 2.0 * r(1.0 + e)) for e in sides])
+        yield _nearest(actual, [r(x / 2.0 + r(x / 2.0 * e)) for e in sides])
         yield r(x / 2.0 * r(erfc(-argument)))
+        yield r(x * r(1.0 - r(erfc(argument)) / 2.0))
 
 
 def _gelu_tanh(x: Array, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
@@ -54,7 +58,8 @@ def _gelu_tanh(x: Array, arithmetic: Arithmetic, actual: Array) -> Iterator[Arra
     r = arithmetic.storage.round
     for in_format, cube in product((False, True), (r(r(x * x) * x), r(x**3))):
         c, k = (_constant(n, r) if in_format else n for n in (np.sqrt(2.0 / np.pi), 0.044715))
-        for argument in (r(c * r(x + r(k * cube))), r(r(c * x) * r(1.0 + r(k * r(x * x))))):
+        inner = r(k * r(x * x)), r(r(k * x) * x)
+        for argument in (r(c * r(x + r(k * cube))), r(c * r(x + r(inner[1] * x))), *(r(r(c * x) * r(1.0 + i)) for i in inner)):
             value = np.tanh(argument)
             sides = _sides(value, arithmetic.functions.error("tanh", value, SINGLE), r)
             yield _nearest(actual, [r(x / 2.0 * r(1.0 + t)) for t in sides])
@@ -65,18 +70,43 @@ def _constant(number: float, r: Rounding) -> Array:
 
 
 def _norm(step: Norm, r: Rounding, actual: Array) -> Iterator[Array]:
-    """γ (x − μ)/√(σ² + ε) + β, the variance that of the differences or of the sum."""
+    """γ (x − μ)/√(σ² + ε) + β, each way of computing σ² in turn."""
     for x in _sums(step.parents, r):
         mean = x.mean(-1, keepdims=True)
-        for rounded in (True, False):
+        means = _sides(mean, _of_mean(x), r)
+        for variances in (_of_differences, _of_sum, _in_float32, _in_one_pass):
             found: list[list[Array]] = []
-            for μ in _sides(mean, _of_mean(x), r):
-                squares = r(np.square(r(x - μ))) if rounded else np.square(x - mean)
-                variance = squares.mean(-1, keepdims=True)
-                for v in _sides(variance, _of_mean(squares), r):
-                    found += _normalised(step, x, μ, v, r)
+            for μ in means:
+                for shifted in variances(x, μ, step.site.architecture.layer_norm_eps, r):
+                    found += _normalised(step, x, μ, shifted, r)
             for alternatives in zip(*found, strict=True):
                 yield _nearest(actual, alternatives, by_row=True)
+
+
+def _of_differences(x: Array, mean: Array, epsilon: float, r: Rounding) -> Iterator[Array]:
+    """mean((x − μ)²) + ε, every operation rounded."""
+    squares = r(np.square(r(x - mean)))
+    for variance in _sides(squares.mean(-1, keepdims=True), _of_mean(squares), r):
+        yield r(variance + epsilon)
+
+
+def _of_sum(x: Array, _: Array, epsilon: float, r: Rounding) -> Iterator[Array]:
+    """The variance by one call, rounded, and ε."""
+    squares = np.square(x - x.mean(-1, keepdims=True))
+    for variance in _sides(squares.mean(-1, keepdims=True), _of_mean(squares), r):
+        yield r(variance + epsilon)
+
+
+def _in_float32(x: Array, _: Array, epsilon: float, __: Rounding) -> Iterator[Array]:
+    """The variance and ε, kept in float32; the deviation by one call is its root."""
+    yield x.var(-1, keepdims=True) + epsilon
+
+
+def _in_one_pass(x: Array, mean: Array, epsilon: float, r: Rounding) -> Iterator[Array]:
+    """mean(x²) − μ² + ε, every operation rounded."""
+    squares = r(np.square(x))
+    for of_squares in _sides(squares.mean(-1, keepdims=True), _of_mean(squares), r):
+        yield r(r(of_squares - r(np.square(mean))) + epsilon)
 
 
 def _of_mean(terms: Array) -> Array:
@@ -85,21 +115,23 @@ def _of_mean(terms: Array) -> Array:
     return np.asarray(FAR * SINGLE.unit_roundoff * np.sqrt(squares / 3.0) / terms.shape[-1])
 
 
-def _normalised(step: Norm, x: Array, mean: Array, variance: Array, r: Rounding) -> Iterator[list[Array]]:
-    """By each order: a root divided by or its inverse multiplied with; γ and β in one operation or two, or folded into a scale and
-    a shift. An inverse root may be rounded once or twice: torch's is, once in whole vectors, twice in what is left of them.
+def _normalised(step: Norm, x: Array, mean: Array, shifted: Array, r: Rounding) -> Iterator[list[Array]]:
+    """By each order, of σ² + ε: a root divided by or its inverse multiplied with; γ after it, before it, or in one operation with
+    β; or γ and β folded into a scale and a shift. An inverse root may be rounded once or twice: torch's is, once in whole vectors,
+    twice in what is left of them.
     """
     weight, bias = step.site.parameters["weight"], step.site.parameters["bias"]
-    shifted = r(variance + step.site.architecture.layer_norm_eps)
     root, centred = r(np.sqrt(shifted)), r(x - mean)
+    scaled = r(centred * weight)
     for inverse in (r(1.0 / np.sqrt(shifted)), r(1.0 / root)):
         normals, scale = (r(centred / root), r(centred * inverse)), r(inverse * weight)
-        in_two, in_one = ([r(rounded(n * weight) + bias) for n in normals] for rounded in (r, np.asarray))
-        yield [*in_two, *in_one, r(r(x * scale) + r(bias - r(mean * scale)))]
+        after, fused = ([r(rounded(n * weight) + bias) for n in normals] for rounded in (r, np.asarray))
+        before = [r(r(scaled / root) + bias), r(r(scaled * inverse) + bias)]
+        yield [*after, *fused, *before, r(r(x * scale) + r(bias - r(mean * scale)))]
 
 
 def _sums(parents: tuple[Array, ...], r: Rounding) -> Iterator[Array]:
-    """Their sum, the pair that is added first being any."""
+    """Their sum, whichever pair is added first."""
     if len(parents) < 3:
         yield r(sum(parents[1:], start=parents[0]))
         return
@@ -109,7 +141,7 @@ def _sums(parents: tuple[Array, ...], r: Rounding) -> Iterator[Array]:
 
 
 def _sides(x: Array, error: Array, r: Rounding) -> tuple[Array, ...]:
-    """What numbers that may be off by so much are rounded to: one array, or three where any can fall to another side."""
+    """What numbers that may be off by so much are rounded to: one array, or three where any could round the other way."""
     low, middle, high = r(x - error), r(x), r(x + error)
     return (middle,) if np.array_equal(low, high) else (middle, low, high)
 

@@ -199,7 +199,7 @@ def evidence(finding: Finding) -> str:
     if f.estimate is not None and f.deviation is not None:
         number = f", {f.parameter} = {figure(f.estimate, f.deviation)} ± {f.deviation:.1g}"
         if f.right is not None and f.name in BY_NAME:
-            number += f", right {figure(f.right, f.deviation)}"
+            number += f", right {f.right:.7g}"
     return f"{f.name}: amplitude {f.amplitude:.3f}, z = {f.z:.3g}{number}"
 
 
@@ -215,7 +215,8 @@ def _said(f: FaultRecord) -> str:
     known = _known(f.name)
     if known is None:
         return f.name
-    value, right = ("" if x is None else figure(x, f.deviation or 0.0) for x in (f.estimate, f.right))
+    value = "" if f.estimate is None else figure(f.estimate, f.deviation or 0.0)
+    right = "" if f.right is None else f"{f.right:.7g}"
     parameter = BY_NAME[f.name].parameter if f.name in BY_NAME else None
     if parameter is None or f.estimate is None or f.deviation is None or f.right is None:
         return known[0].format(value=value, right=right)

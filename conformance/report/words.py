@@ -7,7 +7,6 @@ from itertools import chain
 
 from conformance.faults import BY_NAME
 from conformance.judge.statistics import SEPARABLE_Z
-from conformance.judge.words import figure
 from conformance.merging import case_of
 from conformance.outcomes import ORDER, TELLING
 from conformance.records import ActivationRecord, CheckRecord, CounterexampleRecord, Footer, Note, Sensitivity
@@ -68,7 +67,7 @@ def exclusion_lists(told: Sequence[Sensitivity]) -> list[tuple[str, list[str]]]:
     ]
     unseen = sorted({name for name, fault in BY_NAME.items() if not fault.late} - {s.fault for s in told})
     numbers = [
-        f"{s.fault} {figure(s.right, abs(s.smallest - s.right))} ± {abs(s.smallest - s.right):.2g}"
+        f"{s.fault} {s.right:.7g} ± {abs(s.smallest - s.right):.2g}"
         for s in told
         if s.smallest is not None and s.right is not None and s.separable
     ]

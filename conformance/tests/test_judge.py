@@ -1,5 +1,6 @@
 """The judge on planted mistakes and on correct candidates."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -114,21 +115,12 @@ def test_tanh_gelu_in_every_layer_buys_itself_no_wider_sigma(name: str, dtype: s
     assert _names(result) == [(place, "activation-form") for place in places]
 
 
-class HandWrittenGelu(torch.nn.Module):
-    def __init__(self, constant: float) -> None:
-        super().__init__()
-        self.constant = constant
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * 0.5 * (1.0 + torch.erf(x * self.constant))
-
-
 def _by_hand(constant: float, epsilon: float | None = None) -> Plant:
     """GELU and LayerNorm written out of operations, in one layer alone."""
 
     def plant(model: Any) -> None:
         layer = model["bert"].encoder.layer[1]
-        layer.intermediate.intermediate_act_fn = HandWrittenGelu(constant)
+        layer.intermediate.intermediate_act_fn = Written(lambda x: x * 0.5 * (1.0 + torch.erf(x * constant)))
         layer.output.LayerNorm = NativeNorm(layer.output.LayerNorm)
         layer.output.LayerNorm.eps = layer.output.LayerNorm.eps if epsilon is None else epsilon
 
@@ -139,6 +131,63 @@ def _by_hand(constant: float, epsilon: float | None = None) -> Plant:
 @pytest.mark.parametrize("depth", ["full", "screen"])
 def test_steps_written_by_hand_in_one_layer_are_correct(golden: str, dtype: str, depth: Depth) -> None:
     result = check(Planted(_by_hand(0.5**0.5)), golden, dtype=dtype, depth=depth)
+    assert result.conforms, [(v.activation, v.local) for v in result.origins]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_mistake_in_one_layer_leaves_a_layer_written_by_hand_alone(dtype: str) -> None:
+    for written in (lambda x: 0.5 * x + 0.5 * x * torch.erf(x * 0.5**0.5), lambda x: x * (1 - 0.5 * torch.erfc(x * 0.5**0.5))):
+        by_hand = _gelu(1, written)
+        assert check(Planted(by_hand), "tiny", dtype=dtype).conforms
+        result = check(Planted(tanh_gelu(0), by_hand), "tiny", dtype=dtype)
+        assert _names(result) == [("encoder.layer.0.intermediate.intermediate_act_fn", "activation-form")]
+
+
+def test_steps_written_by_hand_speak_against_a_wider_sigma_of_their_like() -> None:
+    """tanh for erf, by hand in bfloat16, in one of twelve layers: it passes as native arithmetic by itself."""
+
+    def tanh_form(x: torch.Tensor) -> torch.Tensor:
+        return 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+
+    others = [_gelu(layer, lambda x: x * 0.5 * (1.0 + torch.erf(x * 0.5**0.5))) for layer in range(11)]
+    result = check(Planted(*others, _gelu(11, tanh_form)), "deep", dtype="bfloat16")
+    assert _origins(result) == ["encoder.layer.11.intermediate.intermediate_act_fn"]
+
+
+class Written(torch.nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+def _gelu(layer: int, function: Callable[[torch.Tensor], torch.Tensor]) -> Plant:
+    return lambda model: setattr(model["bert"].encoder.layer[layer].intermediate, "intermediate_act_fn", Written(function))
+
+
+ROOTS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    "one pass": lambda x, e: torch.sqrt((x * x).mean(-1, keepdim=True) - x.mean(-1, keepdim=True) ** 2 + e),
+    "deviation": lambda x, _: x.std(-1, keepdim=True, unbiased=False),
+    "float32": lambda x, e: torch.sqrt(x.float().var(-1, keepdim=True, unbiased=False) + e).to(x.dtype),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("root", ROOTS)
+@pytest.mark.parametrize("weight_first", [True, False])
+def test_norms_written_by_hand_in_one_layer_in_other_orders_are_correct(root: str, dtype: str, *, weight_first: bool) -> None:
+    class Norm(NativeNorm):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            centred, below = x - x.mean(-1, keepdim=True), ROOTS[root](x, self.eps)
+            return (self.weight * centred / below if weight_first else centred / below * self.weight) + self.bias
+
+    def plant(model: Any) -> None:
+        output = model["bert"].encoder.layer[1].output
+        output.LayerNorm = Norm(output.LayerNorm)
+
+    result = check(Planted(plant), "tiny", dtype=dtype)
     assert result.conforms, [(v.activation, v.local) for v in result.origins]
 
 

@@ -15,6 +15,7 @@ from conformance.benchmarks.detection.planted import PLANTS
 from conformance.benchmarks.detection.score import Alarm, table
 from conformance.benchmarks.detection.trial import Trial, scored
 from conformance.cli import main
+from conformance.judge.words import figure
 from conformance.report.findings import Finding, evidence, findings, sentence, where
 from conformance.report.telling import activation_records
 from conformance.report.terminal import text
@@ -147,6 +148,14 @@ def test_evidence_has_the_number_with_its_error() -> None:
     (found,) = _found(_planted(("scale-missing", 0)))
     assert evidence(found).startswith("scale-missing: amplitude 1.000, z = ")
     assert "scale = 1 ± " in evidence(found)
+
+
+@pytest.mark.parametrize(
+    ("value", "deviation", "text"),
+    [(0.7071102, 3e-7, "0.70711"), (1.00003e-5, 1e-8, "1e-05"), (149.6, 60.0, "100"), (64.0, 10.0, "60"), (0.125, 0.0, "0.125")],
+)
+def test_a_number_has_as_many_digits_as_its_error_warrants(value: float, deviation: float, text: str) -> None:
+    assert figure(value, deviation) == text
 
 
 def test_diff_names_each_sides_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
