@@ -12,7 +12,7 @@ from conformance.oracle import Step
 from conformance.oracle.maps import LinearMap, Roundings, Source, identity
 from conformance.oracle.step import Site
 
-Slack = Callable[[Arithmetic, Array], Array]  # elementwise variance, from the arithmetic and the rewritten result
+Slack = Callable[["Altered", Arithmetic], Array]  # elementwise variance, from the rewritten step and the arithmetic
 
 
 class Altered(Step):
@@ -50,7 +50,7 @@ class Altered(Step):
         own = self.inner.roundings(arithmetic).scaled(np.maximum(ulp(self.value) / ulp(self.inner.value), 1.0))
         if self.slack is None:
             return own
-        return Roundings((*own.sources, Source(self.slack(arithmetic, self.value), identity())), own.bound)
+        return Roundings((*own.sources, Source(self.slack(self, arithmetic), identity())), own.bound)
 
 
 class Rearranged(Altered):

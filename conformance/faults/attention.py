@@ -151,7 +151,7 @@ def _over_queries(step: Step, _: Place) -> Step:
     def over(inner: Step) -> Array:
         return _softmax(inner.parents[0], np.broadcast_to(keys, inner.parents[0].shape), axis=-2)
 
-    return Altered(step, over, slack=lambda _, value: np.where(keys, np.zeros_like(value), 1.0))
+    return Altered(step, over, slack=lambda altered, _: np.where(keys, np.zeros_like(altered.value), 1.0))
 
 
 class _Multiplied(Probabilities):

@@ -41,7 +41,7 @@ def _rounded_on_the_way(place: Place, steps: dict[str, Step]) -> Slack:
     """What the second pass rounds; its input's own rounding among it."""
     first = next(iter(steps.values()))
 
-    def slack(arithmetic: Arithmetic, _: Array) -> Array:
+    def slack(_: Altered, arithmetic: Arithmetic) -> Array:
         entry = {
             p: arithmetic.storage.rounding_variance(v) for p, v in zip(first.site.activation.parents, first.parents, strict=True)
         }

@@ -97,7 +97,9 @@ def _plus_one(step: Step, place: Place) -> Step:
     gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
     rounded = place.storage.ulp(1.0 + gamma) ** 2 / 4.0
     scaled = with_parameters(step, weight=1.0 + gamma)
-    return Altered(scaled, lambda inner: inner.value, slack=lambda _, value: rounded * ((value - beta) / (1.0 + gamma)) ** 2)
+    return Altered(
+        scaled, lambda inner: inner.value, slack=lambda altered, _: rounded * ((altered.value - beta) / (1.0 + gamma)) ** 2
+    )
 
 
 def _shared(step: Step, place: Place) -> Step | None:

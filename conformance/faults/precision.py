@@ -7,6 +7,7 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.fault import Change, Fault, Place, with_parameters
+from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Step
 
@@ -52,12 +53,22 @@ def _in_format(name: str) -> Change:
     """A product of operands in a format, accumulated in float32, its result rounded to the format or not."""
     rounding, variance = _narrow(name)
 
+    def slack(altered: Altered, _: Arithmetic) -> Array:
+        return variance(altered.value) + _of_ties(altered.inner, variance)
+
     def change(step: Step, place: Place) -> Step | None:
-        if not _is_narrower(name, place):
-            return None
-        return Altered(_operands(step, rounding), lambda inner: inner.value, slack=lambda _, value: variance(value))
+        return Altered(step, lambda inner: _operands(inner, rounding).value, slack) if _is_narrower(name, place) else None
 
     return change
+
+
+def _of_ties(product: Step, variance: Rounding) -> Array | float:
+    """The variance of rounding probabilities, which a fused kernel computes itself: one next to a tie is rounded either way, and
+    exponentials are rounded before their sum is divided out (Dao et al. 2022, *FlashAttention*, algorithm 1).
+    """
+    if product.site.activation.kind != "context":
+        return 0.0
+    return product.jacobians()[0].variance(variance(product.parents[0]))
 
 
 def _in_tf32(*, truncated: bool) -> Change:
@@ -84,7 +95,7 @@ def _result(name: str) -> Change:
 
     def change(step: Step, place: Place) -> Step | None:
         return (
-            Altered(step, lambda inner: rounding(inner.value), slack=lambda _, value: variance(value))
+            Altered(step, lambda inner: rounding(inner.value), slack=lambda altered, _: variance(altered.value))
             if _is_narrower(name, place)
             else None
         )

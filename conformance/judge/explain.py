@@ -1,10 +1,12 @@
 """Explanations: which faults account for what a step made.
 
 A set of faults explains an activation that fails when the activation passes once the oracle has them. Single faults are tried
-first; where none explains, the few that bring the oracle nearest to what was made are each tried together with every other, and
-so on (a beam search). Of n faults whose effects are orthogonal the largest accounts for at least a share 1/n of what is left, so
-that a set that takes away less is not followed. The numbers of all of them are estimated together. What a set leaves is judged as
-a correct step's residual would be: by its RMS, by its largest error and by the filters that had called.
+first, then each at every hidden step on which it can act: what a library or a setting does wrong, such as rounding the operands of
+products, it does in all of them, and effects of rounding do not add up. Where none explains, the few that bring the oracle nearest
+to what was made are each tried together with every other, and so on (a beam search). Of n faults whose effects are orthogonal the
+largest accounts for at least a share 1/n of what is left, so that a set that takes away less is not followed. The numbers of all
+of them are estimated together. What a set leaves is judged as a correct step's residual would be: by its RMS, by its largest error
+and by the filters that had called.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -84,11 +86,29 @@ def _searched(question: Question, candidates: Iterable[Direction], at_once: int)
         if left < at_once:  # the numbers of several faults depend on one another
             nearest = sorted(trials, key=lambda t: t.distance)[:BEAM]
             trials = [replace(_refined(t, question), allowed=t.allowed) for t in nearest]
-        found = [trial for trial in trials if _is_wrong(trial, question) and _explains(trial.segment, question)]
+        found = _explaining(trials, question)
+        if not found and left == at_once > 1:
+            found = _explaining(_at_every_step(candidates, question), question)
         if found:
             return _ordered([_told(trial, question) for trial in found], question)
         level = sorted((t for t in trials if t.distance <= t.allowed), key=lambda t: t.distance)[:BEAM]
     return ()
+
+
+def _explaining(trials: Iterable[_Trial], question: Question) -> list[_Trial]:
+    return [trial for trial in trials if _is_wrong(trial, question) and _explains(trial.segment, question)]
+
+
+def _at_every_step(candidates: Iterable[Direction], question: Question) -> Iterator[_Trial]:
+    """Each fault without a number at all steps at once on which it can act, where those are several, if that is nearer to what was
+    made: within the larger noise of a fault that rounds, anything small would pass.
+    """
+    steps, without = dict[str, list[Direction]](), question.distance(question.segment)
+    for candidate in candidates:
+        if candidate.parameter is None:
+            steps.setdefault(candidate.fault.name, []).append(candidate)
+    made = (_made_of([(direction, None) for direction in of_one], question) for of_one in steps.values() if len(of_one) > 1)
+    return (trial for trial in made if trial is not None and trial.distance < without)
 
 
 def _ordered(found: Sequence[Explanation], question: Question) -> tuple[Explanation, ...]:

@@ -96,6 +96,28 @@ def test_noise_of_hidden_products_is_recognised_as_reduced_precision_and_a_mista
     assert (ran.outcome, ran.reduced) == ("fail", reduced)
 
 
+def bfloat16(x: Any) -> Any:
+    return x.bfloat16().float()
+
+
+def attention_in_bfloat16(query: Any, key: Any, value: Any, attn_mask: Any = None, scale: float | None = None, **_: Any) -> Any:
+    """As a kernel by tiles computes it: products of operands in bfloat16, exponentials rounded before their sum is divided out."""
+    scores = bfloat16(query) @ bfloat16(key).mT * (scale or query.shape[-1] ** -0.5)
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+    exponentials = torch.exp(scores - scores.amax(-1, keepdim=True))
+    return bfloat16(exponentials) @ bfloat16(value) / exponentials.sum(-1, keepdim=True)
+
+
+def test_products_inside_a_fused_attention_kernel_are_recognised_as_reduced_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    functions = torch.nn.functional
+    linear = functions.linear
+    monkeypatch.setattr(functions, "linear", lambda x, weight, bias=None: linear(bfloat16(x), bfloat16(weight), bias))
+    monkeypatch.setattr(functions, "scaled_dot_product_attention", attention_in_bfloat16)
+    ran = run("hf-sdpa", "minilm", "float32", {})
+    assert (ran.outcome, ran.reduced) == ("fail", True)
+
+
 def test_a_pass_of_other_bits_is_missed_where_the_product_is_reduced() -> None:
     passed = Ran("right", GOLDEN, "float32", "pass", digest="1")
     assert counted(passed, MEDIUM, True) == MISSED
