@@ -64,6 +64,9 @@ def expected(result: Result, entries: Sequence[KnownFailure]) -> Result:
     if whole:
         return replace(marked, outcome="xfail", exit_code=0, reason="; ".join(map(str, whole)))
     undeclared = [v.place for v in marked.verdicts if v.outcome == "fail"]
+    unjudged = [v.place for v in marked.verdicts if v.unjudged and not any(_is_at(e, v) for e in placed)]
+    if unjudged and not undeclared:
+        return replace(marked, reason=f"{marked.reason}; {len(unjudged)} activations are not judged: {', '.join(unjudged)}")
     if undeclared:
         return replace(marked, reason=f"{len(undeclared)} activations fail that are not declared: {', '.join(undeclared)}")
     if result.outcome == "pass":

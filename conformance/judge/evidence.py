@@ -9,6 +9,7 @@ from conformance.judge.statistics import SEPARABLE_Z
 
 UNKNOWN = "unknown"  # the kind of an activation that is in no table
 BY_OPERATIONS = "operation by operation"  # the arithmetic of one step that is written by hand, whatever that of its like
+UNJUDGED = "not judged: it is computed from"  # how the reason of an activation begins whose parent is not finite
 WIDEST = "native"  # the arithmetic of the largest sigma
 
 
@@ -211,6 +212,11 @@ class Verdict:
     reason: str = ""
     batch: str = ""
     anatomy: tuple[str, ...] = ()
+
+    @property
+    def unjudged(self) -> bool:
+        """Whether the candidate exposes it, and an activation before it that is not finite leaves nothing to judge it by."""
+        return self.outcome == "not_observed" and self.reason.startswith(UNJUDGED)
 
     @property
     def hidden(self) -> bool:

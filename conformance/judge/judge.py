@@ -16,7 +16,7 @@ from conformance.depth import SCREENED, Depth
 from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge.anatomy import anatomy, sentences
 from conformance.judge.cores import products_on_one_thread
-from conformance.judge.evidence import UNKNOWN, Local, Verdict
+from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
 from conformance.judge.failing import exactly
 from conformance.judge.local import locally
 from conformance.judge.observation import Block, Observation
@@ -159,7 +159,7 @@ class Judge:
         self._values.pop(name, None)
         if cause is None:
             return Verdict(name, row.kind, "fail", "origin", reason=self._not_finite[name])
-        reason = f"not judged: it is computed from {cause}, which is not finite" if name in self._seen else ""
+        reason = f"{UNJUDGED} {cause}, which is not finite" if name in self._seen else ""
         return Verdict(name, row.kind, "not_observed", reason=reason)
 
     def _sigma_at(self, name: str) -> Array:

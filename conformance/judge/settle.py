@@ -36,7 +36,7 @@ def settle(judged: Iterable[tuple[Verdict, tuple[Local, ...]]]) -> list[Verdict]
             total[_group(verdict)][arithmetic] += cost
         named.update({(*_group(verdict), local.arithmetic) for local in locals_ if local.named})
     chosen = {
-        group: min(costs, key=lambda a, g=group, c=costs: (c[a], -named[(*g, a)]))  # type: ignore[misc]
+        group: min(costs, key=lambda a, g=group, c=costs: (c[a], -named[(*g, a)], a == WIDEST))  # type: ignore[misc]
         for group, costs in total.items()
     }
     return [_under(v, _best(ls, chosen.get(_group(v), "exact"))) if ls else v for v, ls in judged]
@@ -76,11 +76,10 @@ def _best(locals_: tuple[Local, ...], arithmetic: str) -> Local:
 
 
 def _surprise(local: Local, hypotheses: int) -> float:
-    """−ln of the likelihood with the mistake that explains the step, at its cost; of a step that passes with none."""
-    if not local.named:
+    """−ln of the likelihood with the mistake that explains the step best, at its cost; of a step that passes with none."""
+    if not local.explanations:
         return local.surprise
-    explanation = local.explanations[0]
-    return explanation.surprise + local.worth + math.log(hypotheses) + explanation.fitting
+    return min(e.surprise + e.fitting for e in local.explanations) + local.worth + math.log(hypotheses)
 
 
 def _under(verdict: Verdict, local: Local) -> Verdict:

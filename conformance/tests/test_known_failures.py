@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from conformance.case import Case
-from conformance.checks.expected import in_the_light_of_what_is_known
+from conformance.checks.expected import expected, in_the_light_of_what_is_known
 from conformance.checks.known_failures import KnownFailure, matched, read
 from conformance.cli import main
 from conformance.errors import UsageError
+from conformance.judge.evidence import UNJUDGED, Verdict
 from conformance.result import Result
 
 CASE = Case("mine", "my-checkpoint")  # neither is registered
@@ -133,3 +134,15 @@ def test_a_candidate_s_own_file_goes_through_the_same(tmp_path: Path) -> None:
     right.write_text(SLIPS.split("[[known-failure]]")[1].join(["[[known-failure]]", ""]))
     assert len(read(right)) == 1
     assert in_the_light_of_what_is_known(failed, Bringing(right), ()).outcome == "xfail"
+
+
+def test_a_known_failure_that_is_not_finite_does_not_excuse_what_is_not_judged_for_it() -> None:
+    broken = Verdict("embeddings.LayerNorm", "norm", "fail", "origin", reason="not finite")
+    after = Verdict("encoder.layer.0.attention.self.query", "linear", "not_observed", reason=f"{UNJUDGED} embeddings.LayerNorm")
+    result = Result(CASE, "fail", "1 of 2 fails", 1, verdicts=(broken, after), by_values=True)
+    there = KnownFailure("values", "it overflows", activation="embeddings.LayerNorm")
+    alone = expected(result, [there])
+    assert (alone.outcome, alone.exit_code) == ("fail", 1)
+    assert "1 activations are not judged: encoder.layer.0.attention.self.query" in alone.reason
+    assert expected(result, [there, KnownFailure("values", "so is the rest", activation="encoder.*")]).outcome == "xfail"
+    assert expected(result, [KnownFailure("values", "it overflows")]).outcome == "xfail"
