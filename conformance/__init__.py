@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from conformance.architecture import Architecture
-    from conformance.archives import Archive
-    from conformance.batch import Batch, TorchBatch
+    from conformance.candidates.archives import Archive
     from conformance.candidates.capture import Showing, Tap, captured
     from conformance.candidates.layouts import Layout, fused, interleaved, per_head, stacked, tied, transposed
-    from conformance.candidates.running import Running
-    from conformance.candidates.torch_implementation import Seen, TorchImplementation
-    from conformance.checkpoint import Checkpoint, load_directory
+    from conformance.candidates.module_runner import ModuleRunner
+    from conformance.candidates.torch_implementation import OutputMap, TorchImplementation
     from conformance.checks.examples import example
-    from conformance.checks.parametrize import parametrize_with_checks
+    from conformance.checks.run import check
+    from conformance.checks.trace import Trace, trace
     from conformance.errors import (
         CandidateCrash,
         CandidateError,
@@ -25,20 +23,22 @@ if TYPE_CHECKING:
         Unsupported,
         UsageError,
     )
+    from conformance.goldens.custom_golden import golden_of
     from conformance.goldens.golden import Golden, load_golden
-    from conformance.goldens.own import golden_of
-    from conformance.result import Result
-    from conformance.results_file import read_results
-    from conformance.run import check
-    from conformance.traces.trace import Trace, trace
+    from conformance.model.architecture import Architecture
+    from conformance.model.batch import Batch, TorchBatch
+    from conformance.model.checkpoint import Checkpoint, load_directory
+    from conformance.results.file import read_results
+    from conformance.results.result import Result
+    from conformance.suite.parametrize import parametrize_with_checks
 
 # Where each public name lives; imported when first asked for, so that the command line answers without torch.
 _PUBLIC = {
-    "architecture": ("Architecture",),
-    "archives": ("Archive",),
-    "batch": ("Batch", "TorchBatch"),
+    "model.architecture": ("Architecture",),
+    "candidates.archives": ("Archive",),
+    "model.batch": ("Batch", "TorchBatch"),
     "candidates.capture": ("Showing", "Tap", "captured"),
-    "checkpoint": ("Checkpoint", "load_directory"),
+    "model.checkpoint": ("Checkpoint", "load_directory"),
     "errors": (
         "CandidateCrash",
         "CandidateError",
@@ -49,16 +49,16 @@ _PUBLIC = {
         "UsageError",
     ),
     "goldens.golden": ("Golden", "load_golden"),
-    "goldens.own": ("golden_of",),
+    "goldens.custom_golden": ("golden_of",),
     "candidates.layouts": ("Layout", "fused", "interleaved", "per_head", "stacked", "tied", "transposed"),
     "checks.examples": ("example",),
-    "checks.parametrize": ("parametrize_with_checks",),
-    "result": ("Result",),
-    "results_file": ("read_results",),
-    "run": ("check",),
-    "traces.trace": ("Trace", "trace"),
-    "candidates.running": ("Running",),
-    "candidates.torch_implementation": ("Seen", "TorchImplementation"),
+    "suite.parametrize": ("parametrize_with_checks",),
+    "results.result": ("Result",),
+    "results.file": ("read_results",),
+    "checks.run": ("check",),
+    "checks.trace": ("Trace", "trace"),
+    "candidates.module_runner": ("ModuleRunner",),
+    "candidates.torch_implementation": ("OutputMap", "TorchImplementation"),
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
 
@@ -73,9 +73,9 @@ __all__ = [
     "DependencyMissingError",
     "Golden",
     "Layout",
+    "ModuleRunner",
+    "OutputMap",
     "Result",
-    "Running",
-    "Seen",
     "Showing",
     "Tap",
     "TorchBatch",

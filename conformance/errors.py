@@ -7,7 +7,7 @@ fixture. In a run all of them become outcomes, and it goes on.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from conformance.batch import Batch
+    from conformance.model.batch import Batch
 
 
 class ConformanceError(Exception):

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conformance.depth import DEPTHS
+from conformance.judge.depth import DEPTHS
 
 if TYPE_CHECKING:
-    from conformance.recording import Recording
+    from conformance.checks.recording import Recording
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,15 +31,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Count what is checked."""
-    from conformance.checks.tally import Tally
+    from conformance.suite.tally import Tally
 
     config.pluginmanager.register(Tally(), "bert-conformance-tally")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Take up the options that concern every check."""
-    from conformance.checks.underway import begin, record_into
-    from conformance.search.plan import EXAMPLES
+    from conformance.checks.search.plan import EXAMPLES
+    from conformance.suite.pytest_session import begin, record_into
 
     config = session.config
     # Under xdist the workers run the checks, and this may be who only sends them out.
@@ -52,7 +52,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Close the results file, as that of a run that was cut short unless every test was run."""
-    from conformance.checks.underway import end
+    from conformance.suite.pytest_session import end
 
     whole = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not (session.shouldstop or session.shouldfail)
     end(whole=whole)
@@ -60,9 +60,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def _recording(config: pytest.Config, out: Path) -> "Recording":
     """Of this process: under xdist each worker has a file of its own, a shard of the run."""
-    from conformance.checks.underway import plan
+    from conformance.checks.recording import Recording, header_of
     from conformance.goldens.manifest import manifest
-    from conformance.recording import Recording, header_of
+    from conformance.suite.pytest_session import plan
 
     worker = getattr(config, "workerinput", None)
     name, shard, run = "results.jsonl", "1/1", ""
@@ -78,8 +78,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "bert_check" not in metafunc.fixturenames:
         return
     from conformance.candidates.registry import registered
-    from conformance.checks.parametrize import bound_checks, parameters
     from conformance.errors import ConformanceError
+    from conformance.suite.parametrize import bound_checks, parameters
 
     option = metafunc.config.getoption
     names = option("--bert-implementation") or [r.name for r in registered()]

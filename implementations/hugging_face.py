@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from conformance import Architecture, Checkpoint, Running, Showing, Tap, TorchBatch, captured
+from conformance import Architecture, Checkpoint, ModuleRunner, Showing, Tap, TorchBatch, captured
 
 Reader = Callable[[str], tuple[list[int], list[tuple[int, int]]]]  # ids and offsets of a text
 
@@ -63,10 +63,10 @@ class HuggingFace:
             return "transformers' BERT has the paper's heads"
         return None
 
-    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Running:
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:
         """Build the model from the checkpoint, and tap it."""
         model = self.module(checkpoint, device, dtype)
-        return Running(model, lambda batch: run(model, batch))
+        return ModuleRunner(model, lambda batch: run(model, batch))
 
     def shown(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
         """The module with every activation that is tapped as an output."""
@@ -202,7 +202,7 @@ class Compiled(HuggingFace):
             return "torch.compile needs a C++ compiler"
         return super().supports(architecture, device, dtype)
 
-    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Running:
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:
         """Compiled at the first call, for every length and batch size."""
         module = self.module(checkpoint, device, dtype)
         model: Any = torch.compile(module, dynamic=True)
@@ -212,7 +212,7 @@ class Compiled(HuggingFace):
                 logits = _logits(model, batch)
                 return iter({**logits, **losses(logits, batch)}.items())
 
-        return Running(module, runner)
+        return ModuleRunner(module, runner)
 
 
 hf_eager = HuggingFace("eager")

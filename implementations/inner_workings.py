@@ -35,7 +35,7 @@ def telling(listener: Listener) -> Iterator[None]:
         _listener.reset(token)
 
 
-def told(what: str, x: Tensor) -> Tensor:
+def rendered(what: str, x: Tensor) -> Tensor:
     """`x`, once whoever listens has been told of it."""
     if not torch.jit.is_scripting():  # type: ignore[attr-defined]
         listener = _listener.get()
@@ -86,17 +86,17 @@ class BertEmbeddings(nn.Module):
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None] + self.first_position
-        told("position ids", positions)  # (1, S)
+        rendered("position ids", positions)  # (1, S)
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(input_ids)
-        told("token ids", input_ids)  # (B, S)
-        told("token type ids", token_type_ids)  # (B, S)
-        words = told("word embeddings", self.word_embeddings(input_ids))  # (B, S, H)
-        places = told("position embeddings", self.position_embeddings(positions))  # (1, S, H)
-        types = told("token type embeddings", self.token_type_embeddings(token_type_ids))  # (B, S, H)
-        hidden = told("sum of embeddings", words + types + places)  # (B, S, H)
-        hidden = told("embeddings, normalised", self.LayerNorm(hidden))
-        return told("embeddings, dropout", self.dropout(hidden))
+        rendered("token ids", input_ids)  # (B, S)
+        rendered("token type ids", token_type_ids)  # (B, S)
+        words = rendered("word embeddings", self.word_embeddings(input_ids))  # (B, S, H)
+        places = rendered("position embeddings", self.position_embeddings(positions))  # (1, S, H)
+        types = rendered("token type embeddings", self.token_type_embeddings(token_type_ids))  # (B, S, H)
+        hidden = rendered("sum of embeddings", words + types + places)  # (B, S, H)
+        hidden = rendered("embeddings, normalised", self.LayerNorm(hidden))
+        return rendered("embeddings, dropout", self.dropout(hidden))
 
 
 class BertSelfAttention(nn.Module):
@@ -115,25 +115,25 @@ class BertSelfAttention(nn.Module):
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None, head_mask: Tensor | None = None) -> Tensor:
-        told("hidden states", hidden)  # (B, S, H)
-        query = told("query, linear", self.query(hidden))  # (B, S, H)
-        key = told("key, linear", self.key(hidden))  # (B, S, H)
-        value = told("value, linear", self.value(hidden))  # (B, S, H)
-        query = told("query", self.by_head(query))  # (B, h, S, d)
-        key = told("key", self.by_head(key))  # (B, h, S, d)
-        value = told("value", self.by_head(value))  # (B, h, S, d)
-        key = told("key, transposed", key.transpose(-1, -2))  # (B, h, d, S)
-        scores = told("attention scores", query @ key)  # (B, h, S, S)
-        scores = told("attention scores, scaled", scores / math.sqrt(query.shape[-1]))
+        rendered("hidden states", hidden)  # (B, S, H)
+        query = rendered("query, linear", self.query(hidden))  # (B, S, H)
+        key = rendered("key, linear", self.key(hidden))  # (B, S, H)
+        value = rendered("value, linear", self.value(hidden))  # (B, S, H)
+        query = rendered("query", self.by_head(query))  # (B, h, S, d)
+        key = rendered("key", self.by_head(key))  # (B, h, S, d)
+        value = rendered("value", self.by_head(value))  # (B, h, S, d)
+        key = rendered("key, transposed", key.transpose(-1, -2))  # (B, h, d, S)
+        scores = rendered("attention scores", query @ key)  # (B, h, S, S)
+        scores = rendered("attention scores, scaled", scores / math.sqrt(query.shape[-1]))
         if attention_mask is not None:
             scores = scores + attention_mask
-        probs = told("attention probabilities", scores.softmax(-1))  # (B, h, S, S)
-        probs = told("attention probabilities, dropout", self.dropout(probs))
+        probs = rendered("attention probabilities", scores.softmax(-1))  # (B, h, S, S)
+        probs = rendered("attention probabilities, dropout", self.dropout(probs))
         if head_mask is not None:
             probs = probs * head_mask
-        context = told("context", probs @ value)  # (B, h, S, d)
-        context = told("context, heads side by side", context.permute(0, 2, 1, 3))  # (B, S, h, d)
-        return told("context, merged", context.flatten(2))  # (B, S, H)
+        context = rendered("context", probs @ value)  # (B, h, S, d)
+        context = rendered("context, heads side by side", context.permute(0, 2, 1, 3))  # (B, S, h, d)
+        return rendered("context, merged", context.flatten(2))  # (B, S, H)
 
     def by_head(self, x: Tensor) -> Tensor:
         """(B, S, H) -> (B, h, S, d)."""
@@ -150,10 +150,10 @@ class BertSelfOutput(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, skip: Tensor) -> Tensor:
-        told("hidden states", hidden)
-        hidden = told("attention output, linear", self.dense(hidden))
-        hidden = told("attention output, dropout", self.dropout(hidden))
-        return told("attention output, normalised", self.LayerNorm(hidden + skip))
+        rendered("hidden states", hidden)
+        hidden = rendered("attention output, linear", self.dense(hidden))
+        hidden = rendered("attention output, dropout", self.dropout(hidden))
+        return rendered("attention output, normalised", self.LayerNorm(hidden + skip))
 
 
 class BertAttention(nn.Module):
@@ -177,9 +177,9 @@ class BertIntermediate(nn.Module):
         self.intermediate_act_fn = ACTIVATION_FUNCTIONS[config.hidden_act]()
 
     def forward(self, hidden: Tensor) -> Tensor:
-        told("hidden states", hidden)
-        hidden = told("intermediate, linear", self.dense(hidden))  # (B, S, I)
-        return told("intermediate, activation", self.intermediate_act_fn(hidden))
+        rendered("hidden states", hidden)
+        hidden = rendered("intermediate, linear", self.dense(hidden))  # (B, S, I)
+        return rendered("intermediate, activation", self.intermediate_act_fn(hidden))
 
 
 class BertOutput(nn.Module):
@@ -192,10 +192,10 @@ class BertOutput(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, skip: Tensor) -> Tensor:
-        told("hidden states", hidden)  # (B, S, I)
-        hidden = told("output, linear", self.dense(hidden))  # (B, S, H)
-        hidden = told("output, dropout", self.dropout(hidden))
-        return told("output, normalised", self.LayerNorm(hidden + skip))
+        rendered("hidden states", hidden)  # (B, S, I)
+        hidden = rendered("output, linear", self.dense(hidden))  # (B, S, H)
+        hidden = rendered("output, dropout", self.dropout(hidden))
+        return rendered("output, normalised", self.LayerNorm(hidden + skip))
 
 
 class BertLayer(nn.Module):
@@ -241,10 +241,10 @@ class BertPooler(nn.Module):
         self.activation = nn.Tanh()
 
     def forward(self, hidden: Tensor) -> Tensor:
-        told("hidden states", hidden)
-        first = told("first token", hidden[:, 0])  # (B, H)
-        pooled = told("first token, linear", self.dense(first))
-        return told("first token, tanh", self.activation(pooled))
+        rendered("hidden states", hidden)
+        first = rendered("first token", hidden[:, 0])  # (B, H)
+        pooled = rendered("first token, linear", self.dense(first))
+        return rendered("first token, tanh", self.activation(pooled))
 
 
 class BertModel(nn.Module):
@@ -311,9 +311,9 @@ class BertForSequenceClassification(nn.Module):
     ) -> Classified:  # fmt: skip
         _, pooled = self.bert(input_ids, attention_mask, token_type_ids, head_mask)  # (B, H)
         assert pooled is not None
-        pooled = told("pooled, dropout", self.dropout(pooled))
-        logits = told("logits", self.classifier(pooled))  # (B, labels)
-        return Classified(None if labels is None else told("loss", classification_loss(logits, labels)), logits)
+        pooled = rendered("pooled, dropout", self.dropout(pooled))
+        logits = rendered("logits", self.classifier(pooled))  # (B, labels)
+        return Classified(None if labels is None else rendered("loss", classification_loss(logits, labels)), logits)
 
 
 class Bare(nn.Module):

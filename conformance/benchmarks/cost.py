@@ -26,15 +26,15 @@ from typing import Any
 
 import numpy as np
 
-from conformance import cache
-from conformance.activations import parameter_shapes
-from conformance.architecture import Architecture
-from conformance.batch import Batch
-from conformance.checkpoint import Checkpoint, LazyWeights, rounded_weights
-from conformance.depth import Depth
+from conformance.judge import cache
+from conformance.judge.depth import Depth
 from conformance.judge.evidence import Verdict
 from conformance.judge.judge import Judge
-from conformance.judge.settle import settle
+from conformance.judge.select_arithmetic import select_arithmetic
+from conformance.model.activations import parameter_shapes
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
+from conformance.model.checkpoint import Checkpoint, LazyWeights, rounded_weights
 from conformance.numerics.arithmetic import modular
 from conformance.oracle import Network
 from implementations.hugging_face import HuggingFace, run
@@ -133,7 +133,7 @@ class Subject:
         """Of a judged run, in the order of computation."""
         network = Network(self._checkpoint.architecture, self._weights, self._batch)
         sigma = cache.accumulated_sigma(network, modular("float32").arithmetic, self._checkpoint)
-        return list(settle(Judge(network, "float32", depth=depth, sigma=sigma).judge(self.activations())))
+        return list(select_arithmetic(Judge(network, "float32", depth=depth, sigma=sigma).judge(self.activations())))
 
     def judged(self, depth: Depth = "full") -> None:
         """A judged run; `SystemExit` if the candidate, which is correct, fails."""

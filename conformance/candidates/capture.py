@@ -18,8 +18,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from conformance.batch import TorchBatch
 from conformance.errors import CandidateError, UsageError
+from conformance.model.batch import TorchBatch
 
 DEPTH = 2  # activations in flight: one being judged, one waiting.
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from conformance.architecture import Architecture
+from conformance.model.architecture import Architecture
 from conformance.numerics.formats import Array
 
 Shape = tuple[int, ...]

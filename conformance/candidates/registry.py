@@ -120,7 +120,7 @@ def _is_file(name: str) -> bool:
 
 def _archive(name: str) -> Any:
     """An exported program; loading one may run its code, which happens to what the user names alone."""
-    from conformance.archives import Archive
+    from conformance.candidates.archives import Archive
 
     return Archive(Path(name))
 

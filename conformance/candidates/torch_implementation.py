@@ -27,19 +27,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from conformance.activations import outputs, parameter_shapes, table
-from conformance.architecture import HEADS, Architecture
 from conformance.candidates.capture import Showing, Tap, captured
 from conformance.candidates.layouts import LAYER, Layout, expanded, plain
-from conformance.candidates.running import Running
-from conformance.checkpoint import Checkpoint
+from conformance.candidates.module_runner import ModuleRunner
 from conformance.errors import CandidateError
+from conformance.model.activations import outputs, parameter_shapes, table
+from conformance.model.architecture import HEADS, Architecture
+from conformance.model.checkpoint import Checkpoint
 
 Show = Callable[[str, torch.Tensor], list[tuple[str, Any]]]
 
 
 @dataclass(frozen=True)
-class Seen:
+class OutputMap:
     """What a module's tensor shows: activations, after `function` has brought it to their layout (one tensor a name)."""
 
     names: str | tuple[str, ...]
@@ -54,9 +54,9 @@ class Seen:
         return list(zip(self.names, parts, strict=True))
 
     @classmethod
-    def of(cls, value: "str | tuple[str, ...] | Seen") -> "Seen":
+    def of(cls, value: "str | tuple[str, ...] | OutputMap") -> "OutputMap":
         """One name: the tensor itself. Several: equal parts of its last axis, as of a fused product."""
-        if isinstance(value, Seen):
+        if isinstance(value, OutputMap):
             return cls((value.names,), value.function) if isinstance(value.names, str) else value
         if isinstance(value, str):
             return cls((value,), lambda t: (t,))
@@ -70,19 +70,19 @@ class TorchImplementation:
     Attributes:
         build: the module for an architecture; its parameters' values do not matter.
         parameters: names in the module's state dict to Hugging Face's names, or to a layout of them; `{layer}` for each layer.
-        activations: module paths (or `Tap`s) to activation names, several for a fused one, or `Seen`.
+        activations: module paths (or `Tap`s) to activation names, several for a fused one, or `OutputMap`.
         call: runs the module on a batch; may return further activations by name, of what comes after the layers.
         unused: patterns (as in a shell) of checkpoint parameters that the module does without.
         ignored: patterns of state-dict entries that are no parameters.
         supported: why an (architecture, device, dtype) is not supported, or None.
         name: what results call it.
         known_failures: a TOML file of what it is known to fail (`conformance.checks.known_failures`).
-        tokenizer: makes the tokenizer that it brings, if it does (`conformance.laws.tokenization`).
+        tokenizer: makes the tokenizer that it brings, if it does (`conformance.checks.laws.tokenization`).
     """
 
     build: Callable[[Architecture], nn.Module]
     parameters: Mapping[str, str | Layout]
-    activations: Mapping[str | Tap, str | tuple[str, ...] | Seen]
+    activations: Mapping[str | Tap, str | tuple[str, ...] | OutputMap]
     call: Callable[[Any, Any], Any]
     unused: Sequence[str] = ()
     ignored: Sequence[str] = ()
@@ -99,11 +99,11 @@ class TorchImplementation:
         usual = architecture.with_(position_embedding_type="absolute", embedding_norm=True, shared_layer_norm=False)
         absent = {*parameter_shapes(usual), *table(usual)} - {*parameter_shapes(architecture), *table(architecture)}
         mapped = [n for value in self.parameters.values() for n in plain(value).names]
-        mapped += [n for value in self.activations.values() for n in Seen.of(value).names]
+        mapped += [n for value in self.activations.values() for n in OutputMap.of(value).names]
         lacking = [n for n in mapped if n in absent]
         return f"its tables speak of {lacking[0]}, which this architecture has not" if lacking else None
 
-    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Running:
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:
         """Build the module, load it and tap it; `CandidateError` lists all that the two tables get wrong."""
         module, taps, show = self._tapped(checkpoint, device, dtype)
 
@@ -111,7 +111,7 @@ class TorchImplementation:
             for key, tensor in captured(module, taps, lambda: self._called(module, batch, checkpoint.architecture)):
                 yield from show(key, tensor)
 
-        return Running(module, runner)
+        return ModuleRunner(module, runner)
 
     def shown(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
         """The module with every activation that is tapped as an output: to be traced or exported."""
@@ -122,7 +122,7 @@ class TorchImplementation:
         """The module, its taps, and what is shown of what a tap gives."""
         module = self.module(checkpoint, device, dtype)
         taps, seen = self.taps(module, checkpoint.architecture)
-        return module, taps, lambda key, tensor: (seen.get(key) or Seen.of(key)).show(tensor)
+        return module, taps, lambda key, tensor: (seen.get(key) or OutputMap.of(key)).show(tensor)
 
     def _called(self, module: nn.Module, batch: Any, a: Architecture) -> dict[str, Any]:
         """What `call` returns by name; `CandidateError` for what comes too late."""
@@ -192,16 +192,16 @@ class TorchImplementation:
         wrong += [f"used, though named in `unused`: {p}" for p in used if _matches(p, self.unused)]
         return entries, wrong
 
-    def taps(self, module: nn.Module, a: Architecture) -> tuple[dict[str, Tap], dict[str, Seen]]:
+    def taps(self, module: nn.Module, a: Architecture) -> tuple[dict[str, Tap], dict[str, OutputMap]]:
         """Where to listen, and what is heard there, by a key a tap; raises `CandidateError` with all that is wrong."""
         rows, modules = table(a), dict(module.named_modules(remove_duplicate=False))
         taps: dict[str, Tap] = {}
-        seen: dict[str, Seen] = {}
+        seen: dict[str, OutputMap] = {}
         wrong: list[str] = []
         shown_at: Counter[str] = Counter()
         for where, value in self.activations.items():
             pattern = where if isinstance(where, Tap) else Tap(where)
-            shown = Seen.of(value)
+            shown = OutputMap.of(value)
             if any((LAYER in n) != (LAYER in pattern.path) for n in shown.names):
                 wrong.append(f"{LAYER} on one side only: {pattern.path} shows {', '.join(shown.names)}")
                 continue
@@ -216,7 +216,7 @@ class TorchImplementation:
                     wrong.append(f"matches nothing: the module has no submodule {tap.path!r}{_hint(tap.path, modules)}")
                 shown_at.update(names)
                 taps[" ".join(names)] = tap
-                seen[" ".join(names)] = Seen(names, shown.function)
+                seen[" ".join(names)] = OutputMap(names, shown.function)
         wrong += [f"shown twice: {n}" for n, times in shown_at.items() if times > 1]
         if wrong:
             raise CandidateError("the table of activations does not fit:\n  " + "\n  ".join(wrong))

@@ -6,8 +6,8 @@ from conformance.checks.check import Check
 from conformance.names import unknown
 
 
-def _law(name: str, proves: str, catches: str, conductor: str) -> Check:
-    return Check(name, proves, catches, f"laws.{conductor}", searches=True)
+def _law(name: str, proves: str, catches: str, entry_point: str) -> Check:
+    return Check(name, proves, catches, f"checks.laws.{entry_point}", searches=True)
 
 
 CHECKS: Mapping[str, Check] = {

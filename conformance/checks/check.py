@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from conformance.case import Case
-from conformance.search.plan import USUAL, Plan
+from conformance.checks.search.plan import USUAL, Plan
+from conformance.results.case import Case
 
 if TYPE_CHECKING:
     from conformance.goldens.golden import Golden
-    from conformance.result import Result
-    from conformance.search.example import Example
+    from conformance.results.example import Example
+    from conformance.results.result import Result
 
 
 @dataclass(frozen=True)
@@ -30,23 +30,23 @@ class Check:
     name: str
     proves: str
     catches: str
-    conductor: str
+    entry_point: str
     every_golden: bool = False
     searches: bool = False
 
-    def conducted(self, order: "Order") -> "Result":
+    def execute(self, order: "CheckRequest") -> "Result":
         """What came of the order; nothing is raised."""
-        module, _, name = self.conductor.partition(":")
+        module, _, name = self.entry_point.partition(":")
         found = getattr(import_module(f"conformance.{module}"), name)
         if callable(found):
             return found(order)  # type: ignore[no-any-return]
-        from conformance.checks.searched import conducted
+        from conformance.checks.searched import execute
 
-        return conducted(found, order)
+        return execute(found, order)
 
 
 @dataclass(frozen=True)
-class Order:
+class CheckRequest:
     """What is to be run, and how far.
 
     Attributes:
@@ -81,9 +81,9 @@ def run(
 ) -> "Result":
     """The check's result; `implementation` and `golden` are names or objects. Nothing is raised."""
     from conformance.candidates.registry import as_implementation, load, name_of
-    from conformance.ending import ending_of
-    from conformance.goldens.own import fits, open_golden
-    from conformance.takeaway.left import taken_away
+    from conformance.checks.repro.artifacts import with_repro
+    from conformance.goldens.custom_golden import fits, open_golden
+    from conformance.results.termination import termination_of
 
     case = Case(name_of(implementation), golden if isinstance(golden, str) else golden.name, device, dtype, check.name)
     found: list[Any] = []
@@ -92,12 +92,12 @@ def run(
         found.append(load(implementation) if isinstance(implementation, str) else as_implementation(implementation))
         found.append(open_golden(golden) if isinstance(golden, str) else golden)
 
-    ending = ending_of(opened)
+    ending = termination_of(opened)
     if ending is not None:
         return replace(ending, case=case)
     candidate, subject = found
     if not check.searches:
         kept = {f"example-{i}": e.batch for i, e in enumerate(known, 1) if fits(e.batch, subject.checkpoint.architecture)}
         subject = replace(subject, batches={**kept, **subject.batches}) if kept else subject
-    result = check.conducted(Order(case, candidate, subject, runs, plan, known, require))
-    return taken_away(replace(result, case=case), subject, candidate)
+    result = check.execute(CheckRequest(case, candidate, subject, runs, plan, known, require))
+    return with_repro(replace(result, case=case), subject, candidate)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from conformance.checks.catalogue import named
 
 if TYPE_CHECKING:
-    from conformance.search.example import Example
+    from conformance.results.example import Example
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,7 +25,7 @@ def example(check: str, batch: Mapping[str, Any], **variation: Any) -> Callable[
         UnknownNameError: there is no such check.
         UsageError: it is no batch.
     """
-    from conformance.search.example import Example
+    from conformance.results.example import Example
 
     named(check)
     kept = Example.of({"batch": batch, "variation": variation})

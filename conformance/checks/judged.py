@@ -5,17 +5,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from conformance.activations import outputs as outputs_of
-from conformance.activations import table
 from conformance.candidates.stream import pairs
-from conformance.checks.check import Order
+from conformance.checks.check import CheckRequest
 from conformance.checks.moments import watched
-from conformance.result import Result
-from conformance.run import check
+from conformance.checks.run import check
+from conformance.model.activations import outputs as outputs_of
+from conformance.model.activations import table
+from conformance.results.result import Result
 
 Stream = Iterator[tuple[str, Any]]
 Look = Callable[[Any, Stream], Stream]
-View = Callable[[Order], Any]
+View = Callable[[CheckRequest], Any]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Judged:
     view: View
     whole: bool = False
 
-    def __call__(self, order: Order) -> Result:
+    def __call__(self, order: CheckRequest) -> Result:
         """The judgement."""
         candidate, require, depth = self.view(order), order.require if self.whole else (), order.plan.depth
         result = check(candidate, order.golden, order.case.device, order.case.dtype, require=require, runs=order.runs, depth=depth)
@@ -62,7 +62,7 @@ def _is_output(name: str, architecture: Any) -> bool:
     return name in outputs_of(architecture)
 
 
-def _as_it_is(order: Order) -> Any:
+def _as_it_is(order: CheckRequest) -> Any:
     """The outputs alone; of a program that must be changed to be looked into, those of the program as it is."""
     return _showing(_is_output)(replace(order, candidate=getattr(order.candidate, "unobserved", order.candidate)))
 
@@ -73,7 +73,7 @@ def _is_stage(name: str, architecture: Any) -> bool:
     return name in ("embeddings.LayerNorm", "embeddings.sum") or whole_layer or _is_output(name, architecture)
 
 
-def _with_its_moments(order: Order) -> Any:
+def _with_its_moments(order: CheckRequest) -> Any:
     """All of it, whose means and variances are looked at."""
     return _Viewed(order.candidate, partial(watched, calls=order.runs * len(order.golden.batches)))
 

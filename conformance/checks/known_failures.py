@@ -13,7 +13,7 @@ that is not registered, or a checkpoint of one's own, that is not run cannot be 
 file of their own.
 
 A known failure that fails is told as xfail, one that passes as xpass, which is a failure where a check is deterministic: all are,
-but searches that draw other examples each time. What `expected` makes of a result is in `conformance.checks.expected`. A candidate
+but searches that draw other examples each time. What `expected` makes of a result is in `conformance.checks.apply_known_failures`. A candidate
 may bring its own: an attribute `known_failures`, the path of such a file.
 """
 
@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from conformance.case import Case
-from conformance.checks.existing import missing
+from conformance.checks.validate_patterns import missing
 from conformance.errors import UsageError
+from conformance.results.case import Case
 
 _PATTERNS = ("check", "implementation", "golden", "device", "dtype")
 
@@ -73,10 +73,10 @@ def _entry(entry: dict[str, object], where: str) -> KnownFailure:
     missing += ["activation, which its fault is found at"] if entry.get("fault") and not entry.get("activation") else []
     wrong = [key for key, value in entry.items() if not isinstance(value, str)]
     if unknown or missing or wrong:
-        told = [
+        rendered = [
             f"{what} {', '.join(keys)}" for what, keys in (("unknown", unknown), ("lacks", missing), ("no text:", wrong)) if keys
         ]
-        raise UsageError(f"{where}: {'; '.join(told)}; an entry may have {', '.join(allowed)}")
+        raise UsageError(f"{where}: {'; '.join(rendered)}; an entry may have {', '.join(allowed)}")
     return KnownFailure(**entry, where=where)  # type: ignore[arg-type]
 
 
@@ -90,11 +90,11 @@ def matched(entries: Sequence[KnownFailure], cases: Iterable[Case], *, named: bo
     require_existing(entries, cases, named=named)
     idle = [e for e in entries if not any(e.matches(case) for case in cases) and not _is_of_another_run(e, cases)]
     if idle:
-        told = "; ".join(
+        rendered = "; ".join(
             f"{e.where}: check {e.check!r} of {e.implementation} on {e.golden}, {e.device}, {e.dtype}".removeprefix(": ")
             for e in idle
         )
-        raise UsageError(f"known failures that match nothing that is run: {told}")
+        raise UsageError(f"known failures that match nothing that is run: {rendered}")
     return {case: found for case in cases if (found := [e for e in entries if e.matches(case)])}
 
 
@@ -105,9 +105,9 @@ def _is_of_another_run(entry: KnownFailure, cases: Sequence[Case]) -> bool:
 
 def require_existing(entries: Iterable[KnownFailure], cases: Sequence[Case], *, named: bool = True) -> None:
     """Raise `UsageError` for entries with a pattern that matches nothing that exists, in these cases or anywhere: all of them."""
-    told = [f"{e.where}: {wrong}".removeprefix(": ") for e in entries for wrong in _missing(e, cases, named)]
-    if told:
-        raise UsageError("known failures of what does not exist: " + "; ".join(told))
+    rendered = [f"{e.where}: {wrong}".removeprefix(": ") for e in entries for wrong in _missing(e, cases, named)]
+    if rendered:
+        raise UsageError("known failures of what does not exist: " + "; ".join(rendered))
 
 
 def _missing(entry: KnownFailure, cases: Sequence[Case], named: bool) -> Iterator[str]:

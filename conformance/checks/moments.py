@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from conformance.batch import Batch
-from conformance.checkpoint import Checkpoint, rounded_weights
 from conformance.errors import CandidateError, Unsupported
-from conformance.judge.precheck import accepted_array
 from conformance.judge.statistics import max_threshold, share
+from conformance.judge.validate import accepted_array
+from conformance.model.batch import Batch
+from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import Hypothesis, hypotheses
 from conformance.numerics.formats import Array
 from conformance.numerics.machine import this_machine

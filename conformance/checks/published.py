@@ -12,21 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from conformance.batch import Batch
 from conformance.candidates.registry import name_of
-from conformance.case import Case
 from conformance.checks.catalogue import PUBLISHED
-from conformance.ending import ending_of
+from conformance.checks.trace import record
 from conformance.errors import CandidateError
+from conformance.goldens.custom_golden import golden_of
 from conformance.goldens.golden import Golden
-from conformance.goldens.own import golden_of
 from conformance.judge.reference import reference
 from conformance.judge.statistics import max_threshold, share
+from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import modular
 from conformance.numerics.machine import this_machine
 from conformance.oracle import Network
-from conformance.result import Result
-from conformance.traces.trace import record
+from conformance.results.case import Case
+from conformance.results.result import Result
+from conformance.results.termination import termination_of
 
 CHECK = PUBLISHED
 
@@ -93,7 +93,7 @@ def check_published(implementation: object, golden: Golden, published: Published
     """
     case = Case(name_of(implementation), golden.name, device, dtype, CHECK)
     start = time.perf_counter()
-    ending = ending_of(lambda: _require(implementation, golden, published, device, dtype, share(runs)))
+    ending = termination_of(lambda: _require(implementation, golden, published, device, dtype, share(runs)))
     seconds = time.perf_counter() - start
     if ending is None:
         return Result(case, "pass", executed=True, seconds=seconds)

@@ -9,21 +9,21 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from conformance.batch import Batch
-from conformance.case import Case
 from conformance.checks.catalogue import PUBLISHED, named
 from conformance.checks.check import run
 from conformance.checks.published import check_published, published_of
-from conformance.ending import ending_of
+from conformance.checks.search.plan import Plan
 from conformance.errors import UsageError
+from conformance.goldens.custom_golden import golden_of, open_golden, recorded_as
 from conformance.goldens.golden import Golden, nested
-from conformance.goldens.own import golden_of, open_golden, recorded_as
-from conformance.merging import case_of
-from conformance.records import CheckRecord, Header
-from conformance.result import Result
-from conformance.results_file import read_results
-from conformance.search.example import Example
-from conformance.search.plan import Plan
+from conformance.model.batch import Batch
+from conformance.results.case import Case
+from conformance.results.example import Example
+from conformance.results.file import read_results
+from conformance.results.merge import case_of
+from conformance.results.records import CheckRecord, Header
+from conformance.results.result import Result
+from conformance.results.termination import termination_of
 
 FAILED = ("fail", "crash", "timeout")
 
@@ -61,7 +61,7 @@ def replayed(path: Path) -> list[Result]:
 
 def _attempted(record: CheckRecord, headers: Sequence[Header]) -> Result:
     found: list[Result] = []
-    ending = ending_of(lambda: found.append(_again(_of_record(record, headers))))
+    ending = termination_of(lambda: found.append(_again(_of_record(record, headers))))
     return found[0] if ending is None else replace(ending, case=case_of(record))
 
 

@@ -6,39 +6,39 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
-from conformance.batch import Batch
-from conformance.candidates.shelter import put_back, restored, settings_now
-from conformance.checkpoint import Checkpoint
-from conformance.checks.check import Order
-from conformance.devices import require_device
-from conformance.ending import Ending, attempt
+from conformance.candidates.torch_state import restore, restored, settings_now
+from conformance.checks.check import CheckRequest
+from conformance.checks.laws.inputs import MASKS
+from conformance.checks.laws.law import Law
+from conformance.checks.run import check
+from conformance.checks.search.find import SearchState, find_counterexample
+from conformance.checks.search.identity_key import IdentityKey
+from conformance.checks.search.static_shape import static_shape
+from conformance.checks.search.strategies import ROWS
+from conformance.checks.search.subject import Clock, Subject
+from conformance.checks.session import require_support
 from conformance.errors import CandidateCrash
-from conformance.execution import require_support
-from conformance.goldens.own import fits, golden_of
+from conformance.goldens.custom_golden import fits, golden_of
 from conformance.judge.evidence import Verdict
-from conformance.laws.inputs import MASKS
-from conformance.laws.law import Law
+from conformance.model.batch import Batch
+from conformance.model.checkpoint import Checkpoint
+from conformance.numerics.devices import require_device
 from conformance.numerics.formats import format_named
-from conformance.outcomes import Outcome
-from conformance.result import Counterexample, Result, Searched
-from conformance.run import check
-from conformance.search.baked import baked
-from conformance.search.broken import LawBroken, Run
-from conformance.search.hunt import Hunt, hunt
-from conformance.search.same import Same
-from conformance.search.strategies import ROWS
-from conformance.search.subject import Clock, Subject
+from conformance.results.law_broken import LawBroken, Run
+from conformance.results.outcomes import Outcome
+from conformance.results.result import Counterexample, Result, Searched
+from conformance.results.termination import Termination, run_guarded
 
 COMPARISONS = max(ROWS, len(MASKS))  # that an example makes at most: of each row with the whole, of each dtype with int64
 
 _FIRST = Batch.of({"input_ids": [[0]], "token_type_ids": [[0]], "attention_mask": [[1]]})
 
 
-def conducted(law: Law, order: Order) -> Result:
+def execute(law: Law, order: CheckRequest) -> Result:
     """Search for an example on which the law does not hold; nothing is raised."""
-    start, found, clock = time.perf_counter(), Hunt(), Clock()
+    start, found, clock = time.perf_counter(), SearchState(), Clock()
     with restored():
-        ending = attempt(lambda: _hunted(law, order, found, clock))
+        ending = run_guarded(lambda: _hunted(law, order, found, clock))
     verdicts = _verdicts(order, found) if law.by_oracle else ()
     return Result(
         order.case,
@@ -55,7 +55,7 @@ def conducted(law: Law, order: Order) -> Result:
     )
 
 
-def _hunted(law: Law, order: Order, found: Hunt, clock: Clock) -> Ending:
+def _hunted(law: Law, order: CheckRequest, found: SearchState, clock: Clock) -> Termination:
     case = order.case
     format_named(case.dtype)
     require_device(case.device)
@@ -67,15 +67,15 @@ def _hunted(law: Law, order: Order, found: Hunt, clock: Clock) -> Ending:
     plan = replace(order.plan, examples=examples)
     architecture = subject.checkpoint.architecture
     known = [example for example in order.known if fits(example.batch, architecture)]
-    hunt(partial(law.holds, subject), law.examples(architecture), plan, found, known, str(case))
+    find_counterexample(partial(law.holds, subject), law.examples(architecture), plan, found, known, str(case))
     if found.failure is None:
-        return Ending("pass")
-    size = baked(subject, order.golden.batches)
+        return Termination("pass")
+    size = static_shape(subject, order.golden.batches)
     outcome: Outcome = "crash" if isinstance(found.failure, CandidateCrash) else "fail"
-    return Ending(outcome, f"{size}{found.failure}{_how_often(found)}", 1)
+    return Termination(outcome, f"{size}{found.failure}{_how_often(found)}", 1)
 
 
-def _verdicts(order: Order, found: Hunt) -> tuple[Verdict, ...]:
+def _verdicts(order: CheckRequest, found: SearchState) -> tuple[Verdict, ...]:
     """The judgement of the example that was found, by all that the oracle knows."""
     if found.example is None:
         return ()
@@ -83,11 +83,11 @@ def _verdicts(order: Order, found: Hunt) -> tuple[Verdict, ...]:
     return check(order.candidate, golden, order.case.device, order.case.dtype, runs=order.runs).verdicts
 
 
-def _how_often(found: Hunt) -> str:
+def _how_often(found: SearchState) -> str:
     return "" if found.repeatable else "; when run again it did not fail: it depends on what was called before"
 
 
-def _counterexample(found: Hunt) -> Counterexample | None:
+def _counterexample(found: SearchState) -> Counterexample | None:
     if found.example is None or found.failure is None:
         return None
     if isinstance(found.failure, LawBroken):
@@ -100,18 +100,18 @@ def _counterexample(found: Hunt) -> Counterexample | None:
     return Counterexample(found.example, runs, crashes=isinstance(found.failure, CandidateCrash))
 
 
-def _subject(order: Order) -> Subject:
+def _subject(order: CheckRequest) -> Subject:
     """Prepared once for the laws that come one after the other, under the settings that its preparation left."""
     golden, case = order.golden, order.case
-    key = (Same(order.candidate), Same(golden.checkpoint), case.device, case.dtype, golden.origin or golden.name)
+    key = (IdentityKey(order.candidate), IdentityKey(golden.checkpoint), case.device, case.dtype, golden.origin or golden.name)
     subject, settings = _prepared(*key)
-    put_back(settings)
+    restore(settings)
     return subject
 
 
 @lru_cache(maxsize=1)
 def _prepared(
-    candidate: Same[Any], checkpoint: Same[Checkpoint], device: str, dtype: str, golden: str
+    candidate: IdentityKey[Any], checkpoint: IdentityKey[Checkpoint], device: str, dtype: str, golden: str
 ) -> tuple[Subject, list[Any]]:
     """And called once: a first call may load, compile and allocate."""
     subject = Subject.prepared(candidate.value, checkpoint.value, device, dtype, golden)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from conformance.depth import DEPTHS
+from conformance.checks.search.plan import EXAMPLES
 from conformance.errors import ConformanceError, UsageError
-from conformance.search.plan import EXAMPLES
+from conformance.judge.depth import DEPTHS
 
 FORMATS = ("pretty", "json", "markdown")
 

@@ -34,7 +34,7 @@ def listing(arguments: Namespace) -> int:
 
 def cache(arguments: Namespace) -> int:
     """`cache`: where entries lie, how many and how large they are; or remove them."""
-    from conformance import cache as kept
+    from conformance.judge import cache as kept
 
     home = kept.folder()
     if home is None:
@@ -54,14 +54,14 @@ def cache(arguments: Namespace) -> int:
 def run(arguments: Namespace) -> int:
     """`run`: the main job."""
     if arguments.schema:
-        from conformance.records import json_schema
+        from conformance.results.records import json_schema
 
         print(json.dumps(json_schema(), indent=2))
         return 0
     from conformance.cli.session import run_all
 
     if arguments.no_cache:
-        from conformance import cache
+        from conformance.judge import cache
 
         os.environ[cache.VARIABLE] = cache.OFF  # in processes that are started from here, too
     # How to call the command itself cannot be sent to another process, where the session may have to be made anew.
@@ -71,8 +71,8 @@ def run(arguments: Namespace) -> int:
 
 def _session(arguments: Namespace) -> "Session":
     from conformance.checks.known_failures import read
+    from conformance.checks.search.plan import Plan
     from conformance.cli.session import Session, shard_of
-    from conformance.search.plan import Plan
 
     return Session(
         arguments.implementation or (),
@@ -116,7 +116,7 @@ def _own(arguments: Namespace) -> "Golden | None":
         if arguments.text or arguments.batch:
             raise UsageError("--text and --batch are inputs for a checkpoint; name one with --checkpoint DIR")
         return None
-    from conformance.goldens.own import from_directory
+    from conformance.goldens.custom_golden import from_directory
 
     return from_directory(arguments.checkpoint, arguments.text or (), arguments.batch)
 
@@ -124,9 +124,9 @@ def _own(arguments: Namespace) -> "Golden | None":
 def report(arguments: Namespace) -> int:
     """`report`: the exit code is that of all runs together, and at least 1 where some is missing or contradicts itself."""
     from conformance.cli.output import forms_of, write
-    from conformance.report.telling import footer
     from conformance.report.views import TEXTS, show
-    from conformance.results_file import read_results
+    from conformance.results.file import read_results
+    from conformance.results.to_records import footer
 
     files = forms_of(arguments.output, TEXTS, arguments.results)
     results = read_results(*arguments.results)
@@ -140,8 +140,8 @@ def report(arguments: Namespace) -> int:
 def replay(arguments: Namespace) -> int:
     """`replay`: the exit code is that of what is run again."""
     from conformance.checks.replay import replayed
-    from conformance.report.telling import results_of
     from conformance.report.views import show
+    from conformance.results.to_records import results_of
 
     results = results_of(replayed(arguments.file))
     show(results, arguments.format)
@@ -152,7 +152,7 @@ def replay(arguments: Namespace) -> int:
 def verify(arguments: Namespace) -> int:
     """`golden verify`: 3 where a part fails."""
     from conformance.goldens.manifest import manifest
-    from conformance.goldens.verify import verify as parts_of
+    from conformance.judge.verify import verify as parts_of
 
     results = [part for golden in arguments.golden or manifest() for part in parts_of(golden)]
     _table([vars(r) for r in results], arguments.format)
@@ -179,7 +179,7 @@ def power(arguments: Namespace) -> int:
     """`golden power`: a line a golden, dtype and fault."""
     from conformance.goldens.golden import load_golden
     from conformance.goldens.manifest import manifest
-    from conformance.goldens.power import power as matrix
+    from conformance.judge.power import power as matrix
 
     rows: list[dict[str, Any]] = []
     for name in arguments.golden or list(manifest()):

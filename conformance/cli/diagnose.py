@@ -8,15 +8,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from conformance.batch import Batch
-from conformance.checkpoint import load_directory
 from conformance.cli.progress import progress
-from conformance.diagnosis import Table, diagnose, read
+from conformance.diagnosis import OutputTable, diagnose, read
 from conformance.diagnosis.outputs import Given
 from conformance.diagnosis.telling import markdown, pretty
 from conformance.errors import UsageError
-from conformance.goldens.own import read_batches
-from conformance.tokens import tokenized
+from conformance.goldens.custom_golden import read_batches
+from conformance.model.batch import Batch
+from conformance.model.checkpoint import load_directory
+from conformance.model.tokenizer import tokenized
 
 
 def run(arguments: Namespace) -> int:
@@ -51,7 +51,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _named(given: Given, arguments: Namespace) -> dict[str, Table]:
+def _named(given: Given, arguments: Namespace) -> dict[str, OutputTable]:
     """The tables, the one without a name called as `--output` says."""
     if arguments.output is None:
         return dict(given.tables)

@@ -49,13 +49,13 @@ def run(arguments: Namespace) -> int:
     sides = (arguments.a, arguments.b)
     _require_two_of_a_kind(sides)
     files = forms_of(arguments.output, FORMS, map(Path, sides))
-    told = _of_results(*map(Path, sides)) if all(map(_is_results, sides)) else _of_traces(arguments)
-    write(files, told.text)
+    rendered = _of_results(*map(Path, sides)) if all(map(_is_results, sides)) else _of_traces(arguments)
+    write(files, rendered.text)
     if not arguments.output and arguments.format == "pretty":
-        told.print()
+        rendered.print()
     elif not arguments.output:
-        sys.stdout.write(told.text(arguments.format))
-    return told.exit_code
+        sys.stdout.write(rendered.text(arguments.format))
+    return rendered.exit_code
 
 
 def _is_results(side: str) -> bool:
@@ -71,10 +71,10 @@ def _require_two_of_a_kind(sides: tuple[str, str]) -> None:
 def _of_results(before: Path, after: Path) -> Told:
     """Two runs."""
     from conformance.report.changes.between import changes
-    from conformance.report.changes.page import changes_page
+    from conformance.report.changes.changes_document import document
+    from conformance.report.changes.changes_page import changes_page
     from conformance.report.changes.rows import rows
-    from conformance.report.changes.told import document
-    from conformance.results_file import read_results
+    from conformance.results.file import read_results
 
     found = changes(read_results(before), read_results(after), (str(before), str(after)))
     return Told(document(found), rows(found), lambda: changes_page(found), found.exit_code)
@@ -83,11 +83,11 @@ def _of_results(before: Path, after: Path) -> Told:
 def _of_traces(arguments: Namespace) -> Told:
     """Two candidates, traces or goldens."""
     from conformance.cli.subject import subject, traced
-    from conformance.traces.mistakes import judged
-    from conformance.traces.side_by_side.difference import compare
-    from conformance.traces.side_by_side.page import side_by_side_page
-    from conformance.traces.side_by_side.told import document, rows
-    from conformance.traces.side_by_side.view import side_by_side
+    from conformance.report.side_by_side.difference import compare
+    from conformance.report.side_by_side.difference_document import document, rows
+    from conformance.report.side_by_side.difference_page import side_by_side_page
+    from conformance.report.side_by_side.view import side_by_side
+    from conformance.report.trace_mistakes import judged
 
     golden = subject(arguments, (arguments.a, arguments.b))
     a, b = (traced(side, golden, arguments) for side in (arguments.a, arguments.b))

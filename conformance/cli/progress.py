@@ -9,9 +9,9 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from conformance.outcomes import FAILING, ORDER
+from conformance.progress import watched
 from conformance.report.printable import printable
-from conformance.watching import watched
+from conformance.results.outcomes import FAILING, ORDER
 
 _SAMPLES = 1000  # of the speed, as many as rich keeps: so its estimate is of the whole run, whose cases are not alike
 

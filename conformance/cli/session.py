@@ -10,25 +10,25 @@ from functools import partial
 from pathlib import Path
 
 from conformance.candidates.registry import load, registered, require_known
-from conformance.case import Case
+from conformance.checks.apply_known_failures import apply_known_failures, expected
 from conformance.checks.catalogue import CHECKS, SMALL_GOLDENS
 from conformance.checks.check import Check, run
-from conformance.checks.expected import expected, in_the_light_of_what_is_known
 from conformance.checks.known_failures import KnownFailure, matched
 from conformance.checks.published import CHECK, Published, check_published, published_of
-from conformance.cli.apart import Elsewhere
+from conformance.checks.recording import Recording, header_of
+from conformance.checks.search.plan import Plan
 from conformance.cli.progress import progress
-from conformance.devices import is_lost, require_name
+from conformance.cli.worker import WorkerProcess
 from conformance.errors import ConformanceError, UsageError
 from conformance.goldens.golden import Golden
 from conformance.goldens.manifest import located
 from conformance.names import unknown
+from conformance.numerics.devices import is_lost, require_name
 from conformance.numerics.formats import format_named
 from conformance.numerics.machine import measure_early
-from conformance.recording import Recording, header_of
 from conformance.report.views import TEXTS, show
-from conformance.result import Result
-from conformance.search.plan import Plan
+from conformance.results.case import Case
+from conformance.results.result import Result
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Work:
     def result(self, case: Case) -> Result:
         """In the light of what is known to fail."""
         known = self._known.get(case, ())
-        return in_the_light_of_what_is_known(self._made(case), case.implementation, known)
+        return apply_known_failures(self._made(case), case.implementation, known)
 
     def known(self, result: Result) -> Result:
         """The same, of how a case ended that could not say so itself: with its process, or not at all."""
@@ -106,7 +106,7 @@ def run_all(prepare: Callable[[], Session], out: Path, how: str) -> int:
     header = header_of(
         session.device, session.goldens, session.plan, share, _digest(work.cases), session.implementations, len(cases)
     )
-    there = Elsewhere(partial(Work.of, prepare), session.timeout)
+    there = WorkerProcess(partial(Work.of, prepare), session.timeout)
     with Recording(path, header) as recording, progress(len(cases)) as underway, there:
         for case in cases:
             apart = session.timeout is not None or is_lost(session.device)

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from conformance.checks.trace import TRUTH, Trace, read, record, true_trace
 from conformance.errors import Unavailable, Unsupported, UsageError
+from conformance.goldens.custom_golden import from_directory, golden_of, on_inputs, open_golden
 from conformance.goldens.golden import Golden
 from conformance.goldens.minilm import RECIPE
-from conformance.goldens.own import from_directory, golden_of, on_inputs, open_golden
-from conformance.traces.trace import TRUTH, Trace, read, record, true_trace
 
 USUAL, TOKENIZED = "tiny", RECIPE.name  # the golden where none is named; the one that reads texts
 

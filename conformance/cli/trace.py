@@ -8,16 +8,16 @@ from io import StringIO
 
 from rich.console import Console
 
+from conformance.checks.trace import Trace, save
 from conformance.cli.output import console, forms_of, is_piped, write
 from conformance.cli.subject import subject, traced
 from conformance.errors import UsageError
 from conformance.report.views import PIPED
-from conformance.traces.trace import Trace, save
-from conformance.traces.walk.markdown import markdown
-from conformance.traces.walk.page import html
-from conformance.traces.walk.rows import rows
-from conformance.traces.walk.terminal import tell
-from conformance.traces.walk.walk import Walk, walk
+from conformance.report.walk.markdown import markdown
+from conformance.report.walk.rows import rows
+from conformance.report.walk.terminal import tell
+from conformance.report.walk.walk import Walk, walk
+from conformance.report.walk.walk_page import html
 
 Traces = Sequence[Trace]
 SAVED = "safetensors"

@@ -7,15 +7,15 @@ from functools import cache
 
 import numpy as np
 
-from conformance.checkpoint import Checkpoint, LazyWeights
-from conformance.diagnosis.closed import Closed
+from conformance.diagnosis.closed import BlackBox
 from conformance.diagnosis.fitting import Fit, Problem, fitted
-from conformance.diagnosis.hypotheses import Forward, Strike, strikes
-from conformance.diagnosis.judgement import Agreement, Judged, Limits, allowed
+from conformance.diagnosis.hypotheses import FaultPlacement, Forward, applies_to
+from conformance.diagnosis.judgement import Agreement, JudgedForward, Limits, allowed
 from conformance.diagnosis.search import more, one, rounded, rows_to_search, simpler
 from conformance.diagnosis.underway import ELSE, FAULTS, Underway
-from conformance.diagnosis.visible import Seen, filters
+from conformance.diagnosis.visible import Detectability, filters
 from conformance.judge.filters import project
+from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.numerics.arithmetic import Hypothesis, hypotheses
 from conformance.numerics.formats import FORMATS, Array, Format, format_named
 
@@ -49,56 +49,56 @@ def _end_to_end(dtype: str) -> list[Hypothesis]:
     return [h for h in every if h.arithmetic.rounding != "fused"]
 
 
-class Case:
+class BlackBoxCase:
     """One diagnosis under way."""
 
-    def __init__(self, checkpoint: Checkpoint, network: Closed, dtype: str, asked: str | None, underway: Underway) -> None:
+    def __init__(self, checkpoint: Checkpoint, network: BlackBox, dtype: str, asked: str | None, underway: Underway) -> None:
         """Evaluate the right network; `asked` is the pooling that is asked for, the network's first then."""
         self.underway = underway
         self.checkpoint, self.network, self.dtype = checkpoint, network, dtype
         self.storage = format_named(dtype)
         self.right = Forward(network, self.storage)
-        self.strikes = strikes(self.right)
-        self.filters = filters(self.strikes)
+        self.applies_to = applies_to(self.right)
+        self.filters = filters(self.applies_to)
         self.lanes = range(network.reading.lanes) if asked is None else range(1)
-        self.arithmetics = sorted((self._widened(Judged(self.right, h)) for h in _end_to_end(dtype)), key=self.surprise)
+        self.arithmetics = sorted((self._widened(JudgedForward(self.right, h)) for h in _end_to_end(dtype)), key=self.nll)
         self.use(self.arithmetics[0])
 
-    def _widened(self, judged: Judged) -> Judged:
+    def _widened(self, judged: JudgedForward) -> JudgedForward:
         """With what the errors of different tokens have in common, under the poolings that could be the right one."""
-        agreements = [judged.agreement(lane, judged.independent) for lane in range(self.network.reading.lanes)]
+        agreements = [judged.agreement(pooling_index, judged.independent) for pooling_index in range(self.network.reading.lanes)]
         best = min(a.rms for a in agreements)
-        return judged.correlated(a.lane for a in agreements if a.rms <= PROMISING * best)
+        return judged.correlated(a.pooling_index for a in agreements if a.rms <= PROMISING * best)
 
-    def surprise(self, judged: Judged) -> float:
+    def nll(self, judged: JudgedForward) -> float:
         """Of the likeliest of the poolings that are asked for."""
-        return min(judged.agreement(lane, judged.independent).surprise for lane in self.lanes)
+        return min(judged.agreement(pooling_index, judged.independent).nll for pooling_index in self.lanes)
 
-    def use(self, base: Judged) -> None:
+    def use(self, base: JudgedForward) -> None:
         """Take this arithmetic for the system's."""
         self.base, self.problem = base, Problem(self.right, base.sigma)
 
-    def limits(self, lane: int) -> Limits:
+    def limits(self, pooling_index: int) -> Limits:
         """With a share of the false-alarm probability for RMS, largest error and each filter."""
-        return self.base.limits(lane, 2 + len(self.filters))
+        return self.base.limits(pooling_index, 2 + len(self.filters))
 
-    def part(self, strikes: Sequence[Strike] = ()) -> Problem:
+    def part(self, applies_to: Sequence[FaultPlacement] = ()) -> Problem:
         """The part of the batch that shows most of what these faults leave."""
-        rows = rows_to_search(self.problem, strikes)
+        rows = rows_to_search(self.problem, applies_to)
         if len(rows) == self.network.batch.size:
             return self.problem
         kept = np.isin(self.network.reading.rows, rows)
         return Problem(Forward(self.network.of_rows(rows), self.storage), self.base.sigma[:, kept])
 
-    def pooling(self, lane: int) -> str:
+    def pooling(self, pooling_index: int) -> str:
         """A lane's pooling; empty where there is none."""
-        return self.network.poolings[lane].name if self.network.poolings else ""
+        return self.network.poolings[pooling_index].name if self.network.poolings else ""
 
-    def explained(self, best: Agreement, look: Seen) -> list[Trial]:
+    def explained(self, best: Agreement, look: Detectability) -> list[Trial]:
         """Trials: those that explain, and better than the right network with its larger rest; or else the nearest."""
 
         def explaining(trials: Iterable[Trial]) -> list[Trial]:
-            return [t for t in trials if t.explains and t.agreement.surprise < best.surprise]
+            return [t for t in trials if t.explains and t.agreement.nll < best.nll]
 
         part = self.part()
         found = explaining(self._others(part))
@@ -110,18 +110,18 @@ class Case:
             self.underway.begin(FAULTS[count], 0)
             if self.underway.is_over():
                 break
-            part = self.part(fits[0].strikes) if fits else part
-            fits = more(part, fits, self.strikes, self.underway) if count else one(part, self.strikes, self.underway)
+            part = self.part(fits[0].applies_to) if fits else part
+            fits = more(part, fits, self.applies_to, self.underway) if count else one(part, self.applies_to, self.underway)
             sets.append(fits[:VERIFIED])
             explained = explaining(self._verified(fits, part, count, look.called))
             if not count and self._could_be(COARSEST) and not explained:
-                sets.append(rounded(part, self.strikes, self.underway)[:RENOISED])
+                sets.append(rounded(part, self.applies_to, self.underway)[:RENOISED])
                 late = (self._tested(fit, part, look.called, own=True) for fit in sets[-1])
                 explained = explaining(trial for trial in late if trial)
             if explained and numbers(explained[0].fit):
-                known = {frozenset(s.key for s in t.fit.strikes) for t in explained}
-                others = simpler(part, explained[0].fit, self.strikes)[:RENOISED]
-                fresh = [f for f in others if frozenset(s.key for s in f.strikes) not in known]
+                known = {frozenset(s.key for s in t.fit.applies_to) for t in explained}
+                others = simpler(part, explained[0].fit, self.applies_to)[:RENOISED]
+                fresh = [f for f in others if frozenset(s.key for s in f.applies_to) not in known]
                 explained += explaining(self._verified(fresh, part, count, look.called))
             found += explained
             if any(not t.loose for t in found) or (found and count) or not fits:
@@ -139,7 +139,7 @@ class Case:
             trial = self._tested(fit, part, patterns, own=number < RENOISED)
             if trial is not None:
                 if trial.explains and not trial.loose:
-                    explained = min(explained, fit.distance + TIES * self.limits(fit.lane).worth)
+                    explained = min(explained, fit.distance + TIES * self.limits(fit.pooling_index).evidence_threshold)
                 yield trial
 
     def _nearest(self, fits: Sequence[Fit], patterns: Sequence[tuple[str, Array]]) -> list[Trial]:
@@ -161,47 +161,50 @@ class Case:
         Σ r²/σ² and the largest error of the whole are no smaller than those of a part. Numbers fitted to the whole, and the set's
         own sigma, move errors by few sigma: what is `GROSS` stays beyond its limit.
         """
-        limits = self.limits(fit.lane)
+        limits = self.limits(fit.pooling_index)
         if fit.distance > (PROMISING * limits.rms) ** 2 * len(self.problem.made):
             return fit if own and self._own_could(fit, part) else None
         fit = fitted(part, fit)
-        largest = Judged(part.forward(fit.strikes) or part.right, self.base.hypothesis, part.sigma).largest.min()
+        largest = JudgedForward(part.forward(fit.applies_to) or part.right, self.base.hypothesis, part.sigma).largest.min()
         if largest <= limits.max * (GROSS if numbers(fit) else 1.0) or (own and self._own_could(fit, part)):
             return fit
         return None
 
     def _own_could(self, fit: Fit, part: Problem) -> bool:
         """Whether errors of a part of the batch are not gross by the set's own sigma."""
-        judged, most = Judged(part.forward(fit.strikes) or part.right, self.base.hypothesis), GROSS * self.limits(fit.lane).max
-        if judged.largest[fit.lane] > most * math.sqrt(self.network.batch.length):  # a sigma is widened by √S at the most
+        judged, most = (
+            JudgedForward(part.forward(fit.applies_to) or part.right, self.base.hypothesis),
+            GROSS * self.limits(fit.pooling_index).max,
+        )
+        if judged.largest[fit.pooling_index] > most * math.sqrt(self.network.batch.length):  # a sigma is widened by √S at the most
             return False
-        return bool(judged.correlated([fit.lane]).largest[fit.lane] <= most)
+        return bool(judged.correlated([fit.pooling_index]).largest[fit.pooling_index] <= most)
 
     def _others(self, part: Problem) -> Iterator[Trial]:
         """No fault at all: another pooling, or a narrower format."""
         lanes = set(range(self.network.reading.lanes)) - set(self.lanes)
         narrower = [f for f in FORMATS.values() if f.unit_roundoff > self.storage.unit_roundoff and self._could_be(f, BALLPARK)]
         self.underway.begin(ELSE, len(lanes) + len(narrower))
-        for lane in lanes:
+        for pooling_index in lanes:
             if not self.underway.goes_on():
                 return
-            agreement = self.base.agreement(lane, self.base.independent)
+            agreement = self.base.agreement(pooling_index, self.base.independent)
             only = np.full(self.network.reading.lanes, np.inf)
-            only[lane] = self.problem.squares(self.right)[lane]
-            yield Trial(Fit((), only), agreement, allowed(agreement, self.limits(lane)), self.dtype)
+            only[pooling_index] = self.problem.squares(self.right)[pooling_index]
+            yield Trial(Fit((), only), agreement, allowed(agreement, self.limits(pooling_index)), self.dtype)
         for other in narrower:
             if not self.underway.goes_on():
                 return
             weights = LazyWeights(self.checkpoint.weights, _rounded(self.checkpoint, other))
             hypothesis = _end_to_end(other.name)[0]
-            some = self._widened(Judged(Forward(replace(part.right.network, weights=weights), other), hypothesis))
-            if all(some.largest[lane] > GROSS * self.limits(lane).max for lane in self.lanes):
+            some = self._widened(JudgedForward(Forward(replace(part.right.network, weights=weights), other), hypothesis))
+            if all(some.largest[pooling_index] > GROSS * self.limits(pooling_index).max for pooling_index in self.lanes):
                 continue
             forward = Forward(replace(self.network, weights=weights), other)
-            judged = self._widened(Judged(forward, hypothesis))
-            for lane in self.lanes:
-                agreement = judged.agreement(lane, self.base.independent)
-                explains = allowed(agreement, self.limits(lane)) and agreement.rms >= LEAST_RMS
+            judged = self._widened(JudgedForward(forward, hypothesis))
+            for pooling_index in self.lanes:
+                agreement = judged.agreement(pooling_index, self.base.independent)
+                explains = allowed(agreement, self.limits(pooling_index)) and agreement.rms >= LEAST_RMS
                 yield Trial(Fit((), self.problem.squares(forward)), agreement, explains, other.name, loose=True)
 
     def _could_be(self, other: Format, times: float = math.inf) -> bool:
@@ -215,23 +218,23 @@ class Case:
 
     def _settled(self, fit: Fit) -> Fit:
         """A set of faults on the whole batch, its numbers fitted again unless it is far."""
-        fit = self.problem.tried(fit.strikes) or Fit(fit.strikes, self.problem.squares(self.right))
-        far = math.sqrt(fit.distance / len(self.problem.made)) > PROMISING * self.limits(fit.lane).rms
+        fit = self.problem.tried(fit.applies_to) or Fit(fit.applies_to, self.problem.squares(self.right))
+        far = math.sqrt(fit.distance / len(self.problem.made)) > PROMISING * self.limits(fit.pooling_index).rms
         return fit if far or self.underway.is_over() else fitted(self.problem, fit)
 
     def _judged(self, fit: Fit, patterns: Sequence[tuple[str, Array]], *, own: bool) -> Trial:
         """A set of faults on the whole batch; by the right network's sigma or, if that fails, its own."""
-        forward = self.problem.forward(fit.strikes) or self.right
-        which = Judged(forward, self.base.hypothesis, self.base.sigma)
-        agreement = which.agreement(fit.lane, self.base.independent)
-        if own and not allowed(agreement, self.limits(fit.lane)):
-            which = Judged(forward, self.base.hypothesis).correlated([fit.lane])
-            agreement = which.agreement(fit.lane, self.base.independent)
-        wider = float(np.median(which.sigma[fit.lane] / self.base.sigma[fit.lane])) > WIDER
-        explains = allowed(agreement, self.limits(fit.lane)) and (not wider or agreement.rms >= LEAST_RMS)
+        forward = self.problem.forward(fit.applies_to) or self.right
+        which = JudgedForward(forward, self.base.hypothesis, self.base.sigma)
+        agreement = which.agreement(fit.pooling_index, self.base.independent)
+        if own and not allowed(agreement, self.limits(fit.pooling_index)):
+            which = JudgedForward(forward, self.base.hypothesis).correlated([fit.pooling_index])
+            agreement = which.agreement(fit.pooling_index, self.base.independent)
+        wider = float(np.median(which.sigma[fit.pooling_index] / self.base.sigma[fit.pooling_index])) > WIDER
+        explains = allowed(agreement, self.limits(fit.pooling_index)) and (not wider or agreement.rms >= LEAST_RMS)
         if explains and patterns:
-            left = (project(which.residual[fit.lane], pattern, which.noise(fit.lane)) for _, pattern in patterns)
-            explains = all(p is None or abs(p.z) <= self.limits(fit.lane).filter for p in left)
+            left = (project(which.residual[fit.pooling_index], pattern, which.noise(fit.pooling_index)) for _, pattern in patterns)
+            explains = all(p is None or abs(p.z) <= self.limits(fit.pooling_index).filter for p in left)
         return Trial(fit, agreement, explains, self.dtype, wider)
 
 
@@ -242,4 +245,4 @@ def _rounded(checkpoint: Checkpoint, storage: Format) -> Callable[[str], Array]:
 
 def numbers(fit: Fit) -> int:
     """How many are free."""
-    return sum(s.fault.parameter is not None for s in fit.strikes)
+    return sum(s.fault.parameter is not None for s in fit.applies_to)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.activations import SENTENCE, Activation
-from conformance.batch import Batch, Ids
 from conformance.diagnosis.pooling import Pooling, Unit, step_of
 from conformance.diagnosis.printed import Known
 from conformance.judge.selection import Mask, judged_elements
+from conformance.model.activations import SENTENCE, Activation
+from conformance.model.batch import Batch, Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
@@ -108,7 +108,7 @@ class Printed(Step):
 
 
 @dataclass(frozen=True)
-class Closed(Network):
+class BlackBox(Network):
     """A network, the poolings in question, and what was printed of it."""
 
     outputs: tuple[Output, ...]
@@ -162,8 +162,8 @@ class Closed(Network):
             flat = np.flatnonzero(judged)
             columns = slice(start, start + len(flat))
             if output.name == EMBEDDING:
-                for lane, pooling in enumerate(self.poolings):
-                    parts.append(Part(f"{EMBEDDING}.{pooling.name}", flat, slice(lane, lane + 1), columns))
+                for pooling_index, pooling in enumerate(self.poolings):
+                    parts.append(Part(f"{EMBEDDING}.{pooling.name}", flat, slice(pooling_index, pooling_index + 1), columns))
             else:
                 parts.append(Part(output.name, flat, slice(0, lanes), columns))
             start += len(flat)
@@ -179,7 +179,7 @@ class Closed(Network):
             return np.ones(shape, np.bool_)
         return judged_elements(self.table[name], self.batch, shape)
 
-    def of_rows(self, rows: Sequence[int]) -> "Closed":
+    def of_rows(self, rows: Sequence[int]) -> "BlackBox":
         """The same with these rows of the batch alone."""
         index = np.asarray(rows)
         batch = Batch(**{name: array[index] for name, array in self.batch.arrays().items()})
@@ -188,7 +188,7 @@ class Closed(Network):
         )
         return replace(self, batch=batch, outputs=outputs)
 
-    def with_poolings(self, poolings: Sequence[Pooling]) -> "Closed":
+    def with_poolings(self, poolings: Sequence[Pooling]) -> "BlackBox":
         """The same with other poolings in question."""
         return replace(self, poolings=tuple(poolings))
 

@@ -6,7 +6,7 @@ from conformance.judge.evidence import Estimate
 
 
 @dataclass(frozen=True)
-class Blamed:
+class FaultAttribution:
     """One fault of an explanation.
 
     Attributes:
@@ -27,7 +27,7 @@ class Blamed:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class RankedExplanation:
     """A set of faults, a pooling and a format under which the oracle is nearest to the numbers.
 
     Attributes:
@@ -45,7 +45,7 @@ class Explanation:
         surprise: −ln of the numbers' likelihood, up to a constant.
     """
 
-    faults: tuple[Blamed, ...]
+    faults: tuple[FaultAttribution, ...]
     pooling: str
     pooling_differs: bool
     dtype: str
@@ -57,7 +57,7 @@ class Explanation:
     accounted: float
     free: int
     tied: bool
-    surprise: float
+    nll: float
 
 
 @dataclass(frozen=True)
@@ -106,10 +106,10 @@ class Diagnosis:
     shown: tuple[str, ...]
     unseen: tuple[Unseen, ...]
     called: tuple[str, ...]
-    explanations: tuple[Explanation, ...]
+    explanations: tuple[RankedExplanation, ...]
     cut_short: str = ""
 
     @property
-    def tied(self) -> tuple[Explanation, ...]:
+    def tied(self) -> tuple[RankedExplanation, ...]:
         """The explanations that cannot be told from the best, the best among them."""
         return tuple(e for e in self.explanations if e.tied)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.diagnosis.closed import PRINTED, Closed
-from conformance.faults import CATALOGUE, Fault, Place
+from conformance.diagnosis.closed import PRINTED, BlackBox
+from conformance.faults import CATALOGUE, Fault, FaultContext
 from conformance.judge.segment import Segment
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Format
@@ -26,7 +26,7 @@ _SELF = ("query", "key", "value")
 
 
 @dataclass(frozen=True)
-class Strike:
+class FaultPlacement:
     """A fault at all of these places, its parameter of that value (None: its usual one).
 
     Attributes:
@@ -38,7 +38,7 @@ class Strike:
     reach: int
     value: float | None = None
 
-    def of(self, value: float | None) -> "Strike":
+    def of(self, value: float | None) -> "FaultPlacement":
         """The same with another value."""
         return replace(self, value=value)
 
@@ -57,13 +57,13 @@ class Forward(Segment):
         landed: by place, the keys of those that make sense there.
     """
 
-    network: Closed
+    network: BlackBox
 
-    def __init__(self, network: Closed, storage: Format) -> None:
+    def __init__(self, network: BlackBox, storage: Format) -> None:
         """Evaluate it; `storage` is the format that is promised."""
         super().__init__(network, PRINTED, {})
         self.storage = storage
-        self.strikes: tuple[Strike, ...] = ()
+        self.applies_to: tuple[FaultPlacement, ...] = ()
         self.changed: set[str] = set()
         self.landed: dict[str, frozenset[tuple[str, tuple[str, ...]]]] = {}
 
@@ -71,9 +71,9 @@ class Forward(Segment):
         """Numbers are printed once: printing's rounding is not the oracle's as well."""
         return self.steps[name].roundings(arithmetic) if name == PRINTED else super()._own(name, arithmetic)
 
-    def ancestors(self, lane: int) -> frozenset[str]:
+    def ancestors(self, pooling_index: int) -> frozenset[str]:
         """The activations that the numbers printed are computed from under one pooling."""
-        todo = [part.parent for part in self.network.reading.parts if part.lanes.start <= lane < part.lanes.stop]
+        todo = [part.parent for part in self.network.reading.parts if part.lanes.start <= pooling_index < part.lanes.stop]
         found = set(todo)
         while todo:
             parents = set(self.network.table[todo.pop()].parents) - found
@@ -81,27 +81,27 @@ class Forward(Segment):
             todo += parents
         return frozenset(found)
 
-    def with_(self, strikes: Sequence[Strike], like: "Forward | None" = None) -> "Forward | None":
+    def with_(self, applies_to: Sequence[FaultPlacement], like: "Forward | None" = None) -> "Forward | None":
         """The network with all these faults; None where they change nothing that was printed, or make no sense.
 
         `self` must be the right network; `like` has some of the faults, and where nothing differs from it, its steps are taken.
         """
         like = like or self
-        at, before = _by_place(strikes), _by_place(like.strikes)
+        at, before = _by_place(applies_to), _by_place(like.applies_to)
         other = copy.copy(self)
         other.__dict__.pop("values", None)
-        other.strikes, other.landed, other.changed = tuple(strikes), {}, set()
+        other.applies_to, other.landed, other.changed = tuple(applies_to), {}, set()
         values: dict[str, Array] = {name: step.value for name, step in self.steps.items()}
         other.steps = steps = dict(self.steps)
-        place = Place(self.network, values, self.storage)
+        place = FaultContext(self.network, values, self.storage)
         differs: set[str] = set()
         with np.errstate(all="ignore"):
             for name in self._names:
-                struck = at.get(name, ())
+                applied = at.get(name, ())
                 # A fault may read other activations than the parents of the step that it strikes.
-                unlike = struck != before.get(name, ()) or (struck and differs)
+                unlike = applied != before.get(name, ()) or (applied and differs)
                 if unlike or not differs.isdisjoint(self.network.table[name].parents):
-                    steps[name] = other._struck(name, struck, place)
+                    steps[name] = other._struck(name, applied, place)
                     if name in other.changed or name in like.changed:
                         differs.add(name)
                 else:
@@ -110,20 +110,20 @@ class Forward(Segment):
                 if name in other.changed:
                     values[name] = steps[name].value
         landed = frozenset().union(*other.landed.values())
-        if PRINTED not in other.changed or len(landed) < len({s.key for s in strikes}):
+        if PRINTED not in other.changed or len(landed) < len({s.key for s in applies_to}):
             return None
         other._roundings = {key: own for key, own in self._roundings.items() if key[0] not in other.changed}
         other._repeats = {}
         return other
 
-    def _struck(self, name: str, strikes: Sequence[Strike], place: Place) -> Step:
+    def _struck(self, name: str, applies_to: Sequence[FaultPlacement], place: FaultContext) -> Step:
         """The right step with these faults, of the parents' values at `place`; which of them land there is noted."""
         right, parents = self.steps[name], self.network.table[name].parents
         moved = not self.changed.isdisjoint(parents)
         step = before = right.again(parents=tuple(place.values[p] for p in parents)) if moved else right
         landed = set()
-        for strike in strikes:
-            faulty = strike.fault.struck(step, place, strike.value)
+        for strike in applies_to:
+            faulty = strike.fault.applied(step, place, strike.value)
             if faulty is not None:
                 step = faulty
                 landed.add(strike.key)
@@ -134,25 +134,25 @@ class Forward(Segment):
         return step
 
 
-def _by_place(strikes: Sequence[Strike]) -> Mapping[str, list[Strike]]:
-    found: dict[str, list[Strike]] = {}
-    for strike in strikes:
+def _by_place(applies_to: Sequence[FaultPlacement]) -> Mapping[str, list[FaultPlacement]]:
+    found: dict[str, list[FaultPlacement]] = {}
+    for strike in applies_to:
         for where in strike.places:
             found.setdefault(where, []).append(strike)
     return found
 
 
-def strikes(forward: Forward) -> tuple[Strike, ...]:
+def applies_to(forward: Forward) -> tuple[FaultPlacement, ...]:
     """Every fault of the catalogue, at all of its places and at each set of them that a mistake is likely to reach."""
     rows = {name: step.site.activation for name, step in forward.steps.items()}
-    found: list[Strike] = []
+    found: list[FaultPlacement] = []
     for fault in CATALOGUE:
-        places = tuple(name for name, row in rows.items() if fault.strikes(row))
+        places = tuple(name for name, row in rows.items() if fault.applies_to(row))
         seen: set[tuple[str, ...]] = set()
         for reach, some in _reaches(fault, places):
             if some and some not in seen:
                 seen.add(some)
-                found.append(Strike(fault, some, reach))
+                found.append(FaultPlacement(fault, some, reach))
     return tuple(found)
 
 

@@ -38,7 +38,7 @@ class Limits:
     filter: float
 
     @property
-    def worth(self) -> float:
+    def evidence_threshold(self) -> float:
         """ln 2/α: by how many nats one explanation must be likelier than another to be told from it."""
         return self.filter**2 / 2.0
 
@@ -53,13 +53,13 @@ class Agreement:
         surprise: −ln of the likelihood, up to a constant, in nats.
     """
 
-    lane: int
+    pooling_index: int
     rms: float
     max: float
-    surprise: float
+    nll: float
 
 
-class Judged:
+class JudgedForward:
     """A network's numbers with their noise."""
 
     def __init__(self, forward: Forward, hypothesis: Hypothesis, sigma: Array | None = None) -> None:
@@ -96,7 +96,7 @@ class Judged:
         printed = number.reshape(-1)[reading.rows]
         return np.where(reading.rows < 0, 1, count[printed]), len(np.unique(printed))
 
-    def correlated(self, lanes: Iterable[int]) -> "Judged":
+    def correlated(self, lanes: Iterable[int]) -> "JudgedForward":
         """The same, the network's part of sigma widened under these poolings as far as errors of different tokens are alike.
 
         Elementwise propagation takes the errors that a step sums for independent, and pooling sums those of tokens that read the
@@ -108,17 +108,17 @@ class Judged:
         sigma = np.array(self.sigma)
         length, count = self.forward.network.batch.length, sigma.shape[1]
         rng = np.random.default_rng(0)
-        shares = {lane: 1.0 - self._printing_share[lane] for lane in lanes}
-        wide = [lane for lane, network in shares.items() if network.mean() * length > VISIBLE]
-        signs = {lane: rng.choice((-1.0, 1.0), (math.ceil(PROBES / self._sequences[1]), count)) for lane in wide}
-        sweeps = [(lane, row / self.sigma[lane]) for lane in wide for row in signs[lane]]
+        shares = {pooling_index: 1.0 - self._printing_share[pooling_index] for pooling_index in lanes}
+        wide = [pooling_index for pooling_index, network in shares.items() if network.mean() * length > VISIBLE]
+        signs = {pooling_index: rng.choice((-1.0, 1.0), (math.ceil(PROBES / self._sequences[1]), count)) for pooling_index in wide}
+        sweeps = [(pooling_index, row / self.sigma[pooling_index]) for pooling_index in wide for row in signs[pooling_index]]
         variances = on_all_cores(lambda sweep: self.noise(sweep[0]).projected(sweep[1])[0], sweeps)
-        for lane in wide:
-            network = shares[lane]
-            ratio = float(np.mean([v for (of, _), v in zip(sweeps, variances, strict=True) if of == lane])) / count
+        for pooling_index in wide:
+            network = shares[pooling_index]
+            ratio = float(np.mean([v for (of, _), v in zip(sweeps, variances, strict=True) if of == pooling_index])) / count
             factor = max((ratio - 1.0) / float(network.mean()) + 1.0, 1.0)
-            sigma[lane] = self.sigma[lane] * np.sqrt(1.0 + (factor - 1.0) * network)
-        return Judged(self.forward, self.hypothesis, sigma)
+            sigma[pooling_index] = self.sigma[pooling_index] * np.sqrt(1.0 + (factor - 1.0) * network)
+        return JudgedForward(self.forward, self.hypothesis, sigma)
 
     @cached_property
     def _printing_share(self) -> Array:
@@ -126,15 +126,15 @@ class Judged:
         printing = self.forward.steps[PRINTED].roundings(self.hypothesis.arithmetic).variance()
         return np.asarray(np.minimum(printing / self.sigma**2, 1.0))
 
-    def noise(self, lane: int) -> Noise:
+    def noise(self, pooling_index: int) -> Noise:
         """For filters: a direction of (N,) stands for that lane's."""
 
         def projected(weights: Array) -> tuple[float, float]:
             wide = np.zeros_like(self.sigma)
-            wide[lane] = weights
+            wide[pooling_index] = weights
             return self.forward.projected(wide, self.hypothesis)
 
-        sigma = self.sigma[lane]
+        sigma = self.sigma[pooling_index]
         return Noise(sigma, 0.0, np.ones(sigma.shape, np.bool_), projected)
 
     @property
@@ -144,20 +144,20 @@ class Judged:
             found = np.abs(self.residual / self.sigma).max(1)
         return np.where(np.isfinite(found), found, np.inf)
 
-    def agreement(self, lane: int, independent: Array) -> Agreement:
+    def agreement(self, pooling_index: int, independent: Array) -> Agreement:
         """By RMS, largest error and likelihood; `independent` is the right network's ω, so that likelihoods compare."""
         with np.errstate(all="ignore"):
-            e, sigma = self.residual[lane] / self.sigma[lane], self.sigma[lane]
-            surprise = float((independent[lane] * (e**2 / 2.0 + np.log(sigma))).sum())
+            e, sigma = self.residual[pooling_index] / self.sigma[pooling_index], self.sigma[pooling_index]
+            nll = float((independent[pooling_index] * (e**2 / 2.0 + np.log(sigma))).sum())
             rms, largest = float(np.sqrt((e**2).mean())), float(np.abs(e).max())
-        if not math.isfinite(surprise):
-            return Agreement(lane, math.inf, math.inf, math.inf)
-        return Agreement(lane, rms, largest, surprise)
+        if not math.isfinite(nll):
+            return Agreement(pooling_index, math.inf, math.inf, math.inf)
+        return Agreement(pooling_index, rms, largest, nll)
 
-    def limits(self, lane: int, tests: int) -> Limits:
+    def limits(self, pooling_index: int, tests: int) -> Limits:
         """Each of `tests` statistics has its share of a run's false-alarm probability."""
         alpha = share(tests)
-        rows = max(int(self.independent[lane].sum()), 1)
+        rows = max(int(self.independent[pooling_index].sum()), 1)
         return Limits(rms_threshold(rows, alpha), max_threshold(len(self.made), alpha), projection_threshold(alpha))
 
 

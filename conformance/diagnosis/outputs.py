@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from conformance.activations import Activation, table
-from conformance.architecture import Architecture
-from conformance.batch import Batch
 from conformance.diagnosis.closed import EMBEDDING, Output, last_hidden
-from conformance.diagnosis.printed import Known, Number, depth, filled
+from conformance.diagnosis.printed import Known, PrintedNumber, depth, filled
 from conformance.diagnosis.tables import tables
 from conformance.errors import UsageError
+from conformance.model.activations import Activation, table
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
 
 INPUTS = ("input_ids", "token_type_ids", "attention_mask", "labels", "next_sentence_label", "class_labels")
 _AXES = {"batch": "rows", "position": "positions", "feature": "features", "head": "heads", "query": "queries", "key": "keys"}
@@ -33,7 +33,7 @@ _LOGITS = ("classifier", "cls.predictions.decoder", "cls.seq_relationship")
 
 
 @dataclass(frozen=True)
-class Table:
+class OutputTable:
     """One output as it was given.
 
     Attributes:
@@ -51,7 +51,7 @@ class Table:
 class Given:
     """What a file holds: inputs (arrays by name, or texts), and outputs by name; an empty name where the file has none."""
 
-    tables: Mapping[str, Table]
+    tables: Mapping[str, OutputTable]
     inputs: Mapping[str, Any] = field(default_factory=dict)
     texts: tuple[str, ...] = ()
 
@@ -76,20 +76,20 @@ def read(file: Path) -> Given:
 
 
 def _text(file: Path) -> Given:
-    found: dict[str, Table] = {}
+    found: dict[str, OutputTable] = {}
     for name, tree in tables(file.read_text("utf-8"), str(file)):
         if name in found:
             raise UsageError(f"{file} has two tables {f'called {name}' if name else 'without a name'}; write NAME = before each")
-        found[name] = Table(tree)
+        found[name] = OutputTable(tree)
     return Given(found)
 
 
 def _json(file: Path) -> Given:
-    def constant(name: str) -> Number:
-        return Number(name)
+    def constant(name: str) -> PrintedNumber:
+        return PrintedNumber(name)
 
     text = file.read_text("utf-8")
-    found = json.loads(text, parse_float=Number, parse_int=Number, parse_constant=constant)
+    found = json.loads(text, parse_float=PrintedNumber, parse_int=PrintedNumber, parse_constant=constant)
     if not isinstance(found, dict):
         raise UsageError(f"{file} holds a {type(found).__name__}, expected an object: inputs and outputs by name")
     texts = found.pop("text", ())
@@ -109,9 +109,9 @@ def _integers(tree: Any, name: str) -> Any:
         raise UsageError(f"{name} has {tree!r}, expected integers") from None
 
 
-def _table(name: str, part: Any) -> Table:
+def _table(name: str, part: Any) -> OutputTable:
     if not isinstance(part, dict):
-        return Table(part)
+        return OutputTable(part)
     known = {"values", "digits", *_AXES.values()}
     if "values" not in part or set(part) - known:
         raise UsageError(
@@ -119,7 +119,7 @@ def _table(name: str, part: Any) -> Table:
         )
     parts = {axis: _integers(part[axis], f"{name}/{axis}") for axis in _AXES.values() if axis in part}
     digits = None if "digits" not in part else _integers(part["digits"], f"{name}/digits")
-    return Table(part["values"], parts, digits)
+    return OutputTable(part["values"], parts, digits)
 
 
 def _arrays(file: Path) -> Given:
@@ -142,11 +142,11 @@ def _arrays(file: Path) -> Given:
         if not axis:
             parts = {a: found[f"{name}/{a}"].reshape(-1).tolist() for a in _AXES.values() if f"{name}/{a}" in found}
             digits = int(found[f"{name}/digits"]) if f"{name}/digits" in found else None
-            outputs[name] = Table(np.asarray(array, np.float64), parts, digits)
+            outputs[name] = OutputTable(np.asarray(array, np.float64), parts, digits)
     return Given(outputs, inputs)
 
 
-def resolved(given: Mapping[str, Table], architecture: Architecture, batch: Batch) -> tuple[Output, ...]:
+def resolved(given: Mapping[str, OutputTable], architecture: Architecture, batch: Batch) -> tuple[Output, ...]:
     """Each output under its activation's name, spread over that one's shape.
 
     Raises:
@@ -169,7 +169,7 @@ def resolved(given: Mapping[str, Table], architecture: Architecture, batch: Batc
     return tuple(found.values())
 
 
-def _guessed(part: Table, batch: Batch) -> str:
+def _guessed(part: OutputTable, batch: Batch) -> str:
     """What a table without a name is: by its axes; of one text, two axes are a hidden state unless there is one row."""
     axes = depth(part.values)
     one_row = axes == 2 and len(part.values) == 1
@@ -200,7 +200,7 @@ def _target(name: str, rows: Mapping[str, Activation], architecture: Architectur
     return plain
 
 
-def _spread(part: Table, row: Activation, batch: Batch, heads: int, name: str) -> Known:
+def _spread(part: OutputTable, row: Activation, batch: Batch, heads: int, name: str) -> Known:
     shape = row.shape(batch.size, batch.length, heads)
     values = part.values
     if len(shape) > 1 and shape[0] == 1 and not part.parts and depth(values) == len(shape) - 1:
@@ -217,7 +217,7 @@ def _spread(part: Table, row: Activation, batch: Batch, heads: int, name: str) -
     return whole
 
 
-def _selected(part: Table, axis: str, size: int, name: str) -> list[int]:
+def _selected(part: OutputTable, axis: str, size: int, name: str) -> list[int]:
     chosen = part.parts.get(_AXES[axis])
     if chosen is None:
         return list(range(size))

@@ -20,7 +20,7 @@ ELLIPSES = ("...", "…")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?(?P<decimals>\d*)|\.(?P<only>\d+))(?:[eE](?P<exponent>[-+]?\d+))?")
 
 
-class Number(str):
+class PrintedNumber(str):
     """A number's text, told from other text."""
 
 
@@ -84,16 +84,16 @@ def depth(tree: Any) -> int:
 def _read(text: Any, name: str, index: tuple[int, ...]) -> tuple[float, float]:
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise UsageError(f"{_place(name, index)} is {text!r}, expected a number, null or '...'")
-    told = str(text)
+    rendered = str(text)
     try:
-        return float(told), unit(told)
+        return float(rendered), unit(rendered)
     except ValueError:
         why = (
             "it is not finite, and no fault explains that"
-            if told.lower().strip("+-") in ("nan", "inf", "infinity")
+            if rendered.lower().strip("+-") in ("nan", "inf", "infinity")
             else "no number"
         )
-        raise UsageError(f"{_place(name, index)} is {told!r}: {why}; expected a number, null or '...'") from None
+        raise UsageError(f"{_place(name, index)} is {rendered!r}: {why}; expected a number, null or '...'") from None
 
 
 def _place(name: str, index: tuple[int, ...]) -> str:

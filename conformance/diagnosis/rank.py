@@ -8,23 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from conformance.batch import Batch
-from conformance.checkpoint import Checkpoint, LazyWeights
-from conformance.diagnosis.case import Case, Trial, numbers
-from conformance.diagnosis.closed import EMBEDDING, Closed
-from conformance.diagnosis.evidence import Diagnosis, Explanation
+from conformance.diagnosis.case import BlackBoxCase, Trial, numbers
+from conformance.diagnosis.closed import EMBEDDING, BlackBox
+from conformance.diagnosis.evidence import Diagnosis, RankedExplanation
 from conformance.diagnosis.fitting import Fit, estimates
 from conformance.diagnosis.judgement import Agreement, allowed
-from conformance.diagnosis.outputs import Table, resolved
+from conformance.diagnosis.outputs import OutputTable, resolved
 from conformance.diagnosis.pooling import POOLINGS, Pooling
 from conformance.diagnosis.underway import Underway
-from conformance.diagnosis.visible import Seen, seen
+from conformance.diagnosis.visible import Detectability, seen
 from conformance.diagnosis.words import blamed
 from conformance.errors import UsageError
 from conformance.faults import CATALOGUE
-from conformance.goldens.own import golden_of
+from conformance.goldens.custom_golden import golden_of
 from conformance.judge.cores import products_on_one_thread
 from conformance.judge.filters import project
+from conformance.model.batch import Batch
+from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.numerics.formats import format_named
 
 TOLD = 8  # explanations
@@ -47,7 +47,7 @@ def diagnose(
         checkpoint: what the system should have run.
         batch: on what.
         outputs: by name (`last_hidden_state`, `pooler_output`, `embedding`, `logits`, or any activation's): arrays, which are
-            exact; nested lists of numbers, as text where their digits count; or `Table`s.
+            exact; nested lists of numbers, as text where their digits count; or `OutputTable`s.
         dtype: what the system computes in.
         pooling: how an embedding comes from the hidden state; None where it is not known.
         time_limit: seconds after which the search ends with the best that was found; the right network is always judged.
@@ -58,21 +58,21 @@ def diagnose(
     """
     underway = Underway(time_limit, clock)
     golden_of("outputs", checkpoint, {"outputs": batch})  # refuses what does not fit the architecture
-    given = {name: part if isinstance(part, Table) else Table(_plain(part)) for name, part in outputs.items()}
+    given = {name: part if isinstance(part, OutputTable) else OutputTable(_plain(part)) for name, part in outputs.items()}
     found = resolved(given, checkpoint.architecture, batch)
     has_embedding = any(o.name == EMBEDDING for o in found)
     if pooling is not None and not has_embedding:
         raise UsageError("a pooling is asked for, and no output is an embedding")
     poolings = _poolings(checkpoint, batch, pooling) if has_embedding else ()
     known = cache(lambda name: format_named(dtype).round(checkpoint.weights[name]))
-    network = Closed(checkpoint.architecture, LazyWeights(checkpoint.weights, known), batch, found, poolings)
+    network = BlackBox(checkpoint.architecture, LazyWeights(checkpoint.weights, known), batch, found, poolings)
     missing = [o.name for o in found if o.name != EMBEDDING and o.name not in network.table]
     if missing:
         raise UsageError(f"{', '.join(missing)} needs labels, which the inputs do not have")
     if not len(network.reading.made):
         raise UsageError("no number of the outputs can be judged: all belong to padding")
     with products_on_one_thread():
-        return _diagnosis(Case(checkpoint, network, dtype, pooling, underway))
+        return _diagnosis(BlackBoxCase(checkpoint, network, dtype, pooling, underway))
 
 
 def _plain(part: Any) -> Any:
@@ -92,23 +92,26 @@ def _poolings(checkpoint: Checkpoint, batch: Batch, asked: str | None) -> tuple[
     return tuple(found.values())
 
 
-def _diagnosis(case: Case) -> Diagnosis:
+def _diagnosis(case: BlackBoxCase) -> Diagnosis:
     """The right network, and where it does not do, what does."""
     for base in [*case.arithmetics, case.arithmetics[0]]:  # it must fit one of them; where it fits none, the likeliest is told
         case.use(base)
-        agreements = [base.agreement(lane, base.independent) for lane in case.lanes]
-        best = min(agreements, key=lambda a: a.surprise)
-        passing = [a.lane for a in agreements if allowed(a, case.limits(a.lane))]
+        agreements = [base.agreement(pooling_index, base.independent) for pooling_index in case.lanes]
+        best = min(agreements, key=lambda a: a.nll)
+        passing = [a.pooling_index for a in agreements if allowed(a, case.limits(a.pooling_index))]
         part = case.part()
-        looks = {lane: seen(base, part, lane, case.filters, case.limits(lane), case.underway) for lane in passing}
-        good = [lane for lane in passing if not looks[lane].called]
+        looks = {
+            pooling_index: seen(base, part, pooling_index, case.filters, case.limits(pooling_index), case.underway)
+            for pooling_index in passing
+        }
+        good = [pooling_index for pooling_index in passing if not looks[pooling_index].called]
         if good:
             break
     if good:
-        best = min((a for a in agreements if a.lane in good), key=lambda a: a.surprise)
-    look = looks.get(best.lane, Seen((), (), ()))
+        best = min((a for a in agreements if a.pooling_index in good), key=lambda a: a.nll)
+    look = looks.get(best.pooling_index, Detectability((), (), ()))
     trials = [] if good else case.explained(best, look)
-    limits, reading = case.limits(best.lane), case.network.reading
+    limits, reading = case.limits(best.pooling_index), case.network.reading
     printed = reading.units[reading.units > 0.0]
     return Diagnosis(
         bool(good),
@@ -117,9 +120,9 @@ def _diagnosis(case: Case) -> Diagnosis:
         -math.log10(float(np.median(printed))) if len(printed) else None,
         case.dtype,
         case.base.hypothesis.arithmetic.name,
-        tuple(case.pooling(lane) for lane in good if case.network.poolings),
-        case.pooling(best.lane),
-        float(np.median(case.base.sigma[best.lane])),
+        tuple(case.pooling(pooling_index) for pooling_index in good if case.network.poolings),
+        case.pooling(best.pooling_index),
+        float(np.median(case.base.sigma[best.pooling_index])),
         best.rms,
         best.max,
         limits.rms,
@@ -127,21 +130,21 @@ def _diagnosis(case: Case) -> Diagnosis:
         look.shown if good else (),
         look.unseen if good else (),
         tuple(name for name, _ in look.called),
-        tuple(_told(case, trials, best)),
+        tuple(_rendered(case, trials, best)),
         case.underway.cut_short,
     )
 
 
-def _told(case: Case, trials: Sequence[Trial], best: Agreement) -> Iterator[Explanation]:
+def _rendered(case: BlackBoxCase, trials: Sequence[Trial], best: Agreement) -> Iterator[RankedExplanation]:
     """Explanations in order: those that explain, fewer faults and numbers, the likelier; of what is tied the widest first."""
     if not trials:
         return
 
-    worth = case.limits(best.lane).worth
+    evidence_threshold = case.limits(best.pooling_index).evidence_threshold
 
     def cost(t: Trial) -> float:
         """Each fault and each number must make the rest likelier by what a false alarm is worth."""
-        return t.agreement.surprise + worth * (_complexity(t.fit) + (t.agreement.lane not in case.lanes))
+        return t.agreement.nll + evidence_threshold * (_complexity(t.fit) + (t.agreement.pooling_index not in case.lanes))
 
     ordered = sorted(trials, key=lambda t: (not t.explains, t.loose, cost(t)))
     first = ordered[0]
@@ -150,42 +153,44 @@ def _told(case: Case, trials: Sequence[Trial], best: Agreement) -> Iterator[Expl
         for t in ordered
         if first.explains
         and (t.explains, t.loose) == (True, first.loose)
-        and cost(t) - cost(first) < worth
+        and cost(t) - cost(first) < evidence_threshold
         and _complexity(t.fit) <= _complexity(first.fit)
     ]
-    tied.sort(key=lambda t: (_complexity(t.fit), sum(s.reach for s in t.fit.strikes), _catalogued(t.fit)))
+    tied.sort(key=lambda t: (_complexity(t.fit), sum(s.reach for s in t.fit.applies_to), _catalogued(t.fit)))
     for t in [*tied, *(t for t in ordered if t not in tied)][:TOLD]:
         yield _explanation(case, t, best, t in tied)
 
 
-def _explanation(case: Case, trial: Trial, best: Agreement, tied: bool) -> Explanation:
-    fit, lane = trial.fit, trial.agreement.lane
+def _explanation(case: BlackBoxCase, trial: Trial, best: Agreement, tied: bool) -> RankedExplanation:
+    fit, pooling_index = trial.fit, trial.agreement.pooling_index
     z, values = None, estimates(case.problem, fit, case.base.hypothesis)
-    if fit.strikes:
-        moved = case.problem.value(fit.strikes)[lane] - case.right.value[lane]
-        found = project(case.base.residual[lane], moved, case.base.noise(lane)) if np.isfinite(moved).all() else None
+    if fit.applies_to:
+        moved = case.problem.value(fit.applies_to)[pooling_index] - case.right.value[pooling_index]
+        found = (
+            project(case.base.residual[pooling_index], moved, case.base.noise(pooling_index)) if np.isfinite(moved).all() else None
+        )
         z = found.z if found else None
-    before = float(((case.base.residual[best.lane] / case.base.sigma[best.lane]) ** 2).sum())
-    return Explanation(
-        tuple(blamed(s, e, case.network) for s, e in zip(fit.strikes, values, strict=True)),
-        case.pooling(lane),
-        lane not in case.lanes,
+    before = float(((case.base.residual[best.pooling_index] / case.base.sigma[best.pooling_index]) ** 2).sum())
+    return RankedExplanation(
+        tuple(blamed(s, e, case.network) for s, e in zip(fit.applies_to, values, strict=True)),
+        case.pooling(pooling_index),
+        pooling_index not in case.lanes,
         trial.dtype,
         trial.explains,
         trial.agreement.rms,
         trial.agreement.max,
         z,
-        best.surprise - trial.agreement.surprise,
-        1.0 - float(fit.squares[lane]) / before if before else 0.0,
+        best.nll - trial.agreement.nll,
+        1.0 - float(fit.squares[pooling_index]) / before if before else 0.0,
         numbers(trial.fit),
         tied,
-        trial.agreement.surprise,
+        trial.agreement.nll,
     )
 
 
 def _complexity(fit: Fit) -> int:
-    return len(fit.strikes) + numbers(fit)
+    return len(fit.applies_to) + numbers(fit)
 
 
 def _catalogued(fit: Fit) -> list[int]:
-    return [_ORDER[s.fault.name] for s in fit.strikes]
+    return [_ORDER[s.fault.name] for s in fit.applies_to]

@@ -10,23 +10,27 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from conformance.diagnosis.fitting import Fit, Problem
-from conformance.diagnosis.hypotheses import Forward, Strike
-from conformance.faults import Fault, Place
+from conformance.diagnosis.hypotheses import FaultPlacement, Forward
+from conformance.faults import Fault, FaultContext
 from conformance.judge.cores import on_all_cores
 from conformance.numerics.formats import Array
 
 PROBES = 8  # each estimates |J δ|² with a relative deviation of √2; eight, of |J δ|, with a quarter
 
 
-def ranked(problem: Problem, fit: Fit, strikes: Sequence[Strike]) -> list[Strike]:
+def ranked(problem: Problem, fit: Fit, applies_to: Sequence[FaultPlacement]) -> list[FaultPlacement]:
     """The strikes on top of a fit, those that point where it must go first; those that point away are left out."""
-    forward, lane, sigma = problem.forward(fit.strikes) or problem.right, fit.lane, problem.sigma[fit.lane]
+    forward, pooling_index, sigma = (
+        problem.forward(fit.applies_to) or problem.right,
+        fit.pooling_index,
+        problem.sigma[fit.pooling_index],
+    )
     rng = np.random.default_rng(0)
-    left = (problem.made - forward.value[lane]) / sigma
+    left = (problem.made - forward.value[pooling_index]) / sigma
     directions = np.array([left, *rng.choice((-1.0, 1.0), (PROBES, len(left)))])
-    products = _products(forward, lane, directions / sigma, strikes)
+    products = _products(forward, pooling_index, directions / sigma, applies_to)
     found = []
-    for strike in strikes:
+    for strike in applies_to:
         total = sum(
             (p for name in strike.places if (p := products[strike.fault.name, name]) is not None), start=np.zeros(len(directions))
         )
@@ -39,23 +43,25 @@ def ranked(problem: Problem, fit: Fit, strikes: Sequence[Strike]) -> list[Strike
     return [strike for _, strike in sorted(found, key=lambda pair: -pair[0])]
 
 
-def _products(forward: Forward, lane: int, directions: Array, strikes: Sequence[Strike]) -> Mapping[tuple[str, str], Array | None]:
+def _products(
+    forward: Forward, pooling_index: int, directions: Array, applies_to: Sequence[FaultPlacement]
+) -> Mapping[tuple[str, str], Array | None]:
     """By fault and place: the product of its δ with each direction's adjoint there; None where it makes no sense."""
 
     def adjoint(direction: Array) -> Mapping[str, Array]:
         wide = np.zeros_like(forward.value)
-        wide[lane] = direction
+        wide[pooling_index] = direction
         return forward.adjoints(wide)
 
     adjoints = on_all_cores(adjoint, list(directions))
-    place = Place(forward.network, forward.values, forward.storage)
-    wanted = {(strike.fault.name, name): strike.fault for strike in strikes for name in strike.places}
+    place = FaultContext(forward.network, forward.values, forward.storage)
+    wanted = {(strike.fault.name, name): strike.fault for strike in applies_to for name in strike.places}
 
     def product(pair: tuple[tuple[str, str], Fault]) -> Array | None:
         (_, name), fault = pair
         step = forward.steps[name]
         with np.errstate(all="ignore"):
-            faulty = fault.struck(step, place)
+            faulty = fault.applied(step, place)
             moved = None if faulty is None else faulty.value - step.value
         return None if moved is None else np.array([float((a[name] * moved).sum()) for a in adjoints])
 

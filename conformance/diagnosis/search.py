@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from conformance.diagnosis.fitting import GAIN, Fit, Problem, fitted, started
-from conformance.diagnosis.hypotheses import EVERYWHERE, KIND, Strike
+from conformance.diagnosis.hypotheses import EVERYWHERE, KIND, FaultPlacement
 from conformance.diagnosis.screening import ranked
 from conformance.diagnosis.underway import FAULTS, Underway
 from conformance.judge.cores import on_all_cores
@@ -23,13 +23,13 @@ BEAM = 4  # sets that are followed further
 FOLLOWED = 25  # faults that are tried on top of each
 
 
-def rows_to_search(problem: Problem, strikes: Sequence[Strike] = ()) -> list[int]:
+def rows_to_search(problem: Problem, applies_to: Sequence[FaultPlacement] = ()) -> list[int]:
     """Rows of the batch that show most of what the network with these faults leaves, until they have numbers and tokens enough."""
     batch, reading = problem.right.network.batch, problem.right.network.reading
     if (reading.rows < 0).any():
         return list(range(batch.size))
     with np.errstate(all="ignore"):
-        left = (((problem.made - problem.value(strikes)) / problem.sigma) ** 2).min(0)
+        left = (((problem.made - problem.value(applies_to)) / problem.sigma) ** 2).min(0)
     by_row = np.bincount(reading.rows, np.where(np.isfinite(left), left, np.finfo(np.float32).max), batch.size)
     numbers = np.bincount(reading.rows, minlength=batch.size)
     chosen: list[int] = []
@@ -41,40 +41,40 @@ def rows_to_search(problem: Problem, strikes: Sequence[Strike] = ()) -> list[int
     return sorted(chosen)
 
 
-def one(problem: Problem, strikes: Sequence[Strike], underway: Underway) -> list[Fit]:
+def one(problem: Problem, applies_to: Sequence[FaultPlacement], underway: Underway) -> list[Fit]:
     """Every fault alone that is nearer than none, nearest first; those of formats are `rounded`'s."""
     base = _none(problem)
-    ordered = ranked(problem, base, [s for s in strikes if s.reach != EVERYWHERE])
+    ordered = ranked(problem, base, [s for s in applies_to if s.reach != EVERYWHERE])
     kinds = [s for s in ordered if s.reach == KIND][:KINDS]
     narrow = [s for s in ordered if s.reach > KIND][:SINGLES]
-    wide = [s for s in strikes if s.reach == EVERYWHERE and not s.fault.late]
+    wide = [s for s in applies_to if s.reach == EVERYWHERE and not s.fault.late]
     added = [*wide, *kinds, *narrow]
     underway.begin(FAULTS[0], len(added))
     return _improved(problem, base, added, underway)
 
 
-def rounded(problem: Problem, strikes: Sequence[Strike], underway: Underway) -> list[Fit]:
+def rounded(problem: Problem, applies_to: Sequence[FaultPlacement], underway: Underway) -> list[Fit]:
     """Operands, weights or results in another format than promised: each rounds every weight of the network."""
-    late = [s for s in strikes if s.fault.late]
+    late = [s for s in applies_to if s.fault.late]
     underway.begin(FAULTS[0], len(late))
     return _improved(problem, _none(problem), late, underway)
 
 
-def more(problem: Problem, fits: Sequence[Fit], strikes: Sequence[Strike], underway: Underway) -> list[Fit]:
+def more(problem: Problem, fits: Sequence[Fit], applies_to: Sequence[FaultPlacement], underway: Underway) -> list[Fit]:
     """Sets with one fault more, nearest first; `fits` may come from other rows of the batch."""
     found: list[Fit] = []
     seen: set[frozenset[object]] = set()
     beam = _beam(fits)
-    underway.begin(FAULTS[len(beam[0].strikes)], len(beam) * FOLLOWED)
+    underway.begin(FAULTS[len(beam[0].applies_to)], len(beam) * FOLLOWED)
     for known in beam:
         if underway.is_over():
             break
-        fit = problem.tried(known.strikes)
+        fit = problem.tried(known.applies_to)
         if fit is None:  # nothing on these rows: it is the other fault that shows there
-            fit = Fit(known.strikes, problem.squares(problem.right))
-        have = {s.key for s in fit.strikes}
-        further = [s for s in strikes if not s.fault.late and not _overlaps(s, fit.strikes)]
-        chosen: list[Strike] = []
+            fit = Fit(known.applies_to, problem.squares(problem.right))
+        have = {s.key for s in fit.applies_to}
+        further = [s for s in applies_to if not s.fault.late and not _overlaps(s, fit.applies_to)]
+        chosen: list[FaultPlacement] = []
         for strike in ranked(problem, fit, further):
             key = frozenset([*have, strike.key])
             if key not in seen and len(chosen) < FOLLOWED:
@@ -84,13 +84,13 @@ def more(problem: Problem, fits: Sequence[Fit], strikes: Sequence[Strike], under
     return sorted(found, key=lambda f: f.distance)
 
 
-def simpler(problem: Problem, fit: Fit, strikes: Sequence[Strike]) -> list[Fit]:
+def simpler(problem: Problem, fit: Fit, applies_to: Sequence[FaultPlacement]) -> list[Fit]:
     """The set with a fault without a number in place of one that has one, at the same places; nearest first."""
     found = []
-    for index, numbered in enumerate(fit.strikes):
+    for index, numbered in enumerate(fit.applies_to):
         if numbered.fault.parameter is not None:
-            plain = [s for s in strikes if s.places == numbered.places and s.fault.parameter is None and not s.fault.late]
-            found += [problem.tried([*fit.strikes[:index], s, *fit.strikes[index + 1 :]]) for s in plain]
+            plain = [s for s in applies_to if s.places == numbered.places and s.fault.parameter is None and not s.fault.late]
+            found += [problem.tried([*fit.applies_to[:index], s, *fit.applies_to[index + 1 :]]) for s in plain]
     return sorted((f for f in found if f is not None), key=lambda f: f.distance)
 
 
@@ -102,26 +102,26 @@ def _beam(fits: Sequence[Fit]) -> list[Fit]:
     """The nearest, one for each set of names: of places where a fault may be, the nearest stands for all."""
     best: dict[tuple[str, ...], Fit] = {}
     for fit in fits:
-        best.setdefault(tuple(sorted(s.fault.name for s in fit.strikes)), fit)
+        best.setdefault(tuple(sorted(s.fault.name for s in fit.applies_to)), fit)
     return list(best.values())[:BEAM]
 
 
-def _overlaps(strike: Strike, others: Sequence[Strike]) -> bool:
+def _overlaps(strike: FaultPlacement, others: Sequence[FaultPlacement]) -> bool:
     return any(o.fault.name == strike.fault.name and set(o.places) & set(strike.places) for o in others)
 
 
-def _improved(problem: Problem, base: Fit, added: Sequence[Strike], underway: Underway) -> list[Fit]:
+def _improved(problem: Problem, base: Fit, added: Sequence[FaultPlacement], underway: Underway) -> list[Fit]:
     """The base with each strike, where that is nearer; the foremost numbers fitted. Nearest first."""
     tried = underway.of_each(lambda strike: _with(problem, base, strike), added)
     fits = sorted((f for f in tried if f is not None), key=lambda f: f.distance)
-    numbers = [] if underway.is_over() else [f for f in fits if any(s.fault.parameter for s in f.strikes)][:FITTED]
+    numbers = [] if underway.is_over() else [f for f in fits if any(s.fault.parameter for s in f.applies_to)][:FITTED]
     refined = dict(zip(map(id, numbers), on_all_cores(lambda f: fitted(problem, f, GAIN), numbers), strict=True))
     found = [refined.get(id(f), f) for f in fits]
     return sorted((f for f in found if f.distance < base.distance), key=lambda f: f.distance)
 
 
-def _with(problem: Problem, base: Fit, strike: Strike) -> Fit | None:
-    problem.forward(base.strikes)  # what is before the strike is taken from it
+def _with(problem: Problem, base: Fit, strike: FaultPlacement) -> Fit | None:
+    problem.forward(base.applies_to)  # what is before the strike is taken from it
     if strike.fault.parameter is not None:
-        return started(problem, strike, base.strikes)
-    return problem.tried([*base.strikes, strike])
+        return started(problem, strike, base.applies_to)
+    return problem.tried([*base.applies_to, strike])

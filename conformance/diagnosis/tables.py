@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from conformance.diagnosis.printed import ELLIPSES, Number
+from conformance.diagnosis.printed import ELLIPSES, PrintedNumber
 from conformance.errors import UsageError
 
 # `last_hidden_state=tensor(` or `embedding: array(` or nothing, before a bracket.
@@ -14,7 +14,7 @@ EXPECTED = "a table as print() shows it, such as tensor([[0.1, ..., 0.2]]), or l
 
 
 def tables(text: str, file: str) -> list[tuple[str, Any]]:
-    """Every table in a text, with its name or an empty one, as nested lists of `Number`s and ellipses.
+    """Every table in a text, with its name or an empty one, as nested lists of `PrintedNumber`s and ellipses.
 
     Raises:
         UsageError: there is none, or one has what is no number, or does not end; with line and column.
@@ -33,7 +33,9 @@ def tables(text: str, file: str) -> list[tuple[str, Any]]:
         wrong = [word for word in row if word not in ELLIPSES and not _LIKE_A_NUMBER.match(word)]
         if wrong:
             raise UsageError(f"{file}, line {number}: {wrong[0]!r} is no number; expected {EXPECTED}")
-    lines = [row[0] if len(row) == 1 and row[0] in ELLIPSES else [w if w in ELLIPSES else Number(w) for w in row] for row in rows]
+    lines = [
+        row[0] if len(row) == 1 and row[0] in ELLIPSES else [w if w in ELLIPSES else PrintedNumber(w) for w in row] for row in rows
+    ]
     return [("", lines[0] if len(lines) == 1 else lines)]
 
 
@@ -55,7 +57,7 @@ def _bracket(text: str, start: int, file: str) -> tuple[Any, int]:
                 raise UsageError(
                     f"{file}, {_where(text, token.start('number'))}: {token['number']!r} is no number; expected {EXPECTED}"
                 )
-            open_lists[-1].append(Number(token["number"]))
+            open_lists[-1].append(PrintedNumber(token["number"]))
         elif token["close"]:
             done = open_lists.pop()
             if not open_lists:

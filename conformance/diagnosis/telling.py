@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from conformance.diagnosis.evidence import Blamed, Diagnosis, Explanation
+from conformance.diagnosis.evidence import Diagnosis, FaultAttribution, RankedExplanation
 from conformance.diagnosis.pooling import POOLINGS
 from conformance.judge.statistics import SEPARABLE_Z
 
@@ -24,8 +24,8 @@ def markdown(found: Diagnosis) -> str:
 
 
 def _escaped(text: str) -> str:
-    for special, told in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("`", "&#96;"), ("_", "\\_"), ("*", "\\*")):
-        text = text.replace(special, told)
+    for special, rendered in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("`", "&#96;"), ("_", "\\_"), ("*", "\\*")):
+        text = text.replace(special, rendered)
     return text
 
 
@@ -85,26 +85,26 @@ def _failing(found: Diagnosis) -> Iterator[str]:
         yield f"less likely or less simple, though they would pass: {_some([_brief(e) for e in others])}"
 
 
-def _headline(e: Explanation) -> str:
+def _headline(e: RankedExplanation) -> str:
     names = [b.name for b in e.faults]
     if e.pooling_differs:
         names.insert(0, f"pooling {e.pooling}")
     if not names:
         names = [f"computed in {e.dtype}"]
-    told = " and ".join(names)
-    return told if e.explains else f"{told}: accounts for {100.0 * e.accounted:.3g} % only"
+    rendered = " and ".join(names)
+    return rendered if e.explains else f"{rendered}: accounts for {100.0 * e.accounted:.3g} % only"
 
 
-def sentence(blamed: Blamed) -> str:
+def sentence(blamed: FaultAttribution) -> str:
     """`epsilon is 1e-05 ± 1e-08, the checkpoint says 1e-12: in every layer, ...`."""
     return f"{blamed.sentence}: {blamed.where}"
 
 
-def _brief(e: Explanation) -> str:
+def _brief(e: RankedExplanation) -> str:
     return " and ".join(f"{b.name} ({b.where})" for b in e.faults) or (f"pooling {e.pooling}" if e.pooling_differs else e.dtype)
 
 
-def _figures(e: Explanation) -> str:
+def _figures(e: RankedExplanation) -> str:
     parts = [f"leaves rms {e.rms:.3g} σ, largest {e.max:.3g} σ"]
     if e.z is not None:
         parts.append(f"z = {e.z:.3g}")

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from conformance.errors import UsageError
 from conformance.judge.cores import on_all_cores
-from conformance.watching import tell
+from conformance.progress import tell
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

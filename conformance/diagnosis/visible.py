@@ -7,8 +7,8 @@ import numpy as np
 
 from conformance.diagnosis.evidence import Unseen
 from conformance.diagnosis.fitting import Problem, right_value, wrong_value
-from conformance.diagnosis.hypotheses import EVERYWHERE, Forward, Strike
-from conformance.diagnosis.judgement import Judged, Limits
+from conformance.diagnosis.hypotheses import EVERYWHERE, FaultPlacement, Forward
+from conformance.diagnosis.judgement import JudgedForward, Limits
 from conformance.diagnosis.underway import RIGHT, Underway
 from conformance.judge.filters import NUDGE, project
 from conformance.judge.noise import Noise
@@ -17,7 +17,7 @@ from conformance.numerics.formats import Array
 
 
 @dataclass(frozen=True)
-class Seen:
+class Detectability:
     """What filters say under one pooling.
 
     Attributes:
@@ -30,30 +30,37 @@ class Seen:
     unseen: tuple[Unseen, ...]
 
 
-def filters(strikes: Iterable[Strike]) -> list[Strike]:
+def filters(applies_to: Iterable[FaultPlacement]) -> list[FaultPlacement]:
     """One filter a fault, at all of its places; formats are no faults of an equation, and are told by RMS."""
-    return [s for s in strikes if s.reach == EVERYWHERE and not s.fault.late]
+    return [s for s in applies_to if s.reach == EVERYWHERE and not s.fault.late]
 
 
-def seen(judged: Judged, part: Problem, lane: int, strikes: Sequence[Strike], limits: Limits, underway: Underway) -> Seen:
+def seen(
+    judged: JudgedForward,
+    part: Problem,
+    pooling_index: int,
+    applies_to: Sequence[FaultPlacement],
+    limits: Limits,
+    underway: Underway,
+) -> Detectability:
     """Every filter under one pooling; a fault that moves one number beyond doubt needs none, for the largest error sees it.
 
     `part` is some of the batch: what is beyond doubt there is not computed for all of it.
     """
-    strikes = [s for s in strikes if not judged.forward.ancestors(lane).isdisjoint(s.places)]
+    applies_to = [s for s in applies_to if not judged.forward.ancestors(pooling_index).isdisjoint(s.places)]
     called: list[tuple[str, Array]] = []
     shown: list[str] = []
     unseen: list[Unseen] = []
-    noise, residual = judged.noise(lane), judged.residual[lane]
-    underway.begin(RIGHT, len(strikes))
-    for strike in strikes:
+    noise, residual = judged.noise(pooling_index), judged.residual[pooling_index]
+    underway.begin(RIGHT, len(applies_to))
+    for strike in applies_to:
         if not underway.goes_on():
             break
-        some = _moved(part.right, strike, None, lane)
-        gross = None if some is None else _gross(some, part.sigma[lane], limits)
+        some = _moved(part.right, strike, None, pooling_index)
+        gross = None if some is None else _gross(some, part.sigma[pooling_index], limits)
         pattern = None
         if gross is None:
-            pattern = _moved(judged.forward, strike, None, lane)
+            pattern = _moved(judged.forward, strike, None, pooling_index)
             z = 0.0 if pattern is None else _expected(pattern, noise, limits)
             if z < SEPARABLE_Z:
                 unseen.append(Unseen(strike.fault.name, z))
@@ -61,19 +68,19 @@ def seen(judged: Judged, part: Problem, lane: int, strikes: Sequence[Strike], li
             shown.append(strike.fault.name)
         if strike.fault.parameter is not None:  # of a number slightly wrong, the pattern is the derivative
             right, wrong = (of(strike, judged.forward) for of in (right_value, wrong_value))
-            pattern = _moved(judged.forward, strike, right + NUDGE * abs(wrong - right), lane)
+            pattern = _moved(judged.forward, strike, right + NUDGE * abs(wrong - right), pooling_index)
         elif pattern is not None and _gross(pattern, noise.sigma, limits) is not None:
             continue
         if pattern is not None and _calls(residual, pattern, noise, limits, signed=strike.fault.parameter is None):
             called.append((strike.fault.name, pattern))
-    return Seen(tuple(called), tuple(shown), tuple(unseen))
+    return Detectability(tuple(called), tuple(shown), tuple(unseen))
 
 
-def _moved(right: Forward, strike: Strike, value: float | None, lane: int) -> Array | None:
+def _moved(right: Forward, strike: FaultPlacement, value: float | None, pooling_index: int) -> Array | None:
     faulty = right.with_([strike.of(value)])
     if faulty is None:
         return None
-    moved = faulty.value[lane] - right.value[lane]
+    moved = faulty.value[pooling_index] - right.value[pooling_index]
     return np.where(np.isfinite(moved), moved, np.sign(moved) * np.finfo(np.float32).max) if moved.any() else None
 
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from conformance.diagnosis.closed import Closed
-from conformance.diagnosis.evidence import Blamed
-from conformance.diagnosis.hypotheses import Strike, layers_of
+from conformance.diagnosis.closed import BlackBox
+from conformance.diagnosis.evidence import FaultAttribution
+from conformance.diagnosis.hypotheses import FaultPlacement, layers_of
 from conformance.faults.fault import ignored
 from conformance.judge.evidence import Estimate
 from conformance.judge.words import figure, hard_coded
 
 
-def blamed(strike: Strike, estimate: Estimate | None, network: Closed) -> Blamed:
+def blamed(strike: FaultPlacement, estimate: Estimate | None, network: BlackBox) -> FaultAttribution:
     """A fault in words."""
     fault = strike.fault
     sentence = fault.sentence
@@ -19,7 +19,7 @@ def blamed(strike: Strike, estimate: Estimate | None, network: Closed) -> Blamed
         sentence = sentence.replace("{value}", value).replace("{right}", f"{estimate.right:.7g}")
         if fault.parameter and hard_coded(fault.parameter, estimate.value, estimate.deviation, estimate.right):
             sentence += ignored(fault.parameter.setting)
-    return Blamed(
+    return FaultAttribution(
         fault.name, strike.places, where(strike.places, network.architecture.num_hidden_layers), sentence, fault.cause, estimate
     )
 
@@ -27,20 +27,20 @@ def blamed(strike: Strike, estimate: Estimate | None, network: Closed) -> Blamed
 def where(places: Sequence[str], layers: int) -> str:
     """`in every layer, attention.output.LayerNorm and output.LayerNorm; in embeddings.LayerNorm`."""
     by_layers: dict[tuple[int, ...], list[str]] = {}
-    for kind, struck in layers_of(places).items():
-        by_layers.setdefault(struck, []).append(kind)
-    told = []
-    for struck, kinds in sorted(by_layers.items(), key=lambda pair: not pair[0]):
+    for kind, applied in layers_of(places).items():
+        by_layers.setdefault(applied, []).append(kind)
+    rendered = []
+    for applied, kinds in sorted(by_layers.items(), key=lambda pair: not pair[0]):
         names = _listed(kinds)
-        if not struck:
-            told.append(f"in {names}")
-        elif len(struck) == layers and layers > 1:
-            told.append(f"in every layer, {names}")
-        elif len(struck) == 1:
-            told.append(f"in layer {struck[0]}, {names}")
+        if not applied:
+            rendered.append(f"in {names}")
+        elif len(applied) == layers and layers > 1:
+            rendered.append(f"in every layer, {names}")
+        elif len(applied) == 1:
+            rendered.append(f"in layer {applied[0]}, {names}")
         else:
-            told.append(f"in layers {_listed([str(i) for i in struck])}, {names}")
-    return "; ".join(told)
+            rendered.append(f"in layers {_listed([str(i) for i in applied])}, {names}")
+    return "; ".join(rendered)
 
 
 def _listed(texts: Sequence[str]) -> str:

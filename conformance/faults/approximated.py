@@ -24,7 +24,7 @@ from scipy.special import expit
 
 from conformance.faults.altered import Altered
 from conformance.faults.curve import Curve, carrying, curve
-from conformance.faults.fit import Fit, Fitted, Seen
+from conformance.faults.fit import Fit, FitData, Fitted
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Step
 from conformance.oracle.pointwise import gelu, gelu_tanh
@@ -70,10 +70,10 @@ class _Errors:
         return _Errors(t, mean, 1.0 / np.sqrt(total), self.size[first], others, simple, self.made_with)
 
 
-Reading = Callable[[Step, Seen], _Errors | None]
+Reading = Callable[[Step, FitData], _Errors | None]
 
 
-def _approximated(reading: Reading, step: Step, seen: Seen) -> Fit | None:
+def _approximated(reading: Reading, step: Step, seen: FitData) -> Fit | None:
     """The step with the error of its function fitted, where the four conditions above hold."""
     if not np.isfinite(seen.made[seen.judged]).all():
         return None
@@ -114,7 +114,7 @@ def _is_simple(errors: _Errors, fitted: Curve, chance: float) -> bool:
 def _pointwise(gain: Function, others: Sequence[Function]) -> Reading:
     """Of y = … + gain(x) · F, for y of one parent x."""
 
-    def reading(step: Step, seen: Seen) -> _Errors | None:
+    def reading(step: Step, seen: FitData) -> _Errors | None:
         x, right = step.parents[0], step.value
         by = gain(x)
         used = seen.judged & (by != 0.0)
@@ -147,7 +147,7 @@ def _pointwise(gain: Function, others: Sequence[Function]) -> Reading:
     return reading
 
 
-def _exponential(step: Step, seen: Seen) -> _Errors | None:
+def _exponential(step: Step, seen: FitData) -> _Errors | None:
     """Of the exponential in a softmax: each probability over that of its row's largest score."""
     assert isinstance(step, Probabilities)
     scores = np.where(step.keys, step.parents[0], -np.inf)

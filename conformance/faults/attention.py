@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.faults.altered import Altered, Rearranged
-from conformance.faults.fault import Fault, Parameter, Place, with_batch
+from conformance.faults.fault import Fault, FaultContext, Parameter, with_batch
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
@@ -31,10 +31,10 @@ def _softmax(s: Array, keys: Mask, axis: int = -1, more: float = 0.0) -> Array:
     return np.asarray(weights / np.where(total > 0, total, 1.0))
 
 
-def _probabilities(f: Callable[[Array, Mask], Array]) -> Callable[[Step, Place], Step]:
+def _probabilities(f: Callable[[Array, Mask], Array]) -> Callable[[Step, FaultContext], Step]:
     """f of the scores and the mask over keys, (B, 1, 1, S), in place of the probabilities."""
 
-    def change(step: Step, _: Place) -> Step:
+    def change(step: Step, _: FaultContext) -> Step:
         keys = step.site.batch.mask[:, None, None, :]
         return Altered(step, lambda inner: f(inner.parents[0], keys))
 
@@ -66,11 +66,11 @@ def _weighing(step: Step, weight: float) -> Step:
     return Altered(step, weighed)
 
 
-def _ignored(step: Step, _: Place) -> Step | None:
+def _ignored(step: Step, _: FaultContext) -> Step | None:
     return None if step.site.batch.mask.all() else with_batch(step, attention_mask=None)
 
 
-def _inverted(step: Step, _: Place) -> Step | None:
+def _inverted(step: Step, _: FaultContext) -> Step | None:
     mask = step.site.batch.mask
     if mask.all():
         return None
@@ -78,7 +78,7 @@ def _inverted(step: Step, _: Place) -> Step | None:
     return with_batch(step, attention_mask=other.astype(np.int64))
 
 
-def _from_token_types(step: Step, _: Place) -> Step | None:
+def _from_token_types(step: Step, _: FaultContext) -> Step | None:
     """Tokens of type 0 are masked; where all are, every score is the same lowest number."""
     types = step.site.batch.types
     if not types.any():
@@ -91,7 +91,7 @@ def _from_token_types(step: Step, _: Place) -> Step | None:
     return Altered(step, masked)
 
 
-def _shifted(step: Step, _: Place) -> Step:
+def _shifted(step: Step, _: FaultContext) -> Step:
     mask = step.site.batch.mask
     return with_batch(step, attention_mask=np.concatenate([mask[:, :1], mask[:, :-1]], 1).astype(np.int64))
 
@@ -116,10 +116,10 @@ def _split_unmoved(x: Array, heads: int) -> Array:
     return merge_heads(x.reshape(batch, heads, length, width // heads))
 
 
-def _split(f: Callable[[Array, int], Array]) -> Callable[[Step, Place], Step]:
+def _split(f: Callable[[Array, int], Array]) -> Callable[[Step, FaultContext], Step]:
     """Query and key, or the values, split in another way."""
 
-    def change(step: Step, _: Place) -> Step:
+    def change(step: Step, _: FaultContext) -> Step:
         p = step.parents
         wrong = tuple(f(x, _heads(step)) for x in p) if step.site.activation.kind == "scores" else (p[0], f(p[1], _heads(step)))
         return step.again(parents=wrong)
@@ -127,7 +127,7 @@ def _split(f: Callable[[Array, int], Array]) -> Callable[[Step, Place], Step]:
     return change
 
 
-def _merged(f: Callable[[Array, int], Array]) -> Callable[[Step, Place], Step]:
+def _merged(f: Callable[[Array, int], Array]) -> Callable[[Step, FaultContext], Step]:
     return lambda step, _: Rearranged(step, lambda x: f(x, _heads(step)))
 
 
@@ -139,12 +139,12 @@ def _reversed_heads(x: Array, heads: int) -> Array:
     return merge_heads(split_heads(x, heads)[:, ::-1])
 
 
-def _of_keys(step: Step, place: Place) -> Step | None:
+def _of_keys(step: Step, place: FaultContext) -> Step | None:
     keys = place.values.get(step.site.activation.name.removesuffix("context") + "key")
     return None if keys is None else step.again(parents=(step.parents[0], keys))
 
 
-def _over_queries(step: Step, _: Place) -> Step:
+def _over_queries(step: Step, _: FaultContext) -> Step:
     """A masked key has no unmasked query to share with: what it gets, anything from 0 to 1, depends on the mask's constant."""
     keys = step.site.batch.mask[:, None, None, :]
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.batch import Ids
 from conformance.faults.altered import Altered
-from conformance.faults.fault import Change, Fault, Place, ignored
+from conformance.faults.fault import Change, Fault, FaultContext, ignored
+from conformance.model.batch import Ids
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.embeddings import positions
@@ -19,7 +19,7 @@ SUMS, SUMMED = frozenset({"norm", "sum"}), ("embeddings.LayerNorm", "embeddings.
 def _times(table: str, factor: float) -> Change:
     """A multiple of the embeddings from a table: looked up, or, where the look-up is right, summed."""
 
-    def change(step: Step, _: Place) -> Step:
+    def change(step: Step, _: FaultContext) -> Step:
         parents = step.site.activation.parents
         if not parents:
             return Altered(step, lambda inner: factor * inner.value)
@@ -55,7 +55,7 @@ def _counted(step: Step) -> Ids:
     return np.arange(step.site.batch.length)
 
 
-def _sinusoidal(step: Step, _: Place) -> Step | None:
+def _sinusoidal(step: Step, _: FaultContext) -> Step | None:
     if step.site.activation.kind == "sinusoids":
         return None
     return Altered(step, lambda inner: np.broadcast_to(_waves(positions(step), inner.value.shape[-1]), inner.value.shape))

@@ -6,13 +6,13 @@ A fault takes a right step to a faulty one. Steps can be changed again and again
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from conformance.activations import Activation
+from conformance.model.activations import Activation
 from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network, Step
 
 
 @dataclass(frozen=True)
-class Place:
+class FaultContext:
     """What a fault may read besides the step that it strikes.
 
     Attributes:
@@ -26,7 +26,7 @@ class Place:
     storage: Format
 
 
-Change = Callable[[Step, Place], Step | None]
+Change = Callable[[Step, FaultContext], Step | None]
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,11 @@ class Fault:
     late: bool = False
     across: bool = False
 
-    def strikes(self, row: Activation) -> bool:
+    def applies_to(self, row: Activation) -> bool:
         """Whether it can happen at this activation."""
         return row.kind in self.kinds and row.name.endswith(self.only)
 
-    def struck(self, step: Step, place: Place, value: float | None = None) -> Step | None:
+    def applied(self, step: Step, place: FaultContext, value: float | None = None) -> Step | None:
         """The step with the fault; with that value of its parameter, else with its usual one."""
         if self.parameter is not None:
             return self.parameter.changed(step, self.parameter.wrong(step) if value is None else value)
@@ -109,6 +109,6 @@ def with_batch(step: Step, **arrays: object) -> Step:
     return step.again(site=replace(step.site, batch=replace(step.site.batch, **arrays)))  # type: ignore[arg-type]
 
 
-def parameters_of(place: Place, name: str) -> Mapping[str, Array] | None:
+def parameters_of(place: FaultContext, name: str) -> Mapping[str, Array] | None:
     """The parameters of another activation's step, by role; None where the network has none such."""
     return place.network.site(name).parameters if name in place.network.table else None

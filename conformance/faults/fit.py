@@ -25,7 +25,7 @@ class Fit:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class FitData:
     """What a candidate made of a step.
 
     Attributes:
@@ -59,7 +59,7 @@ class Fitted:
     kinds: frozenset[str]
     sentence: str
     source: str
-    fit: Callable[[Step, Seen], Fit | None]
+    fit: Callable[[Step, FitData], Fit | None]
     cause: str = ""
     hidden_parents: bool = False
     largest: bool = False

@@ -8,13 +8,13 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.approximated import APPROXIMATED
 from conformance.faults.fault import with_batch, with_parameters
-from conformance.faults.fit import Fit, Fitted, Seen
+from conformance.faults.fit import Fit, FitData, Fitted
 from conformance.faults.projections import LINEARS
 from conformance.oracle import Step
 from conformance.oracle.products import Linear
 
 
-def _linear(step: Step, seen: Seen) -> Fit | None:
+def _linear(step: Step, seen: FitData) -> Fit | None:
     """Least squares for weight and bias; the rows that are different must outnumber the columns."""
     assert isinstance(step, Linear)
     rows = seen.judged.any(-1).reshape(-1)
@@ -26,7 +26,7 @@ def _linear(step: Step, seen: Seen) -> Fit | None:
     return Fit(with_parameters(step, weight=solution[:-1].T, bias=solution[-1]), solution.size)
 
 
-def _affine(step: Step, seen: Seen) -> Fit | None:
+def _affine(step: Step, seen: FitData) -> Fit | None:
     """Gamma and beta, a feature at a time, from the normalised input."""
     gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
     rows = seen.judged.any(-1)
@@ -39,7 +39,7 @@ def _affine(step: Step, seen: Seen) -> Fit | None:
     return Fit(with_parameters(step, weight=slope, bias=target.mean(0) - slope * normal.mean(0)), 2 * gamma.size)
 
 
-def _table(step: Step, seen: Seen) -> Fit | None:
+def _table(step: Step, seen: FitData) -> Fit | None:
     """A row of the table for each row that is read; one must be read twice."""
     width = step.value.shape[-1]
     rows = seen.judged.any(-1).reshape(-1)
@@ -52,7 +52,7 @@ def _table(step: Step, seen: Seen) -> Fit | None:
     return Fit(Altered(step, lambda inner: value.reshape(inner.value.shape)), first.size * width)
 
 
-def _dropped(step: Step, seen: Seen) -> Fit | None:
+def _dropped(step: Step, seen: FitData) -> Fit | None:
     """Each element zero, or the right one over 1 − p."""
     right = step.value
     kept = seen.judged & (seen.made != 0.0) & (right != 0.0)
@@ -76,7 +76,7 @@ def _dropped(step: Step, seen: Seen) -> Fit | None:
     )
 
 
-def _other_mask(step: Step, seen: Seen) -> Fit | None:
+def _other_mask(step: Step, seen: FitData) -> Fit | None:
     """The keys that get any probability, taken as the mask."""
     mask = step.site.batch.mask
     attended = (seen.made >= np.finfo(np.float32).tiny) & mask[:, None, :, None]
@@ -84,7 +84,7 @@ def _other_mask(step: Step, seen: Seen) -> Fit | None:
     return Fit(with_batch(step, attention_mask=other.astype(np.int64)), int((other != mask).sum()))
 
 
-def _other_types(step: Step, seen: Seen) -> Fit | None:
+def _other_types(step: Step, seen: FitData) -> Fit | None:
     """The row of the table that each token's embedding is, taken as its type."""
     rows = step.site.parameters["weight"]
     types = np.abs(seen.made[..., None, :] - rows).max(-1).argmin(-1)

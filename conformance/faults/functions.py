@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import erf, expit
 
 from conformance.faults.altered import Altered
-from conformance.faults.fault import Fault, Parameter, Place, ignored
+from conformance.faults.fault import Fault, FaultContext, Parameter, ignored
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.pointwise import Gelu, GeluTanh, gelu, gelu_tanh
@@ -17,17 +17,17 @@ RELU = frozenset({"relu"})
 FUNCTIONS = GELUS | RELU
 
 
-def function(f: Callable[[Array], Array]) -> Callable[[Step, Place], Step]:
+def function(f: Callable[[Array], Array]) -> Callable[[Step, FaultContext], Step]:
     """f of the step's input in place of its result."""
     return lambda step, _: Altered(step, lambda inner: f(inner.parents[0]))
 
 
-def _recast(equation: type[Step]) -> Callable[[Step, Place], Step]:
+def _recast(equation: type[Step]) -> Callable[[Step, FaultContext], Step]:
     """Another equation, with its own roundings: none of ReLU's are as large."""
     return lambda step, _: step.recast(equation)
 
 
-def _other_form(step: Step, _: Place) -> Step:
+def _other_form(step: Step, _: FaultContext) -> Step:
     f = gelu_tanh if step.site.activation.kind == "gelu" else gelu
     return Altered(step, lambda inner: f(inner.parents[0]))
 
@@ -83,10 +83,10 @@ def faults() -> Iterator[Fault]:
     yield Fault("features-dropped", FUNCTIONS | {"linear"}, "the second half of the intermediate features is zero", "constructed",
                 lambda step, _: Altered(step, _half), "a gated feed-forward layer's half",
                 ("intermediate.dense", "_act_fn"))
-    for name, f, told in (
+    for name, f, rendered in (
         ("pooler-activation-missing", lambda x: x, "the pooler has no tanh"),
         ("pooler-relu", lambda x: np.maximum(x, 0.0), "the pooler's activation is ReLU, not tanh"),
         ("pooler-sigmoid", expit, "the pooler's activation is a sigmoid, not tanh"),
     ):
-        yield Fault(name, frozenset({"tanh"}), told, "constructed", function(f))
+        yield Fault(name, frozenset({"tanh"}), rendered, "constructed", function(f))
 # fmt: on

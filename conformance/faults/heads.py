@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from conformance.activations import Activation
-from conformance.architecture import Architecture
-from conformance.faults.fault import Change, Fault, Place, ignored
+from conformance.faults.fault import Change, Fault, FaultContext, ignored
+from conformance.model.activations import Activation
+from conformance.model.architecture import Architecture
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
@@ -64,7 +64,7 @@ class _Attended(Step):
 def _of(heads: Callable[[Architecture], int]) -> Change:
     """As many heads as `heads` says, where that divides the features and is not what the config says."""
 
-    def change(step: Step, place: Place) -> Step | None:
+    def change(step: Step, place: FaultContext) -> Step | None:
         a = step.site.architecture
         count, attention = heads(a), step.site.activation.name.removesuffix("context")
         known = {name: place.values[name] for name in (f"{attention}query", f"{attention}key") if name in place.values}

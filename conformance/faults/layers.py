@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered, Slack
-from conformance.faults.fault import Change, Fault, Parameter, Place, parameters_of, with_parameters
+from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
 from conformance.faults.norms import LAYER_OUTPUT, layer_input
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
@@ -13,13 +13,13 @@ from conformance.oracle import Step
 from conformance.oracle.propagation import propagated
 
 
-def _skipped(step: Step, place: Place) -> Step | None:
+def _skipped(step: Step, place: FaultContext) -> Step | None:
     layer = step.site.activation.layer
     entry = None if layer is None else place.values.get(layer_input(layer))
     return None if entry is None else Altered(step, lambda _: entry)
 
 
-def _repeated(step: Step, place: Place) -> Step | None:
+def _repeated(step: Step, place: FaultContext) -> Step | None:
     layer = step.site.activation.layer
     if layer is None:
         return None
@@ -27,7 +27,7 @@ def _repeated(step: Step, place: Place) -> Step | None:
     return Altered(step, lambda _: again[step.site.activation.name].value, slack=_rounded_on_the_way(place, again))
 
 
-def _run(place: Place, layer: int, hidden: Array) -> dict[str, Step]:
+def _run(place: FaultContext, layer: int, hidden: Array) -> dict[str, Step]:
     """The layer's steps for another input."""
     values, steps = {layer_input(layer): hidden}, {}
     for name, row in place.network.table.items():
@@ -37,7 +37,7 @@ def _run(place: Place, layer: int, hidden: Array) -> dict[str, Step]:
     return steps
 
 
-def _rounded_on_the_way(place: Place, steps: dict[str, Step]) -> Slack:
+def _rounded_on_the_way(place: FaultContext, steps: dict[str, Step]) -> Slack:
     """What the second pass rounds; its input's own rounding among it."""
     first = next(iter(steps.values()))
 
@@ -57,7 +57,7 @@ def _clipped(step: Step, limit: float) -> Step:
 def _with_layer(which: Callable[[int, int], int]) -> Change:
     """A step with the parameters of the layer `which(its own, how many there are)`."""
 
-    def change(step: Step, place: Place) -> Step | None:
+    def change(step: Step, place: FaultContext) -> Step | None:
         layer, layers = step.site.activation.layer, step.site.architecture.num_hidden_layers
         if layer is None or which(layer, layers) == layer or layers == 1:
             return None

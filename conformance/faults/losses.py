@@ -4,29 +4,29 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.batch import IGNORED_LABEL
 from conformance.faults.altered import Altered
-from conformance.faults.fault import Fault, Place, with_batch
+from conformance.faults.fault import Fault, FaultContext, with_batch
+from conformance.model.batch import IGNORED_LABEL
 from conformance.oracle import Step
 
 MASKED_LM = frozenset({"masked_lm_loss", "masked_lm_loss_of_log_probs"})
 NEXT_SENTENCE = frozenset({"next_sentence_loss", "next_sentence_loss_of_log_probs"})
 
 
-def _inverted(step: Step, _: Place) -> Step:
+def _inverted(step: Step, _: FaultContext) -> Step:
     labels = step.site.batch.next_sentence_label
     assert labels is not None
     return with_batch(step, next_sentence_label=np.where(labels == IGNORED_LABEL, labels, 1 - labels))
 
 
-def _without_zero(step: Step, _: Place) -> Step | None:
+def _without_zero(step: Step, _: FaultContext) -> Step | None:
     labels = step.site.batch.next_sentence_label
     assert labels is not None
     kept = np.where(labels == 0, IGNORED_LABEL, labels)
     return with_batch(step, next_sentence_label=kept) if (kept != IGNORED_LABEL).any() else None
 
 
-def _over_all(step: Step, _: Place) -> Step:
+def _over_all(step: Step, _: FaultContext) -> Step:
     labels = step.site.batch.labels
     assert labels is not None
     share = float((labels != IGNORED_LABEL).mean())

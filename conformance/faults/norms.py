@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from conformance.faults.altered import Altered
-from conformance.faults.fault import Change, Fault, Parameter, Place, parameters_of, with_parameters
+from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
@@ -80,16 +80,16 @@ def _epsilon_outside() -> Parameter:
     )
 
 
-def _sum(step: Step, _: Place) -> Step:
+def _sum(step: Step, _: FaultContext) -> Step:
     return Altered(step, lambda inner: np.asarray(sum(inner.parents[1:], start=inner.parents[0])))
 
 
-def _default_affine(step: Step, _: Place) -> Step:
+def _default_affine(step: Step, _: FaultContext) -> Step:
     weight = step.site.parameters["weight"]
     return with_parameters(step, weight=np.ones_like(weight), bias=np.zeros_like(weight))
 
 
-def _plus_one(step: Step, place: Place) -> Step:
+def _plus_one(step: Step, place: FaultContext) -> Step:
     """1 + γ; it may be rounded to storage, which moves results by that error, at most half an ulp, times the normalised input.
 
     The error is the same in every row, so that its largest square stands for its variance.
@@ -102,7 +102,7 @@ def _plus_one(step: Step, place: Place) -> Step:
     )
 
 
-def _shared(step: Step, place: Place) -> Step | None:
+def _shared(step: Step, place: FaultContext) -> Step | None:
     name = step.site.activation.name
     if step.site.activation.layer is None:
         return None
@@ -115,7 +115,7 @@ def _shared(step: Step, place: Place) -> Step | None:
 def _sum_of(sublayer: float, skip: float) -> Change:
     """The norm of other multiples of its two terms."""
 
-    def change(step: Step, _: Place) -> Step | None:
+    def change(step: Step, _: FaultContext) -> Step | None:
         return _weighted(step, sublayer, skip) if len(step.parents) == 2 else None
 
     return change
@@ -126,14 +126,14 @@ def _weighted(step: Step, sublayer: float, skip: float) -> Step:
     return step.again(parents=(sublayer * x, skip * residual))
 
 
-def _after_norm(step: Step, _: Place) -> Step | None:
+def _after_norm(step: Step, _: FaultContext) -> Step | None:
     if len(step.parents) != 2:
         return None
     skip = step.parents[1]
     return Altered(_weighted(step, 1.0, 0.0), lambda inner: inner.value + skip)
 
 
-def _from_layer_input(step: Step, place: Place) -> Step | None:
+def _from_layer_input(step: Step, place: FaultContext) -> Step | None:
     layer = step.site.activation.layer
     if layer is None:
         return None

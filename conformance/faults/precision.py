@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from conformance.faults.altered import Altered
-from conformance.faults.fault import Change, Fault, Place, with_parameters
+from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Step
@@ -40,7 +40,7 @@ def _narrow(name: str) -> tuple[Rounding, Callable[[Array], Array]]:
     return FORMATS[name].round, FORMATS[name].rounding_variance
 
 
-def _is_narrower(name: str, place: Place) -> bool:
+def _is_narrower(name: str, place: FaultContext) -> bool:
     return FORMATS[name].unit_roundoff > place.storage.unit_roundoff
 
 
@@ -56,7 +56,7 @@ def _in_format(name: str) -> Change:
     def slack(altered: Altered, _: Arithmetic) -> Array:
         return variance(altered.value) + _of_ties(altered.inner, variance)
 
-    def change(step: Step, place: Place) -> Step | None:
+    def change(step: Step, place: FaultContext) -> Step | None:
         return Altered(step, lambda inner: _operands(inner, rounding).value, slack) if _is_narrower(name, place) else None
 
     return change
@@ -72,7 +72,7 @@ def _of_ties(product: Step, variance: Rounding) -> Array | float:
 
 
 def _in_tf32(*, truncated: bool) -> Change:
-    def change(step: Step, place: Place) -> Step | None:
+    def change(step: Step, place: FaultContext) -> Step | None:
         if place.storage != FORMATS["float32"]:
             return None
         return _operands(step, lambda x: _tf32(x, truncated=truncated))
@@ -93,7 +93,7 @@ def _result(name: str) -> Change:
     """The result rounded to a format; where the rounding falls next to a tie it may fall the other way."""
     rounding, variance = _narrow(name)
 
-    def change(step: Step, place: Place) -> Step | None:
+    def change(step: Step, place: FaultContext) -> Step | None:
         return (
             Altered(step, lambda inner: rounding(inner.value), slack=lambda altered, _: variance(altered.value))
             if _is_narrower(name, place)
@@ -114,9 +114,9 @@ def faults() -> Iterator[Fault]:
                     "constructed", _held_in(name), "a checkpoint saved or loaded in half precision", late=True)
         yield Fault(f"result-{name}", COMPUTED, f"the result is rounded to {name}: reduced precision, not a wrong equation",
                     "constructed", _result(name), cause, late=True)
-    for end, truncated, told in (("", False, "rounded"), ("-truncated", True, "cut off")):
+    for end, truncated, rendered in (("", False, "rounded"), ("-truncated", True, "cut off")):
         yield Fault(f"precision-tf32{end}", PRODUCTS,
-                f"operands are {told} to TensorFloat-32: reduced precision, not a wrong equation",
+                f"operands are {rendered} to TensorFloat-32: reduced precision, not a wrong equation",
                     "transformers#14450, thunder#2579", _in_tf32(truncated=truncated),
                     "the default of CUDA's matrix products in some versions: torch.backends.cuda.matmul.allow_tf32", late=True)
     for end, axis, a in (("", None, "tensor"), ("-channel", 1, "output feature")):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from conformance.faults.altered import Altered, Rearranged
-from conformance.faults.fault import Change, Fault, Place, parameters_of, with_parameters
+from conformance.faults.fault import Change, Fault, FaultContext, parameters_of, with_parameters
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.norm import Norm
@@ -18,7 +18,7 @@ SELF = (".query", ".key", ".value")
 def _exchanged(**whose: str) -> Change:
     """A projection with another's parameters: `query="key"` where query has key's."""
 
-    def change(step: Step, place: Place) -> Step | None:
+    def change(step: Step, place: FaultContext) -> Step | None:
         path, _, name = step.site.activation.name.rpartition(".")
         parameters = parameters_of(place, f"{path}.{whose[name]}") if name in whose else None
         return None if parameters is None else with_parameters(step, **parameters)
@@ -26,7 +26,7 @@ def _exchanged(**whose: str) -> Change:
     return change
 
 
-def _transposed(step: Step, _: Place) -> Step | None:
+def _transposed(step: Step, _: FaultContext) -> Step | None:
     weight = step.site.parameters["weight"]
     return with_parameters(step, weight=weight.T) if weight.shape[0] == weight.shape[1] else None
 
@@ -35,11 +35,11 @@ def _bias(factor: float) -> Change:
     return lambda step, _: with_parameters(step, bias=factor * step.site.parameters["bias"])
 
 
-def _reversed(step: Step, _: Place) -> Step:
+def _reversed(step: Step, _: FaultContext) -> Step:
     return Rearranged(step, lambda x: x[..., ::-1])
 
 
-def _pre_norm(step: Step, place: Place) -> Step | None:
+def _pre_norm(step: Step, place: FaultContext) -> Step | None:
     """The input normalised first, with the parameters of the norm that stands behind this sub-layer."""
     layer, name = step.site.activation.layer, step.site.activation.name
     if layer is None:
@@ -56,26 +56,26 @@ def _first_token_from(step: Step, token: Array) -> Step:
     return step.again(parents=(parent,))
 
 
-def _last(step: Step, _: Place) -> Step:
+def _last(step: Step, _: FaultContext) -> Step:
     return _first_token_from(step, step.parents[0][:, -1])
 
 
-def _second(step: Step, _: Place) -> Step | None:
+def _second(step: Step, _: FaultContext) -> Step | None:
     return _first_token_from(step, step.parents[0][:, 1]) if step.site.batch.length > 1 else None
 
 
-def _last_unmasked(step: Step, _: Place) -> Step:
+def _last_unmasked(step: Step, _: FaultContext) -> Step:
     mask = step.site.batch.mask
     last = mask.shape[1] - 1 - mask[:, ::-1].argmax(1)
     return _first_token_from(step, step.parents[0][np.arange(len(last)), last])
 
 
-def _mean(step: Step, _: Place) -> Step:
+def _mean(step: Step, _: FaultContext) -> Step:
     mask = step.site.batch.mask[:, :, None]
     return _first_token_from(step, (step.parents[0] * mask).sum(1) / np.maximum(mask.sum(1), 1))
 
 
-def _handed_on(step: Step, _: Place) -> Step | None:
+def _handed_on(step: Step, _: FaultContext) -> Step | None:
     same = step.site.activation.width == step.parents[0].shape[-1]
     return Altered(step, lambda inner: inner.parents[0][:, 0]) if same else None
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from conformance.architecture import Architecture
-from conformance.batch import IGNORED_LABEL, Batch, Ids
 from conformance.goldens.philox import Stream
+from conformance.model.architecture import Architecture
+from conformance.model.batch import IGNORED_LABEL, Batch, Ids
 
 
 def drawn(masks: Sequence[str]) -> Ids:

@@ -9,9 +9,9 @@ inputs have a variance near 10^-4, where an epsilon of 1e-5 shows even in bfloat
 import math
 from collections.abc import Mapping
 
-from conformance.activations import parameter_shapes
-from conformance.architecture import Architecture
 from conformance.goldens.philox import Stream
+from conformance.model.activations import parameter_shapes
+from conformance.model.architecture import Architecture
 from conformance.numerics.formats import FORMATS, Array
 
 HIDDEN = 2.0**-6

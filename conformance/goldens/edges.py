@@ -6,11 +6,11 @@ itself. Kernels change their path at powers of two; the batches stand on both si
 
 import numpy as np
 
-from conformance.architecture import Architecture
-from conformance.batch import Batch, Ids
 from conformance.goldens.batches import batch
 from conformance.goldens.philox import Stream
 from conformance.goldens.recipe import Generated
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch, Ids
 
 ARCHITECTURE = Architecture(
     vocab_size=96,

@@ -11,15 +11,15 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from conformance.architecture import Architecture
-from conformance.batch import Batch
-from conformance.checkpoint import Checkpoint
-from conformance.digest import content_digest
 from conformance.errors import FixtureError, UsageError
-from conformance.goldens.kept import Kept
 from conformance.goldens.manifest import fixtures_directory, located, manifest
 from conformance.goldens.recipe import Recipe
 from conformance.goldens.recipes import RECIPES
+from conformance.goldens.saved_golden import Kept
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
+from conformance.model.checkpoint import Checkpoint
+from conformance.model.digest import content_digest
 from conformance.numerics.formats import Array
 
 

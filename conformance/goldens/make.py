@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from conformance.batch import Batch
-from conformance.checkpoint import Checkpoint
-from conformance.digest import content_digest
 from conformance.errors import UsageError
 from conformance.goldens.golden import Golden, load_golden, stored_arrays
-from conformance.goldens.kept import Kept
 from conformance.goldens.manifest import MANIFEST, SCHEMA, manifest
 from conformance.goldens.recipe import Recipe
 from conformance.goldens.recipes import RECIPES
+from conformance.goldens.saved_golden import Kept
+from conformance.model.batch import Batch
+from conformance.model.checkpoint import Checkpoint
+from conformance.model.digest import content_digest
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 

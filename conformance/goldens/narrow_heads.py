@@ -3,10 +3,10 @@
 Heads that are 64 wide whatever the config says change no shape but that of scores and probabilities, which few candidates expose.
 """
 
-from conformance.architecture import Architecture
-from conformance.batch import Batch
 from conformance.goldens.batches import batch, drawn
 from conformance.goldens.recipe import Generated
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
 
 ARCHITECTURE = Architecture(
     vocab_size=64,

@@ -5,10 +5,10 @@ inputs have a variance near epsilon: with 1e-12 or with 1e-5 in its place result
 head's, whose inputs are large.
 """
 
-from conformance.architecture import Architecture
-from conformance.batch import Batch
 from conformance.goldens.batches import batch, drawn
 from conformance.goldens.recipe import Generated
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
 
 ARCHITECTURE = Architecture(
     vocab_size=61,

@@ -3,10 +3,10 @@
 The offset is not RoBERTa's own, so that one that is hard-coded is seen. The longest row takes the last row of the table.
 """
 
-from conformance.architecture import Architecture
-from conformance.batch import Batch
 from conformance.goldens.batches import batch, drawn
 from conformance.goldens.recipe import Generated
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
 
 ARCHITECTURE = Architecture(
     vocab_size=96,

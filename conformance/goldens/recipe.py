@@ -6,11 +6,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from conformance.architecture import Architecture
-from conformance.batch import Batch
-from conformance.checkpoint import Checkpoint, read_only
-from conformance.digest import content_digest
 from conformance.goldens.discriminating import HIDDEN, weights
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
+from conformance.model.checkpoint import Checkpoint, read_only
+from conformance.model.digest import content_digest
 
 SEED = 20_260_101
 

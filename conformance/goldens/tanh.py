@@ -1,9 +1,9 @@
 """The golden `tanh`: GELU in its tanh form, as later checkpoints have it; a wrong constant in that form shows nowhere else."""
 
-from conformance.batch import Batch
 from conformance.goldens import tiny
 from conformance.goldens.batches import batch, drawn
 from conformance.goldens.recipe import Generated
+from conformance.model.batch import Batch
 
 ARCHITECTURE = tiny.ARCHITECTURE.with_(hidden_act="gelu_new", type_vocab_size=3)
 

@@ -1,9 +1,9 @@
 """The golden `wide`: one layer of BERT base's width; sums as long as they are in earnest."""
 
-from conformance.architecture import Architecture
-from conformance.batch import Batch
 from conformance.goldens.batches import batch, drawn
 from conformance.goldens.recipe import Generated
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
 
 ARCHITECTURE = Architecture(
     vocab_size=64,

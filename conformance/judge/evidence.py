@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from conformance.judge.spread import Spread
+from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.statistics import SEPARABLE_Z
 
 UNKNOWN = "unknown"  # the kind of an activation that is in no table
@@ -54,7 +54,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Filtered:
+class FilterResult:
     """A fault's matched filter on one local residual.
 
     Attributes:
@@ -80,7 +80,7 @@ class Filtered:
         """Whether the fault, were it there, could be told from noise here."""
         return self.expected_z >= SEPARABLE_Z
 
-    def as_detected(self, detected: bool, estimate: Estimate | None = None) -> "Filtered":
+    def as_detected(self, detected: bool, estimate: Estimate | None = None) -> "FilterResult":
         """The same, with what the filter concludes."""
         return replace(self, detected=detected, estimate=estimate)
 
@@ -92,13 +92,13 @@ class Explanation:
     Attributes:
         faults: each with its own evidence, all the others in place.
         free: how many numbers were fitted.
-        surprise: −ln of the residual's likelihood with them, as `Local.surprise`.
+        surprise: −ln of the residual's likelihood with them, as `Local.nll`.
         is_usual: whether each number is, within its error, what people usually have it wrong by.
     """
 
-    faults: tuple[Filtered, ...]
+    faults: tuple[FilterResult, ...]
     free: int
-    surprise: float
+    nll: float
     is_usual: bool = False
 
     @property
@@ -127,26 +127,26 @@ class Local:
     hypothesis: str
     arithmetic: str
     error: Error
-    surprise: float
+    nll: float
     rms_threshold: float
     max_threshold: float
     filter_threshold: float
-    filters: tuple[Filtered, ...] = ()
+    filters: tuple[FilterResult, ...] = ()
     explanations: tuple[Explanation, ...] = ()
-    spread: Spread | None = field(default=None, repr=False)
+    spread: ErrorDistribution | None = field(default=None, repr=False)
 
     @property
-    def worth(self) -> float:
+    def evidence_threshold(self) -> float:
         """How much evidence a false alarm of one statistic is worth, in nats: ln 2/α, half the filters' threshold squared."""
         return self.filter_threshold**2 / 2.0
 
     @property
-    def detected(self) -> tuple[Filtered, ...]:
+    def detected(self) -> tuple[FilterResult, ...]:
         """The faults whose filters say that the residual is no noise."""
         return tuple(f for f in self.filters if f.detected)
 
     @property
-    def named(self) -> tuple[Filtered, ...]:
+    def named(self) -> tuple[FilterResult, ...]:
         """The faults of the best explanation."""
         return self.explanations[0].faults if self.explanations else ()
 
@@ -160,12 +160,16 @@ class Local:
         if not self.explanations:
             return ()
         best, *others = self.explanations
-        told = {tuple(f.name for f in best.faults)}
+        rendered = {tuple(f.name for f in best.faults)}
         alike = []
         for other in others:
             names = tuple(f.name for f in other.faults)
-            if names not in told and (other.free == best.free or other.is_usual) and other.surprise - best.surprise < self.worth:
-                told.add(names)
+            if (
+                names not in rendered
+                and (other.free == best.free or other.is_usual)
+                and other.nll - best.nll < self.evidence_threshold
+            ):
+                rendered.add(names)
                 alike.append(other)
         return tuple(alike)
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from conformance.faults import CATALOGUE
-from conformance.faults.fit import Seen
+from conformance.faults.fit import FitData
 from conformance.faults.fitted import FITTED
-from conformance.judge.directions import Direction
-from conformance.judge.evidence import Estimate, Explanation, Filtered
+from conformance.judge.evidence import Estimate, Explanation, FilterResult
+from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import NoiseOf, estimated, fitted, project
 from conformance.judge.noise import Noise
 from conformance.judge.segment import Segment
@@ -31,7 +31,7 @@ SWEEPS = 3  # of estimating each number given the others
 
 
 @dataclass(frozen=True)
-class Question:
+class ExplanationProblem:
     """What is to be explained.
 
     Attributes:
@@ -49,7 +49,7 @@ class Question:
     threshold: float
     noise_of: NoiseOf
     passes: Callable[[Segment], bool]
-    surprise: Callable[[Segment], float]
+    nll: Callable[[Segment], float]
     called: Sequence[Direction] = ()
 
     def distance(self, segment: Segment) -> float:
@@ -62,23 +62,23 @@ class Question:
 class _Trial:
     """Directions, each on top of those before, with the values of their parameters, and what they leave."""
 
-    struck: tuple[tuple[Direction, Estimate | None], ...]
+    applied: tuple[tuple[Direction, Estimate | None], ...]
     segment: Segment
     distance: float
     allowed: float = 0.0
 
 
-def explanations(question: Question, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
+def explanations(question: ExplanationProblem, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
     """Every smallest set of faults that explains what was made, fewest free numbers first, then the likeliest."""
     return _searched(question, candidates, AT_ONCE) or tuple(_by_fitting(question))
 
 
-def single_explanations(question: Question, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
+def single_explanations(question: ExplanationProblem, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
     """The same of single faults alone, at a small part of the cost."""
     return _searched(question, candidates, 1)
 
 
-def _searched(question: Question, candidates: Iterable[Direction], at_once: int) -> tuple[Explanation, ...]:
+def _searched(question: ExplanationProblem, candidates: Iterable[Direction], at_once: int) -> tuple[Explanation, ...]:
     candidates = list(candidates)
     level = [_Trial((), question.segment, question.distance(question.segment))]
     for left in range(at_once, 0, -1):
@@ -90,16 +90,16 @@ def _searched(question: Question, candidates: Iterable[Direction], at_once: int)
         if not found and left == at_once > 1:
             found = _explaining(_at_every_step(candidates, question), question)
         if found:
-            return _ordered([_told(trial, question) for trial in found], question)
+            return _ordered([_rendered(trial, question) for trial in found], question)
         level = sorted((t for t in trials if t.distance <= t.allowed), key=lambda t: t.distance)[:BEAM]
     return ()
 
 
-def _explaining(trials: Iterable[_Trial], question: Question) -> list[_Trial]:
+def _explaining(trials: Iterable[_Trial], question: ExplanationProblem) -> list[_Trial]:
     return [trial for trial in trials if _is_wrong(trial, question) and _explains(trial.segment, question)]
 
 
-def _at_every_step(candidates: Iterable[Direction], question: Question) -> Iterator[_Trial]:
+def _at_every_step(candidates: Iterable[Direction], question: ExplanationProblem) -> Iterator[_Trial]:
     """Each fault without a number at all steps at once on which it can act, where those are several, if that is nearer to what was
     made: within the larger noise of a fault that rounds, anything small would pass.
     """
@@ -111,21 +111,23 @@ def _at_every_step(candidates: Iterable[Direction], question: Question) -> Itera
     return (trial for trial in made if trial is not None and trial.distance < without)
 
 
-def _ordered(found: Sequence[Explanation], question: Question) -> tuple[Explanation, ...]:
+def _ordered(found: Sequence[Explanation], question: ExplanationProblem) -> tuple[Explanation, ...]:
     """Fewest free numbers first, usual ones before others, then the likeliest; the catalogue's order where that cannot tell."""
-    ranked = sorted(found, key=lambda e: (e.free, not e.is_usual, e.surprise))
+    ranked = sorted(found, key=lambda e: (e.free, not e.is_usual, e.nll))
     best = ranked[0]
-    worth = question.threshold**2 / 2.0  # of a false alarm, in nats: ln 2/α
-    alike = [e for e in ranked if (e.free, e.is_usual) == (best.free, best.is_usual) and e.surprise - best.surprise < worth]
-    told = sorted(alike, key=lambda e: sorted(_RANK[f.name] for f in e.faults))
-    return (*told, *(e for e in ranked if e not in alike))
+    evidence_threshold = question.threshold**2 / 2.0  # of a false alarm, in nats: ln 2/α
+    alike = [e for e in ranked if (e.free, e.is_usual) == (best.free, best.is_usual) and e.nll - best.nll < evidence_threshold]
+    rendered = sorted(alike, key=lambda e: sorted(_RANK[f.name] for f in e.faults))
+    return (*rendered, *(e for e in ranked if e not in alike))
 
 
-def _extended(level: Sequence[_Trial], candidates: Sequence[Direction], question: Question, leaving: float) -> Iterator[_Trial]:
+def _extended(
+    level: Sequence[_Trial], candidates: Sequence[Direction], question: ExplanationProblem, leaving: float
+) -> Iterator[_Trial]:
     """Every set with one fault more that is nearer to what was made; it is followed if it leaves at most that share."""
     seen: set[frozenset[tuple[str, str]]] = set()
     for trial in level:
-        have = frozenset((d.fault.name, d.step) for d, _ in trial.struck)
+        have = frozenset((d.fault.name, d.step) for d, _ in trial.applied)
         for candidate in candidates:
             now = have | {(candidate.fault.name, candidate.step)}
             if now == have or now in seen:
@@ -136,8 +138,8 @@ def _extended(level: Sequence[_Trial], candidates: Sequence[Direction], question
                 yield replace(extended, allowed=leaving * trial.distance)
 
 
-def _with(trial: _Trial, candidate: Direction, question: Question) -> _Trial | None:
-    added = candidate if not trial.struck else candidate.on(trial.segment)
+def _with(trial: _Trial, candidate: Direction, question: ExplanationProblem) -> _Trial | None:
+    added = candidate if not trial.applied else candidate.on(trial.segment)
     if added.moved is None:
         return None
     estimate = None
@@ -145,16 +147,16 @@ def _with(trial: _Trial, candidate: Direction, question: Question) -> _Trial | N
         estimate = estimated(added, question.made, question.noise, question.noise_of, question.threshold)
         if estimate is None or estimate.value == estimate.right:
             return None
-    return _made_of((*trial.struck, (added, estimate)), question)
+    return _made_of((*trial.applied, (added, estimate)), question)
 
 
-def _made_of(struck: Sequence[tuple[Direction, Estimate | None]], question: Question) -> _Trial | None:
+def _made_of(applied: Sequence[tuple[Direction, Estimate | None]], question: ExplanationProblem) -> _Trial | None:
     """The faults put one upon the other, in the order of computation of their steps."""
     order = {name: i for i, name in enumerate(question.segment.steps)}
     base, placed = question.segment, []
-    for known, estimate in sorted(struck, key=lambda pair: order[pair[0].step]):
+    for known, estimate in sorted(applied, key=lambda pair: order[pair[0].step]):
         on = known.on(base)
-        after = on.usual if estimate is None else on.struck(estimate.value)
+        after = on.usual if estimate is None else on.applied(estimate.value)
         if after is None:
             return None
         placed.append((on, estimate))
@@ -162,12 +164,12 @@ def _made_of(struck: Sequence[tuple[Direction, Estimate | None]], question: Ques
     return _Trial(tuple(placed), base, question.distance(base))
 
 
-def _refined(trial: _Trial, question: Question) -> _Trial:
+def _refined(trial: _Trial, question: ExplanationProblem) -> _Trial:
     """Each number estimated again, the others given."""
-    if not any(estimate for _, estimate in trial.struck):
+    if not any(estimate for _, estimate in trial.applied):
         return trial
     for _ in range(SWEEPS):
-        for index, (_, estimate) in enumerate(trial.struck):
+        for index, (_, estimate) in enumerate(trial.applied):
             if estimate is not None:
                 better = _made_of(_reestimated(trial, index, question), question)
                 if better is None or better.distance > trial.distance:
@@ -176,24 +178,24 @@ def _refined(trial: _Trial, question: Question) -> _Trial:
     return trial
 
 
-def _reestimated(trial: _Trial, index: int, question: Question) -> list[tuple[Direction, Estimate | None]]:
+def _reestimated(trial: _Trial, index: int, question: ExplanationProblem) -> list[tuple[Direction, Estimate | None]]:
     """The faults, the number of one estimated with all the others in place."""
-    known, estimate = trial.struck[index]
-    others = _made_of([pair for i, pair in enumerate(trial.struck) if i != index], question)
+    known, estimate = trial.applied[index]
+    others = _made_of([pair for i, pair in enumerate(trial.applied) if i != index], question)
     assert estimate is not None
     assert known.parameter is not None
     if others is None:
-        return list(trial.struck)
+        return list(trial.applied)
     again = fitted(known.on(others.segment), known.parameter, question.made, question.noise_of, estimate.value)
-    return [(d, again if i == index else e) for i, (d, e) in enumerate(trial.struck)]
+    return [(d, again if i == index else e) for i, (d, e) in enumerate(trial.applied)]
 
 
-def _is_wrong(trial: _Trial, question: Question) -> bool:
+def _is_wrong(trial: _Trial, question: ExplanationProblem) -> bool:
     """Whether each number is wrong beyond its error: a fault with the right number is none."""
-    return all(e is None or e.is_wrong(question.threshold) for _, e in trial.struck)
+    return all(e is None or e.is_wrong(question.threshold) for _, e in trial.applied)
 
 
-def _explains(segment: Segment, question: Question) -> bool:
+def _explains(segment: Segment, question: ExplanationProblem) -> bool:
     """Whether what the segment leaves passes as a correct step's residual."""
     if not question.passes(segment):
         return False
@@ -202,39 +204,39 @@ def _explains(segment: Segment, question: Question) -> bool:
     return all(p is None or abs(p.z) <= question.threshold for p in found)
 
 
-def _told(trial: _Trial, question: Question) -> Explanation:
+def _rendered(trial: _Trial, question: ExplanationProblem) -> Explanation:
     """Each fault's own evidence: its filter, all the others in place."""
     filtered = []
-    for index, (known, estimate) in enumerate(trial.struck):
-        others = _made_of([pair for i, pair in enumerate(trial.struck) if i != index], question)
+    for index, (known, estimate) in enumerate(trial.applied):
+        others = _made_of([pair for i, pair in enumerate(trial.applied) if i != index], question)
         base = question.segment if others is None else others.segment
         moved = trial.segment.value - base.value
         found = project(question.made - base.value, moved, question.noise)
         if found is not None:
-            own = Filtered(known.fault.name, known.step, found.amplitude, found.z, found.expected_z)
+            own = FilterResult(known.fault.name, known.step, found.amplitude, found.z, found.expected_z)
             filtered.append(own.as_detected(True, estimate))
-    free = sum(estimate is not None for _, estimate in trial.struck)
-    usual = all(e is None or abs(e.value - e.wrong) <= question.threshold * e.deviation for _, e in trial.struck)
-    return Explanation(tuple(filtered), free, question.surprise(trial.segment), usual)
+    free = sum(estimate is not None for _, estimate in trial.applied)
+    usual = all(e is None or abs(e.value - e.wrong) <= question.threshold * e.deviation for _, e in trial.applied)
+    return Explanation(tuple(filtered), free, question.nll(trial.segment), usual)
 
 
-def _by_fitting(question: Question) -> Iterator[Explanation]:
+def _by_fitting(question: ExplanationProblem) -> Iterator[Explanation]:
     """For want of anything simpler, the step with a function or whole tensors fitted to what was made; the first that explains."""
     name = question.segment.name
     step, noise = question.segment.steps[name], question.noise
-    seen = Seen(question.made, noise.judged, np.hypot(noise.sigma, noise.bound), question.threshold)
+    seen = FitData(question.made, noise.judged, np.hypot(noise.sigma, noise.bound), question.threshold)
     for fault in FITTED:
         if step.site.activation.kind not in fault.kinds or not (question.segment.is_single_step or fault.hidden_parents):
             continue
         fit = fault.fit(step, seen)
         if fit is None:
             continue
-        segment = question.segment.struck(name, fit.step)
+        segment = question.segment.applied(name, fit.step)
         if question.passes(segment):
             moved = segment.value - question.segment.value
             found = project(question.made - question.segment.value, moved, question.noise)
             if found is not None:
-                told = Filtered(fault.name, name, found.amplitude, found.z, found.expected_z)
+                rendered = FilterResult(fault.name, name, found.amplitude, found.z, found.expected_z)
                 number = Estimate(fit.parameter, 0.0, 0.0, fit.value, fit.deviation) if fit.parameter else None
-                yield Explanation((told.as_detected(True, number),), fit.free, question.surprise(segment))
+                yield Explanation((rendered.as_detected(True, number),), fit.free, question.nll(segment))
                 return

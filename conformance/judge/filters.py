@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.faults import Parameter
-from conformance.judge.directions import Direction
-from conformance.judge.evidence import Estimate, Filtered
+from conformance.judge.evidence import Estimate, FilterResult
+from conformance.judge.fault_directions import Direction
 from conformance.judge.noise import Noise
 from conformance.judge.segment import Segment
 from conformance.judge.statistics import SEPARABLE_Z
@@ -114,7 +114,7 @@ def is_gross(size: float, largest: float) -> bool:
     return size >= max(2.0 * largest, SEPARABLE_Z)
 
 
-def matched(direction: Direction, made: Array, noise: Noise, threshold: float, largest: float) -> Filtered | None:
+def matched(direction: Direction, made: Array, noise: Noise, threshold: float, largest: float) -> FilterResult | None:
     """One fault's filter on what the candidate made; None where the fault moves nothing that is judged."""
     if direction.parameter is None and is_gross(size := largest_element(direction.changed, noise), largest):
         return without_filter(direction, size)
@@ -122,14 +122,14 @@ def matched(direction: Direction, made: Array, noise: Noise, threshold: float, l
     return None if found is None else with_filter(direction, found, threshold)
 
 
-def without_filter(direction: Direction, size: float) -> Filtered:
+def without_filter(direction: Direction, size: float) -> FilterResult:
     """What is said of a gross fault: the largest error does not see it."""
-    return Filtered(direction.fault.name, direction.step, 0.0, 0.0, size)
+    return FilterResult(direction.fault.name, direction.step, 0.0, 0.0, size)
 
 
-def with_filter(direction: Direction, found: Projection, threshold: float) -> Filtered:
+def with_filter(direction: Direction, found: Projection, threshold: float) -> FilterResult:
     """What the filter concludes."""
-    seen = Filtered(direction.fault.name, direction.step, found.amplitude, found.z, found.expected_z)
+    seen = FilterResult(direction.fault.name, direction.step, found.amplitude, found.z, found.expected_z)
     parameter = direction.parameter
     if parameter is None:
         return seen.as_detected(min(found.z, found.expected_z) > threshold and found.amplitude > 0.5)
@@ -167,7 +167,7 @@ def fitted(direction: Direction, parameter: Parameter, made: Array, noise_of: No
     noise, noise_at = None, math.inf
     for _ in range(NEWTON_STEPS):
         nudge = NUDGE * max(abs(value), abs(wrong - right))  # a tiny value's own part of it would be lost in rounding
-        segment, nudged = direction.struck(value), direction.struck(value + nudge)
+        segment, nudged = direction.applied(value), direction.applied(value + nudge)
         assert segment is not None
         assert nudged is not None
         # Ratios of distances to the least value, which the noise may depend on.

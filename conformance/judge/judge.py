@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from conformance.activations import Activation, outputs
-from conformance.depth import SCREENED, Depth
 from conformance.errors import CandidateError, NotFiniteError
-from conformance.judge.anatomy import anatomy, sentences
 from conformance.judge.cores import products_on_one_thread
+from conformance.judge.depth import SCREENED, Depth
 from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
-from conformance.judge.failing import exactly
-from conformance.judge.local import locally
+from conformance.judge.explain_failure import exactly
+from conformance.judge.global_error import GlobalError
+from conformance.judge.local_error import locally
 from conformance.judge.observation import Block, Observation
-from conformance.judge.overall import Overall
-from conformance.judge.precheck import accepted_array, known
 from conformance.judge.reference import accumulated_sigma
+from conformance.judge.residual_description import anatomy, sentences
 from conformance.judge.screen import screened_locally
 from conformance.judge.selection import independent_rows, judged_elements
 from conformance.judge.statistics import rms_threshold, share
+from conformance.judge.validate import accepted_array, known
+from conformance.model.activations import Activation, outputs
 from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.numerics.formats import Array, Captured, Format, Single
@@ -86,7 +86,7 @@ class Judge:
         return tuple(name for name in outputs(self._network.architecture) if name in self.order)
 
     def judge(self, stream: Iterable[tuple[str, Any]]) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
-        """A verdict an activation, with the local judgement under every hypothesis (`settle` picks one a kind of step).
+        """A verdict an activation, with the local judgement under every hypothesis (`select_arithmetic` picks one a kind of step).
 
         What breaks the contract fails alone: the stream goes on, and later steps are judged from what else was exposed, except
         what is computed from an activation that is not finite: that is not judged, since its inputs are wrong already.
@@ -117,12 +117,12 @@ class Judge:
 
     def _refused(self, name: Any, reason: str) -> Verdict:
         """What breaks the contract, under a name that can be printed."""
-        told = name.encode("utf-8", "backslashreplace").decode() if isinstance(name, str) else repr(type(name))
+        rendered = name.encode("utf-8", "backslashreplace").decode() if isinstance(name, str) else repr(type(name))
         kind = UNKNOWN
-        if told in self.order:
-            self._seen.add(told)
-            kind = self._network.table[told].kind
-        return Verdict(told, kind, "fail", "origin", reason=reason)
+        if rendered in self.order:
+            self._seen.add(rendered)
+            kind = self._network.table[rendered].kind
+        return Verdict(rendered, kind, "fail", "origin", reason=reason)
 
     def _refuse_repeated(self, name: str) -> None:
         if name in self._seen:
@@ -182,7 +182,7 @@ class Judge:
         locals_: tuple[Local, ...]
         if all(step.exact for step in observation.steps):
             locals_ = (exactly(observation, storage, self._alpha, self._depth),)
-            overall = None if sigma is None else Overall.of(observation.whole, sigma)
+            overall = None if sigma is None else GlobalError.of(observation.whole, sigma)
             reason = reason or _exact_reason(observation.whole, storage)
         elif self._depth == "full":
             locals_, overall = locally(observation, self._hypotheses, self._alpha)

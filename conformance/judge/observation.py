@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from conformance.activations import Activation
-from conformance.judge.repeats import Hashes, Repeats
+from conformance.judge.effective_samples import Hashes, Repeats
 from conformance.judge.segment import COUPLING, Segment, between
 from conformance.judge.selection import Mask, explained_elements, independent_rows, judged_elements
+from conformance.model.activations import Activation
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Captured, Single
 from conformance.numerics.memo import cached_property

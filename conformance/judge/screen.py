@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from conformance.judge.by_hand import by_hand
+from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import BY_OPERATIONS, Local
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
-from conformance.judge.spread import Spread
 from conformance.judge.statistics import Limits, share
 from conformance.judge.sums import LocalSums
 from conformance.judge.sweep import Swept, swept
@@ -58,11 +58,11 @@ def local_of(hypothesis: Hypothesis, found: Swept, rows: int, limits: Limits) ->
         str(hypothesis),
         hypothesis.arithmetic.name,
         found.errors.errors.error,
-        found.errors.mean_surprise * rows,
+        found.errors.mean_nll * rows,
         limits.rms,
         limits.max,
         limits.filter,
-        spread=Spread("sigma", tuple(int(n) for n in found.errors.counts)),
+        spread=ErrorDistribution("sigma", tuple(int(n) for n in found.errors.counts)),
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Container, Mapping
 
 import numpy as np
 
-from conformance.judge.repeats import NOTHING, Hashes, Repeats, hashed
+from conformance.judge.effective_samples import NOTHING, Hashes, Repeats, hashed
 from conformance.numerics.arithmetic import Arithmetic, Hypothesis
 from conformance.numerics.formats import FORMATS, Array, Format
 from conformance.numerics.memo import cached_property
@@ -69,7 +69,7 @@ class Segment:
         """Everything that is known where the segment stands: what was observed and what was computed from it."""
         return ChainMap({n: step.value for n, step in self.steps.items()}, self._observed)  # type: ignore[arg-type]  # only read
 
-    def struck(self, name: str, step: Step) -> "Segment":
+    def applied(self, name: str, step: Step) -> "Segment":
         """The same with `step` in place of the step `name`: a fault there. Later steps alone are redone."""
         other = copy.copy(self)
         other._repeats = {}

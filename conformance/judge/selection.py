@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from conformance.activations import Activation
-from conformance.batch import Batch
+from conformance.model.activations import Activation
+from conformance.model.batch import Batch
 
 Mask = npt.NDArray[np.bool_]
 

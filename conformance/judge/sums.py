@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from conformance.judge.error_distribution import ZERO, Histogram, counts
 from conformance.judge.evidence import Error
 from conformance.judge.noise import Noise
-from conformance.judge.spread import ZERO, Histogram, counts
 from conformance.judge.statistics import Limits
 from conformance.numerics.formats import Array, Captured
 from conformance.numerics.memo import cached_property
@@ -79,7 +79,7 @@ class LocalSums:
     """Of a local residual under one hypothesis: its error, Σ (e²/2 + ln σ), and its histogram."""
 
     errors: ErrorSums
-    surprise: float
+    nll: float
     counts: Histogram
 
     @classmethod
@@ -89,16 +89,16 @@ class LocalSums:
         if not noise.all_judged:
             residual, scaled, logarithms = (np.where(noise.judged, x, 0.0) for x in (residual, scaled, logarithms))
             count = int(noise.judged.sum())
-        errors, surprise = ErrorSums.of(scaled, count, residual, first), float(logarithms.sum())
+        errors, nll = ErrorSums.of(scaled, count, residual, first), float(logarithms.sum())
         found = counts(scaled)
         found[ZERO] -= residual.size - count
-        return cls(errors, errors.squares / 2.0 + surprise, found)
+        return cls(errors, errors.squares / 2.0 + nll, found)
 
     def __add__(self, other: "LocalSums") -> "LocalSums":
         """Of both blocks."""
-        return LocalSums(self.errors + other.errors, self.surprise + other.surprise, self.counts + other.counts)
+        return LocalSums(self.errors + other.errors, self.nll + other.nll, self.counts + other.counts)
 
     @cached_property
-    def mean_surprise(self) -> float:
+    def mean_nll(self) -> float:
         """The mean over the judged elements of e²/2 + ln σ."""
-        return self.surprise / max(self.errors.count, 1)
+        return self.nll / max(self.errors.count, 1)

@@ -14,12 +14,12 @@ from operator import add
 import numpy as np
 
 from conformance.judge.cores import on_all_cores
-from conformance.judge.directions import Direction
+from conformance.judge.effective_samples import Hashes, Repeats
+from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import Sums, is_gross, largest_element
+from conformance.judge.global_error import GlobalError
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
-from conformance.judge.overall import Overall
-from conformance.judge.repeats import Hashes, Repeats
 from conformance.judge.segment import Segment
 from conformance.judge.sums import LocalSums
 from conformance.numerics.arithmetic import Hypothesis
@@ -60,7 +60,7 @@ class Swept:
 
 def swept(
     observation: Observation, looks: Sequence[Direction], hypotheses: Sequence[Hypothesis], largest: float = math.inf
-) -> tuple[list[Swept], Overall | None]:
+) -> tuple[list[Swept], GlobalError | None]:
     """The activation under each hypothesis; and its global error, where it is known what rounding adds up to.
 
     Args:
@@ -98,7 +98,7 @@ def _of_block(
     hypotheses: Sequence[Hypothesis],
     gross: Sequence[Mapping[int, Effect]],
     rows: slice,
-) -> tuple[list[Swept], Overall | None]:
+) -> tuple[list[Swept], GlobalError | None]:
     block, alone = observation.block(rows), len(observation.rows) == 1
     open_ = (i for i, look in enumerate(looks) if not all(i in known for known in gross) and (alone or not look.fault.across))
     here = {i: looks[i].on(block.segment) for i in open_}
@@ -112,7 +112,7 @@ def _of_block(
             if i not in known and at.moved is not None
         }
         found.append(Swept(LocalSums.of(block.residual, noise, block.first), effects, hashes))
-    return found, None if observation.sigma is None else Overall.of(block, observation.sigma)
+    return found, None if observation.sigma is None else GlobalError.of(block, observation.sigma)
 
 
 def _with_repeats(observation: Observation, looks: Sequence[Direction], hypothesis: Hypothesis, found: Swept) -> Swept:

@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from conformance.architecture import Architecture
 from conformance.faults import Parameter
 from conformance.judge.statistics import FALSE_ALARM, projection_threshold
+from conformance.model.architecture import Architecture
 
 COINCIDENCE = 0.01  # chance that an arbitrary number is called a simple one; it tests nothing, it chooses words
 LARGEST_TERM = 8  # of a simple ratio: with it a value needs an error below about 2e-4 of itself to be called one
@@ -29,8 +29,8 @@ def number(value: float, deviation: float) -> str:
     if near(value, deviation, 0.0):
         return f"0 ± {deviation:.1g}"
     decimals = min(max(1 - math.floor(math.log10(deviation)), 0), 6)
-    told = f"{value:.2g}" if abs(value) < 1e-4 else f"{value:.{decimals}f}"
-    return f"{told.replace('-', '−', 1)} ± {deviation:.1g}"
+    rendered = f"{value:.2g}" if abs(value) < 1e-4 else f"{value:.{decimals}f}"
+    return f"{rendered.replace('-', '−', 1)} ± {deviation:.1g}"
 
 
 def figure(value: float, deviation: float) -> str:

@@ -28,9 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.devices import is_whole
 from conformance.errors import MachineError
 from conformance.numerics.accuracy import Accuracy, known, worst_places
+from conformance.numerics.devices import is_whole
 from conformance.numerics.formats import FORMATS, RELATIVE_RMS, Array
 from conformance.numerics.functions import FUNCTIONS, Bound, Errors, Function, measured
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from conformance.batch import Ids
+from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property

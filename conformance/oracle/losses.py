@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from conformance.batch import IGNORED_LABEL, Ids
 from conformance.errors import UsageError
+from conformance.model.batch import IGNORED_LABEL, Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property

@@ -7,9 +7,9 @@ activation from given parents, `walk` the whole network.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from conformance.activations import Activation, table
-from conformance.architecture import Architecture
-from conformance.batch import IGNORED_LABEL, Batch, Ids
+from conformance.model.activations import Activation, table
+from conformance.model.architecture import Architecture
+from conformance.model.batch import IGNORED_LABEL, Batch, Ids
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import Copy, PositionLookup, Sinusoids, Sum, TokenTypeLookup, WordLookup

@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from conformance.activations import Activation
-from conformance.architecture import Architecture
-from conformance.batch import Batch
+from conformance.model.activations import Activation
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
 from conformance.oracle.maps import LinearMap, Roundings, Source, identity

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from conformance.depth import SCREENED
 from conformance.faults import BY_NAME
 from conformance.faults.fault import ignored
 from conformance.faults.fitted import FITTED
+from conformance.judge.depth import SCREENED
 from conformance.judge.words import figure, hard_coded
-from conformance.records import ActivationRecord, FaultRecord
+from conformance.results.records import ActivationRecord, FaultRecord
 
 _LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
 LARGEST = frozenset(fault.name for fault in FITTED if fault.largest)
@@ -77,15 +77,15 @@ def _layers(activations: Sequence[ActivationRecord]) -> int:
 
 
 def _place(found: tuple[int, ...], names: Sequence[str], layers: int) -> str:
-    told = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    rendered = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
     if not found:
-        return told
+        return rendered
     if len(found) == layers and layers > 1:
-        return f"every layer, {told}"
+        return f"every layer, {rendered}"
     if len(found) == 1:
-        return f"layer {found[0]}, {told}"
+        return f"layer {found[0]}, {rendered}"
     run = found == tuple(range(found[0], found[-1] + 1)) and len(found) > 2
-    return f"layers {found[0]} to {found[-1]}, {told}" if run else f"layers {', '.join(map(str, found))}, {told}"
+    return f"layers {found[0]} to {found[-1]}, {rendered}" if run else f"layers {', '.join(map(str, found))}, {rendered}"
 
 
 def _chosen(failed: Sequence[ActivationRecord], layers: int) -> list[tuple[ActivationRecord, Sequence[FaultRecord]]]:
@@ -102,10 +102,10 @@ def _chosen(failed: Sequence[ActivationRecord], layers: int) -> list[tuple[Activ
 def _is_possible(explanation: Sequence[FaultRecord], failed: Sequence[ActivationRecord], layers: int) -> bool:
     """A mistake that strikes every layer leaves at most one as it was: that which has the right parameters all the same."""
     for name in WHOLE & {f.name for f in explanation}:
-        struck = {
+        applied = {
             m[1] for a in failed for e in (a.faults, *a.alternatives) for f in e if f.name == name and (m := _LAYER.match(f.step))
         }
-        if len(struck) < layers - 1:
+        if len(applied) < layers - 1:
             return False
     return True
 

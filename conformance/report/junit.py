@@ -6,17 +6,17 @@ What is missing or contradicts itself is a test case that fails: servers show th
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from conformance.outcomes import TELLING
-from conformance.records import ActivationRecord, CheckRecord, Note, Results
 from conformance.report.findings import layers_of
-from conformance.report.words import mistakes, place, smallest, told
+from conformance.report.words import mistakes, place, rendered, smallest
+from conformance.results.outcomes import OUTCOME_TEXT
+from conformance.results.records import ActivationRecord, CheckRecord, Note, Results
 
 
 def junit(results: Results) -> str:
     """One suite; `xfail` is told as skipped, as pytest does."""
     checks = results.checks
     grave = [note for note in results.notes if note.grave]
-    count = {kind: sum(TELLING[c.outcome].junit == kind for c in checks) for kind in ("failure", "error", "skipped")}
+    count = {kind: sum(OUTCOME_TEXT[c.outcome].junit == kind for c in checks) for kind in ("failure", "error", "skipped")}
     suite = ElementTree.Element(
         "testsuite",
         name="bert-conformance",
@@ -42,13 +42,13 @@ def junit(results: Results) -> str:
 def _case(suite: ElementTree.Element, c: CheckRecord, activations: Sequence[ActivationRecord]) -> None:
     name = f"{c.check}[{c.implementation}-{c.golden}-{c.device}-{c.dtype}]"
     case = ElementTree.SubElement(suite, "testcase", classname="conformance", name=_legal(name), time=f"{c.seconds:.3f}")
-    element = TELLING[c.outcome].junit
+    element = OUTCOME_TEXT[c.outcome].junit
     if element:
         reason = _legal(c.reason)
         child = ElementTree.SubElement(case, element, message=(reason.splitlines() or [c.outcome])[0])
         lines = [f"{place(a)}: {a.reason}" for a in activations if a.outcome == "fail" and a.reason]
         layers = layers_of(activations)
-        lines += ["; ".join(told(finding, layers)) for finding in mistakes(activations)]
+        lines += ["; ".join(rendered(finding, layers)) for finding in mistakes(activations)]
         if c.counterexample:
             lines += [*(smallest(c.counterexample) if c.tried else ()), c.counterexample.script]
         child.text = _legal("\n".join([reason, *lines]))

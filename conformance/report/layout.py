@@ -55,8 +55,8 @@ def spans(*parts: tuple[str, str], indent: int = 0, hang: int | None = 2) -> Lin
 
 def line(text: str, style: str = "", indent: int = 0, hang: int | None = 2) -> Line:
     """A line of one style; the spaces that it begins with stand it in."""
-    told = text.lstrip(" ")
-    return spans((told, style), indent=indent + len(text) - len(told), hang=hang)
+    rendered = text.lstrip(" ")
+    return spans((rendered, style), indent=indent + len(text) - len(rendered), hang=hang)
 
 
 def listed(what: str, items: Sequence[str], indent: int = 0, style: str = "") -> Line:

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Sequence
 
-from conformance.outcomes import ORDER
-from conformance.records import ActivationRecord, CheckRecord, CounterexampleRecord, Note, Results
 from conformance.report.findings import UNNAMED, layers_of
 from conformance.report.printable import printable, printable_lines
-from conformance.report.telling import footer
-from conformance.report.words import exclusions, headline, mistakes, place, searched, smallest, subject, told, verdict
+from conformance.report.words import exclusions, headline, mistakes, place, rendered, searched, smallest, subject, verdict
+from conformance.results.outcomes import ORDER
+from conformance.results.records import ActivationRecord, CheckRecord, CounterexampleRecord, Note, Results
+from conformance.results.to_records import footer
 
 _SPECIAL = re.compile(r"[\\`*_\[\]|~$]")
 _FIRST = re.compile(r"^(\d*)([#>+=.)-])")  # of a heading, a quotation or a list, where a line begins with it
@@ -45,7 +45,7 @@ def _details(c: CheckRecord, activations: Sequence[ActivationRecord]) -> list[st
     failed = [a for a in activations if a.outcome == "fail"]
     if failed:
         layers = layers_of(activations)
-        lines += ["", *(f"- {cell('; '.join(told(finding, layers)))}" for finding in mistakes(activations))]
+        lines += ["", *(f"- {cell('; '.join(rendered(finding, layers)))}" for finding in mistakes(activations))]
         lines += ["", "| origin | local rms | limit | what it is |", "| --- | --- | --- | --- |", *map(_row, failed)]
     if c.outcome == "pass":
         lines += [f"- {cell(line)}" for line in exclusions(c.excludes)] if c.excludes else []

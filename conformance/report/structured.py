@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from conformance.records import ActivationRecord, CaseRecords, Note, Results
 from conformance.report.findings import Finding, cause, evidence, layers_of, sentence
-from conformance.report.telling import footer
 from conformance.report.words import mistakes
+from conformance.results.records import ActivationRecord, CaseRecords, Note, Results
+from conformance.results.to_records import footer
 
 
 def structured(results: Results) -> str:
@@ -23,13 +23,13 @@ def structured(results: Results) -> str:
           `estimate`, …), null for a mistake that has no name; `steps` at which it strikes; `activations` that it explains;
           `others` that cannot be told from it; `anatomy` of what has no name; `excess`, by how many times its limit it is off.
     """
-    told = {
+    rendered = {
         "headers": results.headers,
         "footer": results.footer or footer(results.checks),
         "notes": [_note(note) for note in results.remarks],
         "cases": [_case(case) for case in results.cases],
     }
-    return msgspec.json.encode(told).decode() + "\n"
+    return msgspec.json.encode(rendered).decode() + "\n"
 
 
 def _note(note: Note) -> dict[str, Any]:

@@ -5,24 +5,14 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from conformance.outcomes import ORDER, TELLING
-from conformance.records import ActivationRecord, CaseRecords, CheckRecord, CounterexampleRecord, Footer, Note, Results
 from conformance.report.findings import Finding, layers_of
 from conformance.report.layout import BLANK, MEASURE, TONES, Line, line, listed, spans, table
 from conformance.report.printable import printable_lines
-from conformance.report.telling import activation_records, check_record
-from conformance.report.words import (
-    exclusion_lists,
-    headline,
-    mistakes,
-    place,
-    searched,
-    smallest,
-    subject,
-    told,
-    verdict,
-)
-from conformance.result import Result
+from conformance.report.words import exclusion_lists, headline, mistakes, place, rendered, searched, smallest, subject, verdict
+from conformance.results.outcomes import ORDER, OUTCOME_TEXT
+from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, CounterexampleRecord, Footer, Note, Results
+from conformance.results.result import Result
+from conformance.results.to_records import activation_records, check_record
 
 _WORST = 5  # lines of failing activations a candidate; the results file has them all
 
@@ -94,7 +84,7 @@ def _passes(checks: Sequence[CheckRecord]) -> Iterator[Line]:
 
 
 def _check(check: CheckRecord, activations: Sequence[ActivationRecord], width: int) -> Iterator[Line]:
-    yield spans((subject(check), "bold"), (": ", ""), (verdict(check), TONES[TELLING[check.outcome].tone]))
+    yield spans((subject(check), "bold"), (": ", ""), (verdict(check), TONES[OUTCOME_TEXT[check.outcome].tone]))
     failed = [a for a in activations if a.outcome == "fail"]
     if check.reason and (check.outcome != "fail" or check.tried or not failed):
         yield from _reason(check.reason)
@@ -149,6 +139,6 @@ def _numbers(a: ActivationRecord) -> tuple[str, ...]:
 
 
 def _mistake(finding: Finding, layers: int) -> Iterator[Line]:
-    sentence, *rest = told(finding, layers)
+    sentence, *rest = rendered(finding, layers)
     yield line(sentence, "bold", indent=2, hang=4)
     yield from (line(more, indent=4) for more in rest)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 
 from rich.console import Console
 
-from conformance.records import Footer, Results
 from conformance.report.junit import junit
 from conformance.report.markdown import markdown
-from conformance.report.run.page import results_page
+from conformance.report.run.run_page import results_page
 from conformance.report.structured import structured
-from conformance.report.telling import footer
 from conformance.report.terminal import tell, written
+from conformance.results.records import Footer, Results
+from conformance.results.to_records import footer
 
 PIPED = 160  # columns in a pipe or a file: wide enough for the longest names side by side with their numbers
 

@@ -7,10 +7,10 @@ from itertools import chain
 
 from conformance.faults import BY_NAME
 from conformance.judge.statistics import SEPARABLE_Z
-from conformance.merging import case_of
-from conformance.outcomes import ORDER, TELLING
-from conformance.records import ActivationRecord, CheckRecord, CounterexampleRecord, Footer, Note, Sensitivity
 from conformance.report.findings import Finding, cause, evidence, findings, sentence
+from conformance.results.merge import case_of
+from conformance.results.outcomes import ORDER, OUTCOME_TEXT
+from conformance.results.records import ActivationRecord, CheckRecord, CounterexampleRecord, Footer, Note, Sensitivity
 
 
 def headline(footer: Footer, notes: Sequence[Note] = ()) -> str:
@@ -28,7 +28,7 @@ def subject(check: CheckRecord) -> str:
 
 def verdict(check: CheckRecord) -> str:
     """The outcome in words, with the coverage."""
-    said = TELLING[check.outcome].said
+    said = OUTCOME_TEXT[check.outcome].said
     return f"{said}, {check.judged} of {check.activations} activations" if check.activations else said
 
 
@@ -47,28 +47,28 @@ def smallest(found: CounterexampleRecord) -> list[str]:
     lines = [f"smallest: {len(ids)} × {len(ids[0])} tokens{f', with {varied}' if varied else ''}"]
     for row in range(len(ids)):
         shown = [f"{t}" if mask is None or mask[row][i] else f"[{t}]" for i, t in enumerate(ids[row])]
-        told = f"; token types {' '.join(map(str, types[row]))}" if types else ""
-        lines.append(f"  {' '.join(shown)}{'' if mask else '; no mask'}{told}")
+        rendered = f"; token types {' '.join(map(str, types[row]))}" if types else ""
+        lines.append(f"  {' '.join(shown)}{'' if mask else '; no mask'}{rendered}")
     return lines
 
 
-def exclusions(told: Sequence[Sensitivity]) -> list[str]:
+def exclusions(rendered: Sequence[Sensitivity]) -> list[str]:
     """What the pass excludes, and what it cannot, a line each; the results file has every mistake by name."""
-    return [f"{what}: {', '.join(of)}" if of else what for what, of in exclusion_lists(told)]
+    return [f"{what}: {', '.join(of)}" if of else what for what, of in exclusion_lists(rendered)]
 
 
-def exclusion_lists(told: Sequence[Sensitivity]) -> list[tuple[str, list[str]]]:
+def exclusion_lists(rendered: Sequence[Sensitivity]) -> list[tuple[str, list[str]]]:
     """The same, what is said and of what."""
-    everywhere = sum(s.separable == s.places for s in told)
+    everywhere = sum(s.separable == s.places for s in rendered)
     some = [
         f"{s.fault} ({s.places - s.separable} of {s.places}, z = {s.expected_z:.2g} at {s.weakest})"
-        for s in told
+        for s in rendered
         if s.separable < s.places
     ]
-    unseen = sorted({name for name, fault in BY_NAME.items() if not fault.late} - {s.fault for s in told})
+    unseen = sorted({name for name, fault in BY_NAME.items() if not fault.late} - {s.fault for s in rendered})
     numbers = [
         f"{s.fault} {s.right:.7g} ± {abs(s.smallest - s.right):.2g}"
-        for s in told
+        for s in rendered
         if s.smallest is not None and s.right is not None and s.separable
     ]
     lists = [
@@ -76,8 +76,8 @@ def exclusion_lists(told: Sequence[Sensitivity]) -> list[tuple[str, list[str]]]:
         ("not looked for, since they change no step in a layer that was seen", unseen),
         ("numbers that are right, each to what shows at its best place", numbers),
     ]
-    first = f"excludes {everywhere} of the {len(told)} mistakes that were looked for, at every place"
-    return ([(first, [])] if told else []) + [(what, of) for what, of in lists if of]
+    first = f"excludes {everywhere} of the {len(rendered)} mistakes that were looked for, at every place"
+    return ([(first, [])] if rendered else []) + [(what, of) for what, of in lists if of]
 
 
 def mistakes(activations: Iterable[ActivationRecord]) -> list[Finding]:
@@ -93,7 +93,7 @@ def mistakes(activations: Iterable[ActivationRecord]) -> list[Finding]:
     return [together if f is bare[0] else f for f in found if f is bare[0] or f not in bare]
 
 
-def told(finding: Finding, layers: int) -> list[str]:
+def rendered(finding: Finding, layers: int) -> list[str]:
     """The mistake in a sentence, then its evidence, its usual cause, or what can be said of it without a name."""
     return [line for line in (sentence(finding, layers), evidence(finding), cause(finding), *finding.anatomy) if line]
 

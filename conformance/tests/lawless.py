@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from conformance import Running, TorchBatch
+from conformance import ModuleRunner, TorchBatch
 from conformance.benchmarks.detection.batching import row_by_row
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.rewritten import places
@@ -50,7 +50,7 @@ class Around(HuggingFace):
             for name, value in run(model, given):
                 yield name, self.after(self, batch, name, value) if self.after else value
 
-        return Running(model, runner)
+        return ModuleRunner(model, runner)
 
 
 def _off(name: str, value: Tensor) -> Tensor:

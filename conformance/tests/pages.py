@@ -9,21 +9,21 @@ import msgspec
 from conformance import Golden, check, load_golden
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import run
-from conformance.recording import header_of
-from conformance.records import CaseRecords, Note, Results
+from conformance.checks.recording import header_of
+from conformance.checks.search.plan import Plan
+from conformance.checks.trace import record, true_trace
 from conformance.report.changes.between import changes
-from conformance.report.changes.page import changes_page
-from conformance.report.telling import records_of
-from conformance.search.plan import Plan
+from conformance.report.changes.changes_page import changes_page
+from conformance.report.side_by_side.difference import compare
+from conformance.report.side_by_side.difference_page import side_by_side_page
+from conformance.report.side_by_side.view import side_by_side
+from conformance.report.trace_mistakes import judged
+from conformance.report.walk.walk import walk
+from conformance.report.walk.walk_page import html
+from conformance.results.records import CaseRecords, Note, Results
+from conformance.results.to_records import records_of
 from conformance.tests.lawless import BROKEN
 from conformance.tests.planted import Planted, epsilon, tanh_gelu
-from conformance.traces.mistakes import judged
-from conformance.traces.side_by_side.difference import compare
-from conformance.traces.side_by_side.page import side_by_side_page
-from conformance.traces.side_by_side.view import side_by_side
-from conformance.traces.trace import record, true_trace
-from conformance.traces.walk.page import html
-from conformance.traces.walk.walk import walk
 from implementations.hugging_face import HuggingFace
 
 HOSTILE = """<script>hacked()</script><img src=x onerror="hacked()">'"&amp;{{ 7*7 }}"""

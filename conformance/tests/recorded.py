@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from conformance.case import Case
-from conformance.merging import merged
-from conformance.records import (
+from conformance.results.case import Case
+from conformance.results.merge import merged
+from conformance.results.records import (
     ActivationRecord,
     CaseRecords,
     CheckRecord,
@@ -17,8 +17,8 @@ from conformance.records import (
     Results,
     Sensitivity,
 )
-from conformance.report.telling import footer
-from conformance.shards import Run
+from conformance.results.shards import Run
+from conformance.results.to_records import footer
 
 LAYERS = 6
 _DIFFERS = "encoder.layer.0.output.LayerNorm[0, 2, 5] is 1.2, and 1.3 in the other run"
@@ -44,7 +44,7 @@ def header(**fields: Any) -> Header:
     return Header(**{**usual, **fields})
 
 
-def checked(case: Case, outcome: Any = "pass", told: tuple[ActivationRecord, ...] = (), **fields: Any) -> CaseRecords:
+def checked(case: Case, outcome: Any = "pass", rendered: tuple[ActivationRecord, ...] = (), **fields: Any) -> CaseRecords:
     usual = {
         "reason": "",
         "seconds": 2.5,
@@ -57,7 +57,7 @@ def checked(case: Case, outcome: Any = "pass", told: tuple[ActivationRecord, ...
         "excludes": [],
     }
     key = (case.implementation, case.golden, case.device, case.dtype, case.check)
-    return CaseRecords(CheckRecord(*key, outcome, **{**usual, **fields}), told)
+    return CaseRecords(CheckRecord(*key, outcome, **{**usual, **fields}), rendered)
 
 
 def activation(case: Case, name: str, rms: float = 0.5, faults: tuple[FaultRecord, ...] = (), **fields: Any) -> ActivationRecord:
@@ -96,18 +96,18 @@ def _two_mistakes() -> CaseRecords:
     norm, gelu = "encoder.layer.0.attention.output.LayerNorm", "encoder.layer.1.intermediate.intermediate_act_fn"
     epsilon = FaultRecord("epsilon", norm, 1.0, 681.4, "epsilon", 1.00012e-05, 1.5e-08, 1e-12)
     form = FaultRecord("activation-form", gelu, 0.99998, 2.318e6, None, None, None)
-    told = (
+    rendered = (
         activation(case, norm, 76.55, (epsilon,)),
         activation(case, gelu, 145413.8, (form,)),
         activation(case, f"encoder.layer.{LAYERS - 1}.output.LayerNorm"),
     )
     reason = f"2 of 85 judged activations fail, the first at {norm}"
-    return checked(case, "fail", told, reason=reason, judged=85, activations=97, median_rms=0.46)
+    return checked(case, "fail", rendered, reason=reason, judged=85, activations=97, median_rms=0.46)
 
 
 def _nameless() -> CaseRecords:
     case = Case("odd", "tiny", dtype="bfloat16")
-    told = tuple(
+    rendered = tuple(
         activation(
             case,
             f"encoder.layer.{n}.attention.self.context",
@@ -120,7 +120,7 @@ def _nameless() -> CaseRecords:
     broken = activation(
         case, "pooler.dense", reason="has the shape (6, 31), expected (6, 32)", local=None, overall=None, excess=None
     )
-    return checked(case, "fail", (*told, broken), reason="7 of 47 judged activations fail", judged=47, activations=47)
+    return checked(case, "fail", (*rendered, broken), reason="7 of 47 judged activations fail", judged=47, activations=47)
 
 
 def _leaking() -> CaseRecords:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from conformance.goldens.tiny import RECIPE
-from conformance.judge.anatomy import Anatomy, anatomy, sentences
 from conformance.judge.noise import of_segment
+from conformance.judge.residual_description import ResidualDescription, anatomy, sentences
 from conformance.judge.segment import Segment
 from conformance.judge.selection import independent_rows, judged_elements
 from conformance.judge.statistics import max_threshold, rms_threshold
@@ -41,7 +41,7 @@ def _observed(dtype: str) -> tuple[Network, dict[str, Array]]:
     return network, found
 
 
-def looked_at(name: str, change: Change, dtype: str = "float32") -> Anatomy:
+def looked_at(name: str, change: Change, dtype: str = "float32") -> ResidualDescription:
     """The anatomy of an activation that `change` makes, rounded to storage."""
     network, observed = _observed(dtype)
     segment = Segment(network, name, {n: v for n, v in observed.items() if n != name})
@@ -54,11 +54,11 @@ def looked_at(name: str, change: Change, dtype: str = "float32") -> Anatomy:
     return anatomy(step, made, noise.sigma, noise.bound, judged, limits)
 
 
-def explained(found: Anatomy) -> set[str]:
-    return {f.kind for f in found.makeup if f.explained}
+def explained(found: ResidualDescription) -> set[str]:
+    return {f.kind for f in found.residual_findings if f.explained}
 
 
-def told(found: Anatomy) -> str:
+def rendered(found: ResidualDescription) -> str:
     return "; ".join(sentences(found))
 
 
@@ -161,7 +161,7 @@ def test_it_is_recognised_and_nothing_else_is_claimed(case: str) -> None:
     place, kind, words, change = RECOGNISED[case]
     found = looked_at(place, change)
     assert explained(found) == {kind}, sentences(found)
-    assert words in told(found)
+    assert words in rendered(found)
 
 
 # Nearly what a finding says, and not it.
@@ -238,7 +238,7 @@ EXTENTS: dict[str, tuple[str, str, Change]] = {
 @pytest.mark.parametrize("case", EXTENTS)
 def test_where_it_is(case: str) -> None:
     place, words, change = EXTENTS[case]
-    assert words in told(looked_at(place, change))
+    assert words in rendered(looked_at(place, change))
 
 
 def test_where_all_is_wrong_no_place_is_told() -> None:
@@ -250,14 +250,14 @@ def test_where_all_is_wrong_no_place_is_told() -> None:
 def test_a_fault_of_one_head_is_explained_there() -> None:
     found = looked_at(QUERY, lambda s: s.value * np.where(features() // 8 == 1, 2.0, 1.0))
     assert explained(found) == {"scale"}
-    (number,) = found.makeup[0].numbers
+    (number,) = found.residual_findings[0].numbers
     assert abs(number.value - 2.0) < 6.0 * number.deviation < 1e-5
 
 
 def test_what_is_not_finite_is_said_and_nothing_more() -> None:
     found = looked_at(QUERY, lambda s: np.where(features() == 3, np.nan, s.value))
-    assert [f.kind for f in found.makeup] == ["not finite"]
-    assert "feature 3" in told(found)
+    assert [f.kind for f in found.residual_findings] == ["not finite"]
+    assert "feature 3" in rendered(found)
 
 
 def test_padded_rows_do_not_matter() -> None:
@@ -268,12 +268,12 @@ def test_padded_rows_do_not_matter() -> None:
 def test_an_error_in_two_ways_is_told_by_the_share_that_one_explains() -> None:
     found = looked_at(INNER, lambda s: s.value + bias(s) + 0.01 * np.tanh(s.value))
     assert not explained(found)
-    assert found.makeup[0].share > 0.9
-    assert "of the residual's energy, not for all" in told(found)
+    assert found.residual_findings[0].share > 0.9
+    assert "of the residual's energy, not for all" in rendered(found)
 
 
 def test_a_scalar_is_told_as_a_ratio() -> None:
-    assert "0.5 times" in told(looked_at("cls.predictions.loss", lambda s: s.value / 2.0))
+    assert "0.5 times" in rendered(looked_at("cls.predictions.loss", lambda s: s.value / 2.0))
 
 
 def test_a_correct_step_has_no_explanation_but_noise_as_it_may_be() -> None:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from conformance.case import Case
 from conformance.cli import main
-from conformance.cli.apart import Elsewhere
+from conformance.cli.worker import WorkerProcess
 from conformance.errors import FixtureError
-from conformance.result import Result
-from conformance.watching import tell, watched
+from conformance.progress import tell, watched
+from conformance.results.case import Case
+from conformance.results.result import Result
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def _not_ready() -> Doing:
 
 def test_a_case_that_hangs_or_ends_its_process_is_told_and_others_run_before_and_after() -> None:
     heard = []
-    with Elsewhere(Doing, seconds=1.0) as there, watched(lambda what, done: heard.append((what, done))):
+    with WorkerProcess(Doing, seconds=1.0) as there, watched(lambda what, done: heard.append((what, done))):
         results = [there.result(Case(name, "tiny")) for name in ("works", "hangs", "dies", "works")]
     assert [r.outcome for r in results] == ["pass", "timeout", "crash", "pass"]
     assert [r.exit_code for r in results] == [0, 1, 1, 0]
@@ -43,7 +43,7 @@ def test_a_case_that_hangs_or_ends_its_process_is_told_and_others_run_before_and
 
 
 def test_work_that_cannot_be_made_ready_is_nobodys_crash() -> None:
-    with Elsewhere(_not_ready) as there, pytest.raises(FixtureError, match="could not be made ready"):
+    with WorkerProcess(_not_ready) as there, pytest.raises(FixtureError, match="could not be made ready"):
         there.result(Case("works", "tiny"))
 
 

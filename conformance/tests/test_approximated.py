@@ -17,8 +17,8 @@ from conformance.faults.curve import curve
 from conformance.judge.statistics import FALSE_ALARM
 from conformance.numerics.formats import Array
 from conformance.report.findings import Finding, findings, sentence
-from conformance.report.telling import activation_records
 from conformance.report.terminal import text
+from conformance.results.to_records import activation_records
 from implementations.hugging_face import hf_eager
 
 Function = Callable[[Array], Array]

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 import torch
 
-from conformance import Seen, check, golden_of, load_golden
-from conformance.batch import Batch
+from conformance import OutputMap, check, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import run
 from conformance.cli import main
+from conformance.model.batch import Batch
 from conformance.oracle.products import operand, partial_squares
 from conformance.report.junit import junit
 from conformance.report.markdown import markdown
-from conformance.report.telling import results_of
-from conformance.results_file import read_results
+from conformance.results.file import read_results
+from conformance.results.to_records import results_of
 from conformance.tests.planted import Planted, epsilon
 from implementations.hugging_face import HuggingFace
 from implementations.making_bert import making_bert
@@ -185,7 +185,7 @@ def test_what_call_returns_of_a_layer_comes_too_late_and_is_told() -> None:
     [
         ({"ignored": ["lm_head.*"]}, "a parameter, though named in `ignored`: lm_head.mlp.weight"),
         (
-            {"activations": {**making_bert.activations, "lm_head": Seen("classifier", lambda t: (t, t))}},
+            {"activations": {**making_bert.activations, "lm_head": OutputMap("classifier", lambda t: (t, t))}},
             "2 tensors are shown for 1",
         ),
         ({"parameters": {**making_bert.parameters, "lm_hed.x": "cls.predictions.decodr"}}, "unknown parameter: cls"),
@@ -249,8 +249,8 @@ def test_one_run_s_failures_are_not_told_under_another_s_pass(result_files: File
     elsewhere = tmp_path / "elsewhere.jsonl"
     elsewhere.write_text(result_files["pass"].read_text().replace('"device":"cpu"', '"device":"xpu"'))
     assert main(["report", str(elsewhere), str(result_files["fail"])]) == 1
-    told = capsys.readouterr().out
-    passed = told[told.index(": conforms") :]
+    rendered = capsys.readouterr().out
+    passed = rendered[rendered.index(": conforms") :]
     assert "first origin" not in passed
 
 

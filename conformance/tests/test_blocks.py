@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from conformance import load_golden
-from conformance.checkpoint import rounded_weights
 from conformance.judge import observation as parts
-from conformance.judge.directions import looked_for
+from conformance.judge.effective_samples import Repeats, hashed
 from conformance.judge.evidence import Local
+from conformance.judge.fault_directions import looked_for
 from conformance.judge.filters import is_gross, largest_element
-from conformance.judge.local import locally
+from conformance.judge.global_error import GlobalError
+from conformance.judge.local_error import locally
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
-from conformance.judge.overall import Overall
-from conformance.judge.repeats import Repeats, hashed
 from conformance.judge.statistics import max_threshold
+from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.numerics.formats import FORMATS, Array, Captured
 from conformance.oracle import Network
@@ -53,7 +53,7 @@ def observations(network: Network, values: Mapping[str, Captured]) -> Iterator[O
 
 def figures(local: Local) -> list[float]:
     """All that a judgement says in numbers, of gross faults no more than that they are."""
-    numbers = [local.error.rms, local.error.max, local.error.max_abs, local.surprise, local.rms_threshold, local.max_threshold]
+    numbers = [local.error.rms, local.error.max, local.error.max_abs, local.nll, local.rms_threshold, local.max_threshold]
     numbers += [x for f in local.filters if f.amplitude for x in (f.amplitude, f.z, f.expected_z)]
     numbers += [x for f in local.filters if f.estimate for x in (f.estimate.value, f.estimate.deviation)]
     assert local.spread
@@ -166,7 +166,7 @@ def test_the_global_error_is_had_without_a_second_forward_pass(spoilt: float) ->
     for name, actual in values.items():
         before = {n: v for n, v in values.items() if n in errors}
         one = Observation(network, name, actual, before, errors)
-        overall = Overall.of(one.whole, np.ones((1,) * actual.ndim))
+        overall = GlobalError.of(one.whole, np.ones((1,) * actual.ndim))
         errors[name] = overall.error
         judged = one.judged
         expected = np.where(judged, actual - truth[name], 0.0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conformance.report.run.page import results_page
+from conformance.report.run.run_page import results_page
 from conformance.tests.pages import HOSTILE, changes_shown, difference_shown, sample, walk_shown
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -89,8 +89,8 @@ def test_dark_is_dark_and_light_is_light(browser: Any, file: Path) -> None:
     brightness = {}
     for scheme in ("light", "dark"):
         with Watched(browser, file, color_scheme=scheme) as watched:
-            told = watched.page.evaluate("getComputedStyle(document.body).backgroundColor")
-            brightness[scheme] = sum(int(part) for part in told.strip("rgb()").split(","))
+            rendered = watched.page.evaluate("getComputedStyle(document.body).backgroundColor")
+            brightness[scheme] = sum(int(part) for part in rendered.strip("rgb()").split(","))
     assert brightness["light"] > 700
     assert brightness["dark"] < 150
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from conformance import cache, check, golden_of, load_golden
+from conformance import check, golden_of, load_golden
 from conformance.cli import main
-from conformance.judge import reference
+from conformance.judge import cache, reference
 
 GOLDEN = "tiny"
 
@@ -111,9 +111,9 @@ def test_the_command_shows_and_clears(home: Path, capsys: pytest.CaptureFixture[
     assert main(["cache"]) == 0
     assert f"{home}: 1 entries" in capsys.readouterr().out
     assert main(["cache", "--format", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["folder"] == str(home)
-    assert list(told["entries"].values()) == [cache.entries()[0].stat().st_size]
+    rendered = json.loads(capsys.readouterr().out)
+    assert rendered["folder"] == str(home)
+    assert list(rendered["entries"].values()) == [cache.entries()[0].stat().st_size]
     assert main(["cache", "--clear"]) == 0
     assert not cache.entries()
     monkeypatch.setenv(cache.VARIABLE, cache.OFF)
@@ -130,8 +130,8 @@ def test_the_key_changes_with_the_code_that_computes_it(monkeypatch: pytest.Monk
 
 def test_sigma_is_that_of_the_accumulated_variances() -> None:
     """What is propagated to first order counts deterministic bounds as variances as well, and so is larger, but not by far."""
-    from conformance.checkpoint import rounded_weights
     from conformance.judge.accumulated import accumulated
+    from conformance.model.checkpoint import rounded_weights
     from conformance.numerics.arithmetic import modular
     from conformance.oracle import Network
 

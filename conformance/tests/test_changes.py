@@ -10,20 +10,20 @@ import msgspec
 import numpy as np
 import pytest
 
-from conformance.case import Case
 from conformance.cli import main
 from conformance.judge.statistics import max_threshold, projection_threshold, rms_threshold
-from conformance.merging import merged
-from conformance.outcomes import ORDER
-from conformance.records import ActivationRecord, CaseRecords, ErrorRecord, FaultRecord, GoldenRecord, Note, Results
 from conformance.report.changes.between import CaseChange, Changes, changes
-from conformance.report.changes.page import changes_page
+from conformance.report.changes.changes_document import document
+from conformance.report.changes.changes_page import changes_page
 from conformance.report.changes.rows import rows
 from conformance.report.changes.scale import scale_changed
-from conformance.report.changes.told import document
 from conformance.report.changes.words import headline, mistakes
 from conformance.report.document import markdown, written
-from conformance.results_file import Writer
+from conformance.results.case import Case
+from conformance.results.file import Writer
+from conformance.results.merge import merged
+from conformance.results.outcomes import ORDER
+from conformance.results.records import ActivationRecord, CaseRecords, ErrorRecord, FaultRecord, GoldenRecord, Note, Results
 from conformance.tests.recorded import activation, checked, run
 
 ME = Case("mine", "tiny")
@@ -31,11 +31,11 @@ NORM = "encoder.layer.{}.attention.output.LayerNorm"
 LIMIT = 1.62  # of the RMS of `activation`
 
 
-def _results(*told: ActivationRecord, outcome: str = "", case: Case = ME, **fields: Any) -> Results:
+def _results(*rendered: ActivationRecord, outcome: str = "", case: Case = ME, **fields: Any) -> Results:
     """A run of one check; it fails where one of its activations does."""
-    failed = any(a.outcome == "fail" for a in told)
-    judged = sum(a.outcome != "not_observed" for a in told)
-    one = checked(case, outcome or ("fail" if failed else "pass"), told, judged=judged, activations=len(told))
+    failed = any(a.outcome == "fail" for a in rendered)
+    judged = sum(a.outcome != "not_observed" for a in rendered)
+    one = checked(case, outcome or ("fail" if failed else "pass"), rendered, judged=judged, activations=len(rendered))
     return merged([run(one, **fields)])
 
 
@@ -213,9 +213,9 @@ def test_one_implementation_is_compared_with_another_where_each_run_is_of_one_al
 def test_what_may_explain_a_change_is_told_and_what_is_missing() -> None:
     cut = merged([run(checked(ME), finished=False, torch="2.14.0", threads=8, gpu="H100")])
     found = changes(_results(), cut, ("old.jsonl", "new.jsonl"))
-    told = _plain(found)
-    assert "what may explain it: torch 2.13.0 → 2.14.0; gpu none → H100; threads 1 → 8" in told
-    assert "new.jsonl: missing: the end of" in told
+    rendered = _plain(found)
+    assert "what may explain it: torch 2.13.0 → 2.14.0; gpu none → H100; threads 1 → 8" in rendered
+    assert "new.jsonl: missing: the end of" in rendered
     assert not changes(_results(), _results()).environment
 
 
@@ -226,8 +226,8 @@ def _hostile() -> Changes:
     case = replace(ME, implementation=HOSTILE)
     names = ("worse", "better", f"worse{HOSTILE}", "fine")
     sides = [[9.0 if name.startswith(bad) else 0.5 for name in names] for bad in ("better", "worse")]
-    told = ([activation(case, name, rms) for name, rms in zip(names, side, strict=True)] for side in sides)
-    before, after = (_results(*side, case=case) for side in told)
+    rendered = ([activation(case, name, rms) for name, rms in zip(names, side, strict=True)] for side in sides)
+    before, after = (_results(*side, case=case) for side in rendered)
     return changes(before, after, (HOSTILE, "after\x1b[31m.jsonl"))
 
 

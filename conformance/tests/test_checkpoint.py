@@ -9,13 +9,13 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from conformance import golden_of, load_directory, load_golden
-from conformance.checkpoint import Checkpoint
 from conformance.checks.published import BERT_BASE_UNCASED, Published, check_published, published_of
 from conformance.cli import main
 from conformance.errors import CheckpointError, UsageError
-from conformance.goldens.own import from_directory, read_batches
+from conformance.goldens.custom_golden import from_directory, read_batches
+from conformance.model.checkpoint import Checkpoint
 from conformance.oracle import Network
-from conformance.results_file import read_results
+from conformance.results.file import read_results
 from conformance.tests.planted import MadeOf, Planted, unscaled
 from implementations.hugging_face import HuggingFace
 

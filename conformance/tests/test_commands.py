@@ -8,14 +8,14 @@ from xml.etree import ElementTree
 import pytest
 
 from conformance import golden_of, load_golden
+from conformance.checks import trace as traces
 from conformance.checks.replay import replayed
+from conformance.checks.trace import record, true_trace
 from conformance.cli import main
 from conformance.errors import UsageError
-from conformance.results_file import read_results
+from conformance.report.side_by_side.difference import compare
+from conformance.results.file import read_results
 from conformance.tests.planted import Planted, epsilon, tanh_gelu
-from conformance.traces import trace as traces
-from conformance.traces.side_by_side.difference import compare
-from conformance.traces.trace import record, true_trace
 from implementations.hugging_face import HuggingFace
 from implementations.making_bert import making_bert
 
@@ -109,9 +109,9 @@ def test_report_puts_files_together_in_every_form_and_keeps_their_exit_code(
 def test_what_is_told_twice_counts_once(results: Path, capsys: Captured) -> None:
     file = str(results / "results.jsonl")
     assert main(["report", file, file]) == 1  # the exit code of the failure in it
-    told = capsys.readouterr().out
-    assert told.startswith("ran 2 / 2 declared: 1 fail, 1 pass\n")
-    assert "told twice: 2 checks, with the same outcome each time; counted once" in told
+    rendered = capsys.readouterr().out
+    assert rendered.startswith("ran 2 / 2 declared: 1 fail, 1 pass\n")
+    assert "told twice: 2 checks, with the same outcome each time; counted once" in rendered
 
 
 def test_what_contradicts_itself_is_never_a_success(results: Path, tmp_path: Path, capsys: Captured) -> None:
@@ -155,8 +155,8 @@ def test_diff_of_results_tells_what_is_worse_better_new_and_gone(
     assert main(["diff", str(before), str(before)]) == 0
     assert "no verdict changed" in capsys.readouterr().out
     assert main(["diff", str(before), str(mended)]) == 1
-    told = capsys.readouterr().out
-    assert told.startswith("worse: 2 activations gone, 1 activation better, 1 mistake vanished\n")
+    rendered = capsys.readouterr().out
+    assert rendered.startswith("worse: 2 activations gone, 1 activation better, 1 mistake vanished\n")
     assert main(["diff", str(mended), str(before)]) == 1
     assert capsys.readouterr().out.startswith("worse: 1 activation worse, 1 mistake appeared, 2 activations new\n")
 

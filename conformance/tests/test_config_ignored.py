@@ -13,16 +13,16 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import run
 from conformance.diagnosis import diagnose
 from conformance.errors import UnsupportedArchitectureError
-from conformance.faults import BY_NAME, Place
+from conformance.faults import BY_NAME, FaultContext
 from conformance.goldens.manifest import fixtures_directory, manifest
-from conformance.goldens.power import power
-from conformance.goldens.verify import verify
+from conformance.judge.power import power
+from conformance.judge.verify import verify
 from conformance.judge.words import hard_coded
 from conformance.numerics.formats import FORMATS
 from conformance.oracle import Network
 from conformance.report.findings import findings, layers_of, sentence
-from conformance.report.telling import activation_records
-from conformance.result import Result
+from conformance.results.result import Result
+from conformance.results.to_records import activation_records
 from implementations.hugging_face import hf_eager, hf_sdpa
 from implementations.inner_workings import inner_workings
 from implementations.making_bert import making_bert
@@ -161,17 +161,17 @@ def test_heads_of_64_make_what_a_network_of_that_many_heads_makes_of_the_same_qu
     values = dict(right.walk())
     found = {name: values[f"{attention}.{name}"] for name in ("query", "key", "value")}
     step = right.step(f"{attention}.context", values[f"{attention}.dropout"], found["value"])
-    struck = BY_NAME["heads-64-wide"].struck(step, Place(right, values, FORMATS["float32"]))
-    assert struck is not None
+    applied = BY_NAME["heads-64-wide"].applied(step, FaultContext(right, values, FORMATS["float32"]))
+    assert applied is not None
     scores = other.step(f"{attention}.scores", found["query"], found["key"]).value
     probs = other.step(f"{attention}.probs", scores).value
-    np.testing.assert_array_equal(struck.value, other.step(f"{attention}.context", probs, found["value"]).value)
-    doubled = struck.again(parents=(step.parents[0], 2.0 * found["value"]))
-    np.testing.assert_array_equal(doubled.value, 2.0 * struck.value)
+    np.testing.assert_array_equal(applied.value, other.step(f"{attention}.context", probs, found["value"]).value)
+    doubled = applied.again(parents=(step.parents[0], 2.0 * found["value"]))
+    np.testing.assert_array_equal(doubled.value, 2.0 * applied.value)
     e = np.random.default_rng(0).standard_normal(step.value.shape)
-    of_probs, of_values = struck.jacobians()
+    of_probs, of_values = applied.jacobians()
     assert not of_probs.adjoint(e).any()
-    moved = struck.again(parents=(step.parents[0], found["value"] + e)).value - struck.value
+    moved = applied.again(parents=(step.parents[0], found["value"] + e)).value - applied.value
     assert (e * moved).sum() == pytest.approx((of_values.adjoint(e) * e).sum())
 
 
@@ -183,7 +183,7 @@ def test_heads_that_cannot_be_64_wide_or_are_have_no_such_fault(golden: str) -> 
     name = "encoder.layer.0.attention.self.context"
     step = network.step(name, *(values[parent] for parent in network.table[name].parents))
     for fault in ("heads-64-wide", "heads-twelve"):
-        assert BY_NAME[fault].struck(step, Place(network, values, FORMATS["float32"])) is None
+        assert BY_NAME[fault].applied(step, FaultContext(network, values, FORMATS["float32"])) is None
 
 
 def test_a_shape_that_is_at_odds_with_the_config_says_with_what() -> None:

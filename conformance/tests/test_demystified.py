@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from conformance import check
+from conformance.checks.apply_known_failures import declared, expected
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import run
-from conformance.checks.expected import declared, expected
 from conformance.checks.known_failures import KnownFailure
-from conformance.result import Result
+from conformance.results.result import Result
 from implementations import demystified_as_written as written
 from implementations.demystified import BERT, PositionalEmbedding, demystified
 from implementations.demystified_as_written import demystified_as_written

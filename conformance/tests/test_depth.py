@@ -9,9 +9,9 @@ import pytest
 from conformance import check
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.cli import main
-from conformance.depth import SCREENED
+from conformance.judge.depth import SCREENED
 from conformance.report.terminal import text
-from conformance.results_file import read_results
+from conformance.results.file import read_results
 from conformance.tests.planted import Planted, epsilon, native_norms, tanh_gelu, unscaled
 
 BROKEN = Planted(unscaled(1), tanh_gelu(1), epsilon(0))
@@ -52,9 +52,9 @@ def test_errors_and_limits_are_those_of_a_full_judgement_of_two_statistics() -> 
 
 
 def test_the_report_says_that_names_were_not_looked_for() -> None:
-    told = text(check(BROKEN, "tiny", depth="screen"))
-    assert SCREENED in " ".join(told.split())
-    assert "has a name" not in told
+    rendered = text(check(BROKEN, "tiny", depth="screen"))
+    assert SCREENED in " ".join(rendered.split())
+    assert "has a name" not in rendered
 
 
 def test_the_command_line_hands_it_on_and_the_results_file_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,8 +68,8 @@ def test_the_command_line_hands_it_on_and_the_results_file_says_so(tmp_path: Pat
 
 
 TEST = """
-from conformance.checks.parametrize import parametrize_with_checks
-from conformance.checks.underway import plan
+from conformance.suite.parametrize import parametrize_with_checks
+from conformance.suite.pytest_session import plan
 
 @parametrize_with_checks(["making-bert"], goldens=["tiny"], checks=["values"])
 def test_bert(check):

@@ -14,17 +14,17 @@ from conformance.benchmarks.detection.bert import Candidate as Planted
 from conformance.benchmarks.detection.planted import PLANTS
 from conformance.benchmarks.detection.rewritten import places
 from conformance.benchmarks.detection.variants import Variant
-from conformance.checkpoint import rounded_weights
-from conformance.devices import require_device
+from conformance.checks.run import check
 from conformance.errors import DeviceLostError, Unavailable
 from conformance.judge.evidence import Verdict
 from conformance.judge.judge import Judge
-from conformance.judge.settle import settle
+from conformance.judge.select_arithmetic import select_arithmetic
+from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.devices import require_device
 from conformance.oracle import Network
-from conformance.records import CheckRecord, Results
-from conformance.results_file import read_results
-from conformance.run import check
+from conformance.results.file import read_results
+from conformance.results.records import CheckRecord, Results
 from conformance.tests import matrix_unit, pretend
 from implementations.demystified_as_written import demystified_as_written
 
@@ -59,8 +59,8 @@ def _checks(results: Results) -> Mapping[str, CheckRecord]:
 
 
 def test_right_candidates_conform_on_an_accelerator_before_and_after_it_was_broken(results: Results) -> None:
-    told = _checks(results)
-    assert {name: told[name].outcome for name in RIGHT} == dict.fromkeys(RIGHT, "pass")
+    rendered = _checks(results)
+    assert {name: rendered[name].outcome for name in RIGHT} == dict.fromkeys(RIGHT, "pass")
 
 
 @pytest.mark.parametrize(
@@ -118,19 +118,19 @@ def _verdicts(attention: Callable[..., torch.Tensor], device: str) -> list[Verdi
     changes: list[Callable[[Bert], None]] = [places.attention(attention)]
     made = Variant(changes).prepare(checkpoint, "cpu", "float32")(batch.on("cpu"))
     network = Network(checkpoint.architecture, rounded_weights(checkpoint, "float32"), batch)
-    return settle(Judge(network, "float32", device, recorded=True).judge(made.items()))
+    return select_arithmetic(Judge(network, "float32", device, recorded=True).judge(made.items()))
 
 
 def test_float32_in_matrix_units_is_legal_on_an_accelerator_and_nowhere_else() -> None:
     failed = [v for v in _verdicts(_on_a_matrix_unit, "cpu") if v.outcome == "fail"]
     assert failed
     assert all(v.activation.endswith("self.context") for v in failed)
-    told = {v.activation: v for v in _verdicts(_on_a_matrix_unit, "cuda")}
-    assert all(v.outcome in ("pass", "not_observed") for v in told.values())
-    kinds = {v.local.arithmetic for v in told.values() if v.local and v.activation.endswith("self.context")}
+    rendered = {v.activation: v for v in _verdicts(_on_a_matrix_unit, "cuda")}
+    assert all(v.outcome in ("pass", "not_observed") for v in rendered.values())
+    kinds = {v.local.arithmetic for v in rendered.values() if v.local and v.activation.endswith("self.context")}
     assert kinds == {"float32 in matrix units"}
     # A part that rounds as IEEE has it is judged by that, as on the CPU.
-    assert {v.local.arithmetic for v in told.values() if v.local and v.kind == "linear"} == {"float32"}
+    assert {v.local.arithmetic for v in rendered.values() if v.local and v.kind == "linear"} == {"float32"}
 
 
 def test_a_mistake_shows_through_a_matrix_unit() -> None:
@@ -147,7 +147,9 @@ def test_tf32_is_no_matrix_unit_of_float32_and_told_by_its_name() -> None:
     checkpoint = golden.checkpoint
     made = Planted([PLANTS["precision-tf32"].at(1)]).prepare(checkpoint, "cpu", "float32")(batch.on("cpu"))
     network = Network(checkpoint.architecture, rounded_weights(checkpoint, "float32"), batch)
-    failed = [v for v in settle(Judge(network, "float32", "cuda", recorded=True).judge(made.items())) if v.outcome == "fail"]
+    failed = [
+        v for v in select_arithmetic(Judge(network, "float32", "cuda", recorded=True).judge(made.items())) if v.outcome == "fail"
+    ]
     assert {v.activation.startswith("encoder.layer.1.") for v in failed} == {True}
     assert {f.name for v in failed if v.local for f in v.local.named} == {"precision-tf32"}
 

@@ -13,10 +13,10 @@ from transformers import BertConfig, BertModel
 
 from conformance import load_golden
 from conformance.cli import main
-from conformance.diagnosis import POOLINGS, Diagnosis, Table, diagnose, read
-from conformance.diagnosis.closed import EMBEDDING, Closed, Output
+from conformance.diagnosis import POOLINGS, Diagnosis, OutputTable, diagnose, read
+from conformance.diagnosis.closed import EMBEDDING, BlackBox, Output
 from conformance.diagnosis.outputs import resolved
-from conformance.diagnosis.printed import Number, filled, unit
+from conformance.diagnosis.printed import PrintedNumber, filled, unit
 from conformance.diagnosis.tables import tables
 from conformance.diagnosis.telling import markdown
 from conformance.errors import UsageError
@@ -216,11 +216,11 @@ def test_a_tensor_as_torch_prints_it_is_enough(tmp_path: Path) -> None:
 
 def test_a_part_of_a_table() -> None:
     hidden = _hidden(_model(), token_type_ids=None)
-    part = Table(_text(hidden[:, [0, 3]][:, :, 5:20]), {"positions": [0, 3], "features": list(range(5, 20))})
+    part = OutputTable(_text(hidden[:, [0, 3]][:, :, 5:20]), {"positions": [0, 3], "features": list(range(5, 20))})
     found = _asked({"last_hidden_state": part})
     assert found.elements == int(BATCH.mask[:, [0, 3]].sum()) * 15
     assert _named(found)[0] == {"token-types-ignored"}
-    rounded = _asked({"embedding": Table(_mean(_hidden(_model())).double().numpy().round(3), digits=3)})
+    rounded = _asked({"embedding": OutputTable(_mean(_hidden(_model())).double().numpy().round(3), digits=3)})
     assert rounded.conforms
     assert rounded.digits == 3.0
 
@@ -281,19 +281,19 @@ def test_what_the_command_prints(folder: Path, tmp_path: Path, capsys: pytest.Ca
     hidden = _hidden(_model(layer_norm_eps=1e-3))
     file.write_text(json.dumps({**{k: v.tolist() for k, v in _inputs().items()}, "embedding": _text(_mean(hidden))}))
     assert _call(folder, file, "--pooling", "mean") == 1
-    told = capsys.readouterr().out
-    assert "does not conform" in told
-    assert "epsilon is 0.001 ±" in told
-    assert "in every layer, attention.output.LayerNorm and output.LayerNorm; in embeddings.LayerNorm" in told
-    assert "pooling mean" in told
+    rendered = capsys.readouterr().out
+    assert "does not conform" in rendered
+    assert "epsilon is 0.001 ±" in rendered
+    assert "in every layer, attention.output.LayerNorm and output.LayerNorm; in embeddings.LayerNorm" in rendered
+    assert "pooling mean" in rendered
     assert _call(folder, file, "--format", "json") == 1
     assert json.loads(capsys.readouterr().out)["explanations"][0]["faults"][0]["name"] == "epsilon"
 
 
 def test_markdown_escapes_what_it_tells() -> None:
-    told = markdown(_asked({"pooler_output": _text(_model().pooler(_hidden(_model())).detach())}))
-    assert told.startswith("**conforms, as far as these numbers show**\n\n- read: 128 numbers of pooler.activation;")
-    assert "faults would have been seen" in told
+    rendered = markdown(_asked({"pooler_output": _text(_model().pooler(_hidden(_model())).detach())}))
+    assert rendered.startswith("**conforms, as far as these numbers show**\n\n- read: 128 numbers of pooler.activation;")
+    assert "faults would have been seen" in rendered
 
 
 BAD = {
@@ -360,14 +360,14 @@ def test_ellipses_stand_for_what_is_left_out() -> None:
     assert known.units[0].tolist() == [0.1, 0.0, 0.0, 0.0, 0.01]
     with pytest.raises(UsageError, match="2 ellipses"):
         filled(["...", "1", "..."], (5,), "x")
-    assert tables("a = [1, ...] b: array([[2.]])", "f") == [("a", [Number("1"), "..."]), ("b", [[Number("2.")]])]
+    assert tables("a = [1, ...] b: array([[2.]])", "f") == [("a", [PrintedNumber("1"), "..."]), ("b", [[PrintedNumber("2.")]])]
 
 
 @pytest.mark.parametrize("name", POOLINGS)
 def test_a_pooling_s_jacobian_is_that_of_its_function(name: str) -> None:
     pooling = POOLINGS[name]
-    known = resolved({"embedding": Table(np.zeros((BATCH.size, 32)))}, CHECKPOINT.architecture, BATCH)
-    network = Closed(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, (pooling,))
+    known = resolved({"embedding": OutputTable(np.zeros((BATCH.size, 32)))}, CHECKPOINT.architecture, BATCH)
+    network = BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, (pooling,))
     assert isinstance(known[0], Output)
     rng = np.random.default_rng(0)
     shape = (BATCH.size, 32) if pooling.base == "pooler" else (BATCH.size, BATCH.length, 32)

@@ -10,19 +10,19 @@ import pytest
 from conformance.cli import main
 from conformance.cli.progress import progress
 from conformance.diagnosis import Diagnosis, diagnose
-from conformance.diagnosis.case import VERIFIED, Case
-from conformance.diagnosis.closed import Closed
-from conformance.diagnosis.hypotheses import EVERYWHERE, SINGLE, Forward, Strike, strikes
-from conformance.diagnosis.outputs import Table, resolved
+from conformance.diagnosis.case import VERIFIED, BlackBoxCase
+from conformance.diagnosis.closed import BlackBox
+from conformance.diagnosis.hypotheses import EVERYWHERE, SINGLE, FaultPlacement, Forward, applies_to
+from conformance.diagnosis.outputs import OutputTable, resolved
 from conformance.diagnosis.search import one
 from conformance.diagnosis.telling import markdown, pretty
 from conformance.diagnosis.underway import ELSE, FAULTS, RIGHT, STAGES, Underway
 from conformance.errors import UsageError
 from conformance.numerics.formats import format_named
+from conformance.progress import watched
 from conformance.tests.test_checkpoint import _write
 from conformance.tests.test_diagnose import BATCH, CHECKPOINT, _hidden, _inputs, _model, _text
 from conformance.tests.test_progress import Terminal
-from conformance.watching import watched
 
 
 def _two_faults() -> dict[str, Any]:
@@ -31,25 +31,25 @@ def _two_faults() -> dict[str, Any]:
 
 def _cut_at(stage: str, outputs: dict[str, Any], after: int = 1) -> Diagnosis:
     """A diagnosis whose time runs out once so many of a stage have begun."""
-    told: list[str] = []
+    rendered: list[str] = []
 
     def clock() -> float:
-        return 100.0 if sum(what.startswith(f"{stage}: ") for what in told) >= after else 0.0
+        return 100.0 if sum(what.startswith(f"{stage}: ") for what in rendered) >= after else 0.0
 
-    with watched(lambda what, _: told.append(what)):
+    with watched(lambda what, _: rendered.append(what)):
         return diagnose(
             CHECKPOINT, BATCH, outputs, pooling="mean" if "embedding" in outputs else None, time_limit=60.0, clock=clock
         )
 
 
 def test_every_stage_is_told() -> None:
-    told: list[tuple[str, float]] = []
-    with watched(lambda what, done: told.append((what, done))):
+    rendered: list[tuple[str, float]] = []
+    with watched(lambda what, done: rendered.append((what, done))):
         diagnose(CHECKPOINT, BATCH, _two_faults())
-    stages = list(dict.fromkeys(what.partition(":")[0] for what, _ in told))
+    stages = list(dict.fromkeys(what.partition(":")[0] for what, _ in rendered))
     assert stages == [s for s in (ELSE, *(t for f in FAULTS[:2] for t in (f, f"verifying {f}"))) if s in stages]
     assert {FAULTS[0], FAULTS[1], f"verifying {FAULTS[1]}"} <= set(stages)
-    assert all(0.0 <= done <= 1.0 for _, done in told)
+    assert all(0.0 <= done <= 1.0 for _, done in rendered)
 
 
 def test_progress_is_shown_on_a_terminal() -> None:
@@ -118,9 +118,9 @@ def test_the_command_takes_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_what_is_taken_from_a_network_with_some_of_the_faults_is_exact() -> None:
-    known = resolved({"last_hidden_state": Table(np.zeros((BATCH.size, BATCH.length, 32)))}, CHECKPOINT.architecture, BATCH)
-    right = Forward(Closed(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, ()), format_named("float32"))
-    every = strikes(right)
+    known = resolved({"last_hidden_state": OutputTable(np.zeros((BATCH.size, BATCH.length, 32)))}, CHECKPOINT.architecture, BATCH)
+    right = Forward(BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, ()), format_named("float32"))
+    every = applies_to(right)
     base = [_first(every, "epsilon", EVERYWHERE), _first(every, "activation-form", EVERYWHERE)]
     like = right.with_(base)
     assert like is not None
@@ -135,18 +135,18 @@ def test_what_is_taken_from_a_network_with_some_of_the_faults_is_exact() -> None
     assert shared
 
 
-def _first(every: tuple[Strike, ...], name: str, reach: int) -> Strike:
+def _first(every: tuple[FaultPlacement, ...], name: str, reach: int) -> FaultPlacement:
     return next(s for s in every if s.fault.name == name and s.reach == reach)
 
 
 def test_what_a_part_of_the_batch_refutes_the_whole_refutes() -> None:
-    outputs = {name: Table(part) for name, part in _two_faults().items()}
+    outputs = {name: OutputTable(part) for name, part in _two_faults().items()}
     known = resolved(outputs, CHECKPOINT.architecture, BATCH)
-    network = Closed(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, ())
-    case = Case(CHECKPOINT, network, "float32", None, Underway(None, lambda: 0.0))
+    network = BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, ())
+    case = BlackBoxCase(CHECKPOINT, network, "float32", None, Underway(None, lambda: 0.0))
     part = case.part()
     assert len(part.made) < len(case.problem.made)
-    found = one(part, case.strikes, case.underway)[:VERIFIED]
+    found = one(part, case.applies_to, case.underway)[:VERIFIED]
     refuted = [fit for fit in found if case._unrefuted(fit, part, own=True) is None]
     assert refuted
     assert not any(case._judged(case._settled(fit), (), own=True).explains for fit in refuted)

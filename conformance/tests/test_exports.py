@@ -19,7 +19,7 @@ from conformance.checks.check import run
 from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.report.findings import findings
-from conformance.report.telling import activation_records
+from conformance.results.to_records import activation_records
 from conformance.tests import traps
 from implementations import exports
 from implementations import inner_workings as inner
@@ -173,10 +173,10 @@ def test_a_mistake_inside_an_export_is_found_at_its_place_by_name(write: Any, su
         "encoder.layer.0.output.LayerNorm",
         "encoder.layer.1.intermediate.intermediate_act_fn",
     ]
-    assert _told(result) >= {"epsilon", "activation-form"}
+    assert _rendered(result) >= {"epsilon", "activation-form"}
 
 
-def _told(result: Result) -> set[str]:
+def _rendered(result: Result) -> set[str]:
     """Every name that is told, alone or with what it cannot be told from."""
     found = findings(activation_records(result))
     return {name for f in found if f.fault for name in (f.fault.name, *f.others)}
@@ -292,7 +292,7 @@ def test_the_trap_is_caught_by_name(trap: str, tmp_path: Path) -> None:
     fall, names = NAMED[trap]
     result = check(Archive(fall(tmp_path)), traps.GOLDEN)
     assert result.outcome == "fail"
-    assert names <= _told(result)
+    assert names <= _rendered(result)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 from conformance import load_golden
 from conformance.benchmarks.detection.names import CONSTRUCTED, HELD_OUT, LISTED
 from conformance.benchmarks.detection.trial import ALIASES
-from conformance.checkpoint import rounded_weights
-from conformance.faults import BY_NAME, CATALOGUE, Place
+from conformance.faults import BY_NAME, CATALOGUE, FaultContext
 from conformance.faults.altered import Altered
 from conformance.faults.fitted import FITTED
+from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS
 from conformance.oracle import Network, Step
@@ -20,7 +20,7 @@ from conformance.oracle import Network, Step
 GOLDEN = load_golden("tiny")
 NETWORK = Network(GOLDEN.checkpoint.architecture, rounded_weights(GOLDEN.checkpoint, "float32"), GOLDEN.batches["padded"])
 VALUES = dict(NETWORK.walk())
-PLACE = Place(NETWORK, VALUES, FORMATS["float32"])
+PLACE = FaultContext(NETWORK, VALUES, FORMATS["float32"])
 
 
 def _step(name: str) -> Step:
@@ -49,11 +49,11 @@ def test_a_fault_tells_what_it_is_and_where_it_was_seen(fault) -> None:  # type:
 
 @pytest.mark.parametrize("fault", CATALOGUE, ids=lambda f: f.name)
 def test_a_fault_changes_no_shape_and_leaves_the_right_step_as_it_is(fault) -> None:  # type: ignore[no-untyped-def]
-    struck = [name for name, row in NETWORK.table.items() if fault.strikes(row)]
-    for name in struck[:2]:
+    applied = [name for name, row in NETWORK.table.items() if fault.applies_to(row)]
+    for name in applied[:2]:
         right = _step(name)
         before = right.value.copy()
-        faulty = fault.struck(right, PLACE)
+        faulty = fault.applied(right, PLACE)
         if faulty is not None:
             assert faulty.value.shape == before.shape
             assert np.isfinite(faulty.value).all()
@@ -63,19 +63,19 @@ def test_a_fault_changes_no_shape_and_leaves_the_right_step_as_it_is(fault) -> N
 def test_a_fault_with_the_right_number_changes_nothing() -> None:
     exempt = {"epsilon-outside-root"}  # right without any epsilon, and the checkpoint has one
     for fault in CATALOGUE:
-        name = next((n for n, row in NETWORK.table.items() if fault.strikes(row)), None)
+        name = next((n for n, row in NETWORK.table.items() if fault.applies_to(row)), None)
         if fault.parameter is not None and name is not None and fault.name not in exempt:
             step = _step(name)
-            same = fault.struck(step, PLACE, fault.parameter.right(step))
+            same = fault.applied(step, PLACE, fault.parameter.right(step))
             assert same is not None
             np.testing.assert_allclose(same.value, step.value, rtol=1e-12, atol=1e-15, err_msg=fault.name)
 
 
 def test_two_faults_of_one_step_are_both_there() -> None:
     step = _step("encoder.layer.0.attention.output.LayerNorm")
-    once = BY_NAME["residual-doubled"].struck(step, PLACE)
+    once = BY_NAME["residual-doubled"].applied(step, PLACE)
     assert once is not None
-    both = BY_NAME["epsilon"].struck(once, PLACE, 1e-3)
+    both = BY_NAME["epsilon"].applied(once, PLACE, 1e-3)
     assert both is not None
     x = step.parents[0] + 2.0 * step.parents[1]
     normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-3)
@@ -85,7 +85,7 @@ def test_two_faults_of_one_step_are_both_there() -> None:
 def test_a_rewritten_result_stays_rewritten_when_its_step_is_changed_again() -> None:
     step = _step("encoder.layer.0.attention.self.query")
     doubled = Altered(step, lambda inner: 2.0 * inner.value)
-    unbiased = BY_NAME["bias-missing"].struck(doubled, PLACE)
+    unbiased = BY_NAME["bias-missing"].applied(doubled, PLACE)
     assert unbiased is not None
     np.testing.assert_allclose(unbiased.value, 2.0 * (step.value - step.site.parameters["bias"]), rtol=1e-9, atol=1e-12)
 
@@ -93,13 +93,13 @@ def test_a_rewritten_result_stays_rewritten_when_its_step_is_changed_again() -> 
 def test_sources_are_threads_commits_or_said_to_be_constructed() -> None:
     thread = re.compile(r"[\w./-]+#\d+|[0-9a-f]{9,}")
     for fault in (*CATALOGUE, *FITTED):
-        told = fault.source
-        assert thread.search(told) or "constructed" in told or "seed" in told, (fault.name, told)
+        rendered = fault.source
+        assert thread.search(rendered) or "constructed" in rendered or "seed" in rendered, (fault.name, rendered)
 
 
 def test_a_rearranged_result_has_rearranged_roundings_and_the_adjoint_of_its_jacobian() -> None:
     step = _step("encoder.layer.0.attention.self.query")
-    turned = BY_NAME["weight-reversed"].struck(step, PLACE)
+    turned = BY_NAME["weight-reversed"].applied(step, PLACE)
     assert turned is not None
     arithmetic = hypotheses("float32")[0].arithmetic
     own, moved = (s.roundings(arithmetic).variance() for s in (step, turned))

@@ -8,11 +8,11 @@ import torch
 from scipy.stats import kstest, kurtosis
 
 from conformance import check, load_golden
-from conformance.batch import Batch
-from conformance.checkpoint import rounded_weights
 from conformance.errors import DependencyMissingError
 from conformance.judge.segment import Segment
 from conformance.judge.selection import judged_elements
+from conformance.model.batch import Batch
+from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import modular
 from conformance.oracle import Network
 from implementations.hugging_face import HuggingFace, run

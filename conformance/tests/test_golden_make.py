@@ -15,15 +15,15 @@ from safetensors import torch as torch_files
 
 from conformance import Golden, check, load_golden, trace
 from conformance.cli import main
-from conformance.digest import content_digest
 from conformance.errors import UsageError
+from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.make import make
 from conformance.goldens.manifest import fixtures_directory
-from conformance.goldens.own import from_directory
 from conformance.goldens.recipes import RECIPES
-from conformance.goldens.verify import verify
-from conformance.report.run.page import results_page
-from conformance.results_file import read_results
+from conformance.judge.verify import verify
+from conformance.model.digest import content_digest
+from conformance.report.run.run_page import results_page
+from conformance.results.file import read_results
 from conformance.tests.test_checkpoint import _write
 from conformance.tests.test_commands import BAD
 
@@ -150,8 +150,8 @@ def test_a_failure_on_it_is_run_again_and_shown_by_its_path(home: Path, tmp_path
 
 def test_it_verifies_in_three_parts(home: Path, capsys: Told) -> None:
     assert main(["golden", "verify", str(home / "mine"), "tiny", "--format", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [(part["golden"], part["outcome"]) for part in told] == [("mine", "pass")] * 3 + [("tiny", "pass")] * 3
+    rendered = json.loads(capsys.readouterr().out)
+    assert [(part["golden"], part["outcome"]) for part in rendered] == [("mine", "pass")] * 3 + [("tiny", "pass")] * 3
 
 
 def _entry(folder: Path, **changes: Any) -> None:
@@ -207,9 +207,9 @@ def test_what_was_altered_is_one_clear_error(damage: str, copy: Path, tmp_path: 
     assert load_golden(copy / "mine").checkpoint  # verified once, in this process
     damages(copy)
     assert _run("-i", "hf-eager", "--golden", str(copy / "mine"), out=tmp_path / "out") == 3
-    told = capsys.readouterr().err
-    assert words in told
-    assert len(told.splitlines()) == 1
+    rendered = capsys.readouterr().err
+    assert words in rendered
+    assert len(rendered.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 

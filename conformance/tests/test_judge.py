@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from conformance import Result, check, golden_of, load_golden
-from conformance.depth import Depth
 from conformance.errors import DependencyMissingError
+from conformance.judge.depth import Depth
 from conformance.tests.planted import (
     MadeOf,
     NativeNorm,

@@ -4,19 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from conformance.case import Case
-from conformance.checks.expected import expected, in_the_light_of_what_is_known
+from conformance.checks.apply_known_failures import apply_known_failures, expected
 from conformance.checks.known_failures import KnownFailure, matched, read
 from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.judge.evidence import UNJUDGED, Verdict
-from conformance.result import Result
+from conformance.results.case import Case
+from conformance.results.result import Result
 
 CASE = Case("mine", "my-checkpoint")  # neither is registered
 
 
 @pytest.mark.parametrize(
-    ("slip", "told"),
+    ("slip", "rendered"),
     [
         ({"check": "valeus"}, "no check 'valeus'; did you mean values?"),
         ({"check": "*-omited"}, "no check '*-omited'; did you mean mask-omitted"),
@@ -33,11 +33,11 @@ CASE = Case("mine", "my-checkpoint")  # neither is registered
         ({"activation": "*", "fault": "epsilon*"}, "no fault 'epsilon*'; did you mean epsilon"),  # a name, and no pattern
     ],
 )
-def test_what_matches_nothing_that_exists_is_an_error_with_the_nearest_name(slip: dict[str, str], told: str) -> None:
+def test_what_matches_nothing_that_exists_is_an_error_with_the_nearest_name(slip: dict[str, str], rendered: str) -> None:
     entry = KnownFailure(**{"check": "values", "reason": "x", **slip})
     with pytest.raises(UsageError) as caught:
         matched([entry], [CASE])
-    assert told in str(caught.value)
+    assert rendered in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,9 @@ def test_the_command_line_tells_every_slip_of_a_file_before_anything_is_run(
     file = _file(tmp_path)
     out = tmp_path / "out"
     assert main(["run", "-i", "hf-eager", "--golden", "tiny", "--known-failures", str(file), "--out", str(out)]) == 2
-    told = capsys.readouterr().err
-    assert told.count(f"{file}, entry 2: no ") == 4
-    assert "entry 1" not in told
+    rendered = capsys.readouterr().err
+    assert rendered.count(f"{file}, entry 2: no ") == 4
+    assert "entry 1" not in rendered
     assert not out.exists()
 
 
@@ -126,14 +126,14 @@ class Bringing:
 
 def test_a_candidate_s_own_file_goes_through_the_same(tmp_path: Path) -> None:
     failed = Result(CASE, "fail", "3 activations fail", 1, executed=True, by_values=True)
-    wrong = in_the_light_of_what_is_known(failed, Bringing(_file(tmp_path)), ())
+    wrong = apply_known_failures(failed, Bringing(_file(tmp_path)), ())
     assert (wrong.outcome, wrong.exit_code) == ("error", 2)
     assert "no golden 'tinny'; did you mean tiny?" in wrong.reason
 
     right = tmp_path / "right.toml"
     right.write_text(SLIPS.split("[[known-failure]]")[1].join(["[[known-failure]]", ""]))
     assert len(read(right)) == 1
-    assert in_the_light_of_what_is_known(failed, Bringing(right), ()).outcome == "xfail"
+    assert apply_known_failures(failed, Bringing(right), ()).outcome == "xfail"
 
 
 def test_a_known_failure_that_is_not_finite_does_not_excuse_what_is_not_judged_for_it() -> None:

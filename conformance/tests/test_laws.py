@@ -13,25 +13,25 @@ import torch
 from hypothesis.database import InMemoryExampleDatabase
 
 from conformance import Checkpoint, golden_of, load_golden
-from conformance.batch import Batch
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.benchmarks.laws.measure import CORRECT
 from conformance.candidates.registry import as_implementation
 from conformance.checks.__main__ import table
+from conformance.checks.apply_known_failures import expected
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import run
-from conformance.checks.expected import expected
 from conformance.checks.known_failures import KnownFailure
+from conformance.checks.laws.generated import generated
+from conformance.checks.laws.padding import padding_length
+from conformance.checks.search.child import answers_in_a_child
+from conformance.checks.search.find import SearchState, find_counterexample
+from conformance.checks.search.plan import Plan
+from conformance.checks.search.subject import Subject
 from conformance.errors import CandidateError
-from conformance.laws.generated import generated
-from conformance.laws.padding import padding_length
-from conformance.search.broken import LawBroken
-from conformance.search.child import answers_in_a_child
-from conformance.search.example import Example
-from conformance.search.hunt import Hunt, hunt
-from conformance.search.plan import Plan
-from conformance.search.subject import Subject
+from conformance.model.batch import Batch
+from conformance.results.example import Example
+from conformance.results.law_broken import LawBroken
 from conformance.tests.lawless import BROKEN, PLANTED, UNUSUAL, Around, counting, refuse
 from implementations.demystified import demystified
 from implementations.hugging_face import HuggingFace
@@ -165,7 +165,9 @@ def test_examples_are_the_same_on_every_machine_under_a_seed_and_others_under_an
             seen.append(example.plain())
             return 0.0
 
-        hunt(holds, padding_length.examples(load_golden("tiny").checkpoint.architecture), Plan(10, seed), Hunt())
+        find_counterexample(
+            holds, padding_length.examples(load_golden("tiny").checkpoint.architecture), Plan(10, seed), SearchState()
+        )
         return seen
 
     assert drawn(1) == drawn(1)
@@ -180,7 +182,7 @@ def test_batches_are_drawn_of_every_kind() -> None:
         seen.append(example.batch)
         return 0.0
 
-    hunt(holds, generated.examples(architecture), Plan(200), Hunt())
+    find_counterexample(holds, generated.examples(architecture), Plan(200), SearchState())
     assert {batch.size for batch in seen} == {1, 2, 3, 4}
     assert {1, 31, 32} <= {batch.length for batch in seen} <= set(range(1, 33))
     assert any(batch.attention_mask is None for batch in seen)
@@ -320,9 +322,9 @@ def test_what_failed_is_remembered_and_tried_first_and_kept_apart_from_other_hun
         return 0.0
 
     def tried(key: str, examples: int) -> int | None:
-        found = Hunt()
+        found = SearchState()
         architecture = load_golden("tiny").checkpoint.architecture
-        hunt(holds, padding_length.examples(architecture), Plan(examples, None, remembered), found, key=key)
+        find_counterexample(holds, padding_length.examples(architecture), Plan(examples, None, remembered), found, key=key)
         return found.tried if found.failure else None
 
     assert tried("one", 500) is not None

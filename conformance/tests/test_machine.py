@@ -8,17 +8,17 @@ import torch
 from torch import nn
 
 from conformance import check
-from conformance import run as running
+from conformance.checks import run as running
+from conformance.checks.recording import header_of
+from conformance.checks.search.plan import Plan
 from conformance.numerics.accuracy import known, rows
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS
 from conformance.numerics.functions import BINS, FUNCTIONS, Errors, measured
 from conformance.numerics.machine import Machine, measure, this_machine, torch_functions
-from conformance.recording import header_of
-from conformance.records import Results
-from conformance.report.telling import footer, records_of
 from conformance.report.terminal import written
-from conformance.search.plan import Plan
+from conformance.results.records import Results
+from conformance.results.to_records import footer, records_of
 from conformance.tests.planted import Planted
 
 SINGLE = FORMATS["float32"]
@@ -116,7 +116,7 @@ def test_a_library_beyond_the_table_is_a_property_of_the_machine_and_no_mistake(
 
 
 def test_what_the_machine_exceeds_the_table_by_stands_in_a_report_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from conformance import recording
+    from conformance.checks import recording
 
     machine = machine_with(gelu=less_accurate_gelu)
     monkeypatch.setattr(recording, "this_machine", lambda device: machine)

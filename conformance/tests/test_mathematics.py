@@ -14,7 +14,7 @@ from conformance.errors import DependencyMissingError
 from conformance.faults import CATALOGUE
 from conformance.goldens.manifest import manifest
 from conformance.goldens.philox import Stream
-from conformance.goldens.power import power
+from conformance.judge.power import power
 from conformance.judge.statistics import FALSE_ALARM, max_threshold, rms_threshold, share
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from conformance.case import Case
 from conformance.cli import main
 from conformance.errors import UsageError
-from conformance.merging import merged
-from conformance.records import GoldenRecord, Results
-from conformance.results_file import Writer
-from conformance.shards import Run
+from conformance.results.case import Case
+from conformance.results.file import Writer
+from conformance.results.merge import merged
+from conformance.results.records import GoldenRecord, Results
+from conformance.results.shards import Run
 from conformance.tests.recorded import activation, checked, header, run
 
 CASE = Case("bert", "tiny")
@@ -136,9 +136,9 @@ def test_report_exits_as_the_runs_did_and_at_least_1_where_they_contradict_each_
     assert main(["report", good, good]) == 0
     assert "contradiction" not in capsys.readouterr().out
     assert main(["report", good, known]) == 1  # each of which is a success
-    told = capsys.readouterr().out
-    assert told.startswith("ran 1 / 1 declared: 1 xfail; 1 contradiction\n")
-    assert f"bert on tiny, cpu, float32: pass in {good}, xfail in {known}; xfail counts" in " ".join(told.split())
+    rendered = capsys.readouterr().out
+    assert rendered.startswith("ran 1 / 1 declared: 1 xfail; 1 contradiction\n")
+    assert f"bert on tiny, cpu, float32: pass in {good}, xfail in {known}; xfail counts" in " ".join(rendered.split())
 
 
 def test_a_shard_that_is_none_is_refused(tmp_path: Path, capsys: Any) -> None:

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from conformance import Checkpoint, check, golden_of, load_golden
-from conformance.batch import Batch
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.names import HELD_OUT
 from conformance.benchmarks.detection.networks import network
@@ -16,9 +15,10 @@ from conformance.benchmarks.detection.score import Alarm, table
 from conformance.benchmarks.detection.trial import Trial, scored
 from conformance.cli import main
 from conformance.judge.words import figure
+from conformance.model.batch import Batch
 from conformance.report.findings import Finding, evidence, findings, sentence, where
-from conformance.report.telling import activation_records
 from conformance.report.terminal import text
+from conformance.results.to_records import activation_records
 
 FIVE = ("epsilon", "activation-form", "query-key-swapped", "residual-from-layer-input", "head-merge-interleaved")
 
@@ -41,8 +41,8 @@ def _names(found: list[Finding]) -> set[str]:
 
 def test_a_bert_with_five_faults_in_five_layers_gets_five_right_sentences() -> None:
     found = _found(five_faults, "deep")
-    told = {sentence(f, 12) for f in found}
-    assert told == {
+    rendered = {sentence(f, 12) for f in found}
+    assert rendered == {
         "layer 0, attention.output.LayerNorm: epsilon is 1e-05, the checkpoint says 1e-12",
         "layer 1, intermediate.intermediate_act_fn: GELU takes the other form (tanh for erf, or erf for tanh)",
         "layer 2, attention.self.query and attention.self.key: query and key have each other's parameters",
@@ -138,10 +138,10 @@ def test_the_table_of_detection_counts_what_is_missed() -> None:
 
 
 def test_the_report_tells_the_mistake_its_evidence_and_its_usual_cause() -> None:
-    told = text(check(_planted(("bias-missing", 1)), "tiny"))
-    assert "layer 1, intermediate.dense: the bias is not added" in told
-    assert "bias-missing: amplitude 1.000, z = " in told
-    assert "(vllm#46835)" in told
+    rendered = text(check(_planted(("bias-missing", 1)), "tiny"))
+    assert "layer 1, intermediate.dense: the bias is not added" in rendered
+    assert "bias-missing: amplitude 1.000, z = " in rendered
+    assert "(vllm#46835)" in rendered
 
 
 def test_evidence_has_the_number_with_its_error() -> None:
@@ -160,10 +160,10 @@ def test_a_number_has_as_many_digits_as_its_error_warrants(value: float, deviati
 
 def test_diff_names_each_sides_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["diff", "conformance.tests.test_naming:five_faults", "hf-eager", "--golden", "deep"])
-    told = " ".join(capsys.readouterr().out.split())
+    rendered = " ".join(capsys.readouterr().out.split())
     assert code == 1
-    assert "epsilon is 1e-05, the checkpoint says 1e-12" in told
-    assert "nothing is wrong with it by itself" in told
+    assert "epsilon is 1e-05, the checkpoint says 1e-12" in rendered
+    assert "nothing is wrong with it by itself" in rendered
 
 
 @pytest.mark.parametrize("constant", [1.0, 1e-3])

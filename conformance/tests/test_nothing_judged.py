@@ -7,11 +7,11 @@ import pytest
 from conformance import check
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import run
-from conformance.checks.parametrize import bound_checks
 from conformance.cli import main
-from conformance.devices import require_device
 from conformance.errors import Unavailable, UsageError
-from conformance.results_file import read_results
+from conformance.numerics.devices import require_device
+from conformance.results.file import read_results
+from conformance.suite.parametrize import bound_checks
 from implementations.making_bert import making_bert
 
 pytest_plugins = ["pytester"]

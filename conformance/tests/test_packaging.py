@@ -46,9 +46,9 @@ def test_the_wheel_carries_the_fixtures_and_verifies_them_from_an_empty_folder(b
     where = _python("-c", "import conformance; print(conformance.__file__)", folder=empty, path=(site,))
     assert where.startswith(str(site))
     assert not (site / "fixtures").exists()
-    told = json.loads(_python("-m", "conformance", "golden", "verify", "--format", "json", folder=empty, path=(site,)))
-    assert {part["golden"] for part in told} >= {"tiny", "edges", "deep", "wide", "sinusoidal"}
-    assert {part["outcome"] for part in told} <= {"pass", "skip"}
+    rendered = json.loads(_python("-m", "conformance", "golden", "verify", "--format", "json", folder=empty, path=(site,)))
+    assert {part["golden"] for part in rendered} >= {"tiny", "edges", "deep", "wide", "sinusoidal"}
+    assert {part["outcome"] for part in rendered} <= {"pass", "skip"}
 
 
 def test_the_example_package_is_found_by_its_entry_point_and_judged(built: Path, empty: Path) -> None:
@@ -75,9 +75,9 @@ def test_the_shipped_suite_runs_from_the_wheel(built: Path, empty: Path) -> None
         "-p",
         "no:cacheprovider",
     )
-    told = _python("-m", "pytest", "--pyargs", "conformance.suite", *options, folder=empty, path=(built / "site",))
+    rendered = _python("-m", "pytest", "--pyargs", "conformance.suite", *options, folder=empty, path=(built / "site",))
     # `batching-bitwise` is told of all: whether it is a pass or a skip is up to the kernels of the machine.
-    assert "23 passed, 3 skipped" in told or "24 passed, 2 skipped" in told
+    assert "23 passed, 3 skipped" in rendered or "24 passed, 2 skipped" in rendered
 
 
 def test_the_source_distribution_holds_what_the_wheel_is_made_of(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ import msgspec
 import pytest
 
 from conformance import check
-from conformance.records import CaseRecords, ErrorRecord, GoldenRecord, Note, Results
 from conformance.report.html.page import page
 from conformance.report.html.svg import cells, element
 from conformance.report.run.matrix import groups
 from conformance.report.run.network import walk
-from conformance.report.run.page import results_fragment, results_page
-from conformance.report.telling import records_of, results_of
+from conformance.report.run.run_page import results_fragment, results_page
+from conformance.results.records import CaseRecords, ErrorRecord, GoldenRecord, Note, Results
+from conformance.results.to_records import records_of, results_of
 from conformance.tests.pages import HOSTILE, renamed, sample
 from conformance.tests.planted import Planted, epsilon, tanh_gelu
 from implementations.hugging_face import HuggingFace

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from conformance import Golden, check, golden_of, load_golden
-from conformance.activations import table
 from conformance.benchmarks.detection.bert import Bert, Candidate, recording
 from conformance.benchmarks.detection.names import CONSTRUCTED, LISTED
 from conformance.benchmarks.detection.planted import PLANTS, Plant
-from conformance.checkpoint import Checkpoint
 from conformance.judge.selection import judged_elements
+from conformance.model.activations import table
+from conformance.model.checkpoint import Checkpoint
 
 NETWORKS = ("three layers", "tanh", "sinusoidal")
 

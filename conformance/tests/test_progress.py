@@ -11,11 +11,11 @@ from rich.console import Console
 from conformance import check, golden_of, load_golden
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import run
+from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.cli.progress import progress
-from conformance.search.plan import Plan
+from conformance.progress import part, tell, watched
 from conformance.tests.lawless import BROKEN
-from conformance.watching import part, tell, watched
 from implementations.making_bert import making_bert
 
 _ERASED = re.compile(r"\x1b\[2K")
@@ -87,17 +87,17 @@ def test_in_a_pipe_there_is_no_progress(environment: dict[str, str], tmp_path: P
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert main(["run", "-i", "making-bert", "--golden", "tiny", "--out", str(tmp_path)]) == 0
-    told, beside = capsys.readouterr()
+    rendered, beside = capsys.readouterr()
     assert not beside
-    assert "making-bert on tiny, cpu, float32" in _ESCAPE.sub("", told)
-    assert "elapsed" not in told
+    assert "making-bert on tiny, cpu, float32" in _ESCAPE.sub("", rendered)
+    assert "elapsed" not in rendered
 
 
 def test_a_judgement_tells_every_activation_that_is_next_in_order() -> None:
-    told: list[tuple[str, float]] = []
-    with watched(lambda *what: told.append(what)):
+    rendered: list[tuple[str, float]] = []
+    with watched(lambda *what: rendered.append(what)):
         assert check(making_bert, "tiny").conforms
-    names, done = zip(*told, strict=True)
+    names, done = zip(*rendered, strict=True)
     assert {"embeddings.word_embeddings", "encoder.layer.1.attention.self.probs"} <= set(names)
     assert list(done) == sorted(done)
     assert done[0] == 0.0
@@ -107,21 +107,21 @@ def test_a_judgement_tells_every_activation_that_is_next_in_order() -> None:
 def test_batches_are_equal_parts_of_a_judgement() -> None:
     tiny = load_golden("tiny")
     (batch,) = tiny.batches.values()
-    told: list[float] = []
-    with watched(lambda _, done: told.append(done)):
+    rendered: list[float] = []
+    with watched(lambda _, done: rendered.append(done)):
         assert check(making_bert, golden_of("twice", tiny.checkpoint, {"first": batch, "second": batch})).conforms
-    assert told == sorted(told)
-    assert told[: len(told) // 2] == pytest.approx([done - 0.5 for done in told[len(told) // 2 :]])
+    assert rendered == sorted(rendered)
+    assert rendered[: len(rendered) // 2] == pytest.approx([done - 0.5 for done in rendered[len(rendered) // 2 :]])
 
 
 def test_a_search_tells_which_example_it_tries_and_that_one_failed() -> None:
-    told: list[str] = []
-    with watched(lambda what, done: told.append(f"{what}, {done:.1f}")):
+    rendered: list[str] = []
+    with watched(lambda what, done: rendered.append(f"{what}, {done:.1f}")):
         run(CHECKS["padding-length"], making_bert, "tiny", "cpu", "float32", plan=Plan(5))
-        well = len(told)
+        well = len(rendered)
         run(CHECKS["padding-length"], BROKEN["padding-length"], "tiny", "cpu", "float32", plan=Plan(5))
-    assert told[:well] == [f"example {n} of 5, {(n - 1) / 5:.1f}" for n in range(1, 6)]
-    assert "example 1 fails; a smaller one is looked for, 0.2" in told[well:]
+    assert rendered[:well] == [f"example {n} of 5, {(n - 1) / 5:.1f}" for n in range(1, 6)]
+    assert "example 1 fails; a smaller one is looked for, 0.2" in rendered[well:]
 
 
 def test_nobody_need_watch() -> None:

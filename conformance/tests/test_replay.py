@@ -6,14 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from conformance.case import Case
 from conformance.checks.catalogue import PUBLISHED
 from conformance.checks.published import published_of
 from conformance.checks.replay import replayed
 from conformance.cli import main
-from conformance.records import CheckRecord
 from conformance.report.run.failure import failure
-from conformance.results_file import read_results
+from conformance.results.case import Case
+from conformance.results.file import read_results
+from conformance.results.records import CheckRecord
 from conformance.tests.planted import MadeOf
 from conformance.tests.test_checkpoint import LAST, TINY, _published, _write
 

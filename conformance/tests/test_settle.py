@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from conformance.judge.evidence import BY_OPERATIONS, WIDEST, Error, Explanation, Filtered, Local, Verdict
-from conformance.judge.settle import settle
+from conformance.judge.evidence import BY_OPERATIONS, WIDEST, Error, Explanation, FilterResult, Local, Verdict
+from conformance.judge.select_arithmetic import select_arithmetic
 
 THRESHOLD = 6.0  # of the filters: a false alarm is worth 18 nats
-FAULT = Filtered("gelu-approximated", "intermediate_act_fn", 1.0, 50.0, 50.0, True)
+FAULT = FilterResult("gelu-approximated", "intermediate_act_fn", 1.0, 50.0, 50.0, True)
 
 
-def local(arithmetic: str, surprise: float, *, rms: float = 1.0) -> Local:
-    return Local(arithmetic, arithmetic, Error(rms, rms, 0.0, ()), surprise, 2.0, 2.0, THRESHOLD)
+def local(arithmetic: str, nll: float, *, rms: float = 1.0) -> Local:
+    return Local(arithmetic, arithmetic, Error(rms, rms, 0.0, ()), nll, 2.0, 2.0, THRESHOLD)
 
 
 def judged(layer: int, *locals_: Local) -> tuple[Verdict, tuple[Local, ...]]:
@@ -26,20 +26,20 @@ BY_HAND = judged(0, local(BY_OPERATIONS, 0.0))
 
 @pytest.mark.parametrize("order", [(STRAIGHT, CLOSE, BY_HAND), (BY_HAND, STRAIGHT, CLOSE), (BY_HAND, CLOSE, STRAIGHT)])
 def test_of_equal_costs_the_tightest_arithmetic_is_taken_whatever_the_order_of_layers(order) -> None:  # type: ignore[no-untyped-def]
-    found = {v.activation.split(".")[2]: v.local.arithmetic for v in settle(order) if v.local}
+    found = {v.activation.split(".")[2]: v.local.arithmetic for v in select_arithmetic(order) if v.local}
     assert found == {"0": BY_OPERATIONS, "1": "fused", "2": "fused"}
 
 
 def test_a_wider_arithmetic_is_not_taken_for_a_tie_with_steps_by_hand() -> None:
     wide = judged(1, local("modular", 0.0, rms=3.0), local(WIDEST, 0.0))
-    (first, second) = settle([BY_HAND, wide])
+    (first, second) = select_arithmetic([BY_HAND, wide])
     assert first.outcome == "pass"
     assert (second.outcome, second.local and second.local.arithmetic) == ("fail", "modular")
 
 
-@pytest.mark.parametrize(("surprise", "outcome"), [(-50.0, "fail"), (-5.0, "pass")])
-def test_the_likeliest_mistake_is_held_against_no_mistake_and_not_the_first(surprise: float, outcome: str) -> None:
-    first, likeliest = Explanation((FAULT,), 0, 0.0), Explanation((FAULT,), 1, surprise)
+@pytest.mark.parametrize(("nll", "outcome"), [(-50.0, "fail"), (-5.0, "pass")])
+def test_the_likeliest_mistake_is_held_against_no_mistake_and_not_the_first(nll: float, outcome: str) -> None:
+    first, likeliest = Explanation((FAULT,), 0, 0.0), Explanation((FAULT,), 1, nll)
     tight = replace(local("fused", 10.0, rms=3.0), explanations=(first, likeliest))
-    (verdict,) = settle([judged(0, tight, local("native", 0.0))])
+    (verdict,) = select_arithmetic([judged(0, tight, local("native", 0.0))])
     assert verdict.outcome == outcome

@@ -7,15 +7,15 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from conformance.case import Case
-from conformance.checks.check import Order
+from conformance.checks.check import CheckRequest
 from conformance.checks.judged import moments
 from conformance.checks.moments import watched
 from conformance.checks.published import check_published
 from conformance.errors import CandidateError
-from conformance.goldens.own import golden_of
+from conformance.goldens.custom_golden import golden_of
 from conformance.judge.statistics import FALSE_ALARM, max_threshold, share
 from conformance.oracle import Network
+from conformance.results.case import Case
 from conformance.tests.planted import MadeOf
 from conformance.tests.test_checkpoint import LAST, TINY, _published
 
@@ -58,7 +58,7 @@ def test_moments_share_it_among_calls_and_norms() -> None:
 
 def test_the_check_of_moments_is_one_of_a_run_s_calls_with_every_batch() -> None:
     golden = golden_of("two", TINY.checkpoint, {"a": BATCH, "b": BATCH})
-    look = moments.view(Order(Case("any", "two"), object(), golden, runs=7)).looking
+    look = moments.view(CheckRequest(Case("any", "two"), object(), golden, runs=7)).looking
     assert look.keywords == {"calls": 14}
 
 

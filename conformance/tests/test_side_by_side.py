@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from conformance import load_golden
-from conformance.case import Case
+from conformance.checks.trace import Trace, record
 from conformance.cli import main
-from conformance.records import ActivationRecord, FaultRecord
 from conformance.report.document import markdown, written
+from conformance.report.side_by_side.difference import Difference, compare
+from conformance.report.side_by_side.difference_document import document, rows
+from conformance.report.side_by_side.difference_page import side_by_side_page
+from conformance.report.side_by_side.view import SideBySide, side_by_side
+from conformance.report.trace_mistakes import judged
+from conformance.results.case import Case
+from conformance.results.records import ActivationRecord, FaultRecord
 from conformance.tests.planted import Planted, unscaled
 from conformance.tests.recorded import activation
-from conformance.traces.mistakes import judged
-from conformance.traces.side_by_side.difference import Difference, compare
-from conformance.traces.side_by_side.page import side_by_side_page
-from conformance.traces.side_by_side.told import document, rows
-from conformance.traces.side_by_side.view import SideBySide, side_by_side
-from conformance.traces.trace import Trace, record
 from implementations.hugging_face import HuggingFace
 
 TINY = load_golden("tiny")
@@ -107,11 +107,11 @@ def test_what_begins_in_one_element_alone_says_so() -> None:
 
 def test_names_stay_text_in_every_form() -> None:
     view = _view(*USUAL, names=("<script>alert(1)</script>", "|*x*\x1b[31m"))
-    page, told = side_by_side_page(view), markdown(document(view))
-    assert "<script>alert" not in page + told
+    page, rendered = side_by_side_page(view), markdown(document(view))
+    assert "<script>alert" not in page + rendered
     assert "&lt;script&gt;alert" in page
-    assert r"\|\*x\*" in told
-    assert "\x1b" not in told + _plain(view)
+    assert r"\|\*x\*" in rendered
+    assert "\x1b" not in rendered + _plain(view)
 
 
 def test_rows_keep_their_texts_and_have_the_numbers() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from conformance import check
-from conformance.activations import ATTENTION, HIDDEN, SCALAR, Activation
-from conformance.judge.spread import REACH, SLICES, STEP, Spread, spread
+from conformance.judge.error_distribution import REACH, SLICES, STEP, ErrorDistribution, spread
+from conformance.model.activations import ATTENTION, HIDDEN, SCALAR, Activation
 from conformance.tests.planted import Planted, epsilon
 from implementations.hugging_face import HuggingFace
 
@@ -15,12 +15,12 @@ SHAPE, HEADS = (2, 5, 12), 3
 QUERY = Activation("encoder.layer.0.attention.self.query", "linear", (), HIDDEN, 12, "")
 
 
-def _spread(scaled: np.ndarray, row: Activation = QUERY, judged: np.ndarray | None = None) -> Spread:
+def _spread(scaled: np.ndarray, row: Activation = QUERY, judged: np.ndarray | None = None) -> ErrorDistribution:
     judged = np.ones(scaled.shape, bool) if judged is None else judged
     return spread(row, scaled, judged, "sigma", HEADS, fails=True)
 
 
-def _hot(found: Spread) -> dict[str, list[int]]:
+def _hot(found: ErrorDistribution) -> dict[str, list[int]]:
     return {s.axis: [i for i, v in enumerate(s.values) if v > 1.0] for s in found.strips}
 
 

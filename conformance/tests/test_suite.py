@@ -10,12 +10,12 @@ import pytest
 
 from conformance import check as judge
 from conformance import golden_of, load_golden
-from conformance.batch import Batch
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.rewritten import places
 from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.check import run
 from conformance.errors import UnknownNameError
+from conformance.model.batch import Batch
 from conformance.tests.planted import Planted, epsilon, unscaled
 from implementations.hugging_face import HuggingFace
 
@@ -108,7 +108,7 @@ Told = Mapping[str, Mapping[str, tuple[str, str]]]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Told:
     """Of one run of all these files: by file and test id, the outcome and what is told with it."""
     folder = tmp_path_factory.mktemp("strangers")
     for name, toml in (KNOWN | {name: toml for name, (toml, _) in WRONG.items()}).items():
@@ -126,50 +126,50 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     return found
 
 
-def _outcomes(told: Told, file: str) -> dict[str, str]:
+def _outcomes(rendered: Told, file: str) -> dict[str, str]:
     """By check and candidate."""
     return {
-        name.removeprefix("test_bert[").removesuffix("-tiny-cpu-float32]"): outcome for name, (outcome, _) in told[file].items()
+        name.removeprefix("test_bert[").removesuffix("-tiny-cpu-float32]"): outcome for name, (outcome, _) in rendered[file].items()
     }
 
 
-def _words(told: Told, file: str, case: str) -> str:
-    return told[file][f"test_bert[{case}-tiny-cpu-float32]"][1]
+def _words(rendered: Told, file: str, case: str) -> str:
+    return rendered[file][f"test_bert[{case}-tiny-cpu-float32]"][1]
 
 
 RIGHT = {"values-good": "passed", "stages-good": "passed"}
 
 
-def test_a_strangers_file_gets_one_test_id_a_check(told: Told) -> None:
-    assert _outcomes(told, "none") == RIGHT | {"values-bad": "failure", "stages-bad": "failure"}
-    assert "epsilon is 1e-05, the checkpoint says" in _words(told, "none", "values-bad")
+def test_a_strangers_file_gets_one_test_id_a_check(rendered: Told) -> None:
+    assert _outcomes(rendered, "none") == RIGHT | {"values-bad": "failure", "stages-bad": "failure"}
+    assert "epsilon is 1e-05, the checkpoint says" in _words(rendered, "none", "values-bad")
 
 
-def test_known_failures_are_xfail_and_their_reason_is_told(told: Told) -> None:
-    assert _outcomes(told, "all_of_one") == RIGHT | {"values-bad": "pytest.xfail", "stages-bad": "pytest.xfail"}
-    assert "epsilon is 1e-5 (#17)" in _words(told, "all_of_one", "values-bad")
+def test_known_failures_are_xfail_and_their_reason_is_told(rendered: Told) -> None:
+    assert _outcomes(rendered, "all_of_one") == RIGHT | {"values-bad": "pytest.xfail", "stages-bad": "pytest.xfail"}
+    assert "epsilon is 1e-5 (#17)" in _words(rendered, "all_of_one", "values-bad")
 
 
-def test_a_known_failure_that_passes_is_a_failure(told: Told) -> None:
+def test_a_known_failure_that_passes_is_a_failure(rendered: Told) -> None:
     wrong = dict.fromkeys(("values-good", "values-bad", "stages-bad"), "failure")
-    assert _outcomes(told, "that_passes") == RIGHT | wrong
+    assert _outcomes(rendered, "that_passes") == RIGHT | wrong
     words = "known failures that do not fail, to be taken off the list: values: epsilon is 1e-5 (#17)"
-    assert words in _words(told, "that_passes", "values-good")
+    assert words in _words(rendered, "that_passes", "values-good")
 
 
 @pytest.mark.parametrize(
     ("file", "outcome"), [("at_its_place", "pytest.xfail"), ("elsewhere", "failure"), ("another_mistake", "failure")]
 )
-def test_a_known_failure_holds_for_its_mistake_at_its_activation(told: Told, file: str, outcome: str) -> None:
-    assert _outcomes(told, file) == RIGHT | {"values-bad": outcome, "stages-bad": "failure"}
+def test_a_known_failure_holds_for_its_mistake_at_its_activation(rendered: Told, file: str, outcome: str) -> None:
+    assert _outcomes(rendered, file) == RIGHT | {"values-bad": outcome, "stages-bad": "failure"}
 
 
 @pytest.mark.parametrize("file", WRONG)
-def test_an_entry_that_is_wrong_or_idle_is_an_error(told: Told, file: str) -> None:
-    (outcome, words) = told[file][f"test_{file}"]
+def test_an_entry_that_is_wrong_or_idle_is_an_error(rendered: Told, file: str) -> None:
+    (outcome, words) = rendered[file][f"test_{file}"]
     assert outcome == "error"
     assert WRONG[file][1] in words
-    assert len(told[file]) == 1  # and none of its tests is run
+    assert len(rendered[file]) == 1  # and none of its tests is run
 
 
 def test_the_shipped_suite_says_what_it_does_not_know(pytester: pytest.Pytester) -> None:

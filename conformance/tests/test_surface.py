@@ -13,14 +13,14 @@ import torch
 
 from conformance import Checkpoint, check, load_golden, trace
 from conformance.candidates import capture
-from conformance.checkpoint import check_parameters, load_directory
 from conformance.cli import main
 from conformance.errors import CheckpointError, ConformanceError, FixtureError
 from conformance.goldens import golden as golden_module
 from conformance.goldens.manifest import fixtures_directory
-from conformance.goldens.verify import verify
-from conformance.records import Footer, json_schema
-from conformance.results_file import Writer, read_results
+from conformance.judge.verify import verify
+from conformance.model.checkpoint import check_parameters, load_directory
+from conformance.results.file import Writer, read_results
+from conformance.results.records import Footer, json_schema
 from implementations.hugging_face import HuggingFace
 
 
@@ -60,8 +60,8 @@ def test_broken_input_is_one_clear_error_and_the_rest_goes_on(
     if "--golden" not in arguments:
         arguments = [*arguments, "--golden", "tiny"]
     assert main(["run", *arguments, "--out", str(tmp_path)]) == code
-    told = capsys.readouterr()
-    assert words in " ".join((told.out + told.err).split())
+    rendered = capsys.readouterr()
+    assert words in " ".join((rendered.out + rendered.err).split())
 
 
 @pytest.mark.parametrize("slip", [["-i", "hf-eagr"], ["-i", "making-bert", "--dtype", "float31"]])

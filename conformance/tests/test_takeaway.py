@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from conformance.cli import main
-from conformance.results_file import read_results
+from conformance.results.file import read_results
 from conformance.tests.lawless import BROKEN
 from conformance.tests.planted import Planted, epsilon
 
@@ -87,12 +87,12 @@ def test_the_script_shows_the_failure_without_the_suite(name: str, left: Path, s
         "import sys",
         "import torch",
         "from conformance import Batch, load_golden",
-        "from conformance.laws.vocabulary import VOCABULARY",
+        "from conformance.checks.laws.vocabulary import VOCABULARY",
     )
     assert set(imports) <= set(allowed)
-    code, told = shown[name]
-    assert code == 1, told
-    assert CASES[name][1] in told
+    code, rendered = shown[name]
+    assert code == 1, rendered
+    assert CASES[name][1] in rendered
 
 
 @pytest.mark.parametrize("name", ["leaking", "clipping", "misreading", "halved"])

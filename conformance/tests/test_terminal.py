@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
 
-from conformance.case import Case
 from conformance.faults import BY_NAME
-from conformance.merging import merged
-from conformance.records import FaultRecord, Note, Results
 from conformance.report import words
 from conformance.report.junit import junit
 from conformance.report.layout import line, table
 from conformance.report.markdown import markdown
-from conformance.report.telling import footer
 from conformance.report.terminal import tell
 from conformance.report.views import PIPED, plain
+from conformance.results.case import Case
+from conformance.results.merge import merged
+from conformance.results.records import FaultRecord, Note, Results
+from conformance.results.to_records import footer
 from conformance.tests.recorded import EMPTY, activation, checked, everything, run
 
 _LOOKED_FOR = (
@@ -77,9 +77,9 @@ def test_colour_says_nothing_that_words_do_not() -> None:
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_lines_fit_and_end_without_spaces(width: int) -> None:
     lines = _COLOUR.sub("", shown(everything(), width)).split("\n")
-    long = [told for told in lines if len(told) > width]
+    long = [rendered for rendered in lines if len(rendered) > width]
     assert not long
-    assert not [told for told in lines if told != told.rstrip()]
+    assert not [rendered for rendered in lines if rendered != rendered.rstrip()]
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -87,9 +87,9 @@ def test_no_name_is_broken(width: int) -> None:
     results = everything()
     names = {c.implementation for c in results.checks} | {a.activation for a in results.activations}
     names |= {s.fault for c in results.checks for s in c.excludes} | set(_LOOKED_FOR)
-    wide, told = (shown(results, columns, color_system=None) for columns in (10_000, width))
-    assert [name for name in names if name in wide and name not in told] == []
-    assert len([name for name in names if name in told]) > 20
+    wide, rendered = (shown(results, columns, color_system=None) for columns in (10_000, width))
+    assert [name for name in names if name in wide and name not in rendered] == []
+    assert len([name for name in names if name in rendered]) > 20
 
 
 def test_every_line_of_a_paragraph_stands_in_further_than_its_first() -> None:
@@ -99,8 +99,8 @@ def test_every_line_of_a_paragraph_stands_in_further_than_its_first() -> None:
 
 
 def test_a_number_stays_with_its_error() -> None:
-    told = "\n".join(text.plain for text in line("epsilon = 1 ± 2, " * 20).wrapped(31))
-    assert not re.search(r"[=±]$|^ *[=±]", told, re.MULTILINE)
+    rendered = "\n".join(text.plain for text in line("epsilon = 1 ± 2, " * 20).wrapped(31))
+    assert not re.search(r"[=±]$|^ *[=±]", rendered, re.MULTILINE)
 
 
 def test_numbers_stand_flush_right_below_their_heads_beside_the_name_or_under_it() -> None:
@@ -146,16 +146,16 @@ def told_of(text: str) -> Results:
 @given(HOSTILE)
 def test_no_text_reaches_a_terminal_but_as_what_can_be_read(text: str) -> None:
     for width in (40, PIPED):
-        told = shown(told_of(text), width, color_system=None)
-        assert all(c == "\n" or c.isprintable() for c in told)
-        assert _COLOUR.sub("", shown(told_of(text), width)) == told
+        rendered = shown(told_of(text), width, color_system=None)
+        assert all(c == "\n" or c.isprintable() for c in rendered)
+        assert _COLOUR.sub("", shown(told_of(text), width)) == rendered
 
 
 @given(HOSTILE)
 def test_no_text_breaks_out_of_markdown(text: str) -> None:
-    told = markdown(told_of(text))
-    assert all(c == "\n" or c.isprintable() for c in told)
-    prose = re.sub(r"^(`{3,})[a-z]+\n.*?^\1$", "", told, flags=re.MULTILINE | re.DOTALL)
+    rendered = markdown(told_of(text))
+    assert all(c == "\n" or c.isprintable() for c in rendered)
+    prose = re.sub(r"^(`{3,})[a-z]+\n.*?^\1$", "", rendered, flags=re.MULTILINE | re.DOTALL)
     assert not re.search(r"(?<!\\)(?:\\\\)*[\[\]`~$]", prose), "a link, code or mathematics"
     assert "<" not in prose
     for row in (row for row in prose.split("\n") if row.startswith("|")):
@@ -171,5 +171,5 @@ def test_no_text_breaks_junit(text: str) -> None:
 
 def test_markup_and_escapes_are_shown_as_they_are_written() -> None:
     name = "\x1b[31m[bold]red[/bold] :smile:\r\n"
-    told = shown(merged([run(checked(Case(name, "tiny")))]), 120, color_system=None)
-    assert r"\x1b[31m[bold]red[/bold] :smile:\r\n on tiny, cpu, float32: conforms" in told
+    rendered = shown(merged([run(checked(Case(name, "tiny")))]), 120, color_system=None)
+    assert r"\x1b[31m[bold]red[/bold] :smile:\r\n on tiny, cpu, float32: conforms" in rendered

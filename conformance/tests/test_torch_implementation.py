@@ -10,8 +10,8 @@ import pytest
 from torch import nn
 
 from conformance import CandidateError, check, fused, interleaved, load_golden, per_head, stacked, tied, transposed
-from conformance.activations import parameter_shapes
 from conformance.candidates.layouts import plain
+from conformance.model.activations import parameter_shapes
 from implementations.making_bert import making_bert
 
 sys.path.insert(0, str(Path(__file__).parent / "example_package" / "src"))

@@ -13,20 +13,20 @@ from rich.console import Console
 
 import conformance
 from conformance import golden_of, load_golden
-from conformance.batch import Batch
+from conformance.checks.trace import Trace, true_trace
 from conformance.cli import main
 from conformance.errors import DependencyMissingError, UsageError
 from conformance.goldens import golden, minilm
-from conformance.goldens.own import from_directory
+from conformance.goldens.custom_golden import from_directory
+from conformance.model.batch import Batch
 from conformance.numerics.formats import Array
+from conformance.report.walk.markdown import markdown
+from conformance.report.walk.rows import rows
+from conformance.report.walk.table import steps
+from conformance.report.walk.terminal import tell
+from conformance.report.walk.walk import rendered, walk
+from conformance.report.walk.walk_page import html
 from conformance.tests.test_checkpoint import _write
-from conformance.traces.trace import Trace, true_trace
-from conformance.traces.walk.markdown import markdown
-from conformance.traces.walk.page import html
-from conformance.traces.walk.rows import rows
-from conformance.traces.walk.table import steps
-from conformance.traces.walk.terminal import tell
-from conformance.traces.walk.walk import told, walk
 
 TINY = load_golden("tiny")
 TRUE = true_trace(TINY)
@@ -113,7 +113,7 @@ def test_a_step_that_nobody_shows_is_not_told_and_counts_as_not_shown() -> None:
     ],
 )  # fmt: skip
 def test_numbers_are_short(value: float | None, text: str) -> None:
-    assert told(value) == text
+    assert rendered(value) == text
 
 
 def test_the_likeliest_tokens_are_told_for_each_mask(my_bert: Path) -> None:
@@ -178,14 +178,14 @@ def test_trace_in_python_runs_an_implementation_on_texts(my_bert: Path) -> None:
         conformance.trace("golden:tiny", texts=["i love cats !"])
 
 
-def _told(trace: Trace, width: int, *, compact: bool = True) -> list[str]:
+def _rendered(trace: Trace, width: int, *, compact: bool = True) -> list[str]:
     console = Console(file=StringIO(), width=width, color_system=None)
     tell(walk(trace), console, compact=compact)
     return console.file.getvalue().splitlines()
 
 
 def test_a_terminal_of_80_columns_has_all_numbers_and_one_of_200_everything() -> None:
-    narrow, wide = (_told(TRUE, width) for width in (80, 200))
+    narrow, wide = (_rendered(TRUE, width) for width in (80, 200))
     for lines, width in ((narrow, 80), (wide, 200)):
         assert max(map(len, lines)) <= width
     (head,) = (line.split() for line in narrow if line.startswith("activation"))
@@ -193,8 +193,8 @@ def test_a_terminal_of_80_columns_has_all_numbers_and_one_of_200_everything() ->
     (head,) = (line.split() for line in wide if line.startswith("activation"))
     assert head[-2:] == ["equation", "from"]
     assert any(line.split()[:2] == ["context", "6×16×32"] for line in narrow)
-    assert len(_told(TRUE, 80)) == len(narrow)
-    assert sum(QUERY in line for line in _told(TRUE, 160, compact=False)) == 1
+    assert len(_rendered(TRUE, 80)) == len(narrow)
+    assert sum(QUERY in line for line in _rendered(TRUE, 160, compact=False)) == 1
 
 
 def test_markdown_has_tokens_drawings_and_every_step(my_bert: Path) -> None:

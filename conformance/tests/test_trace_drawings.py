@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from conformance import Architecture, load_golden
-from conformance.traces.trace import Trace, true_trace
-from conformance.traces.walk.attention import heads, heat_map, pooled
-from conformance.traces.walk.diagram import diagram, mermaid
-from conformance.traces.walk.layout import WIDTH, layout, wrapped
-from conformance.traces.walk.maps import attention
-from conformance.traces.walk.parts import parts
-from conformance.traces.walk.walk import Walk, walk
+from conformance.checks.trace import Trace, true_trace
+from conformance.report.walk.attention import heads, heat_map, pooled
+from conformance.report.walk.diagram import diagram, mermaid
+from conformance.report.walk.layout import WIDTH, layout, wrapped
+from conformance.report.walk.maps import attention
+from conformance.report.walk.parts import parts
+from conformance.report.walk.walk import Walk, walk
 
 TINY = load_golden("tiny")
 TRUE = true_trace(TINY)

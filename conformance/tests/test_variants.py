@@ -7,11 +7,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conformance import check, golden_of, load_golden
-from conformance.batch import Batch
 from conformance.benchmarks.detection.bert import Bert, Candidate
 from conformance.benchmarks.detection.rewritten import places
 from conformance.benchmarks.detection.steps import LayerNorm, tanh_gelu
 from conformance.benchmarks.detection.variants import VARIANTS
+from conformance.model.batch import Batch
 
 
 @pytest.mark.parametrize(("name", "dtype"), [(name, dtype) for name, variant in VARIANTS.items() for dtype in variant.dtypes])

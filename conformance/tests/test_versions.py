@@ -7,17 +7,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from conformance.case import Case
+from conformance.checks.recording import header_of
+from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.goldens.manifest import manifest
-from conformance.merging import merged
-from conformance.recording import header_of
-from conformance.records import Header, ImplementationRecord, Results
 from conformance.report.changes.between import changes
 from conformance.report.changes.environment import Differing
-from conformance.report.run.page import results_page
-from conformance.results_file import read_results
-from conformance.search.plan import Plan
+from conformance.report.run.run_page import results_page
+from conformance.results.case import Case
+from conformance.results.file import read_results
+from conformance.results.merge import merged
+from conformance.results.records import Header, ImplementationRecord, Results
 from conformance.tests.recorded import checked, header, run
 from conformance.tests.test_commands import BAD
 
@@ -62,8 +62,8 @@ def test_another_version_of_a_candidate_may_explain_a_change() -> None:
     assert not differing(before, before)
     assert not differing(_results("mine", "other"), after)  # a file of an earlier suite does not say
     moved = {"mine": msgspec.structs.replace(OLD, origin="elsewhere:bert")}
-    (told,) = differing(_results("mine", implementations=old), _results("mine", implementations=moved))
-    assert told == Differing("mine", "my_package.conformance:bert", "elsewhere:bert")
+    (rendered,) = differing(_results("mine", implementations=old), _results("mine", implementations=moved))
+    assert rendered == Differing("mine", "my_package.conformance:bert", "elsewhere:bert")
     renamed = differing(_results("mine", implementations=old), _results("yours", implementations={"yours": NEW}))
     assert renamed == (Differing("yours", "my-package 1.0", "my-package 1.1"),)
 
@@ -90,9 +90,9 @@ def test_shards_of_one_run_are_of_one_version(second: dict[str, ImplementationRe
         run(checked(Case("mine", golden)), source=f"{golden}.jsonl", shard=shard, run="r", implementations=implementations)
         for golden, shard, implementations in (("tiny", "1/2", {"mine": OLD}), ("deep", "2/2", second))
     ]
-    told = [str(note) for note in merged(shards).notes]
+    rendered = [str(note) for note in merged(shards).notes]
     words = "my-package 1.0 in tiny.jsonl, my-package 1.1 in deep.jsonl"
-    assert told == ([f"contradiction: shards of one run differ in the version of mine: {words}"] if contradicts else [])
+    assert rendered == ([f"contradiction: shards of one run differ in the version of mine: {words}"] if contradicts else [])
 
 
 def test_shards_on_one_golden_that_lies_elsewhere_are_of_one_version_of_it() -> None:

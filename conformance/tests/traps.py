@@ -83,14 +83,16 @@ def batch_baked(folder: Path) -> Path:
 
 def token_types_baked(folder: Path) -> Path:
     """The example's token types in place of the argument."""
-    baked = example()[2].flip(0)[:1]
-    return traced(Called(module(), lambda m, ids, mask, _: _logits(m, ids, mask, baked.expand_as(ids))), folder / "types.pt")
+    static_shape = example()[2].flip(0)[:1]
+    return traced(Called(module(), lambda m, ids, mask, _: _logits(m, ids, mask, static_shape.expand_as(ids))), folder / "types.pt")
 
 
 def mask_baked(folder: Path) -> Path:
     """The example's mask in place of the argument."""
-    baked = torch.tensor([[1] * 9 + [0] * 7])
-    return traced(Called(module(), lambda m, ids, _, types: _logits(m, ids, baked.expand_as(ids), types)), folder / "mask.pt")
+    static_shape = torch.tensor([[1] * 9 + [0] * 7])
+    return traced(
+        Called(module(), lambda m, ids, _, types: _logits(m, ids, static_shape.expand_as(ids), types)), folder / "mask.pt"
+    )
 
 
 def inputs_swapped(folder: Path) -> Path:

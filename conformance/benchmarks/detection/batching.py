@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from conformance.activations import table
-from conformance.architecture import Architecture
-from conformance.batch import Batch, TorchBatch
 from conformance.benchmarks.detection.bert import Bert
 from conformance.benchmarks.detection.planted.plant import override
+from conformance.model.activations import table
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch, TorchBatch
 
 Runner = Callable[[TorchBatch], Mapping[str, Tensor]]
 Arrangement = Callable[[Bert, Runner], Runner]

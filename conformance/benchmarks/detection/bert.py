@@ -10,9 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from conformance.activations import table
-from conformance.architecture import Architecture
-from conformance.batch import TorchBatch
 from conformance.benchmarks.detection.heads import Classifier, Pooler, PretrainingHeads
 from conformance.benchmarks.detection.steps import (
     ACTIVATIONS,
@@ -30,7 +27,10 @@ from conformance.benchmarks.detection.steps import (
     WordLookup,
     labelled,
 )
-from conformance.checkpoint import Checkpoint
+from conformance.model.activations import table
+from conformance.model.architecture import Architecture
+from conformance.model.batch import TorchBatch
+from conformance.model.checkpoint import Checkpoint
 
 DROPOUT = 0.1  # inactive: the model is only ever evaluated
 

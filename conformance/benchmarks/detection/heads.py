@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-from conformance.architecture import Architecture
 from conformance.benchmarks.detection.steps import (
     ACTIVATIONS,
     Inputs,
@@ -18,6 +17,7 @@ from conformance.benchmarks.detection.steps import (
     WordLookup,
     labelled,
 )
+from conformance.model.architecture import Architecture
 
 
 class Pooler(nn.Module):

@@ -5,13 +5,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from conformance.architecture import Architecture
-from conformance.checkpoint import Checkpoint
 from conformance.goldens import sinusoidal, tiny
 from conformance.goldens.batches import batch, drawn
+from conformance.goldens.custom_golden import golden_of
 from conformance.goldens.discriminating import weights
 from conformance.goldens.golden import Golden
-from conformance.goldens.own import golden_of
+from conformance.model.architecture import Architecture
+from conformance.model.checkpoint import Checkpoint
 
 LAYERS = 3
 _MASKS = ("1111111111111111", "1111111111000000", "0000011111111111", "1101101011101101", "1111111111111110")

@@ -14,7 +14,7 @@ from conformance.benchmarks.detection.networks import ARCHITECTURES, network
 from conformance.benchmarks.detection.plan import everything
 from conformance.benchmarks.detection.trial import Score, Trial, scored
 from conformance.benchmarks.detection.variants import VARIANTS
-from conformance.run import check
+from conformance.checks.run import check
 
 TABLE = Path(__file__).with_name("RESULTS.md")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -66,7 +66,7 @@ def _scores(pool: Pool, pairs: int, triples: int) -> list[tuple[str, Score]]:
         found.append(score)
         _progress("mistakes", number, len(trials))
         if score[1].counted and not _is_right(*score):
-            print(f"{score[0]}: {_told(score[1])}", file=sys.stderr, flush=True)
+            print(f"{score[0]}: {_rendered(score[1])}", file=sys.stderr, flush=True)
     return found
 
 
@@ -125,7 +125,7 @@ def table(scores: Iterable[tuple[str, Score]], alarms: Sequence[Alarm]) -> str:
     lines += [f"- {name}" for name in failed]
     missed = [(kind, s) for (_, kind), found in by_row.items() for s in found if s.counted and not _is_right(kind, s)]
     lines += ["", "Counted, and not detected, placed and (where it has a name) named:", ""] if missed else []
-    lines += [f"- {kind}: {_told(s)}" for kind, s in missed]
+    lines += [f"- {kind}: {_rendered(s)}" for kind, s in missed]
     return "\n".join(lines) + "\n"
 
 
@@ -133,9 +133,9 @@ def _is_right(kind: str, s: Score) -> bool:
     return s.detected and s.placed and (s.named or kind.startswith("held out"))
 
 
-def _told(s: Score) -> str:
+def _rendered(s: Score) -> str:
     planted = ", ".join(f"{name} in layer {layer}" for name, layer in s.trial.plants)
-    what = "not detected" if not s.detected else "not placed" if not s.placed else f"told: {', '.join(s.told)}"
+    what = "not detected" if not s.detected else "not placed" if not s.placed else f"told: {', '.join(s.rendered)}"
     return f"{planted} ({s.trial.architecture}, seed {s.trial.seed}, {s.trial.dtype}, expected z {s.expected_z:.3g}): {what}"
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from conformance.batch import IGNORED_LABEL, TorchBatch
+from conformance.model.batch import IGNORED_LABEL, TorchBatch
 
 
 @dataclass(frozen=True)

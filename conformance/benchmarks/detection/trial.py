@@ -8,19 +8,19 @@ import numpy as np
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.networks import network
 from conformance.benchmarks.detection.planted import PLANTS
-from conformance.checkpoint import Checkpoint, rounded_weights
+from conformance.checks.run import check
 from conformance.judge.filters import project
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.selection import explained_elements
 from conformance.judge.statistics import FALSE_ALARM, SEPARABLE_Z, projection_threshold
+from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.numerics.formats import Format
 from conformance.oracle import Network
-from conformance.records import ActivationRecord, FaultRecord
 from conformance.report.findings import Finding, findings
-from conformance.report.telling import activation_records
-from conformance.run import check
+from conformance.results.records import ActivationRecord, FaultRecord
+from conformance.results.to_records import activation_records
 
 ALIASES: Mapping[str, str] = {"decoder-untied": "parameters-other", "parameters-default": "norm-affine-missing"}
 """Planted under one name, named by another, since they are the same to what is computed."""
@@ -67,7 +67,7 @@ class Score:
     estimates: int
     within: int
     judged: int
-    told: tuple[str, ...]
+    rendered: tuple[str, ...]
 
     @property
     def counted(self) -> bool:
@@ -112,8 +112,8 @@ def _is_placed(trial: Trial, records: list[ActivationRecord]) -> bool:
 def _is_named(trial: Trial, found: list[Finding]) -> bool:
     """Each planted mistake is told by name, alone or with what it cannot be told from, and nothing else is told."""
     wanted = {_known_as(name) for name, _ in trial.plants}
-    told = [{_known_as(name) for name in (f.fault.name, *f.others)} if f.fault else set() for f in found]
-    return all(any(name in names for names in told) for name in wanted) and all(names & wanted for names in told)
+    rendered = [{_known_as(name) for name in (f.fault.name, *f.others)} if f.fault else set() for f in found]
+    return all(any(name in names for names in rendered) for name in wanted) and all(names & wanted for names in rendered)
 
 
 def _known_as(name: str) -> str:
@@ -124,9 +124,9 @@ def _known_as(name: str) -> str:
 def _estimates(trial: Trial, found: list[Finding]) -> list[bool]:
     """Whether each number that was planted lies within its error bar."""
     names = {name for name, _ in trial.plants}
-    told = [f.fault for f in found if f.fault and f.fault.name in names & ESTIMATES.keys()]
+    rendered = [f.fault for f in found if f.fault and f.fault.name in names & ESTIMATES.keys()]
     accumulate = hypotheses(trial.dtype)[0].arithmetic.accumulate
-    return [_is_within(fault, accumulate) for fault in told if fault.estimate is not None and fault.deviation is not None]
+    return [_is_within(fault, accumulate) for fault in rendered if fault.estimate is not None and fault.deviation is not None]
 
 
 def _is_within(fault: FaultRecord, accumulate: Format) -> bool:

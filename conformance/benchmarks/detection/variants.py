@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from conformance.architecture import Architecture
-from conformance.batch import TorchBatch
 from conformance.benchmarks.detection.batching import Arrangement, as_given, row_by_row, unpadded
 from conformance.benchmarks.detection.bert import Bert, Candidate
 from conformance.benchmarks.detection.planted.plant import DTYPES, Suits, always
 from conformance.benchmarks.detection.rewritten import attention, ends, formats, fused, norms, places, products, softmax
-from conformance.checkpoint import Checkpoint
+from conformance.model.architecture import Architecture
+from conformance.model.batch import TorchBatch
+from conformance.model.checkpoint import Checkpoint
 
 Change = Callable[[Bert], None]
 HALVES_AND_FLOAT32 = ("float32", "bfloat16", "float16")

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import torch
 
-from conformance.batch import Batch
 from conformance.benchmarks.detection.variants import VARIANTS, Variant
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import run
+from conformance.checks.search.plan import EXAMPLES, Plan
 from conformance.goldens.golden import load_golden
-from conformance.search.plan import EXAMPLES, Plan
+from conformance.model.batch import Batch
 from implementations.hugging_face import hf_eager
 
 LAWS = (
@@ -94,7 +94,7 @@ def _plain() -> float:
     return (time.perf_counter() - start) / times
 
 
-def _told(examples: int, seed: int) -> Iterator[str]:
+def _rendered(examples: int, seed: int) -> Iterator[str]:
     yield f"{len(CORRECT)} correct candidates on `{GOLDEN}`, {examples} examples each, seed {seed}."
     yield ""
     yield "| law | format | examples | false alarms | largest error, of its limit |"
@@ -127,7 +127,7 @@ def main() -> None:
         print("own {:.1f} s, candidate {:.1f} s, plain {:.1f} s".format(*cost()))
         return
     lines = []
-    for line in _told(arguments.examples, arguments.seed):
+    for line in _rendered(arguments.examples, arguments.seed):
         print(line, flush=True)
         lines.append(line)
     if arguments.write:

@@ -7,10 +7,10 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance import cache
 from conformance.benchmarks.cost import Ratio, Seconds, Subject, network, peak_mib, ratio, times
 from conformance.benchmarks.peers.candidates import GOLDENS, candidates, subject
 from conformance.benchmarks.peers.peer import PEERS, Peer
+from conformance.judge import cache
 
 LAYERS = 3  # of twelve, so that nine tools are measured in some ten minutes
 MISSING = "not installed; `pip install 'bert-conformance[peers]'`"

@@ -56,7 +56,7 @@ def short(table: Table) -> Iterator[str]:
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for row in table.rows:
         if row.peer in SHORT:
-            cells = [f"{row.peer} {row.version or ''}".strip(), *_cost(row)[::2], _written(row), *_told(row, CANDIDATES[1:])]
+            cells = [f"{row.peer} {row.version or ''}".strip(), *_cost(row)[::2], _written(row), *_rendered(row, CANDIDATES[1:])]
             yield _line(cells if row.ratio else [cells[0], row.reason, *[""] * 5])
 
 
@@ -83,7 +83,7 @@ def page(table: Table) -> Iterator[str]:
     yield _line(["---"] * (7 + len(CANDIDATES)))
     for row in table.rows:
         package = f"{row.package} {row.version or ''}".strip()
-        cells = [*_cost(row), _written(row), *_told(row, CANDIDATES)] if row.ratio else [row.reason, *[""] * 7]
+        cells = [*_cost(row), _written(row), *_rendered(row, CANDIDATES)] if row.ratio else [row.reason, *[""] * 7]
         yield _line([row.peer, package, *cells, row.settings])
     yield ""
     yield "Told wrong:"
@@ -107,7 +107,7 @@ def _written(row: Row) -> str:
     return f"{(row.written or 0) / 1e6:.1f}"
 
 
-def _told(row: Row, candidates: Sequence[str]) -> list[str]:
+def _rendered(row: Row, candidates: Sequence[str]) -> list[str]:
     """Of how many networks each candidate was told right."""
     if not row.told:
         return ["captures only"] * len(candidates)

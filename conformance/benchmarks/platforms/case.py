@@ -13,11 +13,11 @@ import torch
 from conformance import Checkpoint, Golden, Result, check, load_golden
 from conformance.candidates.registry import Runner, as_implementation, load, name_of
 from conformance.candidates.stream import pairs
-from conformance.ending import Ending, attempt, by_candidate
-from conformance.execution import prepared, require_support
+from conformance.checks.session import prepared, require_support
 from conformance.faults.precision import TF32_BITS
 from conformance.judge.evidence import Verdict
 from conformance.numerics.machine import this_machine
+from conformance.results.termination import Termination, call_candidate, run_guarded
 
 REDUCED = ("precision-bfloat16", "precision-float16", "precision-tf32")  # how the names of the faults begin that a setting makes
 NOISE = re.compile(r"as numbers of ([\d.]+) significant bits would leave; nothing beyond noise remains$")
@@ -82,14 +82,14 @@ def run(candidate: Any, golden: str, dtype: str, earlier: Mapping[str, Ran]) -> 
 def _judged(candidate: Any, golden: Golden, dtype: str, earlier: Mapping[str, Ran]) -> Ran:
     name, found = name_of(candidate), dict[str, Any]()
 
-    def yields() -> Ending:
+    def yields() -> Termination:
         opened = load(candidate) if isinstance(candidate, str) else as_implementation(candidate)
         require_support(opened, golden.checkpoint, "cpu", dtype)
         found["runner"] = prepared(opened, golden.checkpoint, "cpu", dtype)
         found["digest"] = digest(found["runner"], golden)
-        return Ending("pass")
+        return Termination("pass")
 
-    ending = attempt(yields)
+    ending = run_guarded(yields)
     if ending.outcome != "pass":
         return Ran(name, golden.name, dtype, ending.outcome, ending.reason)
     if found["digest"] in earlier:
@@ -105,7 +105,7 @@ def digest(runner: Runner, golden: Golden) -> str:
     """
     hashed = sha256(repr(sorted(this_machine("cpu").exceeding.items())).encode())
     for batch in golden.batches.values():
-        output = by_candidate(lambda batch=batch: list(pairs(runner(batch.on("cpu")), {})))  # type: ignore[misc]
+        output = call_candidate(lambda batch=batch: list(pairs(runner(batch.on("cpu")), {})))  # type: ignore[misc]
         for name, value in output:
             array = torch.as_tensor(value).detach().contiguous()
             hashed.update(f"{name} {array.dtype} {tuple(array.shape)} ".encode())
@@ -120,5 +120,5 @@ def _is_reduced(result: Result) -> bool:
 def _is_of_fewer_bits(origin: Verdict) -> bool:
     """Whether it is named as reduced precision; or without a name, its residual is noise that no format above TF32's leaves."""
     named = [fault.name for fault in origin.local.named] if origin.local else []
-    worth = [float(found[1]) for sentence in origin.anatomy if (found := NOISE.search(sentence))]
-    return all(name.startswith(REDUCED) for name in named) if named else any(bits <= TF32_BITS for bits in worth)
+    evidence_threshold = [float(found[1]) for sentence in origin.anatomy if (found := NOISE.search(sentence))]
+    return all(name.startswith(REDUCED) for name in named) if named else any(bits <= TF32_BITS for bits in evidence_threshold)

@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from conformance.case import Case
-from conformance.merging import case_of
-from conformance.outcomes import FAILING, ORDER, Outcome
-from conformance.records import ActivationRecord, CaseRecords, CheckRecord, Results
 from conformance.report.changes.environment import Differing, differing
 from conformance.report.changes.mistakes import struck_anew
 from conformance.report.changes.scale import scale_changed, size
 from conformance.report.findings import Finding, layers_of
+from conformance.results.case import Case
+from conformance.results.merge import case_of
+from conformance.results.outcomes import FAILING, ORDER, Outcome
+from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Results
 
 Kind = Literal["worse", "gone", "new", "better", "changed"]
 KINDS: tuple[Kind, ...] = ("worse", "gone", "new", "better", "changed")  # worst first
@@ -92,7 +92,7 @@ class CaseChange:
         return frozenset(found)
 
     @property
-    def gravity(self) -> int:
+    def severity(self) -> int:
         """Smaller is worse."""
         return min((KINDS.index(kind) for kind in self.kinds), default=len(KINDS))
 
@@ -167,7 +167,7 @@ def changes(before: Results, after: Results, names: tuple[str, str] = ("before",
     notes += [f"{name} has no header: which versions of the goldens it ran on is not known" for name in unknown]
     notes += ["{} was compared with {}, the only implementation of either run".format(*renamed)] if renamed else []
     return Changes(
-        names, tuple(sorted(cases, key=lambda c: c.gravity)), differing(before, after, renamed), tuple(notes), after.sound
+        names, tuple(sorted(cases, key=lambda c: c.severity)), differing(before, after, renamed), tuple(notes), after.sound
     )
 
 

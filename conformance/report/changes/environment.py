@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from conformance.records import Header, ImplementationRecord, Results
+from conformance.results.records import Header, ImplementationRecord, Results
 
 _OF_HEADER = (
     "suite",
@@ -38,15 +38,15 @@ def differing(before: Results, after: Results, renamed: tuple[str, str] | None =
     """
     if not (before.headers and after.headers):
         return ()
-    told = ((what, *(_told(_said(r.headers, what)) for r in (before, after))) for what in _OF_HEADER)
-    return (*_candidates(before, after, renamed), *(Differing(*of) for of in told if of[1] != of[2] and all(of)))
+    rendered = ((what, *(_rendered(_said(r.headers, what)) for r in (before, after))) for what in _OF_HEADER)
+    return (*_candidates(before, after, renamed), *(Differing(*of) for of in rendered if of[1] != of[2] and all(of)))
 
 
 def _said(headers: Iterable[Header], what: str) -> set[object]:
     return {value for header in headers if (value := getattr(header, what)) != ""}
 
 
-def _told(values: Iterable[object]) -> str:
+def _rendered(values: Iterable[object]) -> str:
     return ", ".join(sorted("none" if value is None else str(value) for value in values))
 
 
@@ -76,6 +76,6 @@ def _versions(results: Results) -> Mapping[str, _Versions]:
 
 def _apart(before: _Versions, after: _Versions) -> tuple[str, str]:
     """By distribution and version, or where these are the same by origin."""
-    versions = tuple(_told({f"{r.distribution} {r.version}" for r in of}) for of in (before, after))
-    old, new = versions if versions[0] != versions[1] else tuple(_told({r.origin for r in of}) for of in (before, after))
+    versions = tuple(_rendered({f"{r.distribution} {r.version}" for r in of}) for of in (before, after))
+    old, new = versions if versions[0] != versions[1] else tuple(_rendered({r.origin for r in of}) for of in (before, after))
     return old, new

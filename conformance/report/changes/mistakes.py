@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from conformance.records import ActivationRecord
 from conformance.report.findings import Finding, agrees, findings
+from conformance.results.records import ActivationRecord
 
 
 def struck_anew(before: Sequence[ActivationRecord], after: Sequence[ActivationRecord]) -> tuple[Finding, ...]:
@@ -20,8 +20,8 @@ def struck_anew(before: Sequence[ActivationRecord], after: Sequence[ActivationRe
 
 def _elsewhere(finding: Finding, known: Iterable[Finding], limit: float) -> Finding | None:
     """The finding at the places at which none of the known ones is the same mistake."""
-    struck = {step for other in known if _is_same(finding, other, limit) for step in other.steps}
-    steps = tuple(step for step in finding.steps if step not in struck)
+    applied = {step for other in known if _is_same(finding, other, limit) for step in other.steps}
+    steps = tuple(step for step in finding.steps if step not in applied)
     return replace(finding, steps=steps) if steps else None
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from conformance.records import ActivationRecord, CheckRecord
 from conformance.report.changes.between import KINDS, ActivationChange, CaseChange, Changes, Kind
 from conformance.report.changes.words import NOTHING, limit_of, moved, title
 from conformance.report.findings import Finding
-from conformance.report.words import place, told
+from conformance.report.words import place, rendered
+from conformance.results.records import ActivationRecord, CheckRecord
 
 Row = dict[str, Any]
 
@@ -49,7 +49,7 @@ def _activation(case: CaseChange, change: ActivationChange) -> Row:
 def _mistakes(case: CaseChange, kind: Kind, found: Iterable[Finding]) -> Iterator[Row]:
     sides = (NOTHING, "mistake") if kind == "worse" else ("mistake", NOTHING)
     for finding in found:
-        sentence, *about = told(finding, case.layers)
+        sentence, *about = rendered(finding, case.layers)
         yield _row(kind, f"{title(case)}: {sentence}", *sides) | {"mistake": sentence, "about": about}
 
 

@@ -22,7 +22,7 @@ An RMS of 0 is no scale: all of it lies within the bound of a function, or is ex
 import math
 from collections.abc import Mapping
 
-from conformance.records import ActivationRecord
+from conformance.results.records import ActivationRecord
 
 
 def scale_changed(before: ActivationRecord, after: ActivationRecord) -> bool:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from conformance.records import ActivationRecord, CheckRecord
 from conformance.report.changes.between import KINDS, ActivationChange, CaseChange, Changes, Kind
-from conformance.report.words import place, told
+from conformance.report.words import place, rendered
+from conformance.results.records import ActivationRecord, CheckRecord
 
 TONES: dict[Kind, str] = {"worse": "bad", "gone": "bad", "new": "odd", "better": "good", "changed": "odd"}
 NOTHING = "-"
@@ -107,13 +107,13 @@ def why(case: CaseChange) -> str:
 
 def mistakes(case: CaseChange, kinds: Sequence[Kind] = KINDS) -> list[tuple[str, ...]]:
     """The mistakes that appeared (`worse`), each with what is known of it, and those that vanished (`better`)."""
-    appeared = ((f"new mistake: {said}", *about) for said, *about in (told(f, case.layers) for f in case.appeared))
-    vanished = ((f"mistake gone: {told(f, case.layers)[0]}",) for f in case.vanished)
+    appeared = ((f"new mistake: {said}", *about) for said, *about in (rendered(f, case.layers) for f in case.appeared))
+    vanished = ((f"mistake gone: {rendered(f, case.layers)[0]}",) for f in case.vanished)
     return [*(appeared if "worse" in kinds else ()), *(vanished if "better" in kinds else ())]
 
 
 @dataclass(frozen=True)
-class Row:
+class ChangeRow:
     """One activation that changed in one way: where it is worst, and on how many of its batches it did so."""
 
     worst: ActivationChange
@@ -130,13 +130,13 @@ class Row:
         return str(self.count) if self.count > 1 else ""
 
 
-def by_activation(case: CaseChange, kind: Kind) -> list[Row]:
+def by_activation(case: CaseChange, kind: Kind) -> list[ChangeRow]:
     """All batches of an activation as one row, in the order of computation."""
     found: dict[str, list[ActivationChange]] = {}
     for change in case.activations:
         if change.kind == kind:
             found.setdefault(change.record.activation, []).append(change)
-    return [Row(max(of_one, key=_excess), len(of_one)) for of_one in found.values()]
+    return [ChangeRow(max(of_one, key=_excess), len(of_one)) for of_one in found.values()]
 
 
 def _excess(change: ActivationChange) -> float:

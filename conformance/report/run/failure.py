@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from conformance.checks.catalogue import PUBLISHED
-from conformance.goldens.own import PREFIX, recorded_as
-from conformance.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord
+from conformance.checks.search.plan import EXAMPLES
+from conformance.goldens.custom_golden import PREFIX, recorded_as
 from conformance.report.findings import Finding, cause, evidence, findings, layers_of, sentence
 from conformance.report.run.histogram import histogram
 from conformance.report.run.places import Scale, StripView, Token, scale_of, strips, tokens
 from conformance.report.words import place, smallest
-from conformance.search.plan import EXAMPLES
+from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord
 
 _PLACES = 3  # activations whose strips are shown: the first origin and the worst
 
@@ -103,7 +103,7 @@ def _capital(text: str) -> str:
 
 
 def _legend(a: ActivationRecord, scale: Scale) -> str:
-    reach = f"from {scale.told(scale.limit)}, pale, to {scale.told(scale.top)}, full"
+    reach = f"from {scale.rendered(scale.limit)}, pale, to {scale.rendered(scale.top)}, full"
     return f"Coloured by the error of {place(a)}: {reach}. Dashed tokens are masked."
 
 
@@ -129,7 +129,7 @@ def _where(a: ActivationRecord) -> Where:
     assert scale is not None
     assert a.spread is not None
     drawn = histogram(a.spread.counts) if any(a.spread.counts) else None
-    return Where(place(a), tuple(strips(a.spread, scale)), drawn, scale.told(scale.limit) if a.spread.unit == "sigma" else "")
+    return Where(place(a), tuple(strips(a.spread, scale)), drawn, scale.rendered(scale.limit) if a.spread.unit == "sigma" else "")
 
 
 def _command(c: CheckRecord, headers: Sequence[Header]) -> str:

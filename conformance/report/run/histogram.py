@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from conformance.judge.spread import REACH, STEP
+from conformance.judge.error_distribution import REACH, STEP
 from conformance.report.html.svg import drawing, element
 
 WIDTH, HEIGHT, FOOT = 330.0, 130.0, 18.0
 
 
 def histogram(counts: Sequence[int]) -> Markup:
-    """Of the counts of `judge.spread`; what is beyond its reach stands at its ends."""
+    """Of the counts of `judge.error_distribution`; what is beyond its reach stands at its ends."""
     total = sum(counts)
     predicted = [total * _normal(i, len(counts)) for i in range(len(counts))]
     top = max(*counts, *predicted)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conformance.judge.statistics import SEPARABLE_Z
-from conformance.outcomes import ORDER, TELLING, Outcome, Tone
-from conformance.records import CaseRecords, CheckRecord, Sensitivity
+from conformance.results.outcomes import ORDER, OUTCOME_TEXT, Outcome, Tone
+from conformance.results.records import CaseRecords, CheckRecord, Sensitivity
 
 Setting = tuple[str, str, str]  # golden, device, dtype
 
@@ -27,17 +27,17 @@ class Group:
     @property
     def tone(self) -> Tone:
         """The outcome's."""
-        return TELLING[self.outcome].tone
+        return OUTCOME_TEXT[self.outcome].tone
 
     @property
     def word(self) -> str:
         """The outcome for people."""
-        return TELLING[self.outcome].said
+        return OUTCOME_TEXT[self.outcome].said
 
     @property
     def glyph(self) -> str:
         """The outcome as a sign."""
-        return TELLING[self.outcome].sign
+        return OUTCOME_TEXT[self.outcome].sign
 
     @property
     def coverage(self) -> str:
@@ -50,8 +50,8 @@ class Group:
         """How many of the declared checks ran, where there is more than one."""
         declared = [c.check for c in self.cases if c.check.declared]
         skipped = sum(c.check.outcome == "skip" for c in self.cases)
-        told = f"{sum(c.executed for c in declared)} of {len(declared)} checks" if len(declared) > 1 else ""
-        return ", ".join(part for part in (told, f"{skipped} skipped" if skipped and len(self.cases) > skipped else "") if part)
+        rendered = f"{sum(c.executed for c in declared)} of {len(declared)} checks" if len(declared) > 1 else ""
+        return ", ".join(part for part in (rendered, f"{skipped} skipped" if skipped and len(self.cases) > skipped else "") if part)
 
 
 def groups(cases: Sequence[CaseRecords]) -> list[Group]:
@@ -89,10 +89,10 @@ def matrix(found: Sequence[Group]) -> Matrix:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Coverage:
     """How a fault would have been seen in a setting: at how many of its places, and how well at the weakest."""
 
-    told: str
+    rendered: str
     everywhere: bool
     about: str
 
@@ -102,7 +102,7 @@ class Power:
     """Faults by settings; None where the fault changes nothing that was seen. Faults that can hide come first."""
 
     settings: tuple[Setting, ...]
-    rows: tuple[tuple[str, tuple[Seen | None, ...]], ...]
+    rows: tuple[tuple[str, tuple[Coverage | None, ...]], ...]
     hidden: int
 
 
@@ -113,7 +113,7 @@ def power(cases: Sequence[CaseRecords]) -> Power:
         setting = (c.golden, c.device, c.dtype)
         if c.outcome == "pass" and c.excludes and c.check == "values" and (setting not in best or best[setting].judged < c.judged):
             best[setting] = c
-    by_fault: dict[str, dict[Setting, Seen]] = {}
+    by_fault: dict[str, dict[Setting, Coverage]] = {}
     for setting, check in best.items():
         for s in check.excludes:
             by_fault.setdefault(s.fault, {})[setting] = _seen(s)
@@ -122,7 +122,7 @@ def power(cases: Sequence[CaseRecords]) -> Power:
     return Power(tuple(best), tuple(rows), sum(any(s and not s.everywhere for s in row[1]) for row in rows))
 
 
-def _seen(s: Sensitivity) -> Seen:
+def _seen(s: Sensitivity) -> Coverage:
     everywhere = s.separable == s.places
     about = "" if everywhere else f"expected z = {s.expected_z:.2g} at {s.weakest}, {SEPARABLE_Z:.0f} are needed"
-    return Seen(f"{s.separable} of {s.places}", everywhere, about)
+    return Coverage(f"{s.separable} of {s.places}", everywhere, about)

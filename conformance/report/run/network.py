@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from conformance.activations import placed
-from conformance.outcomes import TELLING, Outcome, gravity
-from conformance.records import ActivationRecord
+from conformance.model.activations import placed
 from conformance.report.html.axis import axis_of, sigma
+from conformance.results.outcomes import OUTCOME_TEXT, Outcome, severity
+from conformance.results.records import ActivationRecord
 
 
 @dataclass(frozen=True)
-class Row:
+class NetworkRow:
     """One activation, on the batch on which it is worst.
 
     Attributes:
@@ -52,7 +52,7 @@ class Part:
     """A part of the network: embeddings, a layer, or what comes after the last."""
 
     name: str
-    rows: tuple[Row, ...]
+    rows: tuple[NetworkRow, ...]
 
     @property
     def fails(self) -> bool:
@@ -60,10 +60,10 @@ class Part:
         return any(row.outcome in ("fail", "xfail") for row in self.rows)
 
     @property
-    def told(self) -> str:
+    def rendered(self) -> str:
         """How many activations are right, wrong and not observed."""
-        counts = Counter(TELLING[row.outcome].seen for row in self.rows)
-        return ", ".join(f"{n} {seen}" for seen in dict.fromkeys(t.seen for t in TELLING.values()) if (n := counts[seen]))
+        counts = Counter(OUTCOME_TEXT[row.outcome].seen for row in self.rows)
+        return ", ".join(f"{n} {seen}" for seen in dict.fromkeys(t.seen for t in OUTCOME_TEXT.values()) if (n := counts[seen]))
 
 
 @dataclass(frozen=True)
@@ -87,19 +87,19 @@ def walk(activations: Sequence[ActivationRecord]) -> Walk:
     worst = {name: max(found, key=_badness) for name, found in by_name.items()}
     errors = [e.rms for a in worst.values() for e in (a.local, a.overall) if e]
     axis = axis_of(errors)
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[NetworkRow]] = {}
     for name, a in worst.items():
         group, short = placed(name)
         if a.outcome == "not_observed":
-            row = Row(short, a.outcome, "not observed", note=a.reason)
+            row = NetworkRow(short, a.outcome, "not observed", note=a.reason)
         else:
             local, overall = (e.rms if e else None for e in (a.local, a.overall))
             limit = a.limits.get("rms") if local is not None else None
-            row = Row(
+            row = NetworkRow(
                 short,
                 a.outcome,
                 _mark(a),
-                _told(a),
+                _rendered(a),
                 sigma(a.local.max if a.local else None),
                 sigma(overall),
                 axis.at(limit),
@@ -114,7 +114,7 @@ def walk(activations: Sequence[ActivationRecord]) -> Walk:
 def _badness(a: ActivationRecord) -> tuple[int, float]:
     if a.outcome == "not_observed":
         return -1, 0.0
-    rank = gravity(a.outcome)
+    rank = severity(a.outcome)
     return rank, float("inf") if a.excess is None and rank else a.excess or 0.0
 
 
@@ -122,7 +122,7 @@ def _mark(a: ActivationRecord) -> str:
     return "known failure" if a.outcome == "xfail" else a.role or ""
 
 
-def _told(a: ActivationRecord) -> str:
+def _rendered(a: ActivationRecord) -> str:
     if a.local is None:
         return ""
     if a.local.rms is None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from conformance.records import ActivationRecord, CounterexampleRecord, SpreadRecord, StripRecord
 from conformance.report.html.axis import figure
 from conformance.report.html.svg import cells, drawing, element
+from conformance.results.records import ActivationRecord, CounterexampleRecord, SpreadRecord, StripRecord
 
 LEVELS = 6  # of heat; level 0 is within the limit
 _UNITS = {"sigma": "σ", "ulp": "ULP"}
@@ -31,7 +31,7 @@ class Scale:
         reach = math.log(self.top) - math.log(self.limit)
         return min(1 + int((LEVELS - 1) * (math.log(value) - math.log(self.limit)) / reach), LEVELS - 1) if reach else LEVELS - 1
 
-    def told(self, value: float | None) -> str:
+    def rendered(self, value: float | None) -> str:
         """With its unit."""
         return "not judged" if value is None else f"{figure(value)} {self.unit}"
 
@@ -71,7 +71,7 @@ def _strip(s: StripRecord, scale: Scale) -> StripView:
     place = f"{s.axis} {where * per}" if per == 1 else f"{s.axis}s {where * per} to {last}"
     everywhere = hot == sum(v is not None for v in s.values)
     share = "nowhere by itself" if not hot else "everywhere" if everywhere else f"in {hot} of {len(s.values)} parts"
-    worst = f"beyond the limit {share}; worst: {place} (of 0 to {s.size - 1}), {scale.told(s.values[where])}"
+    worst = f"beyond the limit {share}; worst: {place} (of 0 to {s.size - 1}), {scale.rendered(s.values[where])}"
     paths = [element("path", d=_path(levels, n), class_=f"h{n}") for n in range(1, LEVELS) if n in levels]
     title = f"error along {s.axis}: {worst}"
     return StripView(s.axis, drawing(len(levels), 1, title, *paths, class_="strip", preserveAspectRatio="none"), worst)
@@ -96,13 +96,13 @@ def tokens(found: CounterexampleRecord, errors: Sequence[Sequence[float | None]]
     ids, mask, types = (found.batch.get(name) for name in ("input_ids", "attention_mask", "token_type_ids"))
     rows: list[list[Token]] = []
     for r, row in enumerate(ids or []):
-        told = []
+        rendered = []
         for i, token in enumerate(row):
             text = found.words[r][i] if found.words and r < len(found.words) and i < len(found.words[r]) else str(token)
             masked = mask is not None and not mask[r][i]
             error = errors[r][i] if r < len(errors) and i < len(errors[r]) else None
             parts = [f"id {token}", "masked" if masked else "", f"token type {types[r][i]}" if types else ""]
-            parts += [scale.told(error)] if scale and error is not None else []
-            told.append(Token(text, masked, (scale.level(error) or 0) if scale else 0, ", ".join(p for p in parts if p)))
-        rows.append(told)
+            parts += [scale.rendered(error)] if scale and error is not None else []
+            rendered.append(Token(text, masked, (scale.level(error) or 0) if scale else 0, ", ".join(p for p in parts if p)))
+        rows.append(rendered)
     return rows

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from conformance.architecture import Architecture
 from conformance.benchmarks.detection.bert import Bert
 from conformance.benchmarks.detection.planted.plant import Plant, Suits, after, in_place, override, parameter
 from conformance.benchmarks.detection.steps import Inputs, PositionLookup, WordLookup, sinusoids
+from conformance.model.architecture import Architecture
 
 WORDS, POSITIONS, TYPES = (f"embeddings.{n}_embeddings" for n in ("word", "position", "token_type"))
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from conformance.architecture import Architecture
 from conformance.benchmarks.detection.bert import Bert
 from conformance.benchmarks.detection.planted.plant import Plant, Suits, always, gelu, in_layer, widely
 from conformance.benchmarks.detection.steps import erf_gelu, tanh_gelu
+from conformance.model.architecture import Architecture
 
 Function = Callable[[Tensor], Tensor]
 

@@ -5,21 +5,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from conformance.architecture import Architecture
-from conformance.batch import IGNORED_LABEL
 from conformance.benchmarks.detection.bert import Bert
 from conformance.benchmarks.detection.heads import Classifier, PlainClassifier, Pooler, Predictions
 from conformance.benchmarks.detection.planted.initial import initial
-from conformance.benchmarks.detection.planted.plant import (
-    Plant,
-    in_place,
-    masked_lm,
-    next_sentence,
-    override,
-    parameter,
-    widely,
-)
+from conformance.benchmarks.detection.planted.plant import Plant, in_place, masked_lm, next_sentence, override, parameter, widely
 from conformance.benchmarks.detection.steps import Linear
+from conformance.model.architecture import Architecture
+from conformance.model.batch import IGNORED_LABEL
 
 PAIR, PAIR_LOSS, TOKENS_LOSS = "cls.seq_relationship", "cls.seq_relationship.loss", "cls.predictions.loss"
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from conformance.architecture import Architecture
 from conformance.benchmarks.detection.bert import Bert
 from conformance.benchmarks.detection.planted.initial import initial
 from conformance.benchmarks.detection.planted.plant import Plant, after, in_layer, many_layers, override, parameter
+from conformance.model.architecture import Architecture
 
 OUTPUT = "output.LayerNorm"
 PROJECTIONS = tuple(f"attention.self.{n}" for n in ("query", "key", "value"))

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from conformance.architecture import Architecture
 from conformance.benchmarks.detection.bert import Bert, Layer
 from conformance.benchmarks.detection.planted.plant import Plant, Suits, always, in_layer, many_heads, override, widely
 from conformance.benchmarks.detection.steps import LayerNorm
+from conformance.model.architecture import Architecture
 
 FIRST, SECOND = "attention.output.LayerNorm", "output.LayerNorm"
 EPSILON = 1e-5

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from conformance.architecture import Architecture
 from conformance.benchmarks.detection.bert import Bert
+from conformance.model.architecture import Architecture
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from conformance.batch import IGNORED_LABEL
 from conformance.benchmarks.detection.bert import Bert
 from conformance.benchmarks.detection.planted.plant import override
 from conformance.benchmarks.detection.rewritten.formats import at_least_float32
 from conformance.benchmarks.detection.rewritten.places import every
 from conformance.benchmarks.detection.steps import LogProbsLoss, Loss, SinusoidLookup
+from conformance.model.batch import IGNORED_LABEL
 
 
 def one_hot(table: Tensor, rows: Tensor) -> Tensor:

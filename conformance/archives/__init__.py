@@ -1,5 +1,0 @@
-"""Exported programs as candidates: read without their source, their interior activations found in their graphs."""
-
-from conformance.archives.archive import READERS, Archive
-
-__all__ = ["READERS", "Archive"]

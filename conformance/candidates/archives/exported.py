@@ -1,0 +1,123 @@
+"""A program that `torch.export.save` wrote: its graph of ATen operations is interpreted one by one, and its values are kept."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind, TensorArgument
+from torch.utils import _pytree as pytree
+
+from conformance.candidates.archives.graph import Graph, Node, kind_of
+from conformance.candidates.archives.inputs import fields_of
+from conformance.candidates.archives.program import constant
+from conformance.errors import CandidateError
+
+
+def opened(path: Path, device: str, inputs: Sequence[str]) -> "Exported | str":
+    """The program in a file, or why it cannot run there; `CandidateError` as for any archive."""
+    if torch.device(device).type != "cpu":
+        return "an exported program runs where it was exported; here that is the CPU"
+    try:
+        program = torch.export.load(path)
+    except Exception as error:  # what a damaged archive raises is many things
+        raise CandidateError(f"{path} is no exported program that can be loaded: {error}") from error
+    return Exported(program, inputs)
+
+
+class Exported:
+    """A loaded program."""
+
+    device = "cpu"
+
+    def __init__(self, program: Any, inputs: Sequence[str]) -> None:
+        """`inputs` are the arrays that it takes, where its inputs' names do not say which they are."""
+        self._program = program
+        self._specs = program.graph_signature.input_specs
+        self._taken = [spec.arg.name for spec in self._specs if _is_given(spec)]
+        self.fields = fields_of(self._taken, inputs)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """ATen's operations."""
+        constants = {value: constant(name, t) for value, (name, t) in self._held.items() if t.is_floating_point()}
+        return Graph(list(_nodes(self._program)), constants)
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """The tensors of what it returns, in order."""
+        return [spec.arg.name for spec in self._program.graph_signature.output_specs if _is_tensor(spec)]
+
+    @cached_property
+    def labels(self) -> Mapping[str, str]:
+        """The keys of a mapping that it returns."""
+        names = [spec.arg.name for spec in self._program.graph_signature.output_specs]
+        returned = pytree.tree_unflatten(names, self._program.call_spec.out_spec)
+        return {v: k for k, v in returned.items() if isinstance(v, str)} if isinstance(returned, Mapping) else {}
+
+    @cached_property
+    def _held(self) -> Mapping[str, tuple[str, torch.Tensor]]:
+        """The tensors that it holds, by the placeholder that stands for each, with their names."""
+        everything = {**self._program.state_dict, **self._program.constants}
+        return {spec.arg.name: (spec.target, everything[spec.target]) for spec in self._specs if spec.target in everything}
+
+    @cached_property
+    def _module(self) -> Any:
+        # Without its guards, which only compare the inputs with those that it was exported for: of Hugging Face's BERT, saved and
+        # loaded, they raise an AttributeError for any input (seen with torch 2.13).
+        return self._program.module(check_guards=False)
+
+    def _given(self, arrays: Sequence[torch.Tensor]) -> dict[str, Any]:
+        """What its user gives, by placeholder: the arrays in the formats that it was exported for, and what was no tensor."""
+        placeholders = {n.name: n for n in self._program.graph.nodes if n.op == "placeholder"}
+        given: dict[str, Any] = {s.arg.name: getattr(s.arg, "value", None) for s in self._specs if s.kind == InputKind.USER_INPUT}
+        for name, array in zip(self._taken, arrays, strict=True):
+            example = placeholders[name].meta.get("val")
+            given[name] = array if example is None else array.to(example.dtype)
+        return given
+
+    def run(self, arrays: Sequence[torch.Tensor]) -> Sequence[Any]:
+        """The program as it is."""
+        args, kwargs = pytree.tree_unflatten(list(self._given(arrays).values()), self._program.call_spec.in_spec)
+        with torch.no_grad():
+            return [t for t in pytree.tree_leaves(self._module(*args, **kwargs)) if isinstance(t, torch.Tensor)]
+
+    def watch(self, arrays: Sequence[torch.Tensor], values: Sequence[str]) -> Mapping[str, Any]:
+        """Interpreted."""
+        wanted, found = set(values), {}
+
+        class Watching(torch.fx.Interpreter):
+            def run_node(self, n: torch.fx.Node) -> Any:
+                value = super().run_node(n)
+                if n.name in wanted and isinstance(value, torch.Tensor):
+                    found[n.name] = value.clone()  # a later operation may write into it
+                return value
+
+        given = self._given(arrays)
+        with torch.no_grad():
+            Watching(self._program.graph_module).run(
+                *(self._held[s.arg.name][1] if s.arg.name in self._held else given[s.arg.name] for s in self._specs)
+            )
+        return found
+
+
+def _is_given(spec: Any) -> bool:
+    return spec.kind == InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
+
+
+def _is_tensor(spec: Any) -> bool:
+    return isinstance(spec.arg, TensorArgument)
+
+
+def _nodes(program: Any) -> Iterator[Node]:
+    """The operations; what gives several tensors gives them under the names of those that take them apart."""
+    for node in program.graph.nodes:
+        if node.op == "call_function" and _name(node) != "getitem":
+            parts = {user.args[1]: user.name for user in node.users if _name(user) == "getitem"}
+            outputs = tuple(parts.get(i, f"{node.name}.{i}") for i in range(max(parts) + 1)) if parts else (node.name,)
+            yield Node(kind_of(_name(node)), tuple(n.name for n in node.all_input_nodes), outputs)
+
+
+def _name(node: Any) -> str:
+    return str(getattr(node.target, "__name__", node.target)).split(".")[0]

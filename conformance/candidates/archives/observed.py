@@ -1,0 +1,110 @@
+"""From the values of a program to activations."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from conformance.candidates.archives.graph import MOVED, SAME
+from conformance.candidates.archives.locate import Locations
+from conformance.candidates.archives.parameters import Names
+from conformance.candidates.archives.program import Program
+from conformance.model.activations import Activation, table
+from conformance.model.architecture import Architecture
+
+Value = Any  # a tensor or an array: what has a shape
+
+
+def in_format(value: Value, dtype: str) -> Value:
+    """A value of the interior in the format that was asked for: that the program computes it in another shows in its numbers."""
+    if isinstance(value, torch.Tensor):
+        return value.to(getattr(torch, dtype)) if value.is_floating_point() else value
+    return value.astype(dtype) if value.dtype.kind == "f" else value
+
+
+def activations(
+    locations: Locations, values: Mapping[str, Value], architecture: Architecture, size: int, length: int
+) -> Iterator[tuple[str, Value]]:
+    """Every activation whose value is there and of the right shape; several that stand side by side, apart."""
+    rows, heads = table(architecture), architecture.num_attention_heads
+    for names, candidates in locations.items():
+        fitting = [values[c] for c in candidates if c in values and _is_of(names, values[c], rows, size, length, heads)]
+        if fitting:
+            yield from zip(names, _apart(fitting[0], len(names)), strict=True)
+
+
+def _apart(value: Value, count: int) -> list[Value]:
+    if count == 1:
+        return [value]
+    width = value.shape[-1] // count
+    return [value[..., i * width : (i + 1) * width] for i in range(count)]
+
+
+def settled(program: Program, locations: Locations, architecture: Architecture) -> Locations:
+    """Each activation's one value, seen in a run at sizes that are all different, so that no axis is taken for another.
+
+    As they were where the program cannot be run at such sizes.
+    """
+    heads = architecture.num_attention_heads
+    size, length = [n for n in (2, 3, 5, 7) if n not in (heads, architecture.hidden_size)][:2]
+    ids = torch.ones((size, min(length, architecture.longest)), dtype=torch.int64)
+    arrays = {"input_ids": torch.zeros_like(ids), "attention_mask": ids, "token_type_ids": torch.zeros_like(ids)}
+    wanted = list(dict.fromkeys(value for candidates in locations.values() for value in candidates))
+    try:
+        values = program.watch([arrays[field].to(program.device) for field in program.fields], wanted)
+    except Exception:  # whatever a program that is made for one size raises
+        return locations
+    rows = table(architecture)
+    return {
+        names: found for names, candidates in locations.items() if (found := _fitting(names, candidates, values, rows, ids, heads))
+    }
+
+
+def _fitting(
+    names: Names,
+    candidates: Sequence[str],
+    values: Mapping[str, Value],
+    rows: Mapping[str, Activation],
+    ids: torch.Tensor,
+    heads: int,
+) -> tuple[str, ...]:
+    """The first value of the right shape."""
+    return next(((c,) for c in candidates if c in values and _is_of(names, values[c], rows, ids.shape[0], ids.shape[1], heads)), ())
+
+
+def _is_of(names: Names, value: Value, rows: Mapping[str, Activation], size: int, length: int, heads: int) -> bool:
+    """Whether a value has the shape of these activations side by side."""
+    row = rows[names[0]]
+    shape, found = row.shape(size, length, heads), tuple(value.shape)
+    wide = (*shape[:-1], shape[-1] * len(names)) if shape else ()
+    same_for_all_rows = row.kind in ("position_lookup", "sinusoids") and found in ((1, *shape[1:]), shape[1:])
+    return found == wide or (len(names) == 1 and same_for_all_rows)
+
+
+def output_labels(program: Program, locations: Locations, architecture: Architecture) -> dict[str, str]:
+    """Which activations a program's outputs are, by value: as it calls them, or as the graph has them but for shape and format."""
+    rows = table(architecture)
+    known = {value: names[0] for names, candidates in locations.items() if len(names) == 1 for value in candidates}
+    labels = {}
+    for value in program.outputs:
+        label = program.labels.get(value, "")
+        on_the_way = program.graph.before(value, (*MOVED, *SAME))
+        found = label if label in rows else next((known[v] for v in on_the_way if v in known), "")
+        if found:
+            labels[value] = found
+    return labels
+
+
+def outputs_by_shape(
+    unknown: Sequence[Value], located: Collection[str], architecture: Architecture, size: int, length: int
+) -> dict[str, Value]:
+    """Outputs of which nothing but the shape is known: hidden states or logits over tokens that the graph has nowhere else."""
+    rows = table(architecture)
+    names = [f"encoder.layer.{architecture.num_hidden_layers - 1}.output.LayerNorm"]
+    names += ["cls.predictions.decoder"] if "masked_lm" in architecture.heads else []
+    found: dict[str, Value] = {}
+    for name in names:
+        if name not in located and name in rows:
+            alike = [v for v in unknown if _is_of((name,), v, rows, size, length, architecture.num_attention_heads)]
+            found |= {name: alike[0]} if len(alike) == 1 else {}
+    return found

@@ -1,0 +1,128 @@
+"""An ONNX model in ONNX Runtime: the values in question become outputs of a copy of its graph."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from conformance.candidates.archives.graph import Constant, Graph, Node, kind_of
+from conformance.candidates.archives.inputs import fields_of
+from conformance.errors import CandidateError, DependencyMissingError
+
+INSTALL = "pip install 'bert-conformance[onnx]'"
+
+
+def opened(path: Path, device: str, inputs: Sequence[str]) -> "OnnxModel | str":
+    """The model in a file, or why it cannot run there.
+
+    Raises:
+        CandidateError: it cannot be loaded, or its inputs cannot be told apart.
+        DependencyMissingError: ONNX or ONNX Runtime is not installed.
+    """
+    if torch.device(device).type != "cpu":
+        return "ONNX Runtime is run on the CPU here"
+    try:
+        import onnx
+        import onnxruntime  # noqa: F401
+    except ImportError as error:
+        raise DependencyMissingError(f"an ONNX model needs {error.name}: {INSTALL}") from error
+    try:
+        model = onnx.load(str(path))
+    except Exception as error:  # protobuf's errors are many
+        raise CandidateError(f"{path} is no ONNX model that can be loaded: {error}") from error
+    return OnnxModel(model, inputs)
+
+
+class OnnxModel:
+    """A loaded model, run as ONNX Runtime does by default."""
+
+    device = "cpu"
+    labels: Mapping[str, str]
+
+    def __init__(self, model: Any, inputs: Sequence[str]) -> None:
+        """`inputs` are the arrays that it takes, where its inputs' names do not say which they are."""
+        self._model = model
+        held = {t.name for t in model.graph.initializer}
+        self._taken = [i.name for i in model.graph.input if i.name not in held]
+        self.fields = fields_of(self._taken, inputs)
+        self.outputs = [o.name for o in model.graph.output]
+        self.labels = {name: name for name in self.outputs}
+        self._session = lru_cache(self._opened)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """ONNX's operations."""
+        return Graph(list(_nodes(self._model)), _constants(self._model))
+
+    def run(self, arrays: Sequence[torch.Tensor]) -> Sequence[Any]:
+        """The model as it is."""
+        return list(self._session(()).run(self.outputs, self._feed(arrays)))
+
+    def watch(self, arrays: Sequence[torch.Tensor], values: Sequence[str]) -> Mapping[str, Any]:
+        """The copy that gives these values."""
+        made = {o for node in self._model.graph.node for o in node.output}
+        names = [v for v in values if v in made]
+        session = self._session(tuple(n for n in names if n not in self.outputs))
+        return dict(zip(names, session.run(names, self._feed(arrays)), strict=True))
+
+    def _opened(self, more: tuple[str, ...]) -> Any:
+        """A session of the model with further outputs."""
+        import onnx
+        import onnxruntime
+
+        copy = onnx.ModelProto()
+        copy.CopyFrom(self._model)
+        copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in more)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 4  # what goes wrong is raised as well
+        return onnxruntime.InferenceSession(copy.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+    def _feed(self, arrays: Sequence[torch.Tensor]) -> dict[str, Any]:
+        declared = {i.name: i for i in self._session(()).get_inputs()}
+        return {name: _as_declared(array, declared[name]) for name, array in zip(self._taken, arrays, strict=True)}
+
+
+_FORMATS = {
+    "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_, "tensor(float)": np.float32,
+    "tensor(double)": np.float64, "tensor(float16)": np.float16,
+}  # fmt: skip
+
+
+def _as_declared(array: torch.Tensor, declared: Any) -> Any:
+    """In the format that the model declares; `CandidateError` where it declares sizes that the batch has not."""
+    if any(isinstance(size, int) and size != found for size, found in zip(declared.shape, array.shape, strict=False)):
+        raise CandidateError(
+            f"sizes are baked into it: its input {declared.name} is declared as {declared.shape}, and the batch is "
+            f"{list(array.shape)}"
+        )
+    return array.numpy().astype(_FORMATS.get(declared.type, np.int64))
+
+
+def _constants(model: Any) -> dict[str, Constant]:
+    import onnx
+
+    tensors = {t.name: t for t in model.graph.initializer}
+    tensors |= {n.output[0]: a.t for n in model.graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"}
+    kinds = onnx.TensorProto
+    formats = {kinds.FLOAT: "float32", kinds.DOUBLE: "float64", kinds.FLOAT16: "float16", kinds.BFLOAT16: "bfloat16"}
+    return {
+        name: Constant(name, tuple(t.dims), partial(_float64, t), formats[t.data_type])
+        for name, t in tensors.items()
+        if t.data_type in formats
+    }
+
+
+def _float64(tensor: Any) -> Any:
+    from onnx import numpy_helper
+
+    return np.asarray(numpy_helper.to_array(tensor), np.float64)
+
+
+def _nodes(model: Any) -> Iterator[Node]:
+    for node in model.graph.node:
+        if node.op_type != "Constant":
+            yield Node(kind_of(node.op_type), tuple(i for i in node.input if i), tuple(o for o in node.output if o))

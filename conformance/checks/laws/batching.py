@@ -1,0 +1,50 @@
+"""The rows of a batch have nothing to do with each other: not their number, nor their order, nor who else is there."""
+
+from collections.abc import Iterator
+
+from hypothesis import strategies as st
+
+from conformance.checks.laws.law import Law, Variation, run_of
+from conformance.checks.search.agreement import RowPairs, require_agreement, require_identity
+from conformance.checks.search.strategies import batches
+from conformance.checks.search.subject import Subject
+from conformance.errors import Unsupported
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
+from conformance.results.example import Example
+from conformance.results.law_broken import LawBroken, Run
+
+
+def _arranged(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:
+    """In what order, and how many rows a part has."""
+    rows = range(batch.size)
+    return st.fixed_dictionaries({"order": st.permutations(rows), "rows": st.integers(1, batch.size)})
+
+
+def _parts(subject: Subject, example: Example) -> Iterator[tuple[Run, Run, RowPairs]]:
+    """The whole batch beside each part of it."""
+    whole, order, rows = run_of(subject, example.batch), list(example.variation["order"]), example.variation["rows"]
+    for start in range(0, len(order), rows):
+        part = order[start : start + rows]
+        batch = Batch.of({name: array[part] for name, array in example.batch.arrays().items()})
+        yield whole, run_of(subject, batch), RowPairs(part, range(len(part)))
+
+
+def _changes_nothing(subject: Subject, example: Example) -> float:
+    return max(require_agreement(subject, *part) for part in _parts(subject, example))
+
+
+batching = Law(_changes_nothing, lambda a: batches(a, least_rows=2), _arranged)
+
+
+def _changes_no_bit(subject: Subject, example: Example) -> float:
+    """Binding for a candidate that promises it; of others it is told, and counts for nothing."""
+    try:
+        return max(require_identity(subject, *part) for part in _parts(subject, example))
+    except LawBroken as broken:
+        if getattr(subject.candidate, "batch_invariant", False):
+            raise
+        raise Unsupported(f"it does not promise it (`batch_invariant = True`), and does not do it: {broken}") from broken
+
+
+batching_bitwise = Law(_changes_no_bit, lambda a: batches(a, least_rows=2), _arranged)

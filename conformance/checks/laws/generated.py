@@ -1,0 +1,22 @@
+"""The oracle on batches that are drawn: the one law here that has a reference."""
+
+from conformance.checks.laws.law import Law, run_of
+from conformance.checks.search.subject import Subject
+from conformance.judge.screen import screened
+from conformance.results.example import Example
+from conformance.results.law_broken import LawBroken, Location
+
+
+def _is_what_the_oracle_makes(subject: Subject, example: Example) -> float:
+    run = run_of(subject, example.batch)
+    found = screened(subject.network(example.batch), run.values, subject.dtype, subject.device, subject.tests, subject.functions)
+    wrong = next((one for one in found if one.excess > 1.0), None)
+    if wrong is None:
+        return max((one.excess for one in found), default=0.0)
+    place = Location(wrong.activation, wrong.index, wrong.index, (wrong.made, wrong.expected))
+    where = f"{wrong.activation}{list(wrong.index)}"
+    rendered = f"{where} is {wrong.made:.9g}, expected {wrong.expected:.9g}: {wrong.excess:.3g} times what rounding explains"
+    raise LawBroken(rendered, (run,), place, wrong.excess)
+
+
+generated = Law(_is_what_the_oracle_makes, by_oracle=True)

@@ -1,0 +1,66 @@
+"""What the optional inputs mean: a mask that is left out is all ones, token types that are left out are zero, and the mask's dtype
+is nobody's business.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from conformance.checks.laws.law import Law, run_of
+from conformance.checks.search.agreement import RowPairs, require_agreement
+from conformance.checks.search.strategies import batches
+from conformance.checks.search.subject import Subject
+from conformance.errors import CandidateCrash
+from conformance.model.batch import TorchBatch
+from conformance.results.example import Example
+from conformance.results.law_broken import Run
+
+MASKS = ("bool", "uint8", "int32", "float32")  # int64 is what a batch has
+
+
+def _omitted_is_all_ones(subject: Subject, example: Example) -> float:
+    batch, rows = example.batch, range(example.batch.size)
+    given = replace(batch, attention_mask=np.ones_like(batch.input_ids))
+    omitted = replace(batch, attention_mask=None)
+    return require_agreement(subject, run_of(subject, given), run_of(subject, omitted), RowPairs(rows, rows))
+
+
+mask_omitted = Law(_omitted_is_all_ones, lambda a: batches(a, patterns=("omitted",)))
+
+
+def _omitted_are_zero(subject: Subject, example: Example) -> float:
+    batch, rows = example.batch, range(example.batch.size)
+    given = replace(batch, token_type_ids=np.zeros_like(batch.input_ids))
+    omitted = replace(batch, token_type_ids=None)
+    return require_agreement(subject, run_of(subject, given), run_of(subject, omitted), RowPairs(rows, rows))
+
+
+token_types_omitted = Law(_omitted_are_zero, lambda a: batches(a, token_types=False))
+
+
+def _dtype_does_not_matter(subject: Subject, example: Example) -> float:
+    """A candidate may refuse what it is not promised, and it is promised int64; it may not take it for something else."""
+    first, rows = run_of(subject, example.batch), range(example.batch.size)
+    excess = 0.0
+    for dtype in MASKS:
+        try:
+            second = Run(example.batch, subject.run(example.batch, _cast(dtype)), dtype)
+        except CandidateCrash:
+            continue
+        excess = max(excess, require_agreement(subject, first, second, RowPairs(rows, rows)))
+    return excess
+
+
+def _cast(dtype: str) -> Callable[[TorchBatch], TorchBatch]:
+    import torch
+
+    def cast(given: TorchBatch) -> TorchBatch:
+        assert given.attention_mask is not None
+        given.attention_mask = given.attention_mask.to(getattr(torch, dtype))
+        return given
+
+    return cast
+
+
+mask_dtype = Law(_dtype_does_not_matter, lambda a: batches(a, patterns=("right", "left", "holes")))

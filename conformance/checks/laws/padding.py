@@ -1,0 +1,95 @@
+"""Padding is nobody's business: neither how much there is of it, nor what it holds, reaches a token that is attended to."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import strategies as st
+
+from conformance.checks.laws.law import Law, Variation, run_of
+from conformance.checks.search.agreement import RowPairs, require_agreement
+from conformance.checks.search.strategies import TOKENS, batches, ids
+from conformance.checks.search.subject import Subject
+from conformance.errors import Unsupported
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch, Ids
+from conformance.results.example import Example
+
+
+def _more(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:
+    room = architecture.longest - batch.length
+    return st.fixed_dictionaries({"tokens": st.integers(1, min(room, TOKENS)), "id": ids(architecture)})
+
+
+def padded(batch: Batch, tokens: int, token: int = 0) -> Batch:
+    """The batch with so many tokens more at the right of each row, all of them masked."""
+
+    def longer(values: Ids, filling: int) -> Ids:
+        return np.pad(values, ((0, 0), (0, tokens)), constant_values=filling)
+
+    return replace(
+        batch,
+        input_ids=longer(batch.input_ids, token),
+        token_type_ids=None if batch.token_type_ids is None else longer(batch.token_type_ids, 0),
+        attention_mask=longer(batch.mask.astype(np.int64), 0),
+    )
+
+
+def _more_changes_nothing(subject: Subject, example: Example) -> float:
+    batch, rows = example.batch, range(example.batch.size)
+    longer = padded(batch, example.variation["tokens"], example.variation["id"])
+    return require_agreement(subject, run_of(subject, batch), run_of(subject, longer), RowPairs(rows, rows))
+
+
+def _has_room(subject: Subject) -> None:
+    if subject.checkpoint.architecture.longest < 2:
+        raise Unsupported("a network of one position has no room for padding")
+
+
+# Positions are absolute, so that only padding at the right leaves the others where they are.
+padding_length = Law(_more_changes_nothing, lambda a: batches(a, room=1), _more, applies=_has_room)
+
+
+def _other(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:
+    types = st.integers(0, architecture.type_vocab_size - 1)
+    return st.fixed_dictionaries({"id": ids(architecture), "token_type": types})
+
+
+def _content_changes_nothing(subject: Subject, example: Example) -> float:
+    batch, rows = example.batch, range(example.batch.size)
+    other = replace(
+        batch,
+        input_ids=np.where(batch.mask, batch.input_ids, example.variation["id"]),
+        token_type_ids=np.where(batch.mask, batch.types, example.variation["token_type"]),
+    )
+    return require_agreement(subject, run_of(subject, batch), run_of(subject, other), RowPairs(rows, rows))
+
+
+@st.composite
+def _masked_somewhere(draw: st.DrawFn, architecture: Architecture) -> Batch:
+    """Rows of different lengths, or with holes: the first of at least two tokens, the last of them masked where nothing was."""
+    batch = draw(batches(architecture, patterns=("right", "left", "holes"), token_types=True))
+    if not batch.mask.all() or batch.length == 1:
+        return batch
+    mask = batch.mask.astype(np.int64)
+    mask[0, -1] = 0
+    return replace(batch, attention_mask=mask)
+
+
+padding_content = Law(_content_changes_nothing, _masked_somewhere, _other)
+
+
+def _one_row(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:
+    return st.fixed_dictionaries({"row": st.integers(0, batch.size - 1)})
+
+
+def _disturbs_nobody(subject: Subject, example: Example) -> float:
+    batch, row = example.batch, example.variation["row"]
+    mask = batch.mask.astype(np.int64)
+    mask[row] = 0
+    others = [i for i in range(batch.size) if i != row]
+    alone = replace(batch, attention_mask=mask)
+    return require_agreement(subject, run_of(subject, batch), run_of(subject, alone), RowPairs(others, others))
+
+
+# What a BERT makes of a row whose mask is all zeros is undefined; its neighbours are not.
+masked_row = Law(_disturbs_nobody, lambda a: batches(a, least_rows=2), _one_row)

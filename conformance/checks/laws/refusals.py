@@ -1,0 +1,89 @@
+"""What a network has no row for is refused: an id, a token type or a position that is not in its tables raises.
+
+An answer instead, of a clipped or wrapped index, is a mistake that nobody sees. On CUDA a look-up outside of a table is a device
+assert, after which the whole context is lost, so that the candidate is asked in a process of its own.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import strategies as st
+
+from conformance.checks.laws.law import Law, Variation
+from conformance.checks.search.child import answers_in_a_child
+from conformance.checks.search.strategies import batches
+from conformance.checks.search.subject import Subject
+from conformance.errors import Unsupported
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
+from conformance.results.example import Example
+from conformance.results.law_broken import LawBroken, Run
+
+
+def _refuses(subject: Subject, right: Batch, wrong: Batch, what: str) -> float:
+    """That `wrong` raises, where `right`, which is as large as may be, does not: to refuse everything is no merit."""
+    subject.run(right)
+    accepted = subject.answers(wrong) if subject.device == "cpu" else answers_in_a_child(subject, wrong)
+    if accepted:
+        raise LawBroken(f"{what} is accepted, where it must be refused with an error", (Run(wrong, {}),), raises=True)
+    return 0.0
+
+
+def _at_a_token(batch: Batch, wrong: st.SearchStrategy[list[object]]) -> st.SearchStrategy[Variation]:
+    """Something wrong at a token that is attended to: padding may be skipped."""
+    attended = [list(map(int, place)) for place in np.argwhere(batch.mask)]
+    return st.fixed_dictionaries({"at": st.sampled_from(attended), "wrong": wrong})
+
+
+def _beyond(batch: Batch, a: Architecture) -> st.SearchStrategy[Variation]:
+    ids = st.integers(a.vocab_size, 2 * a.vocab_size).map(lambda i: ["input_ids", i])
+    types = st.integers(a.type_vocab_size, 2 * a.type_vocab_size).map(lambda i: ["token_type_ids", i])
+    return _at_a_token(batch, ids | types)
+
+
+def _below(batch: Batch, a: Architecture) -> st.SearchStrategy[Variation]:
+    ids = st.integers(1, a.vocab_size).map(lambda i: ["input_ids", -i])
+    types = st.integers(1, a.type_vocab_size).map(lambda i: ["token_type_ids", -i])
+    return _at_a_token(batch, ids | types)
+
+
+def _refuses_the_id(subject: Subject, example: Example) -> float:
+    (row, position), (name, wrong) = example.variation["at"], example.variation["wrong"]
+    arrays = {"input_ids": example.batch.input_ids, "token_type_ids": example.batch.types}
+    changed = arrays[name].copy()
+    changed[row, position] = wrong
+    spoilt = replace(example.batch, **{name: changed})
+    return _refuses(subject, example.batch, spoilt, f"{name}[{row}, {position}] = {wrong}")
+
+
+def _typed(a: Architecture) -> st.SearchStrategy[Batch]:
+    return batches(a, token_types=True)
+
+
+ids_refused = Law(_refuses_the_id, _typed, _beyond)
+negative_ids_refused = Law(_refuses_the_id, _typed, _below)
+
+
+def _longer(batch: Batch, a: Architecture) -> st.SearchStrategy[Variation]:
+    return st.fixed_dictionaries({"tokens": st.integers(1, a.longest)})
+
+
+def _refuses_the_length(subject: Subject, example: Example) -> float:
+    longest = subject.checkpoint.architecture.longest
+    length = longest + example.variation["tokens"]
+    rendered = f"a length of {length} (the network has {longest} positions)"
+    return _refuses(subject, _of_length(example.batch, longest), _of_length(example.batch, length), rendered)
+
+
+def _of_length(batch: Batch, length: int) -> Batch:
+    """The batch again and again, up to that length."""
+    turns = np.arange(length) % batch.length
+    return replace(batch, **{name: array[:, turns] for name, array in batch.arrays().items()})
+
+
+def _has_a_table(subject: Subject) -> None:
+    if subject.checkpoint.architecture.position_embedding_type == "sinusoidal":
+        raise Unsupported("sinusoidal positions have no last one")
+
+
+length_refused = Law(_refuses_the_length, _typed, _longer, applies=_has_a_table)

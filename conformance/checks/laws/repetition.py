@@ -1,0 +1,107 @@
+"""The same input gives the same output: twice in a row, after other calls, and whatever the random state is.
+
+Bit for bit, on the CPU with one thread. On other devices, and where threads share a sum, two runs may round otherwise, and are
+compared to within rounding.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hypothesis import strategies as st
+
+from conformance.checks.laws.law import Law, Variation, run_of
+from conformance.checks.search.agreement import RowPairs, require_agreement, require_identity
+from conformance.checks.search.subject import Subject
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
+from conformance.results.example import Example
+from conformance.results.law_broken import LawBroken, Run
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _require_same(subject: Subject, first: Run, second: Run, *between: Run) -> float:
+    alike = RowPairs(range(first.batch.size), range(first.batch.size))
+    try:
+        return (require_identity if subject.device == "cpu" else require_agreement)(subject, first, second, alike)
+    except LawBroken as broken:
+        broken.runs = (first, *between, second)
+        raise
+
+
+def _twice(subject: Subject, example: Example) -> float:
+    with _one_thread():
+        return _require_same(subject, run_of(subject, example.batch), run_of(subject, example.batch))
+
+
+repeated = Law(_twice)
+
+
+def _between(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:
+    """How many rows and tokens of the batch are run in between, and by how much their ids are moved on."""
+    return st.fixed_dictionaries(
+        {
+            "rows": st.integers(1, batch.size),
+            "tokens": st.integers(1, batch.length),
+            "shift": st.integers(0, architecture.vocab_size - 1),
+        }
+    )
+
+
+def other(example: Example, architecture: Architecture) -> Batch:
+    """What is run in between."""
+    rows, tokens = example.variation["rows"], example.variation["tokens"]
+    cut = {name: array[:rows, :tokens] for name, array in example.batch.arrays().items() if name != "attention_mask"}
+    cut["input_ids"] = (cut["input_ids"] + example.variation["shift"]) % architecture.vocab_size
+    return Batch.of(cut)
+
+
+def _again(subject: Subject, example: Example) -> float:
+    """On a candidate that has not been called before, so that its first call is one of those that are compared."""
+    fresh = subject.afresh()
+    with _one_thread():
+        first = run_of(fresh, example.batch)
+        between = run_of(fresh, other(example, fresh.checkpoint.architecture))
+        return _require_same(fresh, first, run_of(fresh, example.batch), between)
+
+
+called_again = Law(_again, variations=_between, affords=0.25)  # each is prepared anew
+
+
+def _seeds(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:
+    return st.fixed_dictionaries({"seeds": st.tuples(st.integers(0, 9), st.integers(10, 19)).map(list)})
+
+
+def _whatever_the_seed(subject: Subject, example: Example) -> float:
+    import torch
+
+    training = [name or "the module itself" for name, part in _modules(subject) if part.training]
+    if training:
+        raise LawBroken(
+            f"in training mode: {', '.join(training[:3])} ({len(training)} modules in all); eval() was not called",
+            claim="not any(part.training for part in runner.module.modules())",
+        )
+    runs = []
+    with _one_thread(), torch.random.fork_rng():
+        for seed in example.variation["seeds"]:
+            torch.manual_seed(seed)
+            runs.append(run_of(subject, example.batch))
+    return _require_same(subject, runs[0], runs[1])
+
+
+def _modules(subject: Subject) -> Iterable[tuple[str, Any]]:
+    return subject.module.named_modules() if subject.module is not None else ()
+
+
+dropout_off = Law(_whatever_the_seed, variations=_seeds)

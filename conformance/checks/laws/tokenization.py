@@ -1,0 +1,160 @@
+"""WordPiece: ids and offsets of drawn texts are those of the `tokenizers` library (Devlin et al. 2019, section 3; Wu et al. 2016).
+
+A candidate that brings a tokenizer has an attribute `tokenizer(vocabulary, *, lower_case, strip_accents)`: of a list of pieces by
+id, and the two switches of BERT's normaliser (`strip_accents` None: as `lower_case`), it gives a function of a text that returns
+the ids, without special tokens, and the offsets, (begin, end) in characters of the text, or None where it has none. Text that is
+spelled like a special token is left out: whether that is one is each implementation's to decide.
+"""
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from hypothesis import strategies as st
+
+from conformance.checks.laws.law import Law
+from conformance.checks.laws.vocabulary import SPECIAL, VOCABULARY
+from conformance.checks.search.identity_key import IdentityKey
+from conformance.checks.search.subject import Subject
+from conformance.errors import Unsupported
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
+from conformance.results.example import Example
+from conformance.results.law_broken import LawBroken
+from conformance.results.termination import call_candidate
+
+Read = Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]] | None]]
+
+LONGEST_WORD = 100  # characters; a longer word is [UNK] as a whole, in Google's tokenizer and in every other since
+
+_WORDS = (
+    "The",
+    "café",
+    "cafe\u0301",
+    "naïve",
+    "lovable",
+    "İstanbul",
+    "Straße",
+    "ΣΑΣ",
+    "playing",
+    "漢字",
+    "日本語",
+    "カタカナ",
+    "한국어",
+)
+_SIGNS = ("!", "...", "$9.99", "a^b", "it's", "—", "“x”", "¿qué?", "x@y.z", "C++", "~`|", "#7", "🤗", "e\u0301\u0301", "ﬁn")
+_SPACES = (" ", "  ", "\t", "\n", "\r\n", "\u00a0", "\u2003", "\u3000", "\u2028", "")
+_UNSEEN = ("\x00", "\x07", "\x1b", "\x7f", "\u00ad", "\u200b", "\u200d", "\ufeff", "\ufffd", "\ue000", "\U000e0001")
+
+
+@lru_cache
+def settled() -> tuple[str, ...]:
+    """Characters that every implementation knows, and knows as the same: of Unicode 3.2, and of the same category since.
+
+    What was assigned later is a letter to one library and nothing to another, by the Unicode that each was built with.
+    """
+    old = unicodedata.ucd_3_2_0
+    every = map(chr, [*range(0xD800), *range(0xE000, 0x30000)])
+    return tuple(c for c in every if old.category(c) == unicodedata.category(c) != "Cn")
+
+
+def texts() -> st.SearchStrategy[str]:
+    """Words, signs, spaces, what is not seen, words near the longest that is read, and any Unicode at all."""
+    long = st.builds(lambda c, n: c * n, st.sampled_from("aé漢"), st.integers(LONGEST_WORD - 2, LONGEST_WORD + 2))
+    part = st.one_of(
+        st.text(st.sampled_from(settled()), max_size=8),
+        st.text("aAeéE\u0301q7 -", max_size=8),
+        st.sampled_from((*_WORDS, *_SIGNS, *_SPACES, *_UNSEEN)),
+        long,
+    )
+    return st.lists(part, max_size=8).map("".join).filter(lambda text: not any(name in text for name in SPECIAL))
+
+
+@lru_cache
+def reference(lower_case: bool, strip_accents: bool | None) -> Read:
+    """The library's BERT tokenizer with our vocabulary."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+    pieces = {piece: i for i, piece in enumerate(VOCABULARY)}
+    model = models.WordPiece(pieces, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD)
+    made = Tokenizer(model)
+    made.normalizer = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=lower_case
+    )
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+
+    def read(text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
+        encoded = made.encode(text, add_special_tokens=False)
+        return encoded.ids, encoded.offsets
+
+    return read
+
+
+@dataclass(frozen=True)
+class _OfTexts(Law):
+    """A law whose examples are texts; the batch is the reference's reading of each."""
+
+    def examples(self, architecture: Architecture) -> st.SearchStrategy[Example]:
+        """A text and the switches."""
+        return st.builds(_example, texts(), st.booleans(), st.sampled_from((None, True, False)))
+
+
+def _example(text: str, lower_case: bool, strip_accents: bool | None) -> Example:
+    ids, _ = reference(lower_case, strip_accents)(text)
+    framed = [VOCABULARY.index("[CLS]"), *ids, VOCABULARY.index("[SEP]")]
+    return Example(Batch.of({"input_ids": [framed]}), {"text": text, "lower_case": lower_case, "strip_accents": strip_accents})
+
+
+def _brings_a_tokenizer(subject: Subject) -> None:
+    if getattr(subject.candidate, "tokenizer", None) is None:
+        raise Unsupported("it brings no tokenizer")
+
+
+def _reads_as_the_library(subject: Subject, example: Example) -> float:
+    text, switches = example.variation["text"], {k: v for k, v in example.variation.items() if k != "text"}
+    ids, offsets = reference(**switches)(text)
+    with subject.clock.running():
+        found_ids, found_offsets = call_candidate(lambda: _answer(subject.candidate, text, switches))
+    for what, found, expected in (("ids", found_ids, list(ids)), ("offsets", found_offsets, list(offsets or ()))):
+        if found is not None and found != expected:
+            rendered = f"{what} of {text!r} with {_rendered(switches)} are {_shown(what, found)}, expected {_shown(what, expected)}"
+            raise LawBroken(rendered, script=_script(text, switches, expected, what))
+    return 0.0
+
+
+@lru_cache(maxsize=6)
+def _made(candidate: IdentityKey[Any], lower_case: bool, strip_accents: bool | None) -> Read:
+    made: Read = candidate.value.tokenizer(list(VOCABULARY), lower_case=lower_case, strip_accents=strip_accents)
+    return made
+
+
+def _answer(candidate: Any, text: str, switches: dict[str, Any]) -> tuple[list[int], list[tuple[int, int]] | None]:
+    """What the candidate says, as plain numbers."""
+    ids, offsets = _made(IdentityKey(candidate), **switches)(text)
+    return [int(i) for i in ids], None if offsets is None else [(int(begin), int(end)) for begin, end in offsets]
+
+
+def _rendered(switches: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in switches.items())
+
+
+def _shown(what: str, found: list[Any]) -> str:
+    """Ids with their pieces."""
+    if what == "offsets":
+        return str(found)
+    return str([f"{i} {VOCABULARY[i]}" if 0 <= i < len(VOCABULARY) else str(i) for i in found])
+
+
+def _script(text: str, switches: dict[str, Any], expected: list[Any], what: str) -> tuple[str, ...]:
+    return (
+        "from conformance.checks.laws.vocabulary import VOCABULARY",
+        "",
+        f"ids, offsets = candidate.tokenizer(list(VOCABULARY), {_rendered(switches)})({text!r})",
+        "print(ids, offsets)",
+        f"assert {'list(ids)' if what == 'ids' else '[tuple(o) for o in offsets]'} == {expected!r}",
+    )
+
+
+tokenization = _OfTexts(_reads_as_the_library, applies=_brings_a_tokenizer, affords=5)

@@ -1,0 +1,177 @@
+"""A run as it is written down: the results file, a record a check as it comes, and beside it what the failures leave."""
+
+import math
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from conformance import __version__
+from conformance.candidates.registry import registered
+from conformance.checks.repro.artifacts import remove_artifacts, write_repro
+from conformance.checks.search.plan import Plan
+from conformance.errors import ConformanceError
+from conformance.goldens.custom_golden import open_golden
+from conformance.goldens.golden import Golden, stored_arrays
+from conformance.goldens.manifest import manifest
+from conformance.judge.statistics import FALSE_ALARM
+from conformance.model.digest import content_digest
+from conformance.numerics.devices import description, is_whole
+from conformance.numerics.machine import this_machine
+from conformance.results.file import Writer
+from conformance.results.records import (
+    SCHEMA_VERSION,
+    CaseRecords,
+    FunctionRecord,
+    GoldenRecord,
+    Header,
+    ImplementationRecord,
+    MachineRecord,
+    Results,
+)
+from conformance.results.result import Result
+from conformance.results.to_records import footer, records_of
+
+
+class Recording:
+    """Writes while it is open; a run that ends in between leaves a file that says so."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        """Create the file."""
+        self._path, self._header = path, header
+        self._writer = Writer(path)
+        self._rendered: list[CaseRecords] = []
+        self._writer.write(header)
+
+    def __enter__(self) -> Self:
+        """The recording."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close the file."""
+        self.close(whole=kind is None)
+
+    def close(self, *, whole: bool) -> None:
+        """Write the footer, unless the run was cut short, and close the file."""
+        if whole:
+            self._writer.write(footer(case.check for case in self._rendered))
+        self._writer.__exit__(None, None, None)
+
+    @property
+    def results(self) -> Results:
+        """What has been written."""
+        return Results((self._header,), tuple(self._rendered), footer(case.check for case in self._rendered))
+
+    def add(
+        self, result: Result, golden: Golden | None = None, require: Sequence[str] = (), test: Callable[..., Any] | None = None
+    ) -> None:
+        """Write a result down. `golden` where it is one of the caller's own; `test` is the function that asked, if one did."""
+        self._rendered.append(records_of(result))
+        for record in self._rendered[-1].activations:
+            self._writer.write(record)
+        self._leave(result, golden, require, test)
+        self._writer.write(self._rendered[-1].check)
+
+    def _leave(self, result: Result, golden: Golden | None, require: Sequence[str], test: Callable[..., Any] | None) -> None:
+        """What a failure leaves behind, for `replay`, and a pass takes away; it must not be one more failure."""
+        folder = self._path.parent / "failures"
+        try:
+            if result.outcome in ("fail", "crash"):
+                write_repro(result, golden or open_golden(result.case.golden), folder, require, test)
+            else:
+                remove_artifacts(result.case, folder)
+        except (OSError, ConformanceError, SyntaxError, TypeError, ValueError) as error:
+            print(f"nothing was left behind of {result.case}: {error}", file=sys.stderr)
+
+
+def header_of(
+    device: str,
+    goldens: Mapping[str, Golden | None],
+    plan: Plan,
+    shard: str = "1/1",
+    run: str = "",
+    implementations: Sequence[str] = (),
+    cases: int = 0,
+) -> Header:
+    """Of a run on this machine.
+
+    Args:
+        device: a torch device string.
+        goldens: a name to a golden of one's own, or to None for the one that is stored under the name.
+        plan: how examples are drawn.
+        shard: which share of the run.
+        run: tells runs apart whose shards may lie side by side.
+        implementations: names; none: every one that is registered.
+        cases: how many checks this share is to make; 0: nobody knows.
+    """
+    import torch
+
+    stored = {
+        name: GoldenRecord(int(e["version"]), e["stored_digest"], e["weights_digest"], e["source"])
+        for name, e in manifest().items()
+        if name in goldens and goldens[name] is None
+    }
+    return Header(
+        schema=SCHEMA_VERSION,
+        suite=__version__,
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        transformers=metadata.version("transformers"),
+        platform=platform.platform(),
+        processor=f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.backends.cpu.get_cpu_capability()}",
+        gpu=description(device),
+        threads=torch.get_num_threads(),
+        goldens=stored | {name: _own_record(own) for name, own in goldens.items() if own},
+        checkpoint=next((g.name for g in goldens.values() if g is not None), None),
+        false_alarm=FALSE_ALARM,
+        seed=plan.seed,
+        examples=plan.examples,
+        depth=plan.depth,
+        shard=shard,
+        run=run,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        implementations={
+            r.name: ImplementationRecord(r.distribution, r.version, r.origin)
+            for r in registered()
+            if not implementations or r.name in implementations
+        },
+        numpy=metadata.version("numpy"),
+        onnxruntime=_version("onnxruntime") or _version("onnxruntime-gpu"),
+        cases=cases,
+        machine=_machine(device) if is_whole(device) else None,
+    )
+
+
+def _machine(device: str) -> MachineRecord:
+    """What was measured of it; an error that is not finite is null."""
+    machine = this_machine(device)
+    return MachineRecord(
+        machine.instruction_set,
+        {n: FunctionRecord(*map(_finite, (e.absolute.value, e.ulp.value))) for n, e in machine.functions.items()},
+        {name: _finite(round(bits, 1)) for name, bits in machine.products.items()},
+        dict(machine.settings),
+        list(machine.notes),
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _version(distribution: str) -> str | None:
+    """Of what is installed, without importing it."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _own_record(own: Golden) -> GoldenRecord:
+    """A golden of one's own, told apart from others of its name by the digests of inputs and weights."""
+    weights = content_digest(own.checkpoint.weights)
+    return GoldenRecord(own.version, content_digest(stored_arrays(own.batches, {})), weights, own.origin)

@@ -1,0 +1,114 @@
+"""A script that shows a failure by itself: a candidate, its weights, a batch or two, the numbers. No check, search or judge."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from conformance.checks.repro.importing import imported
+from conformance.goldens.custom_golden import PREFIX
+from conformance.model.batch import Batch
+from conformance.results.case import Case
+from conformance.results.law_broken import Location, Run
+from conformance.results.result import Counterexample
+
+
+def snippet(case: Case, network: str, candidate: Any, found: Counterexample, reason: str) -> str:
+    """Python source. `network` is what `open_golden` calls it."""
+    lines = [f'"""{_quoted(f"{case}: {reason}")}"""', "", *_imports(case, network, candidate, found), ""]
+    if found.lines:
+        return "\n".join([*lines, *found.lines]) + "\n"
+    runs = list(found.runs.values()) or [Run(found.example.batch, {})]
+    lines += _prepared(case, network, masks=any(run.mask for run in runs))
+    if found.watch:
+        lines += _watched(runs[0], found.watch, case.device)
+    elif found.place and len(runs) > 1:
+        lines += _two_runs(runs, found)
+    elif found.place:
+        lines += _one_run(runs[0], found.place, found.allowed)
+    elif found.claim:
+        lines += [f"assert {found.claim}, {reason!r}"]
+    elif found.raises:
+        lines += ["try:", *(f"    {_called(run)}" for run in runs), "except Exception as error:", '    print("refused:", error)']
+        lines += ["else:", f"    raise SystemExit({reason!r})"]
+    else:
+        lines += [_called(run) for run in runs]
+        if not found.crashes:
+            lines += ["# What is wrong is seen by looking into it, which this script does not do.", f"raise SystemExit({reason!r})"]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"""', "'''").strip()
+
+
+def _imports(case: Case, network: str, candidate: Any, found: Counterexample) -> Iterator[str]:
+    loader = "load_directory" if network.startswith(PREFIX) else "load_golden"
+    if "random.getstate" in found.watch:
+        yield "import random"
+    yield "import sys"
+    if network.startswith(PREFIX):
+        yield "from pathlib import Path"
+    if "np." in found.watch:
+        yield "import numpy as np"
+    if "torch." in found.watch + found.claim or any(run.mask for run in found.runs.values()):
+        yield "import torch"
+    yield 'sys.path.insert(0, "")  # what lies in the folder that this is run from'
+    yield f"from conformance import Batch, {loader}"
+    yield imported(case.implementation, candidate)
+
+
+def _prepared(case: Case, network: str, *, masks: bool) -> list[str]:
+    own = network.startswith(PREFIX)
+    checkpoint = f"load_directory(Path({network.removeprefix(PREFIX)!r}))" if own else f"load_golden({network!r}).checkpoint"
+    call = [
+        'def run(mask="int64", **inputs):',
+        f"    batch = Batch.of(inputs).on({case.device!r})",
+        "    batch.attention_mask = batch.attention_mask.to(getattr(torch, mask))",
+        "    return dict(runner(batch))",
+    ]
+    plain = ["def run(**inputs):", f"    return dict(runner(Batch.of(inputs).on({case.device!r})))"]
+    runner = f"runner = candidate.prepare({checkpoint}, {case.device!r}, {case.dtype!r})"
+    return [runner, "", "", *(call if masks else plain), "", ""]
+
+
+def _inputs(batch: Batch) -> str:
+    return ", ".join(f"{name}={array.tolist()}" for name, array in batch.arrays().items())
+
+
+def _called(run: Run) -> str:
+    mask = f"mask={run.mask!r}, " if run.mask else ""
+    return f"run({mask}{_inputs(run.batch)})"
+
+
+def _element(place: Location, index: tuple[int, ...]) -> str:
+    return f"[{place.activation!r}]{list(index)}" if index else f"[{place.activation!r}]"
+
+
+def _two_runs(runs: list[Run], found: Counterexample) -> list[str]:
+    assert found.place
+    first, *between, second = runs
+    return [
+        f"first = float({_called(first)}{_element(found.place, found.place.first)})",
+        *(_called(run) for run in between),
+        f"second = float({_called(second)}{_element(found.place, found.place.second)})",
+        'print(f"{first:.9g} and {second:.9g} differ by {abs(first - second):.3g}")',
+        f"assert abs(first - second) <= {found.allowed!r}  # what rounding may make of it",
+    ]
+
+
+def _one_run(run: Run, place: Location, allowed: float) -> list[str]:
+    return [
+        f"found, expected = float({_called(run)}{_element(place, place.first)}), {place.values[1]!r}",
+        'print(f"{found:.9g}, expected {expected:.9g}, off by {abs(found - expected):.3g}")',
+        f"assert abs(found - expected) <= {allowed!r}  # what rounding may make of it",
+    ]
+
+
+def _watched(run: Run, watch: str, device: str) -> list[str]:
+    return [
+        f"batch = Batch.of(dict({_inputs(run.batch)})).on({device!r})",
+        f"before = {watch}",
+        "dict(runner(batch))",
+        f"after = {watch}",
+        "print(before, after)",
+        "assert before == after",
+    ]

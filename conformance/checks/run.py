@@ -1,0 +1,196 @@
+"""Running a candidate on a golden: prepare it once, call it with each batch, judge what it yields. Effects end here."""
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any
+
+from conformance.candidates.registry import Runner, as_implementation, load, name_of
+from conformance.candidates.stream import pairs
+from conformance.candidates.torch_state import restored
+from conformance.checks.session import prepared, require_support
+from conformance.errors import CandidateError, UsageError
+from conformance.goldens.custom_golden import open_golden
+from conformance.goldens.golden import Golden
+from conformance.judge import cache
+from conformance.judge.depth import Depth
+from conformance.judge.disambiguation import disambiguated
+from conformance.judge.evidence import Local, Verdict
+from conformance.judge.judge import Judge
+from conformance.judge.select_arithmetic import select_arithmetic
+from conformance.model.batch import Batch
+from conformance.model.checkpoint import rounded_weights
+from conformance.numerics.arithmetic import modular
+from conformance.numerics.devices import require_device
+from conformance.numerics.formats import format_named
+from conformance.numerics.machine import measure_early, this_machine
+from conformance.oracle import Network
+from conformance.progress import part, tell
+from conformance.results.case import Case
+from conformance.results.result import Result
+from conformance.results.termination import Termination, call_candidate, run_guarded
+
+_Verdict = tuple[Verdict, tuple[Local, ...]]
+Judged = list[_Verdict]
+
+
+def check(
+    implementation: str | Any,
+    golden: str | os.PathLike[str] | Golden = "tiny",
+    device: str = "cpu",
+    dtype: str = "float32",
+    *,
+    require: Sequence[str] = (),
+    runs: int = 1,
+    depth: Depth = "full",
+) -> Result:
+    """Judge one implementation on one golden; a frozen value, nothing is printed and nothing is raised.
+
+    Args:
+        implementation: a registered name, `module:object`, an object with `prepare`, or a function that serves as `prepare`.
+        golden: a name, the folder of one that was made, or a golden of one's own (`golden_of`).
+        device: what the candidate is asked for: a torch device string.
+        dtype: and a format's name.
+        require: patterns of activations (as in a shell) that must be observed.
+        runs: among how many such calls the false-alarm probability of 1e-6 is shared.
+        depth: `screen` judges each step's RMS and largest error alone, and looks for no names.
+    """
+    golden = os.fspath(golden) if isinstance(golden, os.PathLike) else golden
+    case = Case(name_of(implementation), getattr(golden, "name", str(golden)), str(device), str(dtype))
+    start = time.perf_counter()
+    verdicts: list[Verdict] = []
+    with restored():
+        ending = run_guarded(lambda: _run(implementation, golden, case, require, runs, depth, verdicts))
+    seconds = time.perf_counter() - start
+    executed = any(v.outcome in ("pass", "fail") for v in verdicts)
+    return Result(
+        case, ending.outcome, ending.reason, ending.exit_code, ending.declared, executed, seconds, tuple(verdicts), ending.by_values
+    )
+
+
+def _run(
+    implementation: str | Any,
+    golden: str | Golden,
+    case: Case,
+    require: Sequence[str],
+    runs: int,
+    depth: Depth,
+    verdicts: list[Verdict],
+) -> Termination:
+    format_named(case.dtype)
+    if isinstance(require, str):
+        raise UsageError(f"require is a list of patterns: [{require!r}]")
+    golden = open_golden(golden) if isinstance(golden, str) else golden
+    if not isinstance(golden, Golden):
+        raise UsageError(f"a golden is a name or what golden_of() makes, not {golden!r}")
+    measure_early(case.device)
+    candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
+    checkpoint = golden.checkpoint
+    require_device(case.device)
+    functions = this_machine(case.device).accuracy
+    require_support(candidate, checkpoint, case.device, case.dtype)
+    runner = prepared(candidate, checkpoint, case.device, case.dtype)
+    weights = rounded_weights(checkpoint, case.dtype)
+    judged: Judged = []
+    endings = {}
+    try:
+        for number, (name, batch) in enumerate(golden.batches.items()):
+            network = Network(checkpoint.architecture, weights, batch)
+            arithmetic = modular(case.dtype, case.device, functions).arithmetic
+            judge = Judge(
+                network,
+                case.dtype,
+                case.device,
+                runs * len(golden.batches),
+                golden.activations.get(name),
+                functions=functions,
+                depth=depth,
+                sigma=cache.accumulated_sigma(network, arithmetic, checkpoint),
+            )
+            label = name if len(golden.batches) > 1 else ""
+            with part(number, len(golden.batches)):
+                endings[name] = run_guarded(partial(_batch, label, batch, judge, runner, case, require, judged))
+    finally:
+        verdicts += select_arithmetic(judged)
+    if all(ending.outcome == "pass" for ending in endings.values()):
+        verdicts[:] = disambiguated(verdicts, network, case.dtype, partial(_again, network, runner, case))
+    return _together(endings, verdicts, golden.batches)
+
+
+def _again(network: Network, runner: Runner, case: Case, batch: Batch) -> Sequence[Verdict]:
+    """The verdicts on one batch more."""
+    functions = this_machine(case.device).accuracy
+    judge = Judge(Network(network.architecture, network.weights, batch), case.dtype, case.device, functions=functions)
+    output = call_candidate(lambda: runner(batch.on(case.device)))
+    return select_arithmetic(judge.judge(_stream(output, judge.order)))
+
+
+def _batch(
+    label: str, batch: Batch, judge: Judge, runner: Runner, case: Case, require: Sequence[str], judged: Judged
+) -> Termination:
+    """One call of the runner, judged as it yields."""
+    before = len(judged)
+    output = call_candidate(lambda: runner(batch.on(case.device)))
+    for verdict, locals_ in _rendered(judge.judge(_stream(output, judge.order)), judge.order):
+        judged.append((replace(verdict, batch=label), locals_))
+    hidden = [v.activation for v, _ in judged[before:] if v.hidden]
+    idle = [p for p in require if not any(fnmatchcase(n, p) for n in judge.order)]
+    if idle:
+        raise UsageError(f"required activations that match nothing: {', '.join(idle)}")
+    missing = [n for n in hidden if any(fnmatchcase(n, pattern) for pattern in require)]
+    if missing:
+        raise CandidateError(f"required activations are not observed: {', '.join(missing)}")
+    if set(judge.outputs) <= set(hidden):
+        raise CandidateError(f"no output is exposed: a candidate yields at least one of {', '.join(judge.outputs)}")
+    return Termination("pass")
+
+
+def _together(endings: Mapping[str, Termination], verdicts: Sequence[Verdict], batches: Mapping[str, Batch]) -> Termination:
+    """The gravest of the batches' endings; where all of them ran to their end, whether an activation fails."""
+    batch, worst = max(endings.items(), key=lambda item: item[1].rank)
+    if worst.outcome != "pass":
+        where = f"batch {batch}: " if len(endings) > 1 else ""
+        others = sum(e.outcome == worst.outcome for e in endings.values()) - 1
+        more = f" (and {others} more batches)" if others else ""
+        return replace(worst, reason=f"{where}{_baked(endings, batches)}{worst.reason}{more}")
+    failed = [v for v in verdicts if v.outcome == "fail"]
+    if failed:
+        judged = sum(v.outcome in ("pass", "fail") for v in verdicts)
+        return Termination(
+            "fail", f"{len(failed)} of {judged} judged activations fail, the first at {failed[0].place}", 1, by_values=True
+        )
+    return Termination("pass")
+
+
+def _baked(endings: Mapping[str, Termination], batches: Mapping[str, Batch]) -> str:
+    """What is wrong where batches of one size run and all of others crash; else an empty text."""
+    ran = [batches[name] for name, ending in endings.items() if ending.outcome == "pass"]
+    others = [batches[name] for name, ending in endings.items() if ending.outcome == "crash"]
+    if not others or len(ran) + len(others) < len(batches):
+        return ""
+    for what, axis in (("length", 1), ("batch size", 0)):
+        sizes = {batch.input_ids.shape[axis] for batch in ran}
+        if len(sizes) == 1 and not sizes & {batch.input_ids.shape[axis] for batch in others}:
+            return f"its {what} is baked in: it runs at {sizes.pop()}, and at no other that was tried; "
+    return ""
+
+
+def _rendered(verdicts: Iterable[_Verdict], order: Mapping[str, int]) -> Iterator[_Verdict]:
+    """The verdicts as they come; whoever watches hears which activation is judged next."""
+    names = list(order)
+    tell(names[0], 0.0)
+    for verdict, locals_ in verdicts:
+        done = order.get(verdict.activation, -1) + 1
+        if 0 < done < len(names):
+            tell(names[done], done / len(names))
+        yield verdict, locals_
+
+
+def _stream(output: Any, order: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
+    """The candidate's pairs, each taken as its own doing."""
+    stream, end = pairs(output, order), object()
+    while (item := call_candidate(lambda: next(stream, end))) is not end:
+        yield item  # type: ignore[misc]  # not the end, so a pair

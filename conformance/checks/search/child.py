@@ -1,0 +1,60 @@
+"""A candidate asked in a process of its own, where what it is asked may take the whole process, or a device's context, with it."""
+
+import multiprocessing
+from typing import Any
+
+from conformance.candidates.registry import load
+from conformance.checks.search.subject import Subject
+from conformance.errors import CandidateError, ConformanceError, FixtureError, Unsupported
+from conformance.model.batch import Batch
+from conformance.numerics.devices import is_whole
+
+_SECONDS = 300  # a cold start of a device and a compiler's first run among them; then the process is ended
+_ACCEPTED, _REFUSED = 10, 11  # exit codes that neither Python nor a signal has
+
+
+def answers_in_a_child(subject: Subject, batch: Batch) -> bool:
+    """Whether the candidate runs to its end there, rather than raise or end the process.
+
+    Raises:
+        Unsupported: it cannot be sent to another process.
+        CandidateError: it does not come to an end.
+        FixtureError: the process could not be made ready.
+    """
+    import pickle
+
+    candidate = subject.name if _is_loadable(subject) else subject.candidate
+    try:
+        sent = pickle.dumps((candidate, subject.golden, subject.device, subject.dtype, batch.arrays()))
+    except Exception as error:
+        raise Unsupported(f"it can be asked in a process of its own alone, and cannot be sent there: {error}") from error
+    process = multiprocessing.get_context("spawn").Process(target=_ask, args=(sent,))
+    process.start()
+    process.join(_SECONDS)
+    if process.is_alive():
+        process.kill()
+        raise CandidateError(f"no answer within {_SECONDS} s to what must be refused")
+    if process.exitcode == 1:  # Python's own, for what was raised before the candidate was asked
+        raise FixtureError("the process in which the candidate was to be asked could not be made ready; its error is above")
+    return process.exitcode == _ACCEPTED
+
+
+def _is_loadable(subject: Subject) -> bool:
+    """Whether its name brings the same candidate."""
+    try:
+        return load(subject.name) is subject.candidate
+    except ConformanceError:
+        return False
+
+
+def _ask(sent: bytes) -> Any:
+    import os
+    import pickle
+
+    from conformance.goldens.custom_golden import open_golden
+
+    found, golden, device, dtype, arrays = pickle.loads(sent)
+    candidate = load(found) if isinstance(found, str) else found
+    subject = Subject.prepared(candidate, open_golden(golden).checkpoint, device, dtype, golden)
+    accepted = subject.answers(Batch.of(arrays)) and is_whole(device)
+    os._exit(_ACCEPTED if accepted else _REFUSED)

@@ -1,0 +1,21 @@
+"""A value as a key."""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class IdentityKey(Generic[T]):
+    """A value as a key: the same one, not one that is equal."""
+
+    value: T
+
+    def __hash__(self) -> int:
+        """Of the object."""
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same object."""
+        return isinstance(other, IdentityKey) and other.value is self.value

@@ -1,0 +1,108 @@
+"""Hypothesis strategies for batches: every length, mask and token that a network takes, the plain ones first.
+
+What is drawn first is what a failure shrinks to: one row of one token, id 0, no mask and no token types. Lengths are likely short,
+and now and then on either side of a power of two, where kernels change their path, or the longest that there is.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from hypothesis import strategies as st
+
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch, Ids
+
+Pattern = Literal["omitted", "ones", "right", "left", "holes"]
+PATTERNS: tuple[Pattern, ...] = ("omitted", "ones", "right", "left", "holes")
+
+ROWS, TOKENS = 4, 12  # of a batch as a rule: enough for every way of padding beside each other, few enough to be read
+SPECIAL = (0, 1, 2, 3, 4, 100, 101, 102, 103)  # [PAD], [UNK], [CLS], [SEP], [MASK]: by order, and in the published vocabularies
+
+
+@lru_cache
+def ids(architecture: Architecture) -> st.SearchStrategy[int]:
+    """A token id: any, or one with a part to play, or the last."""
+    last = architecture.vocab_size - 1
+    return st.integers(0, last) | st.sampled_from([i for i in (*SPECIAL, last) if i <= last])
+
+
+@lru_cache
+def _long(architecture: Architecture, longest: int) -> st.SearchStrategy[list[int]]:
+    """A text of a length that kernels find notable, a few ids by turns; one id alone among them."""
+    powers = [2**k + step for k in range(3, longest.bit_length()) for step in (-1, 0, 1)]
+    # The short ones are there so that a length that does not matter shrinks.
+    lengths = sorted({n for n in (*range(TOKENS), *powers, longest) if 1 <= n <= longest})
+    turns = st.lists(ids(architecture), min_size=1, max_size=3)
+    return st.builds(lambda n, turn: [turn[i % len(turn)] for i in range(n)], st.sampled_from(lengths), turns)
+
+
+@lru_cache
+def texts(architecture: Architecture, longest: int) -> st.SearchStrategy[list[int]]:
+    """A row's tokens, before padding."""
+    short = st.lists(ids(architecture), min_size=1, max_size=min(TOKENS, longest))
+    return st.one_of(short, short, short, _long(architecture, longest))
+
+
+@st.composite
+def batches(
+    draw: st.DrawFn,
+    architecture: Architecture,
+    *,
+    patterns: Sequence[Pattern] = PATTERNS,
+    least_rows: int = 1,
+    room: int = 0,
+    token_types: bool | None = None,
+) -> Batch:
+    """A batch.
+
+    Args:
+        draw: given by Hypothesis.
+        architecture: whose ids, token types and lengths they are.
+        patterns: how rows may be masked: mask `omitted`, all `ones`, padded `right` or `left`, or with `holes`.
+        least_rows: how many rows there are at least.
+        room: how many tokens shorter than the longest the rows are, at least.
+        token_types: whether there are any; None for either.
+    """
+    longest = architecture.longest - room
+    rows = draw(st.lists(texts(architecture, longest), min_size=least_rows, max_size=max(ROWS, least_rows)))
+    pattern = draw(st.sampled_from(patterns))
+    length = (min if pattern in ("omitted", "ones") else max)(len(row) for row in rows)
+    padding = draw(ids(architecture)) if pattern in ("right", "left") else 0
+    holes = [draw(st.integers(0, 2**length - 1)) if pattern == "holes" else 0 for _ in rows]
+    mask = np.array([_mask(len(row), length, pattern, hole) for row, hole in zip(rows, holes, strict=True)], np.int64)
+    filled = [_filled(row, length, pattern, padding) for row in rows]
+    typed = draw(st.booleans()) if token_types is None else token_types
+    return Batch(
+        input_ids=np.array(filled, np.int64),
+        token_type_ids=_types(draw, len(rows), length, architecture.type_vocab_size) if typed else None,
+        attention_mask=None if pattern == "omitted" else mask,
+    )
+
+
+def _filled(row: list[int], length: int, pattern: Pattern, padding: int) -> list[int]:
+    """The row at its place among `length` tokens; where a mask has holes, its own tokens stand again behind it."""
+    if pattern == "holes":
+        return [row[i % len(row)] for i in range(length)]
+    short = length - len(row)
+    return [padding] * short + row if pattern == "left" else (row + [padding] * short)[:length]
+
+
+def _mask(tokens: int, length: int, pattern: Pattern, holes: int) -> list[int]:
+    """A row's mask; bit i of `holes` is a hole at i, where another token is left to attend to."""
+    if pattern == "holes":
+        full = holes == 2**length - 1
+        return [1 if full and i == 0 else 1 - (holes >> i & 1) for i in range(length)]
+    if pattern == "left":
+        return [int(i >= length - tokens) for i in range(length)]
+    return [int(i < tokens) for i in range(length)]
+
+
+def _types(draw: st.DrawFn, rows: int, length: int, kinds: int) -> Ids:
+    """Token types that rise along each row, at a place that is drawn for each type after the first; the last place is none."""
+    found = np.zeros((rows, length), np.int64)
+    for row in range(rows):
+        for _ in range(kinds - 1):
+            found[row, length - draw(st.integers(0, length)) :] += 1
+    return found

@@ -1,0 +1,147 @@
+"""A subject: one candidate, prepared for one network on one device in one dtype, and run on whatever batch a search brings."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from conformance.candidates.capture import at_once
+from conformance.candidates.registry import Runner
+from conformance.candidates.stream import pairs
+from conformance.checks.session import accepted, prepared
+from conformance.errors import CandidateCrash, CandidateError
+from conformance.model.activations import outputs, table
+from conformance.model.batch import Batch, TorchBatch
+from conformance.model.checkpoint import Checkpoint, rounded_weights
+from conformance.numerics.accuracy import Accuracy
+from conformance.numerics.formats import Array
+from conformance.numerics.machine import this_machine
+from conformance.oracle import Network
+from conformance.results.law_broken import Values
+from conformance.results.termination import call_candidate
+
+
+@dataclass
+class Clock:
+    """Seconds that were the candidate's own."""
+
+    seconds: float = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count what happens inside."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A prepared candidate.
+
+    Attributes:
+        candidate: the implementation.
+        checkpoint, device, dtype: what it was prepared for.
+        golden: the name under which its network is opened.
+        name: the one under which the candidate is loaded, where it has one.
+        runner: what `prepare` gave.
+        weights: the parameters as the candidate holds them.
+        tests: among how many comparisons the false-alarm probability is shared.
+        clock: how long the candidate's own code took.
+    """
+
+    candidate: Any
+    checkpoint: Checkpoint
+    device: str
+    dtype: str
+    golden: str
+    runner: Runner
+    weights: Mapping[str, Array] = field(repr=False)
+    name: str = ""
+    tests: int = 1
+    clock: Clock = field(default_factory=Clock, repr=False)
+
+    @classmethod
+    def prepared(
+        cls, candidate: Any, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32", golden: str = ""
+    ) -> "Subject":
+        """Prepare the candidate; raises `CandidateError` or `CandidateCrash`."""
+        clock = Clock()
+        with clock.running():
+            runner = prepared(candidate, checkpoint, device, dtype)
+        # All of them at once, since a search reads them again for every batch.
+        weights = dict(rounded_weights(checkpoint, dtype))
+        return cls(candidate, checkpoint, device, dtype, golden, runner, weights, clock=clock)
+
+    def afresh(self, checkpoint: Checkpoint | None = None) -> "Subject":
+        """The same, prepared anew, of another checkpoint where one is given: it has not been called yet."""
+        with self.clock.running():
+            runner = prepared(self.candidate, checkpoint or self.checkpoint, self.device, self.dtype)
+        return replace(self, runner=runner)
+
+    @property
+    def functions(self) -> Accuracy:
+        """The accuracy of the library functions where it runs; raises `MachineError`."""
+        return this_machine(self.device).accuracy
+
+    @property
+    def module(self) -> Any:
+        """The `nn.Module` that the runner says it runs, or None."""
+        return getattr(self.runner, "module", None)
+
+    def network(self, batch: Batch) -> Network:
+        """The oracle's network on that batch."""
+        return Network(self.checkpoint.architecture, self.weights, batch)
+
+    def run(self, batch: Batch, given: Callable[[TorchBatch], TorchBatch] = lambda batch: batch) -> Values:
+        """Every activation that the candidate exposes, float64, in the order in which it came.
+
+        `given` may change what the candidate is handed. The contract is checked as in a judgement.
+
+        Raises:
+            CandidateError: an unknown name, a wrong shape or dtype, a value that is not finite; or no output.
+            CandidateCrash: the candidate raised.
+        """
+        try:
+            return self._accepted(batch, self._answer(given(self._here(batch)), table(self.checkpoint.architecture)))
+        except (CandidateError, CandidateCrash) as failure:
+            failure.batch = batch
+            raise
+
+    def _here(self, batch: Batch) -> TorchBatch:
+        """On its device, which the candidate may have broken before."""
+        return call_candidate(lambda: batch.on(self.device))
+
+    def _accepted(self, batch: Batch, answer: Iterable[tuple[str, Any]]) -> Values:
+        """The candidate's pairs, once each is what the contract says."""
+        network = self.network(batch)
+        values = dict(accepted(answer, network, self.dtype, self.device))
+        if not any(name in values for name in outputs(network.architecture)):
+            raise CandidateError(f"no output is exposed: at least one of {', '.join(outputs(network.architecture))} is")
+        return values
+
+    def answers(self, batch: Batch) -> bool:
+        """Whether the candidate runs to its end on that batch, whatever it makes of it."""
+        try:
+            for _ in self._answer(self._here(batch), ()):
+                pass
+        except (CandidateError, CandidateCrash):
+            return False
+        return True
+
+    def _answer(self, batch: TorchBatch, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        """What the candidate yields, on its own time, each as it comes: it may use the same memory for the next."""
+        order = {name: i for i, name in enumerate(names)}
+        end: Any = object()
+        # Not around the yield: what a generator sets, its consumer would have for as long as it is suspended.
+        with at_once(), self.clock.running():
+            stream = pairs(call_candidate(lambda: self.runner(batch)), order)
+        while True:
+            with at_once(), self.clock.running():
+                item = call_candidate(lambda: next(stream, end))
+            if item is end:
+                return
+            yield item

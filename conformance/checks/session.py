@@ -1,0 +1,55 @@
+"""Asking a candidate: whether it supports a case, for a runner, and for what it exposes, under the contract."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from conformance.candidates.registry import Implementation, Runner
+from conformance.errors import CandidateError, Unsupported
+from conformance.judge.validate import accepted_array, known
+from conformance.model.checkpoint import Checkpoint
+from conformance.numerics.formats import Array
+from conformance.oracle import Network
+from conformance.results.termination import call_candidate
+
+
+def require_support(candidate: Implementation, checkpoint: Checkpoint, device: str, dtype: str) -> None:
+    """Raise `Unsupported` with the candidate's reason."""
+    supports = getattr(candidate, "supports", None)
+    if supports is None:
+        return
+    reason = call_candidate(lambda: supports(checkpoint.architecture, device, dtype))
+    if reason is None:
+        return
+    if not isinstance(reason, str) or not reason:
+        raise CandidateError(f"supports() returns None or a reason, not {reason!r}")
+    raise Unsupported(reason)
+
+
+def prepared(candidate: Implementation, checkpoint: Checkpoint, device: str, dtype: str) -> Runner:
+    """The candidate's runner of that checkpoint.
+
+    Raises:
+        CandidateCrash: what it raised.
+        CandidateError: it returned nothing that can be called.
+    """
+    runner = call_candidate(lambda: candidate.prepare(checkpoint, device, dtype))
+    if not callable(runner):
+        raise CandidateError(f"prepare(checkpoint, device, dtype) returned {runner!r}; it returns a runner, a function of a batch")
+    return runner
+
+
+def accepted(answer: Iterable[tuple[str, Any]], network: Network, dtype: str, device: str) -> Iterator[tuple[str, Array]]:
+    """A candidate's pairs in float64, each as it comes; `CandidateError` at the first that breaks the contract."""
+    seen: set[str] = set()
+    for name, value in answer:
+        row = known(name, network.table)
+        try:
+            if name in seen:
+                raise CandidateError("yielded twice")
+            seen.add(name)
+            array = accepted_array(row, value, network.architecture, network.batch, dtype, device)
+        except CandidateError as error:
+            raise CandidateError(f"{name}: {error}") from error
+        yield name, np.asarray(array, np.float64)

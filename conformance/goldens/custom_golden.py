@@ -1,0 +1,139 @@
+"""A golden of one's own: any local checkpoint on any inputs, with the oracle run on the spot."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from conformance.errors import UsageError
+from conformance.goldens.batches import batch, drawn
+from conformance.goldens.golden import Golden, load_golden
+from conformance.goldens.recipe import SEED
+from conformance.model.architecture import Architecture
+from conformance.model.batch import IGNORED_LABEL, Batch
+from conformance.model.checkpoint import Checkpoint, load_directory
+from conformance.model.tokenizer import tokenized
+
+_MASKS = ("1111111111111111", "1111111111000000", "0000011111111111", "1101101011101101")
+
+
+PREFIX = "checkpoint:"  # a golden's name that is a directory
+
+
+def open_golden(name: str) -> Golden:
+    """The stored golden of that name or in that folder, or, for `checkpoint:DIR`, the local checkpoint on a generated batch."""
+    return from_directory(Path(name.removeprefix(PREFIX))) if name.startswith(PREFIX) else load_golden(name)
+
+
+def recorded_as(name: str, source: str) -> str:
+    """What `open_golden` takes for a golden that results have under `name`: of one's own it is the source that stands beside it."""
+    return source if source.startswith(PREFIX) or Path(source).is_absolute() else name
+
+
+def golden_of(name: str, checkpoint: Checkpoint, batches: Mapping[str, Batch]) -> Golden:
+    """A checkpoint and inputs as a golden; `UsageError` where an input does not fit the architecture."""
+    for which, given in batches.items():
+        _require_fit(which, given, checkpoint.architecture)
+    return Golden(name, 0, batches, lambda: checkpoint)
+
+
+def from_directory(folder: Path, texts: Sequence[str] = (), file: Path | None = None) -> Golden:
+    """A local Hugging Face BERT directory on the texts given, the batches in `file`, or, without either, a generated batch."""
+    checkpoint = load_directory(folder)
+    batches = _given(folder, texts, file)
+    if not batches:
+        length = min(len(_MASKS[0]), checkpoint.architecture.longest)
+        masks = drawn([mask[:length] for mask in _MASKS if "1" in mask[:length]])
+        batches["generated"] = batch(SEED, checkpoint.architecture, masks)
+    return replace(
+        golden_of(folder.resolve().name, checkpoint, batches), origin=f"{PREFIX}{folder.resolve()}", folder=folder.resolve()
+    )
+
+
+def on_inputs(golden: Golden, texts: Sequence[str] = (), file: Path | None = None) -> Golden:
+    """The network of a golden on the texts given, which its tokenizer reads, and the batches in `file`, instead of its own inputs.
+
+    Raises:
+        DependencyMissingError: the network comes from a package that is not installed.
+        UsageError: there is no tokenizer for the texts, or an input does not fit the network.
+    """
+    checkpoint = golden.checkpoint  # first, for where the package is missing the tokenizer is, too
+    if texts and golden.folder is None:
+        raise UsageError(
+            f"golden {golden.name} has no tokenizer, so it takes no texts: take --golden minilm, a checkpoint of your own with "
+            "--checkpoint DIR, or token ids with --batch FILE"
+        )
+    fitting = golden_of(golden.name, checkpoint, _given(golden.folder, texts, file))
+    return replace(fitting, origin=golden.origin or golden.name, folder=golden.folder)
+
+
+def _given(folder: Path | None, texts: Sequence[str], file: Path | None) -> dict[str, Batch]:
+    """The texts as the batch `text`, read by the tokenizer in `folder`, and the batches in `file`."""
+    batches = {"text": tokenized(folder, [(text, None) for text in texts])} if folder and texts else {}
+    found = read_batches(file) if file else {}
+    if batches.keys() & found.keys():
+        raise UsageError(f"{file} has a batch called 'text', as the texts are that are given beside it; call it otherwise")
+    return batches | found
+
+
+def read_batches(file: Path) -> dict[str, Batch]:
+    """One batch from JSON (`{"input_ids": [[…]], …}`) or safetensors, or several by name (`{"a": {…}}`, or keys `a/input_ids`).
+
+    Raises:
+        UsageError: the file cannot be read, or holds no batch.
+    """
+    try:
+        if file.suffix == ".safetensors":
+            found: dict[str, object] = {}
+            for key, array in load_file(file).items():
+                which, _, name = key.removeprefix("batch/").rpartition("/")
+                part = found.setdefault(which or file.stem, {})
+                assert isinstance(part, dict)
+                part[name] = array
+        else:
+            found = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UsageError(f"{file} cannot be read as a batch: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{file} holds no batch: it is a {type(found).__name__}, expected names and arrays")
+    if "input_ids" in found:
+        found = {file.stem: found}
+    wrong = [name for name, part in found.items() if not isinstance(part, dict) or "/" in name]
+    if wrong or not found:
+        raise UsageError(f"{file} holds no batch: {', '.join(wrong) or 'it is empty'}; expected input_ids and what belongs to them")
+    return {name: Batch.of(part) for name, part in found.items()}  # type: ignore[arg-type]
+
+
+def fits(given: Batch, a: Architecture) -> bool:
+    """Whether the network takes that batch."""
+    try:
+        _require_fit("", given, a)
+    except UsageError:
+        return False
+    return True
+
+
+def _require_fit(name: str, given: Batch, a: Architecture) -> None:
+    limits = (
+        ("input_ids", given.input_ids, a.vocab_size, "vocab_size"),
+        ("token_type_ids", given.types, a.type_vocab_size, "type_vocab_size"),
+    )
+    empty = np.flatnonzero(~given.mask.any(1))
+    if empty.size:
+        raise UsageError(f"batch {name}: attention_mask is 0 all over row {empty[0]}; what a BERT makes of that is undefined")
+    if given.length > a.longest:
+        raise UsageError(f"batch {name}: {given.length} tokens, and the network takes at most {a.longest}")
+    labels = (("labels", a.vocab_size), ("next_sentence_label", 2), ("class_labels", a.num_labels))
+    for what, limit in labels:
+        array = getattr(given, what)
+        if array is not None and ((array != IGNORED_LABEL) & ((array < 0) | (array >= limit))).any():
+            raise UsageError(f"batch {name}: {what} has labels outside 0 to {limit - 1}, other than {IGNORED_LABEL}")
+    for what, array, limit, called in limits:
+        if array.min() < 0 or array.max() >= limit:
+            worst = int(array[(array < 0) | (array >= limit)][0])
+            row, column = np.argwhere((array < 0) | (array >= limit))[0]
+            raise UsageError(f"batch {name}: {what}[{row}, {column}] is {worst}, expected 0 to {limit - 1} ({called})")

@@ -1,0 +1,140 @@
+"""What depends on no candidate, kept from run to run: what rounding adds up to in a network on a batch.
+
+An entry is a safetensors file, named by the digest of all that it is computed from: checkpoint, architecture, batch, arithmetic,
+the accuracy of library functions, and the code. It holds the digest of its own content; what is damaged is computed anew, with a
+warning. Entries lie in the platform's cache directory, or in the one that the environment variable BERT_CONFORMANCE_CACHE names;
+`off` keeps none. Those that were not used for longest give way beyond LIMIT bytes.
+"""
+
+import hashlib
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from platformdirs import user_cache_path
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from conformance.judge.reference import accumulated_sigma as sampled_sigma
+from conformance.model.checkpoint import Checkpoint
+from conformance.model.digest import content_digest
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.oracle import Network
+
+VARIABLE = "BERT_CONFORMANCE_CACHE"
+OFF = "off"
+LIMIT = 256 * 2**20  # bytes; an entry of a base-sized network has 1.3 MiB: 170,162 numbers in float64
+SUFFIX = ".safetensors"
+_CODE = ("oracle", "numerics", "judge")  # packages whose code an entry is computed with
+
+
+class CacheWarning(UserWarning):
+    """An entry that is damaged, or cannot be written."""
+
+
+def folder() -> Path | None:
+    """Where entries lie; None where none are kept."""
+    setting = os.environ.get(VARIABLE, "")
+    if setting == OFF:
+        return None
+    return Path(setting) if setting else user_cache_path("bert-conformance")
+
+
+def entries() -> list[Path]:
+    """Every entry, that first which was not used for longest."""
+    home = folder()
+    found = home.glob(f"*{SUFFIX}") if home else ()
+    return sorted(found, key=lambda path: path.stat().st_mtime)
+
+
+def clear() -> int:
+    """Remove every entry; returns how many there were."""
+    found = entries()
+    for path in found:
+        path.unlink(missing_ok=True)
+    return len(found)
+
+
+def accumulated_sigma(network: Network, arithmetic: Arithmetic, checkpoint: Checkpoint) -> Iterator[tuple[str, Array]]:
+    """As `judge.reference.accumulated_sigma`: from the cache, or sampled and, once that has come to its end, kept.
+
+    `checkpoint` has the weights before they are rounded to the arithmetic's format.
+    """
+    home = folder()
+    if home is None:
+        yield from sampled_sigma(network, arithmetic)
+        return
+    path = home / f"{_key(network, arithmetic, checkpoint.digest)}{SUFFIX}"
+    known = _read(path, network) if path.exists() else None
+    if known is not None:
+        yield from known.items()
+        return
+    sampled: dict[str, Array] = {}
+    for name, sigma in sampled_sigma(network, arithmetic):
+        sampled[name] = sigma
+        if len(sampled) == len(network.table):  # whoever takes the last one may not ask for more
+            _write(path, sampled)
+        yield name, sigma
+
+
+def _key(network: Network, arithmetic: Arithmetic, checkpoint: str) -> str:
+    """Of all that the entry is computed from."""
+    said = (network.architecture, arithmetic, sorted(arithmetic.functions.bounds.items()), _code(), np.__version__)
+    parts = (checkpoint, content_digest(network.batch.arrays()), repr(said))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+@cache
+def _code() -> str:
+    """A digest of the modules that an entry is computed with."""
+    here, digest = Path(__file__).parent, hashlib.sha256()
+    for package in _CODE:
+        for path in sorted((here / package).glob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _read(path: Path, network: Network) -> Mapping[str, Array] | None:
+    """The entry in the table's order; None, with a warning, where it is not what was written."""
+    try:
+        with safe_open(path, "np") as stored:
+            found = {name: np.asarray(stored.get_tensor(name)) for name in stored.keys()}  # noqa: SIM118  # no mapping
+            digest = (stored.metadata() or {}).get("digest")
+        if set(found) != set(network.table) or digest != content_digest(found):
+            raise ValueError("its content is not what was written")
+    except (OSError, SafetensorError, ValueError) as error:
+        warnings.warn(f"the cache's entry {path} is damaged ({error}); it is computed anew", CacheWarning, stacklevel=2)
+        return None
+    with suppress(OSError):
+        os.utime(path)
+    return {name: found[name] for name in network.table}
+
+
+def _write(path: Path, sigma: Mapping[str, Array]) -> None:
+    """In one step, so that whoever reads sees all of it or none; then make room."""
+    arrays = {name: np.ascontiguousarray(value) for name, value in sigma.items()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix="unfinished-", delete=False) as file:
+            pass
+        save_file(arrays, file.name, {"digest": content_digest(arrays)})
+        os.replace(file.name, path)
+        _make_room(path)
+    except OSError as error:
+        warnings.warn(f"the cache's entry {path} cannot be written ({error})", CacheWarning, stacklevel=2)
+
+
+def _make_room(newest: Path) -> None:
+    found = [path for path in entries() if path != newest]
+    size = newest.stat().st_size + sum(path.stat().st_size for path in found)
+    for path in found:
+        if size <= LIMIT:
+            return
+        size -= path.stat().st_size
+        path.unlink(missing_ok=True)

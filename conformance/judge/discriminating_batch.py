@@ -1,0 +1,75 @@
+"""Separation: inputs on which explanations that cannot be told apart would be.
+
+Of a few generated batches that one is chosen on which the oracle, with each explanation's faults, makes results that lie farthest
+apart in standard deviations of a correct candidate's noise. Faults that are the same function of every input have none.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from conformance.faults import BY_NAME
+from conformance.judge.evidence import Explanation
+from conformance.judge.fault_directions import direction
+from conformance.judge.filters import project
+from conformance.judge.noise import of_segment
+from conformance.judge.segment import Segment
+from conformance.judge.selection import explained_elements
+from conformance.judge.statistics import SEPARABLE_Z
+from conformance.model.batch import Batch
+from conformance.numerics.arithmetic import hypotheses, modular
+from conformance.numerics.formats import Array
+from conformance.oracle import Network
+
+
+def discriminating(
+    network: Network, name: str, explanations: Sequence[Explanation], dtype: str, batches: Iterable[Batch]
+) -> Batch | None:
+    """The batch that separates the first explanation of activation `name` from the others best; None where none does by z = 12."""
+    best, found = 0.0, None
+    for batch in batches:
+        z = _distance(Network(network.architecture, network.weights, batch), name, explanations, dtype)
+        if z > best:
+            best, found = z, batch
+    return found if best >= SEPARABLE_Z else None
+
+
+def _distance(network: Network, name: str, explanations: Sequence[Explanation], dtype: str) -> float:
+    """The largest expected z between the first explanation and another one."""
+    before = _values_before(network, name)
+    segment = Segment(network, name, before)
+    made = [_with(segment, network, explanation, dtype) for explanation in explanations]
+    first, *others = made
+    if first is None:
+        return 0.0
+    return max((_expected(first, other, network, segment, dtype) for other in others if other is not None), default=0.0)
+
+
+def _values_before(network: Network, name: str) -> Mapping[str, Array]:
+    values: dict[str, Array] = {}
+    for activation, value in network.walk():
+        if activation == name:
+            break
+        values[activation] = value
+    return values
+
+
+def _with(segment: Segment, network: Network, explanation: Explanation, dtype: str) -> Segment | None:
+    """The segment with an explanation's faults; None where one strikes elsewhere, or changes nothing there."""
+    storage = hypotheses(dtype)[0].arithmetic.storage
+    for filtered in explanation.faults:
+        if filtered.name not in BY_NAME or filtered.step not in segment.steps:
+            return None
+        at = direction(BY_NAME[filtered.name], filtered.step, segment, storage)
+        segment = at.applied(filtered.estimate.value if filtered.estimate else None) or segment
+    return segment
+
+
+def _expected(a: Segment, b: Segment, network: Network, right: Segment, dtype: str) -> float:
+    apart = a.value - b.value
+    judged = explained_elements(network.table[right.name], network.batch, apart.shape)
+    if network.table[right.name].exact:
+        return math.inf if np.where(judged, apart, 0.0).any() else 0.0
+    found = project(apart, apart, of_segment(right, modular(dtype), judged))
+    return found.expected_z if found else 0.0

@@ -1,0 +1,124 @@
+"""What fails, judged with everything at hand: each hypothesis, every filter, and which faults explain what was made.
+
+Faults of the activation's own layer are looked for always. Where a candidate hides whole layers, those further back are looked for
+here alone: they name the mistake, and add nothing to the tests that can raise a false alarm.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from conformance.judge.by_hand import by_hand
+from conformance.judge.depth import Depth
+from conformance.judge.error_distribution import spread
+from conformance.judge.evidence import BY_OPERATIONS, Local
+from conformance.judge.explain import ExplanationProblem, explanations, single_explanations
+from conformance.judge.fault_directions import Direction, candidate_faults, directions
+from conformance.judge.filters import matched
+from conformance.judge.noise import of_exact, of_segment
+from conformance.judge.observation import Observation
+from conformance.judge.screen import STATISTICS
+from conformance.judge.segment import Segment
+from conformance.judge.statistics import Limits, projection_threshold
+from conformance.judge.sums import ErrorSums, LocalSums, in_sigma
+from conformance.numerics.arithmetic import Hypothesis
+from conformance.numerics.formats import Array, Format
+
+
+def explained(observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float) -> tuple[Local, ...]:
+    """The judgement of a whole activation under each hypothesis that is needed, with explanations where it fails.
+
+    Parents are taken as unrounded only under an arithmetic that fails with parents as captured: sigma is wider then, so what
+    passes as captured would pass as well.
+    """
+    segment, storage = observation.whole.segment, hypotheses[0].arithmetic.storage
+    near, draws = list(directions(segment, storage)), observation.draws(hypotheses)
+    found: list[tuple[Local, ExplanationProblem]] = []
+    passed: set[str] = set()
+    for hypothesis in hypotheses:
+        if hypothesis.arithmetic.name in passed:
+            continue
+        local, question = _under(hypothesis, observation, near, draws, alpha, observation.whole.actual)
+        if local.passes:
+            passed.add(local.arithmetic)
+        found.append((local, question))
+    for made in by_hand(observation, hypotheses[0], passed):
+        local, _ = _under(hypotheses[0], observation, near, draws, alpha, made)
+        if local.passes:
+            return (replace(local, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS),)
+    if passed:
+        # Within a wider arithmetic's noise there is no number got wrong that no filter has called.
+        fixed = [d for d in near if d.parameter is None]
+        return tuple(
+            replace(one, explanations=() if one.arithmetic in passed else single_explanations(q, [*q.called, *fixed]))
+            for one, q in found
+        )
+    late = list(directions(segment, storage, late=True))
+    return tuple(
+        replace(one, explanations=explanations(q, [*near, *late, *candidate_faults(segment, storage, q.made, q.noise)]))
+        for one, q in found
+    )
+
+
+def _under(
+    hypothesis: Hypothesis, observation: Observation, near: Sequence[Direction], draws: int, alpha: float, made: Array
+) -> tuple[Local, ExplanationProblem]:
+    """What was made under one hypothesis, its likelihood that of so many draws; and the question that is asked where it fails."""
+    block = observation.whole
+    rows = observation.independent(hypothesis, block.segment.hashes(hypothesis.arithmetic.storage))
+    limits = Limits.of(rows, observation.count, STATISTICS + len(near), alpha)
+    noise, residual = of_segment(block.segment, hypothesis, block.judged), made - block.segment.value
+
+    def sums_of(faulty: Segment) -> LocalSums:
+        return LocalSums.of(made - faulty.value, of_segment(faulty, hypothesis, block.explained))
+
+    filters = [(d, f) for d in near if (f := matched(d, made, noise, limits.filter, limits.max))]
+    sums, detected = LocalSums.of(residual, noise), any(f.detected for _, f in filters)
+    fails = detected or not sums.errors.within(limits)
+    local = Local(
+        str(hypothesis),
+        hypothesis.arithmetic.name,
+        sums.errors.error,
+        sums.mean_nll * draws,
+        limits.rms,
+        limits.max,
+        limits.filter,
+        tuple(f for _, f in filters),
+        spread=spread(block.row, in_sigma(residual, noise), block.judged, "sigma", observation.heads, fails=fails),
+    )
+    return local, ExplanationProblem(
+        block.segment,
+        made,
+        noise,
+        limits.filter,
+        lambda faulty: of_segment(faulty, hypothesis, block.explained),
+        lambda faulty: sums_of(faulty).errors.within(limits),
+        lambda faulty: sums_of(faulty).mean_nll * draws,
+        [d for d, f in filters if f.detected],
+    )
+
+
+def exactly(observation: Observation, storage: Format, alpha: float, depth: Depth) -> Local:
+    """The judgement of an exact activation: any difference fails; faults are named where they leave no difference at all."""
+    block, threshold = observation.whole, projection_threshold(alpha)
+    made, judged = block.actual, block.judged
+    noise = of_exact(block.segment.value, storage, judged)
+    near = list(directions(block.segment, storage)) if depth == "full" else []
+    filters = (matched(d, made, noise, threshold, threshold) for d in near)
+    error = ErrorSums.of(np.zeros(0), 0, np.where(judged, block.residual, 0.0)).exact
+    local = Local("exact", "exact", error, 0.0, 0.0, 0.0, threshold, tuple(f for f in filters if f))
+    if local.passes or depth == "screen":
+        return local
+    ulps = block.residual / storage.ulp(block.segment.value)
+    local = replace(local, spread=spread(block.row, ulps, judged, "ulp", observation.heads, fails=True))
+    question = ExplanationProblem(
+        block.segment,
+        made,
+        noise,
+        threshold,
+        lambda _: noise,
+        lambda faulty: not np.where(judged, storage.round(faulty.value) - made, 0.0).any(),
+        lambda _: 0.0,
+    )
+    return replace(local, explanations=explanations(question, [*near, *directions(block.segment, storage, late=True)]))

@@ -1,0 +1,49 @@
+"""The local judgement: one activation against what the oracle makes of the candidate's own parents, under each hypothesis.
+
+What passes under every arithmetic is judged by its sums over blocks alone; anything else is looked at as a whole (`failing`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from conformance.judge.evidence import FilterResult, Local
+from conformance.judge.explain_failure import explained
+from conformance.judge.fault_directions import Direction, looked_for
+from conformance.judge.filters import is_gross, with_filter, without_filter
+from conformance.judge.global_error import GlobalError
+from conformance.judge.observation import Observation
+from conformance.judge.screen import STATISTICS, local_of
+from conformance.judge.statistics import Limits
+from conformance.judge.sweep import Effect, Swept, swept
+from conformance.numerics.arithmetic import Hypothesis
+
+
+def locally(
+    observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float
+) -> tuple[tuple[Local, ...], GlobalError | None]:
+    """The judgement under each hypothesis that is needed, at false-alarm probability alpha in all; and the global error.
+
+    Needed are those of parents as captured, if they pass: with parents unrounded sigma is wider, so that they would pass as well.
+    """
+    as_captured = [h for h in hypotheses if h.parents == "as captured"]
+    near = looked_for(observation.probe.segment, hypotheses[0].arithmetic.storage)
+    looks = [look.on(observation.whole.segment) if look.fault.across else look for look in near]
+    widest = Limits.of(1, observation.count, STATISTICS + len(looks), alpha)
+    found, overall = swept(observation, looks, as_captured, widest.max)
+    locals_ = tuple(_local(observation, h, looks, one, alpha) for h, one in zip(as_captured, found, strict=True))
+    return (locals_ if all(local.passes for local in locals_) else explained(observation, hypotheses, alpha)), overall
+
+
+def _local(observation: Observation, hypothesis: Hypothesis, looks: Sequence[Direction], found: Swept, alpha: float) -> Local:
+    rows = observation.independent(hypothesis, found.hashes)
+    limits = Limits.of(rows, observation.count, STATISTICS + len(found.effects), alpha)
+    filters = (_filtered(looks[i], found.effects[i], limits) for i in sorted(found.effects))
+    return replace(local_of(hypothesis, found, rows, limits), filters=tuple(f for f in filters if f))
+
+
+def _filtered(look: Direction, effect: Effect, limits: Limits) -> FilterResult | None:
+    """One fault's filter; None where the fault moves nothing that is judged."""
+    if not look.parameter and is_gross(effect.size, limits.max):
+        return without_filter(look, effect.size)
+    projection = effect.sums.projection
+    return None if projection is None else with_filter(look, projection, limits.filter)

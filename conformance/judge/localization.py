@@ -1,0 +1,153 @@
+"""Where a residual is: how many of the judged elements are beyond the limit, and in which slices along which axes."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.judge.error_distribution import BY_HEAD
+from conformance.judge.residual_models.residual_problem import ResidualProblem
+from conformance.judge.selection import Mask
+from conformance.judge.words import listed
+from conformance.oracle import Step
+
+FEW = 3  # elements that are counted, where more are told as a share
+
+_SIDES = ("keys before the query", "each query's own key", "keys after the query")
+
+
+@dataclass(frozen=True)
+class Region:
+    """Slices of one axis that hold all of the residual.
+
+    Attributes:
+        axis: `batch row`, `position`, `head`, `query`, `key`, `feature`, `feature of a head` or `side` (key's, from the query).
+        indices: the affected ones.
+        size: how many there are.
+        words: the same for people.
+    """
+
+    axis: str
+    indices: tuple[int, ...]
+    size: int
+    words: str
+
+
+@dataclass(frozen=True)
+class Localization:
+    """Where a residual is.
+
+    Attributes:
+        beyond, judged: how many elements are beyond the limit (or not finite), of how many.
+        places: along each axis, the affected slices, where those are not all; without them the rest passes.
+    """
+
+    beyond: int
+    judged: int
+    places: tuple[Region, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """Of the judged elements, how many are beyond."""
+        return self.beyond / max(self.judged, 1)
+
+
+@dataclass(frozen=True)
+class _View:
+    """One way of slicing: `collapse` says of a mask which slices have any of it, `spread` which elements some slices have."""
+
+    axis: str
+    collapse: Callable[[Mask], Mask]
+    spread: Callable[[Mask], Mask]
+
+
+def extent(case: ResidualProblem) -> tuple[Localization, Mask]:
+    """The extent, and the judged elements of the affected slices."""
+    beyond = case.judged & ~(case.scaled <= case.limits[1])  # what is not finite is beyond as well
+    counts = int(beyond.sum()), int(case.judged.sum())
+    region, places = case.judged, []
+    for view in _views(case.step):
+        hit, there = view.collapse(beyond), view.collapse(case.judged)
+        inside = case.judged & view.spread(hit)
+        if hit.any() and (hit < there).any() and _passes(case, case.judged & ~inside):
+            indices = tuple(int(i) for i in np.flatnonzero(hit))
+            places.append(Region(view.axis, indices, len(hit), _words(view.axis, indices, len(hit))))
+            region = region & inside
+    return Localization(*counts, _without_repetition(tuple(places))), region
+
+
+def _passes(case: ResidualProblem, outside: Mask) -> bool:
+    """Whether the slices that are left out are no more than noise; nothing in them is beyond the largest error."""
+    return bool(np.sqrt(np.mean(case.scaled[outside] ** 2)) <= case.limits[0])
+
+
+def _without_repetition(places: tuple[Region, ...]) -> tuple[Region, ...]:
+    """Features are told by head, or place within each head, where that says the same."""
+    found = {p.axis: p for p in places}
+    by_head, within, features = found.get("head"), found.get("feature of a head"), found.get("feature")
+    if features is None or not (by_head or within):
+        return places
+    heads = by_head.indices if by_head else range(features.size // within.size if within else 0)
+    size = within.size if within else features.size // (by_head.size if by_head else 1)
+    inner = within.indices if within else range(size)
+    same = {h * size + i for h in heads for i in inner} == set(features.indices)
+    alone = by_head is not None and within is not None and len(by_head.indices) == 1
+    drop = ("feature",) if same and not alone else ("head", "feature of a head")
+    return tuple(p for p in places if p.axis not in drop)
+
+
+def _words(axis: str, indices: tuple[int, ...], size: int) -> str:
+    if axis == "side":
+        return " and ".join(_SIDES[i] for i in indices)
+    if axis != "feature of a head":
+        return listed(axis, indices, size)
+    if len(indices) == 1 and indices[0] in (0, size - 1):
+        return f"the {'last' if indices[0] else 'first'} feature of each head"
+    return f"{listed('feature', indices, size)} of each head"
+
+
+def _views(step: Step) -> Iterator[_View]:
+    row, shape = step.site.activation, step.value.shape
+    for number, axis in enumerate(row.axes):
+        yield _axis_view("batch row" if axis == "batch" else axis, number, len(shape))
+    if row.axes and row.axes[-1] == "feature" and row.name.endswith(BY_HEAD) and ".attention.self." in row.name:
+        heads = step.site.architecture.num_attention_heads
+        yield from _head_views(heads, shape[-1] // heads)
+    if "query" in row.axes and shape[-1] > 1:
+        yield _side_view(shape[-1])
+
+
+def _axis_view(name: str, number: int, dimensions: int) -> _View:
+    others = tuple(i for i in range(dimensions) if i != number)
+
+    def spread(slices: Mask) -> Mask:
+        return slices.reshape([-1 if i == number else 1 for i in range(dimensions)])
+
+    return _View(name, lambda m: np.asarray(m.any(others)), spread)
+
+
+def _head_views(heads: int, size: int) -> Iterator[_View]:
+    def by_head(mask: Mask) -> Mask:
+        return np.asarray(mask.reshape(-1, heads, size).any(0))
+
+    yield _View("head", lambda m: np.asarray(by_head(m).any(1)), lambda s: np.repeat(s, size))
+    yield _View("feature of a head", lambda m: np.asarray(by_head(m).any(0)), lambda s: np.tile(s, heads))
+
+
+def _side_view(length: int) -> _View:
+    side = np.sign(np.arange(length) - np.arange(length)[:, None]) + 1
+
+    def collapse(mask: Mask) -> Mask:
+        pairs: Mask = np.asarray(mask.reshape(-1, length, length).any(0))
+        return np.array([pairs[side == s].any() for s in range(len(_SIDES))])
+
+    return _View("side", collapse, lambda s: s[side])
+
+
+def rendered(found: Localization) -> str:
+    """The extent as a sentence."""
+    if not found.beyond:
+        return f"none of {found.judged} judged elements is beyond the limit by itself: the error is spread over them"
+    count = f"{100.0 * found.share:.3g} %" if found.beyond > FEW else str(found.beyond)
+    where = f"all at {', '.join(p.words for p in found.places)}" if found.places else "along every axis everywhere"
+    return f"{count} of {found.judged} judged elements {'is' if count == '1' else 'are'} beyond the limit, {where}"

@@ -1,0 +1,79 @@
+"""The detection-power matrix: what each golden can see of each fault, in each dtype.
+
+On the oracle's own activations, under the `modular` arithmetic with parents as captured, each fault's expected z at each place
+that it can strike. At exact activations (look-ups) any difference shows: the expected z is infinite.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.faults import CATALOGUE
+from conformance.goldens.golden import Golden
+from conformance.judge.fault_directions import Direction, directions
+from conformance.judge.filters import expected
+from conformance.judge.noise import of_segment
+from conformance.judge.segment import Segment
+from conformance.judge.selection import judged_elements
+from conformance.judge.statistics import SEPARABLE_Z, max_threshold, share
+from conformance.model.checkpoint import rounded_weights
+from conformance.numerics.arithmetic import modular
+from conformance.numerics.formats import Array, Format
+from conformance.oracle import Network
+
+
+@dataclass(frozen=True)
+class Power:
+    """One cell: a fault's expected z where it shows best and least, and at how many places it is separable."""
+
+    golden: str
+    dtype: str
+    fault: str
+    best: float
+    best_at: str
+    weakest: float
+    weakest_at: str
+    separable: int
+    places: int
+
+
+def power(golden: Golden, dtype: str) -> list[Power]:
+    """The golden's row of the matrix in one dtype, a cell a fault, in the catalogue's order; every batch's places count."""
+    weights = rounded_weights(golden.checkpoint, dtype)
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for batch_name, batch in golden.batches.items():
+        mark = f" [{batch_name}]" if len(golden.batches) > 1 else ""
+        for fault, place, z in _expected(Network(golden.checkpoint.architecture, weights, batch), dtype):
+            found[fault][place + mark] = z
+    return [_cell(golden.name, dtype, fault.name, found[fault.name]) for fault in CATALOGUE if found[fault.name]]
+
+
+def _expected(network: Network, dtype: str) -> Iterator[tuple[str, str, float]]:
+    """(fault, place, expected z) over one batch."""
+    hypothesis = modular(dtype)
+    values: dict[str, Array] = {}
+    for name, row in network.table.items():
+        segment = Segment(network, name, values)
+        values[name] = segment.value
+        judged = judged_elements(row, network.batch, segment.value.shape)
+        largest = max_threshold(int(judged.sum()), share(len(network.table)))
+        noise = None if row.exact else of_segment(segment, hypothesis, judged)
+        for direction in _all_directions(segment, hypothesis.arithmetic.storage):
+            if noise is None:
+                yield direction.fault.name, name, float("inf") if np.where(judged, direction.changed, 0.0).any() else 0.0
+            else:
+                found = expected(direction, noise, largest)
+                yield direction.fault.name, name, found
+
+
+def _all_directions(segment: Segment, storage: Format) -> Iterator[Direction]:
+    yield from directions(segment, storage)
+    yield from directions(segment, storage, late=True)
+
+
+def _cell(golden: str, dtype: str, fault: str, places: dict[str, float]) -> Power:
+    best, weakest = max(places, key=lambda n: places[n]), min(places, key=lambda n: places[n])
+    separable = sum(z >= SEPARABLE_Z for z in places.values())
+    return Power(golden, dtype, fault, places[best], best, places[weakest], weakest, separable, len(places))

@@ -1,0 +1,73 @@
+"""Anatomy of a failing activation: where its residual is, and what it is made of, for mistakes that have no name.
+
+Nothing here decides whether a step is right. What fails already is described: by place (`judge.localization`), and by what was made
+out of the right value and the step's own inputs and parameters (`judge.residual_models`). An explanation must leave a residual that a
+correct candidate could have.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.judge.localization import Localization, extent, rendered
+from conformance.judge.residual_models import ResidualFinding, ResidualProblem, residual_findings
+from conformance.judge.residual_models.residual_problem import TINY
+from conformance.judge.selection import Mask
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+
+
+@dataclass(frozen=True)
+class ResidualDescription:
+    """What can be said of a residual.
+
+    Attributes:
+        extent: where it is.
+        makeup: what it is made of there; best explaining first, all of them explaining, or none.
+    """
+
+    extent: Localization
+    residual_findings: tuple[ResidualFinding, ...] = ()
+
+
+def anatomy(
+    step: Step, made: Array, sigma: Array, bound: Array | float, judged: Mask, limits: tuple[float, float]
+) -> ResidualDescription:
+    """The anatomy of what a candidate made of `step`'s parents.
+
+    Args:
+        step: the oracle's step on the candidate's own parents.
+        made: the candidate's array.
+        sigma: standard deviation of each element's random error.
+        bound: its largest deterministic error.
+        judged: which elements count.
+        limits: of RMS and of the largest error, in sigma: what an explanation must leave.
+    """
+    shape = made.shape
+    case = ResidualProblem(
+        step,
+        np.where(judged, made, step.value),
+        np.maximum(sigma, np.abs(step.value) * np.finfo(np.float64).eps + TINY),  # an exact step is held to float64
+        np.broadcast_to(np.asarray(bound, np.float64), shape),
+        np.broadcast_to(judged, shape),
+        limits,
+    )
+    if not case.judged.any():
+        return ResidualDescription(Localization(0, 0))
+    found, region = extent(case)
+    return ResidualDescription(found, residual_findings(case, region))
+
+
+def sentences(found: ResidualDescription) -> tuple[str, ...]:
+    """Plain sentences: where, then what explains it, or what accounts for a share of it."""
+    there = "there " if found.extent.places else ""
+    made_of = [there + _sentence(f) for f in found.residual_findings] or ["nothing that was looked for accounts for the residual"]
+    return (rendered(found.extent), *made_of)
+
+
+def _sentence(finding: ResidualFinding) -> str:
+    if finding.explained:
+        return f"{finding.sentence}; nothing beyond noise remains"
+    if not finding.share:
+        return finding.sentence
+    return f"{finding.sentence}; that accounts for {100.0 * finding.share:.4g} % of the residual's energy, not for all"

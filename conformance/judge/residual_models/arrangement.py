@@ -1,0 +1,143 @@
+"""Right numbers at wrong places: along one axis, or with axes exchanged.
+
+Along an axis, each slice i of what was made is matched with the slice p(i) of the right value that it is nearest to, in sigma; the
+map p is then told by rule where one fits (reversed, shifted, exchanged, interleaved), and tried on every element.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from conformance.judge.residual_models.order import is_order, rendered, rules
+from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
+from conformance.judge.selection import Mask
+from conformance.judge.words import plural
+from conformance.numerics.formats import Array
+
+LONGEST = 4096  # an axis of which every pair of slices is compared: n² float64 distances are 128 MB then
+COLUMNS = 2**16  # elements of all slices that are compared; of each at least LEAST_COLUMNS
+LEAST_COLUMNS = 48  # far more than needed to tell n slices apart: a match by chance in each is as rare as noise is small
+
+
+@dataclass(frozen=True, eq=False)
+class _Axis:
+    """Slices along one axis of an array's view: axis `along` of the shape `view`, which is the result's own shape but for heads."""
+
+    name: str
+    along: int
+    view: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        """How many slices."""
+        return self.view[self.along]
+
+
+def permutations(case: ResidualProblem) -> Iterator[ResidualFinding]:
+    """Along every axis, and by head where features are heads side by side; linear steps also before their bias is added."""
+    bias = case.step.site.parameters.get("bias", np.zeros(()))
+    for axis in _axes(case):
+        yield from _along(case, axis, np.zeros(()))
+        if axis.name in ("head", "feature") and np.any(bias):
+            yield from _along(case, axis, bias)
+
+
+def rearrangements(case: ResidualProblem) -> Iterator[ResidualFinding]:
+    """Axes exchanged: transposed where they are of equal length, or read in another order where they are not."""
+    for words, view, order in _exchanges(case):
+        source = _exchanged(case, view, order)
+        noise = ElementNoise(case.at(case.sigma, source), case.at(case.bound, source))
+        kind = "transpose" if words.startswith("transposed") else "rearranged"
+        yield case.tried(kind, f"made is the right value {words}", case.at(case.right, source), noise)
+
+
+def _exchanges(case: ResidualProblem) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """In words, and as x.reshape(view).transpose(order), read as if of the result's shape."""
+    axes, shape, heads = case.step.site.activation.axes, case.right.shape, case.step.site.architecture.num_attention_heads
+    for i in range(len(axes)):
+        for j in range(i + 1, len(axes)):
+            if shape[i] > 1 and shape[j] > 1:
+                order = [j if k == i else i if k == j else k for k in range(len(axes))]
+                how = "transposed" if shape[i] == shape[j] else "read as if laid out"
+                yield f"{how} with {axes[i]} and {axes[j]} exchanged", shape, tuple(order)
+    if axes == ("batch", "position", "feature") and shape[-1] % heads == 0 and heads > 1 and shape[1] > 1:
+        batch, length, width = shape
+        size = width // heads
+        yield "with heads merged before they were moved behind positions", (batch, length, heads, size), (0, 2, 1, 3)
+        yield "split by reshape, heads not moved before positions", (batch, heads, length, size), (0, 2, 1, 3)
+
+
+def _exchanged(case: ResidualProblem, view: tuple[int, ...], order: tuple[int, ...]) -> tuple[Places, ...]:
+    """Coordinates in x of what stands at the case's coordinates in x.reshape(view).transpose(order).reshape(x.shape)."""
+    shape = case.made.shape
+    flat = np.ravel_multi_index(np.broadcast_arrays(*case.coordinates), shape)
+    there = np.unravel_index(flat, tuple(view[k] for k in order))
+    back = [there[order.index(k)] for k in range(len(view))]
+    return tuple(np.unravel_index(np.ravel_multi_index(back, view), shape))
+
+
+def _axes(case: ResidualProblem) -> Iterator[_Axis]:
+    row, shape, heads = case.step.site.activation, case.right.shape, case.step.site.architecture.num_attention_heads
+    if row.axes[-1:] == ("feature",) and heads > 1 and shape[-1] % heads == 0 and ".attention.self." in row.name:
+        yield _Axis("head", len(shape) - 1, (*shape[:-1], heads, shape[-1] // heads))
+    for along, axis in enumerate(row.axes):
+        if 1 < shape[along] <= LONGEST:
+            yield _Axis("batch row" if axis == "batch" else axis, along, shape)
+
+
+def _along(case: ResidualProblem, axis: _Axis, offset: Array) -> Iterator[ResidualFinding]:
+    own, wrong = np.arange(axis.length), _slices(case, axis, case.judged & (case.scaled > case.limits[1]))
+    places = np.where(wrong, _nearest(case, axis, offset), own)
+    moved = np.flatnonzero(places != own)
+    if not len(moved):
+        return
+    counted = _slices(case, axis, case.judged)
+    for rule, guess in rules(axis.name, places, moved, case.step.site.architecture):
+        found = np.where(counted, guess, own)
+        before = " before the bias is added" if np.any(offset) else ""
+        sentence = f"{plural(axis.name)} are {rule or rendered(places, moved)}{before}"
+        kind = "permutation" if is_order(found) else "gather"
+        finding = case.tried(kind, sentence, *_taken(case, axis, found, offset), 1 if rule else len(moved))
+        yield finding
+        if finding.explained:
+            return
+
+
+def _slices(case: ResidualProblem, axis: _Axis, mask: Mask) -> Mask:
+    """Which slices have any of the mask."""
+    return np.asarray(np.moveaxis(mask.reshape(axis.view), axis.along, 0).any(tuple(range(1, len(axis.view)))))
+
+
+def _taken(case: ResidualProblem, axis: _Axis, places: Places, offset: Array) -> tuple[Array, ElementNoise]:
+    """The right value with slice i from places[i], an offset added afterwards; and its noise."""
+    here = case.coordinates[axis.along]
+    size = axis.view[-1] if axis.name == "head" and len(axis.view) > case.made.ndim else 1
+    source = (*case.coordinates[: axis.along], places[here // size] * size + here % size, *case.coordinates[axis.along + 1 :])
+    model = case.at(case.right - offset if np.any(offset) else case.right, source) + (case.rows(offset) if np.any(offset) else 0.0)
+    noise = ElementNoise(case.at(case.sigma, source), case.at(case.bound, source))
+    if np.any(offset):  # sums of other pairs than the right ones
+        noise = ElementNoise(np.hypot(noise.sigma, case.noise_of(model).sigma), noise.bound)
+    return model, noise
+
+
+def _nearest(case: ResidualProblem, axis: _Axis, offset: Array) -> Places:
+    """Of each slice of what was made the nearest of the right value: Σ (made − right)²/σ² over some of what is judged.
+
+    By three matrix products; made and right without the offset.
+    """
+    judged = np.moveaxis(case.judged.reshape(axis.view), axis.along, 0)
+    common = np.flatnonzero(judged.any(0))
+    most = min(max(COLUMNS // axis.length, LEAST_COLUMNS), len(common))
+    chosen = np.unravel_index(common[np.linspace(0, len(common) - 1, most).astype(int)], judged.shape[1:])
+
+    def cut(array: npt.NDArray[Any]) -> Array:
+        wide = np.broadcast_to(array, case.made.shape).reshape(axis.view)
+        return np.asarray(np.moveaxis(wide, axis.along, 0)[(slice(None), *chosen)], np.float64)
+
+    j, shift, unit = cut(case.judged), cut(offset), np.median(cut(case.sigma), 0)
+    a, b = np.where(j > 0.0, (cut(case.made) - shift) / unit, 0.0), np.nan_to_num((cut(case.right) - shift) / unit)
+    distances = (a**2).sum(1)[:, None] - 2.0 * a @ b.T + j @ (b**2).T
+    return np.asarray(distances.argmin(1), np.int64)

@@ -1,0 +1,88 @@
+"""What is no result at all: not finite, zero, constant, the same along an axis; and a few wrong elements in a right array."""
+
+from collections.abc import Iterator
+from math import inf, sqrt
+
+import numpy as np
+
+from conformance.judge.residual_models.residual_problem import ElementNoise, FittedNumber, Places, ResidualFinding, ResidualProblem
+from conformance.judge.words import number
+
+FEW = 3  # elements that are listed one by one
+
+
+def not_finite(case: ResidualProblem) -> ResidualFinding | None:
+    """Elements that are infinite or not a number; nothing else can be said then."""
+    wrong = case.judged & ~np.isfinite(case.made)
+    if not wrong.any():
+        return None
+    nans, place = int(np.isnan(case.made[wrong]).sum()), tuple(int(i) for i in np.argwhere(wrong)[0])
+    sentence = f"{int(wrong.sum())} elements are not finite ({nans} NaN, {int(wrong.sum()) - nans} infinite), the first at {place}"
+    return ResidualFinding("not finite", sentence, (), False, np.inf, 0.0, 0)
+
+
+def few_elements(case: ResidualProblem) -> ResidualFinding | None:
+    """At most three are beyond the largest error, and without them the rest passes; or there are no others.
+
+    No chance of an unrelated model is reckoned: each of the elements is beyond a threshold of its own.
+    """
+    beyond = case.judged & (case.scaled > case.limits[1])
+    count = int(beyond.sum())
+    if not 0 < count <= FEW:
+        return None
+    outside = case.scaled[case.judged & ~beyond]
+    remaining = sqrt(float((outside**2).mean())) if outside.size else inf
+    if outside.size and remaining > case.limits[0]:
+        return None
+    rendered = "; ".join(_element(case, place) for place in np.argwhere(beyond))
+    sentence = f"only {count} element{'s are' if count > 1 else ' is'} wrong: {rendered}" if outside.size else rendered
+    share = 1.0 - float((outside**2).sum()) / float((case.scaled[case.judged] ** 2).sum())
+    return ResidualFinding("few elements", sentence, (), bool(outside.size), remaining, share if outside.size else 0.0, count)
+
+
+def _element(case: ResidualProblem, place: Places) -> str:
+    made, right = float(case.made[tuple(place)]), float(case.right[tuple(place)])
+    ratio = f", {made / right:.6g} times" if right else ""
+    return f"{tuple(int(i) for i in place)}: {made:.6g} for {right:.6g}{ratio}"
+
+
+def constant(case: ResidualProblem) -> Iterator[ResidualFinding]:
+    """Zeros, another number everywhere, or the same in every row, position, head or query."""
+    values = case.made_rows[case.kept]
+    if values.size > 1 and np.all(values == values[0]):
+        exact = ElementNoise(np.full_like(case.made_rows, case.noise.sigma.min()), np.zeros_like(case.made_rows))
+        what = ("zeros", "all zeros were made") if values[0] == 0.0 else ("constant", f"{values[0]:.6g} was made everywhere")
+        yield case.tried(*what, np.full_like(case.made_rows, values[0]), exact)
+        return
+    for along, axis in enumerate(case.step.site.activation.axes):
+        if case.made.shape[along] > 1:
+            name = "batch row" if axis == "batch" else axis
+            yield from _same_along(case, along, name)
+
+
+def _same_along(case: ResidualProblem, along: int, name: str) -> Iterator[ResidualFinding]:
+    """Each element is compared with the first that is judged along the axis: two errors, so √2 of the noise."""
+    first = case.rows(case.judged.argmax(along, keepdims=True)).astype(np.int64)
+    source = (*case.coordinates[:along], first, *case.coordinates[along + 1 :])
+    if np.array_equal(case.at(case.right, source), case.right_rows):
+        return  # as it should be
+    model = case.at(case.made, source)
+    noise = case.noise_of(model)
+    twice = ElementNoise(sqrt(2.0) * noise.sigma, noise.bound)
+    yield case.tried("same along an axis", f"every {name} was made the same", model, twice, case.count // case.made.shape[along])
+
+
+def zeroed(case: ResidualProblem) -> Iterator[ResidualFinding]:
+    """0 here and there, and elsewhere a · right: what dropout leaves, a = 1/(1 − p)."""
+    zero = case.kept & (case.made_rows == 0.0) & (np.abs(case.right_rows) > case.limits[1] * case.noise.sigma + case.noise.bound)
+    rest, count = case.kept & ~zero, int(zero.sum())
+    weights = np.where(rest, case.root_weights**2, 0.0)
+    energy = float((weights * case.right_rows**2).sum())
+    if not count or not energy:
+        return
+    a, deviation = float((weights * case.right_rows * case.made_rows).sum()) / energy, energy**-0.5
+    sentence = (
+        f"{count} elements ({100.0 * count / case.count:.3g} %) are 0, the rest is {number(a, deviation)} times the right value"
+    )
+    model = np.where(zero, 0.0, a * case.right_rows)
+    yield case.tried("zeroed", sentence, model, case.scaled_noise(a), 1 + count, (FittedNumber("the rest", a, deviation),))

@@ -1,0 +1,77 @@
+"""A gain of its own for each slice of an axis, a constant for each feature, or both: other γ, other β, another bias."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from conformance.judge.residual_models.residual_problem import ElementNoise, FittedNumber, Places, ResidualFinding, ResidualProblem
+from conformance.judge.words import enumerated, number
+from conformance.numerics.formats import Array
+
+TOLD, LISTED = 4, 64  # gains that are told one by one, and that are kept as numbers
+
+
+def shifts(case: ResidualProblem) -> Iterator[ResidualFinding]:
+    """made = right + h, h one number a feature: the weighted mean of the residual over the rows."""
+    if "feature" not in case.step.site.activation.axes:
+        return
+    weights = case.root_weights**2
+    shift = (weights * (case.made_rows - case.right_rows)).sum(0) / np.maximum(weights.sum(0), np.finfo(np.float64).tiny)
+    model = case.right_rows + shift
+    rendered = f"a constant of its own was added to each feature, the same in every row, RMS {_rms(shift[case.kept.any(0)]):.3g}"
+    yield case.tried("shift of features", rendered, model, case.noise_with(np.broadcast_to(shift, model.shape)), _features(case))
+
+
+def gains(case: ResidualProblem) -> Iterator[ResidualFinding]:
+    """made = g · right with a g for each slice of an axis; of a result that has a bias, the same for what the bias is added to."""
+    bias = case.rows(case.step.site.parameters.get("bias", np.zeros(())))
+    for place, axis in zip(case.coordinates, case.step.site.activation.axes, strict=True):
+        if axis != "feature" and place.max() > place.min():
+            yield _gains(case, "batch row" if axis == "batch" else axis, place, bias)
+    if case.made.ndim > 1:
+        yield _gains(case, "row of the last axis", np.arange(len(case.taken))[:, None], bias)
+
+
+def _gains(case: ResidualProblem, axis: str, place: Places, bias: Array) -> ResidualFinding:
+    """By weighted least squares in each slice; `place` is the number of each element's slice."""
+    label, weights, base = np.broadcast_to(place, case.kept.shape).ravel(), case.root_weights**2, case.right_rows - bias
+    energy = np.bincount(label, (weights * base**2).ravel())
+    against = np.bincount(label, (weights * base * np.where(case.kept, case.made_rows - bias, 0.0)).ravel())
+    gain = against / np.where(energy > 0.0, energy, 1.0)
+    slices = np.flatnonzero(energy > 0.0)
+    numbers = tuple(FittedNumber(f"{axis} {i}", float(gain[i]), float(energy[i] ** -0.5)) for i in slices)
+    rendered = [number(n.value, n.deviation) for n in numbers[:TOLD]]
+    values = enumerated(rendered) if len(slices) <= TOLD else f"from {gain[slices].min():.4g} to {gain[slices].max():.4g}"
+    sentence = f"each {axis} has a gain of its own, {values} times the right value{' less its bias' if np.any(bias) else ''}"
+    wide = gain[label].reshape(case.kept.shape)
+    return case.tried("gain", sentence, wide * base + bias, case.scaled_noise(wide), len(slices), numbers[:LISTED])
+
+
+def gains_and_shifts(case: ResidualProblem) -> Iterator[ResidualFinding]:
+    """made = g · right + h with a g and an h for each feature, by weighted least squares over the rows."""
+    if "feature" not in case.step.site.activation.axes:
+        return
+    weights, right, made = case.root_weights**2, case.right_rows, case.made_rows
+    total = np.maximum(weights.sum(0), np.finfo(np.float64).tiny)
+    centre, mean = (weights * right).sum(0) / total, (weights * np.where(case.kept, made, 0.0)).sum(0) / total
+    energy = (weights * (right - centre) ** 2).sum(0)
+    gain = (weights * (right - centre) * (np.where(case.kept, made, 0.0) - mean)).sum(0) / np.where(energy > 0.0, energy, 1.0)
+    gain = np.where(energy > 0.0, gain, 1.0)
+    model = gain * right + (mean - gain * centre)
+    used = gain[case.kept.any(0)]
+    rendered = f"each feature has a gain and a constant of its own, gains from {used.min():.4g} to {used.max():.4g}"
+    sigma = np.sqrt(case.scaled_noise(gain).sigma ** 2 + case.noise_of(model).sigma ** 2)
+    noise = ElementNoise(sigma, case.scaled_noise(gain).bound)
+    yield case.tried("gain of features", f"{rendered}: {_parameters(case)}", model, noise, 2 * _features(case))
+
+
+def _parameters(case: ResidualProblem) -> str:
+    return "other γ and β" if case.step.site.activation.kind == "norm" else "other parameters of each output"
+
+
+def _features(case: ResidualProblem) -> int:
+    return int(case.kept.any(0).sum())
+
+
+def _rms(x: Array) -> float:
+    return float(np.sqrt((x**2).mean()))

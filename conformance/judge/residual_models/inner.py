@@ -1,0 +1,82 @@
+"""A parent that counts more or less than once: the step's own equation on a scaled parent, where it is no linear one.
+
+made = f(…, a · parent, …), a by Gauss–Newton in units of sigma; a = 0: left out, a = 2: added twice, a = −1: subtracted
+"""
+
+from collections.abc import Callable, Iterator
+from math import inf
+
+import numpy as np
+
+from conformance.judge.residual_models.fit import fitted
+from conformance.judge.residual_models.residual_problem import FittedNumber, ResidualFinding, ResidualProblem
+from conformance.judge.words import near, number, simple
+from conformance.numerics.formats import Array
+from conformance.oracle.norm import Norm
+from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
+from conformance.oracle.softmax import Probabilities
+
+STEPS = 8  # quadratic once near
+STARTS = (-1.0, 0.0, 0.5, 2.0)
+MEANINGS = {0.0: "left out", 2.0: "it counts twice", -1.0: "its sign is wrong"}
+NUDGE = 2.0**-26  # √u of float64, where the errors of rounding and of linearising a difference are alike
+
+
+def scaled_parents(case: ResidualProblem) -> Iterator[ResidualFinding]:
+    """One parent at a time; of a norm with one parent nothing, since it does not see a scale."""
+    step = case.step
+    if not isinstance(step, (Norm, Probabilities, Gelu, GeluTanh, Relu, Tanh)) or (
+        isinstance(step, Norm) and len(step.parents) == 1
+    ):
+        return
+    found = [_scaled(case, index, name) for index, name in enumerate(step.site.activation.parents)]
+    meant = [finding for finding, meaning in found if finding.explained and meaning]
+    # Half of one parent is twice the other, to a norm: the one that says what was done is told.
+    yield from meant or [finding for finding, _ in found]
+
+
+def _scaled(case: ResidualProblem, index: int, name: str) -> tuple[ResidualFinding, str]:
+    """The finding, and what it means where a is one of `MEANINGS`."""
+    parents = _parents(case)
+
+    def made_with(a: float) -> Array:
+        return _again(case, (*parents[:index], a * parents[index], *parents[index + 1 :]))
+
+    a, deviation = _estimated(case, made_with)
+    meaning = next((f": {m}" for goal, m in MEANINGS.items() if near(a, deviation, goal)), "")
+    known = None if meaning else simple(a, deviation, case.step.site.architecture)
+    sentence = f"made is the same equation with {number(a, deviation)}{f' ({known})' if known else ''} times {name}{meaning}"
+    model = made_with(a)
+    return case.tried("scaled input", sentence, model, case.noise_with(model), 1, (FittedNumber(name, a, deviation),)), meaning
+
+
+def _parents(case: ResidualProblem) -> tuple[Array, ...]:
+    """Of steps that work row by row or element by element, no more than fits use."""
+    if isinstance(case.step, Norm):
+        return tuple(case.rows_of(p) for p in case.step.parents)
+    return case.step.parents if isinstance(case.step, Probabilities) else tuple(case.rows(p) for p in case.step.parents)
+
+
+def _again(case: ResidualProblem, parents: tuple[Array, ...]) -> Array:
+    """(R, F): the step's equation on such parents."""
+    value = type(case.step)(case.step.site, *parents).value
+    if isinstance(case.step, Norm):
+        return np.asarray(value[:, case.columns])
+    return case.rows(value) if isinstance(case.step, Probabilities) else value
+
+
+def _estimated(case: ResidualProblem, made_with: Callable[[float], Array]) -> tuple[float, float]:
+    def energy(a: float) -> float:
+        return float(((case.root_weights * np.where(case.kept, case.made_rows - made_with(a), 0.0)) ** 2).sum())
+
+    a, deviation = min(STARTS, key=energy), inf
+    for _ in range(STEPS):
+        here = made_with(a)
+        slope = (made_with(a + NUDGE) - here) / NUDGE
+        if not np.any(slope[case.kept]):
+            break
+        move, deviation = (float(v[0]) for v in fitted(case, [slope], case.made_rows - here))
+        a += move
+        if abs(move) <= deviation / 10.0:
+            break
+    return a, deviation

@@ -1,0 +1,200 @@
+"""Another map of the same inputs: other weights of a linear step, another function of a pointwise one."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+from scipy import stats
+from scipy.linalg import solve_triangular
+
+from conformance.judge.residual_models.order import is_order, rendered, rules
+from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
+from conformance.judge.selection import Mask
+from conformance.judge.statistics import FALSE_ALARM, projection_threshold
+from conformance.numerics.formats import Array
+from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
+from conformance.oracle.products import Linear
+
+CLOSE, WIDE = (-2, -1, 1, 2), (-3, -2, -1, 1, 2, 3)  # neighbours of the cubic, and of the quintic that says how far off it is
+KINKS = 3  # where a function of few pieces may jump or bend; each shows in at most len(CLOSE) results
+
+
+def transposed_weight(case: ResidualProblem) -> Iterator[ResidualFinding]:
+    """x W + b for x Wᵀ + b, of a square weight."""
+    weight = case.step.site.parameters.get("weight", np.zeros(()))
+    if isinstance(case.step, Linear) and weight.shape[0] == weight.shape[1]:
+        model = (case.rows_of(case.step.inputs) @ weight + case.step.site.parameters["bias"])[:, case.columns]
+        yield case.tried("weight transposed", "the weight was used transposed: x W + b", model, case.noise_of(model))
+
+
+def linear_maps(case: ResidualProblem) -> Iterator[ResidualFinding]:
+    """Whatever weights fit: W' and b' by least squares, where there are more different rows than inputs + 1."""
+    if not isinstance(case.step, Linear):
+        return
+    inputs = case.rows_of(case.step.inputs)
+    fitted = _fitted_map(case, inputs)
+    if fitted is None:
+        return
+    yield from _inputs_reordered(case, inputs, fitted.weight)
+    yield _other_weights(case, inputs, fitted)
+
+
+@dataclass(frozen=True, eq=False)
+class _Map:
+    """W' (O, I) and b' (O,) by least squares, and the standard deviation of each b'."""
+
+    weight: Array
+    bias: Array
+    deviation: Array
+
+
+def _fitted_map(case: ResidualProblem, inputs: Array) -> _Map | None:
+    """Rows are weighted by their elements' mean weight; None where the rows do not determine the map."""
+    rows, width = inputs.shape
+    if len(np.unique(inputs, axis=0)) <= width + 1:
+        return None
+    weights = case.root_weights.sum(1, keepdims=True) / case.kept.sum(1, keepdims=True)
+    design, target = (
+        np.hstack([inputs, np.ones((rows, 1))]) * weights,
+        np.where(case.kept, case.made_rows, case.right_rows) * weights,
+    )
+    lengths = np.linalg.norm(design, axis=0)
+    if not lengths.all():
+        return None
+    q, r = np.linalg.qr(design / lengths)
+    # A column that is a sum of others leaves nothing but rounding on the diagonal.
+    if np.abs(np.diag(r)).min() <= rows * np.finfo(np.float64).eps:
+        return None
+    fitted = solve_triangular(r, q.T @ target)
+    left = target - q @ (q.T @ target)
+    # (AᵀA)⁻¹ is R⁻¹R⁻ᵀ; the bias comes last, where R⁻¹ has one entry.
+    variance = r[-1, -1] ** -2 * (left**2).sum(0) / (rows - width - 1)
+    fitted = fitted / lengths[:, None]
+    return _Map(fitted[:-1].T, fitted[-1], np.sqrt(variance) / lengths[-1])
+
+
+def _own(case: ResidualProblem) -> tuple[Array, Array]:
+    """The step's weight and bias, of the outputs that are looked at."""
+    parameters = case.step.site.parameters
+    return parameters["weight"][case.columns], parameters["bias"][case.columns]
+
+
+def _other_weights(case: ResidualProblem, inputs: Array, fitted: _Map) -> ResidualFinding:
+    (weight, _), used = _own(case), case.kept.any(0)
+    new, old = fitted.weight[used], weight[used]
+    likeness = float((new * old).sum() / np.sqrt((new**2).sum() * (old**2).sum()))
+    away = float(np.linalg.norm(new - old) / np.linalg.norm(old))
+    sentence = (
+        f"made is linear in the same input with other weights: they differ from the right ones by {away:.3g} times the norm "
+        f"of these (correlation {likeness:.4f}); {_bias(case, fitted)}"
+    )
+    model = inputs @ fitted.weight.T + fitted.bias
+    growth = np.maximum(np.linalg.norm(fitted.weight, axis=1) / np.linalg.norm(weight, axis=1), 1.0)
+    freedom = (weight.shape[1] + 1) * int(used.sum())
+    grown = case.scaled_noise(growth)
+    noise = ElementNoise(np.hypot(grown.sigma, case.noise_of(model).sigma), grown.bound)
+    return case.tried("other weights", sentence, model, noise, freedom)
+
+
+def _bias(case: ResidualProblem, fitted: _Map) -> str:
+    (_, bias), used = _own(case), case.kept.any(0)
+    away, room = np.abs(fitted.bias - bias)[used], projection_threshold(FALSE_ALARM) * fitted.deviation[used]
+    if np.all(away <= room):
+        return "the bias is right"
+    return "there is no bias" if np.all(np.abs(fitted.bias[used]) <= room) else f"the bias is off by up to {away.max():.3g}"
+
+
+def _inputs_reordered(case: ResidualProblem, inputs: Array, new: Array) -> Iterator[ResidualFinding]:
+    """W' = W with its columns in another order: input features read in another order."""
+    weight, bias = _own(case)
+    distances = (new**2).sum(0)[:, None] - 2.0 * new.T @ weight + (weight**2).sum(0)
+    places = np.asarray(distances.argmin(1), np.int64)
+    moved = np.flatnonzero(places != np.arange(len(places)))
+    if not len(moved) or not is_order(places):
+        return
+    for rule, guess in rules("feature", places, moved, case.step.site.architecture):
+        model = inputs @ weight[:, guess].T + bias
+        sentence = f"the weight's input features are {rule or rendered(places, moved)}"
+        finding = case.tried("weight permuted", sentence, model, case.noise_of(model), 1 if rule else len(moved))
+        yield finding
+        if finding.explained:
+            return
+
+
+def other_functions(case: ResidualProblem) -> Iterator[ResidualFinding]:
+    """A pointwise step whose result is a function of its input alone, if another one: neighbours in the input foretell it.
+
+    Each result is compared with the cubic through its four neighbours in the order of the inputs. How far a cubic may be off is
+    taken from how far it is from the quintic through six. Results whose interpolation is surer than the threshold count.
+    """
+    if not isinstance(case.step, (Gelu, GeluTanh, Relu, Tanh)):
+        return
+    points = _points(case)
+    if points.x.size <= 2 * len(WIDE):
+        return
+    e, sharp, before = _foretold(points, case.limits[1])
+    kinked = e > case.limits[1]
+    sharp = sharp & ~kinked
+    count = int(sharp.sum())
+    if 2 * count <= e.size or kinked.sum() > KINKS * len(CLOSE):
+        return  # most is too sparse or too wild to be foretold
+    remaining = sqrt(float((e[sharp] ** 2).mean()))
+    square = float((before[sharp] ** 2).mean())
+    chance = float(stats.chi2.cdf(count * case.limits[0] ** 2 / square, count)) if square > 0.0 else 1.0
+    passes = remaining <= case.limits[0] and points.repeated <= case.limits[1] and chance <= FALSE_ALARM
+    share = max(1.0 - remaining**2 / square, 0.0) if square > 0.0 else 0.0
+    sentence = f"made is another function of the same input, {_examples(points)}"
+    yield ResidualFinding("other function", sentence, (), passes, remaining, share, 2 * len(WIDE))
+
+
+@dataclass(frozen=True, eq=False)
+class _Points:
+    """Different inputs in order, what was made of each, its sigma and bound, and the largest difference at the same input."""
+
+    x: Array
+    y: Array
+    sigma: Array
+    bound: Array
+    residual: Array
+    repeated: float
+
+
+def _points(case: ResidualProblem) -> _Points:
+    keep = case.kept
+    x, y = case.rows(case.step.parents[0])[keep], case.made_rows[keep]
+    sigma = np.hypot(case.noise.sigma, case.noise_of(case.made_rows).sigma)[keep]
+    unique, first, inverse = np.unique(x, return_index=True, return_inverse=True)
+    apart = np.maximum(np.abs(y - y[first][inverse]) - 2.0 * case.noise.bound[keep], 0.0) / (sqrt(2.0) * sigma)
+    residual, bound = (case.made_rows - case.right_rows)[keep], case.noise.bound[keep]
+    return _Points(unique, y[first], sigma[first], bound[first], residual[first], float(apart.max(initial=0.0)))
+
+
+def _foretold(points: _Points, limit: float) -> tuple[Array, Mask, Array]:
+    """Of each inner point: how far it is from the foretold, in √(σ² + b²); whether that is sharp; and its residual in the same."""
+    inner = np.arange(3, points.x.size - 3)
+    cubic, weights = _interpolated(points, inner, CLOSE)
+    quintic, _ = _interpolated(points, inner, WIDE)
+    near = inner[:, None] + np.array(CLOSE)
+    variance = points.sigma**2 + points.bound**2  # a function's own error, too, changes from one input to the next
+    scale = np.sqrt(variance[inner] + (weights**2 * variance[near]).sum(1))
+    curved = np.abs(cubic - quintic)
+    e = np.maximum(np.abs(points.y[inner] - cubic) - curved, 0.0) / scale
+    return e, curved <= limit * scale, points.residual[inner] / scale
+
+
+def _interpolated(points: _Points, at: Places, neighbours: tuple[int, ...]) -> tuple[Array, Array]:
+    """Lagrange's polynomial through the neighbours, and its weights Π (x − x_m)/(x_j − x_m)."""
+    nodes = points.x[at[:, None] + np.array(neighbours)]
+    away = points.x[at][:, None] - nodes
+    weights = np.ones_like(nodes)
+    for j in range(len(neighbours)):
+        for m in range(len(neighbours)):
+            if m != j:
+                weights[:, j] *= away[:, m] / (nodes[:, j] - nodes[:, m])
+    return (weights * points.y[at[:, None] + np.array(neighbours)]).sum(1), weights
+
+
+def _examples(points: _Points) -> str:
+    quarters = np.linspace(0, points.x.size - 1, 5).astype(int)
+    return "such as " + ", ".join(f"{points.y[i]:.4g} of {points.x[i]:.4g}" for i in quarters)

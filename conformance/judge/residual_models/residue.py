@@ -1,0 +1,87 @@
+"""A residual without structure: results of fewer significant bits, or noise of another size."""
+
+from collections.abc import Iterator
+from math import log2, sqrt
+
+import numpy as np
+
+from conformance.judge.residual_models.residual_problem import TINY, ElementNoise, FittedNumber, ResidualFinding, ResidualProblem
+from conformance.judge.statistics import FALSE_ALARM
+from conformance.numerics.formats import FORMATS, RELATIVE_RMS, Array
+
+
+def fewer_bits(case: ResidualProblem) -> Iterator[ResidualFinding]:
+    """Every result a number of p significant bits, and within half a unit of the right value's last of those places.
+
+    N numbers of more bits are all on the coarser grid with probability 2^-N at most; a grid is claimed where that is below
+    FALSE_ALARM.
+    """
+    values = case.made_rows[case.kept & (case.made_rows != 0.0)]
+    bits = _bits(values) if values.size > -log2(FALSE_ALARM) else FORMATS["float64"].precision
+    model, noise = case.right_rows, case.noise
+    ulp = np.ldexp(1.0, np.frexp(model)[1] - bits)
+    if np.median(ulp[case.kept] ** 2 / 12.0) <= np.median(noise.sigma[case.kept] ** 2):
+        return
+    rounded = ElementNoise(np.hypot(noise.sigma, ulp / sqrt(12.0)), noise.bound)
+    names = " or ".join(f.name for f in FORMATS.values() if f.precision == bits)
+    sentence = f"every number made has at most {bits} significant bits{f', those of {names}' if names else ''}: rounded on the way"
+    yield _unlikely(case, case.tried("fewer bits", sentence, model, rounded))
+
+
+def _unlikely(case: ResidualProblem, finding: ResidualFinding) -> ResidualFinding:
+    """The grid itself is the evidence that `tried` looks for in the residual."""
+    passes = finding.remaining <= case.limits[0]
+    return ResidualFinding(finding.kind, finding.sentence, (), passes, finding.remaining, finding.share, 0)
+
+
+def _bits(values: Array) -> int:
+    """The least p for which all are integers times 2^(exponent − p)."""
+    mantissas = np.ldexp(np.frexp(values)[0], FORMATS["float64"].precision).astype(np.int64)
+    together = int(np.bitwise_or.reduce(mantissas))  # of signed numbers the lowest bit that is set stays where it is
+    return FORMATS["float64"].precision - ((together & -together).bit_length() - 1)
+
+
+def larger_noise(case: ResidualProblem) -> Iterator[ResidualFinding]:
+    """Noise R times as large as it may be: no element, row or feature stands out once sigma is R times larger.
+
+    Three scales are tried: sigma itself, |right| (every number of the same relative error), and one for all. The mean over a slice
+    of n elements has 1/√n of their deviation; it must stay below the threshold of the largest element as well.
+    """
+    residual = np.where(case.kept, case.made_rows - case.right_rows, 0.0)
+    if not residual.any():
+        return
+    relative = ElementNoise(np.maximum(np.abs(case.right_rows), case.noise.sigma), case.noise.bound)
+    equal = ElementNoise(np.ones_like(case.noise.sigma), case.noise.bound)
+    found = [
+        _noise(case, residual, case.noise, "noise in sigma", "noise {:.3g} times as large as rounding explains"),
+        _noise(case, residual, relative, "relative error", "a relative error of RMS {:.3g} throughout"),
+        _noise(case, residual, equal, "noise", "noise of RMS {:.3g} throughout"),
+    ]
+    yield min(found, key=lambda f: (not f[0].explained, f[1]))[0]
+
+
+def _noise(case: ResidualProblem, residual: Array, scale: ElementNoise, what: str, rendered: str) -> tuple[ResidualFinding, float]:
+    beyond = np.sign(residual) * np.maximum(np.abs(residual) - scale.bound, 0.0) / scale.sigma
+    count = case.count
+    size = max(sqrt(float((beyond**2).sum()) / count), TINY)
+    e = beyond / size
+    largest = max(float(np.abs(e).max()), _standing_out(e, case, 0), _standing_out(e, case, 1))
+    bits = _worth(case, residual)
+    evidence_threshold = (
+        f"as numbers of {bits:.1f} significant bits would leave" if bits >= 1.0 else "it is as large as the right value itself"
+    )
+    sentence = f"the residual has no structure that was looked for: {rendered.format(size)}; {evidence_threshold}"
+    numbers = (FittedNumber(what, size, size / sqrt(2.0 * count)),)
+    finding = ResidualFinding("noise", sentence, numbers, largest <= case.limits[1] and bits >= 1.0, 1.0, 0.0, 1)
+    return finding, largest
+
+
+def _worth(case: ResidualProblem, residual: Array) -> float:
+    """p for which rounding to p bits gives the residual's RMS over that of the right value."""
+    rms, right = (sqrt(float((x[case.kept] ** 2).mean())) for x in (residual, case.right_rows))
+    return -log2(rms / right / RELATIVE_RMS) if rms and right else 0.0
+
+
+def _standing_out(e: Array, case: ResidualProblem, axis: int) -> float:
+    counts = np.maximum(case.kept.sum(axis), 1)
+    return float(np.abs(e.sum(axis) / np.sqrt(counts)).max())

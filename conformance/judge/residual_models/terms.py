@@ -1,0 +1,91 @@
+"""Multiples and sums of a step's ingredients, by weighted least squares."""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from math import sqrt
+
+import numpy as np
+
+from conformance.judge.residual_models.fit import fitted
+from conformance.judge.residual_models.ingredients import RIGHT, Ingredient
+from conformance.judge.residual_models.residual_problem import FittedNumber, ResidualFinding, ResidualProblem
+from conformance.judge.words import near, number, simple
+from conformance.numerics.formats import Array
+
+MOST_TERMS = 3
+INDEPENDENT = sqrt(np.finfo(np.float64).eps)  # least relative eigenvalue of AᵀA, whose own rounding is √ of this below it
+
+
+def multiples(case: ResidualProblem) -> Iterator[ResidualFinding]:
+    """made = a · the right value, or another ingredient as it is or times a."""
+    for term, value in case.ingredients:
+        a, deviation = (float(v[0]) for v in fitted(case, [value], case.made_rows))
+        noise = case.scaled_noise(a) if term.name == RIGHT else case.noise_of(a * value)
+        if a == 0.0:
+            continue
+        if term.name != RIGHT and near(a, deviation, 1.0):
+            alone = " alone, without what the equation adds to it" if term.is_part else ""
+            yield case.tried("copied", f"made is {term.name}{alone}", value, noise)
+        kind = ("sign" if near(a, deviation, -1.0) else "scale") if term.name == RIGHT else "multiple"
+        rendered = f"made is {_times(case, a, deviation)} {term.name}"
+        if kind == "sign":
+            rendered += ": the sign is wrong"
+        yield case.tried(kind, rendered, a * value, noise, 1, (FittedNumber(term.name, a, deviation),))
+
+
+def terms(case: ResidualProblem) -> Iterator[ResidualFinding]:
+    """right + Σ a_k · ingredient, of each number of terms the best set; on to more terms only while none explains."""
+    found, values = zip(*((t, v) for t, v in case.ingredients if np.any(v[case.kept])), strict=True)
+    gram, against = _gram(case, values, case.made_rows - case.right_rows)
+    for size in range(1, min(MOST_TERMS, len(found)) + 1):
+        best = max(combinations(range(len(found)), size), key=lambda s: _energy(gram, against, list(s)))
+        if size == 1 and found[best[0]].name == RIGHT:
+            continue  # told as a scale
+        finding = _sum_of(case, [found[i] for i in best], [values[i] for i in best])
+        if any(near(n.value, n.deviation, 0.0) for n in finding.numbers):
+            return  # a term too many
+        yield finding
+        if finding.explained:
+            return
+
+
+def _sum_of(case: ResidualProblem, chosen: Sequence[Ingredient], values: Sequence[Array]) -> ResidualFinding:
+    coefficients, deviations = fitted(case, values, case.made_rows - case.right_rows)
+    added = [a * v for a, v in zip(coefficients, values, strict=True)]
+    numbers = tuple(FittedNumber(t.name, float(a), float(d)) for t, a, d in zip(chosen, coefficients, deviations, strict=True))
+    kind = "shift" if all(t.is_constant for t in chosen) else "term"
+    sentence = "the residual is " + " + ".join(_term(case, t, n) for t, n in zip(chosen, numbers, strict=True))
+    return case.tried(kind, sentence, case.right_rows + sum(added), case.noise_with(*added), len(chosen), numbers)
+
+
+def _term(case: ResidualProblem, term: Ingredient, fitted: FittedNumber) -> str:
+    rendered = f"{_times(case, fitted.value, fitted.deviation)} {term.name}"
+    if term.name == RIGHT:
+        return f"{rendered} (none of it was made)" if near(fitted.value, fitted.deviation, -1.0) else rendered
+    if not term.is_part:
+        return rendered
+    meanings = {-1.0: "left out", 1.0: "added once too often", -2.0: "with the wrong sign"}
+    meaning = [m for goal, m in meanings.items() if near(fitted.value, fitted.deviation, goal)]
+    return f"{rendered} ({meaning[0]})" if len(meaning) == 1 else rendered
+
+
+def _times(case: ResidualProblem, a: float, deviation: float) -> str:
+    """`0.5000 ± 0.0001 (1/2) times`."""
+    name = simple(a, deviation, case.step.site.architecture)
+    return f"{number(a, deviation)}{f' ({name})' if name and len(name) > 2 else ''} times"
+
+
+def _gram(case: ResidualProblem, values: Sequence[Array], target: Array) -> tuple[Array, Array]:
+    """AᵀA and Aᵀt, each term brought to unit length."""
+    root = case.root_weights
+    columns = np.stack([(root * v).ravel() for v in values])
+    columns /= np.linalg.norm(columns, axis=1, keepdims=True)
+    return columns @ columns.T, columns @ np.where(case.kept, root * target, 0.0).ravel()
+
+
+def _energy(gram: Array, against: Array, chosen: list[int]) -> float:
+    """How much of the target's energy these terms account for; none where they are not independent."""
+    part, b = gram[np.ix_(chosen, chosen)], against[chosen]
+    if np.linalg.eigvalsh(part)[0] < INDEPENDENT:
+        return 0.0
+    return float(b @ np.linalg.solve(part, b))

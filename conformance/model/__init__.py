@@ -1,0 +1,1 @@
+"""What a BERT and its inputs are: architecture, activations, batches, checkpoints."""

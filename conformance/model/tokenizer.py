@@ -1,0 +1,50 @@
+"""Texts into batches, by the tokenizer that lies beside a checkpoint."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from conformance.errors import CheckpointError
+from conformance.model.batch import Batch
+
+
+def tokenized(folder: Path, texts: Sequence[tuple[str, str | None]]) -> Batch:
+    """Texts, or pairs of texts, as one right-padded batch, by `tokenizer.json` or else `vocab.txt` in `folder`.
+
+    Raises:
+        CheckpointError: there is neither.
+    """
+    tokenizer = _tokenizer(folder)
+    if tokenizer is None:
+        raise CheckpointError(f"{folder} has neither tokenizer.json nor vocab.txt; give token ids with --batch instead of --text")
+    tokenizer.enable_padding()
+    encoded = tokenizer.encode_batch([text if pair is None else (text, pair) for text, pair in texts])
+    return Batch.of(
+        {
+            "input_ids": [e.ids for e in encoded],
+            "token_type_ids": [e.type_ids for e in encoded],
+            "attention_mask": [e.attention_mask for e in encoded],
+        }
+    )
+
+
+def words(folder: Path | None, batch: Batch) -> list[list[str]] | None:
+    """The token of each id, by the tokenizer in `folder`; `[id]` where it has none; None without a tokenizer that can be read."""
+    try:
+        tokenizer = _tokenizer(folder) if folder else None
+    except Exception:  # the library raises nothing narrower; ids are told then
+        return None
+    if tokenizer is None:
+        return None
+    return [[tokenizer.id_to_token(int(i)) or f"[{i}]" for i in row] for row in batch.input_ids]
+
+
+def _tokenizer(folder: Path) -> Any:
+    """By `tokenizer.json` or else `vocab.txt`; None where there is neither."""
+    from tokenizers import BertWordPieceTokenizer, Tokenizer
+
+    if (folder / "tokenizer.json").is_file():
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer.no_truncation()
+        return tokenizer
+    return BertWordPieceTokenizer(str(folder / "vocab.txt")) if (folder / "vocab.txt").is_file() else None

@@ -1,0 +1,142 @@
+"""What differs between two candidates, activation by activation, and where the difference begins.
+
+With a and b the two values of an activation, f(·) the oracle's step on each one's own parents, and σ the sigma of each one's
+rounding,
+
+    difference        (a − b)                          in units of what both have accumulated since the token ids
+    begins here       (a − f(parents of a)) − (b − f(parents of b))      in units of √(σ_a² + σ_b²)
+
+so that a difference that was there before is not blamed on the steps that it passes through. Parents are the nearest activations
+that both expose: what begins in a step that only one of them shows begins, for both, in the next that both show.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.checks.trace import Trace, require_same_inputs
+from conformance.judge.reference import reference
+from conformance.judge.segment import Segment
+from conformance.judge.selection import Mask, judged_elements
+from conformance.judge.statistics import max_threshold, rms_threshold, share
+from conformance.model.checkpoint import Checkpoint, rounded_weights
+from conformance.numerics.arithmetic import Hypothesis, modular
+from conformance.numerics.formats import Array
+from conformance.oracle import Network
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One activation's.
+
+    Attributes:
+        only: `A` or `B` where the other does not expose it; then nothing else is known.
+        largest, index, values: the largest |a − b|, where it is, and a and b there.
+        accumulated: RMS of a − b, in sigma of both accumulated errors; None where there is none.
+        local, limit: RMS of what begins here, in sigma, and the largest that two correct candidates have; None at exact ones.
+        local_max, max_limit: the same of the largest element of what begins here.
+        begins: whether more than both roundings begins here, by RMS or by the largest element; at exact ones, anything at all.
+    """
+
+    batch: str
+    activation: str
+    only: str = ""
+    largest: float = 0.0
+    index: tuple[int, ...] = ()
+    values: tuple[float, float] | None = None
+    accumulated: float | None = None
+    local: float | None = None
+    limit: float | None = None
+    local_max: float | None = None
+    max_limit: float | None = None
+    begins: bool = False
+
+    @property
+    def excess(self) -> float:
+        """How far what begins here is, as a share of the nearest limit; infinite where nothing may begin and something does."""
+        if self.local is None or self.limit is None or self.local_max is None or self.max_limit is None:
+            return float("inf") if self.begins else 0.0
+        return max(self.local / self.limit, self.local_max / self.max_limit)
+
+
+def compare(a: Trace, b: Trace, checkpoint: Checkpoint) -> Iterator[Difference]:
+    """Every activation that either exposes, in the order of computation.
+
+    Raises:
+        UsageError: they did not run on the same inputs.
+    """
+    require_same_inputs(a, b)
+    weights = {dtype: rounded_weights(checkpoint, dtype) for dtype in {a.dtype, b.dtype}}
+    for name, batch in a.batches.items():
+        networks = tuple(Network(checkpoint.architecture, weights[t.dtype], batch) for t in (a, b))
+        yield from _batch(name, networks, (a, b))
+
+
+def _batch(name: str, networks: tuple[Network, ...], traces: tuple[Trace, Trace]) -> Iterator[Difference]:
+    ours, theirs = (t.activations[name] for t in traces)
+    models = tuple(modular(t.dtype, t.device) for t in traces)
+    sigmas = zip(*(reference(n, h.arithmetic) for n, h in zip(networks, models, strict=True)), strict=True)
+    alpha = share(2 * len(networks[0].table) * len(traces[0].batches))
+    for (activation, _, sigma_a), (_, _, sigma_b) in sigmas:
+        if activation not in ours and activation not in theirs:
+            continue
+        if activation not in ours or activation not in theirs:
+            yield Difference(name, activation, "A" if activation in ours else "B")
+            continue
+        difference = ours[activation] - theirs[activation]
+        row = networks[0].table[activation]
+        judged = judged_elements(row, networks[0].batch, difference.shape)
+        if not judged.any():
+            continue
+        difference = np.where(judged, difference, 0.0)
+        index = tuple(int(i) for i in np.unravel_index(int(np.abs(difference).argmax()), difference.shape))
+        both = np.broadcast_to(np.sqrt(sigma_a**2 + sigma_b**2), difference.shape)[judged]
+        yield Difference(
+            name,
+            activation,
+            "",
+            float(np.abs(difference).max()),
+            index,
+            (float(ours[activation][index]), float(theirs[activation][index])),
+            float(np.sqrt(np.mean((difference[judged] / both) ** 2))) if both.all() else None,
+            *_local(activation, networks, models, (ours, theirs), judged, alpha),
+        )
+
+
+_Local = tuple[float | None, float | None, float | None, float | None, bool]
+
+
+def _local(
+    activation: str,
+    networks: tuple[Network, ...],
+    models: tuple[Hypothesis, ...],
+    values: tuple[Mapping[str, Array], ...],
+    judged: Mask,
+    alpha: float,
+) -> _Local:
+    """Of what begins here: RMS in sigma and its limit, the largest and its limit, and whether either is beyond."""
+    residual, variance, bound = np.zeros(()), np.zeros(()), np.zeros(())
+    common = set.intersection(*(set(found) for found in values))
+    sign, exact, rows = 1.0, True, 1
+    for network, model, found in zip(networks, models, values, strict=True):
+        order = list(network.table)
+        before = {n: v for n, v in found.items() if n in common and order.index(n) < order.index(activation)}
+        segment = Segment(network, activation, before)
+        residual = residual + sign * (found[activation] - segment.value)
+        variance = variance + segment.propagate(segment.leaf_variance(_unrounded(model)), model)
+        bound = bound + segment.bound(model)
+        exact = exact and all(step.site.activation.exact for step in segment.steps.values())
+        rows = int(network.batch.mask.any(1).sum())
+        sign = -1.0
+    if exact:
+        return None, None, None, None, bool(residual[judged].any())
+    scaled = (np.maximum(np.abs(residual) - bound, 0.0) / np.sqrt(variance))[judged]
+    rms, limit = float(np.sqrt((scaled**2).mean())), rms_threshold(rows, alpha)
+    largest, largest_limit = float(scaled.max()), max_threshold(scaled.size, alpha)
+    return rms, limit, largest, largest_limit, rms > limit or largest > largest_limit
+
+
+def _unrounded(model: Hypothesis) -> Hypothesis:
+    """The wider reading of the parents: a difference is blamed on a step only when neither reading explains it."""
+    return Hypothesis(model.arithmetic, "unrounded")

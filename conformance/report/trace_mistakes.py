@@ -1,0 +1,32 @@
+"""What is wrong with a trace: its activations judged against the oracle, as a run would judge them."""
+
+from collections.abc import Iterator
+
+import torch
+
+from conformance.checks.trace import Trace
+from conformance.judge.judge import Judge
+from conformance.judge.select_arithmetic import select_arithmetic
+from conformance.model.checkpoint import Checkpoint, rounded_weights
+from conformance.oracle import Network
+from conformance.results.case import Case
+from conformance.results.records import ActivationRecord
+from conformance.results.result import Result
+from conformance.results.to_records import activation_records
+
+
+def judged(trace: Trace, checkpoint: Checkpoint) -> list[ActivationRecord]:
+    """A record an activation and batch; `findings` tells the mistakes in them."""
+    weights, verdicts = rounded_weights(checkpoint, trace.dtype), []
+    for batch in trace.batches:
+        network = Network(checkpoint.architecture, weights, trace.batches[batch])
+        judge = Judge(network, trace.dtype, trace.device, len(trace.batches), recorded=True)
+        verdicts += select_arithmetic(judge.judge(_as_made(trace, batch)))
+    case = Case(trace.name, trace.golden, trace.device, trace.dtype)
+    return activation_records(Result(case, "pass", "", 0, True, True, 0.0, tuple(verdicts)))
+
+
+def _as_made(trace: Trace, batch: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """A trace keeps float64; the numbers are of the trace's own format."""
+    for name, value in trace.activations[batch].items():
+        yield name, torch.tensor(value).to(getattr(torch, trace.dtype))

@@ -1,0 +1,33 @@
+"""An example: one batch, and how a law varies it. All of it is plain numbers, so that a results file can carry it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from conformance.errors import UsageError
+from conformance.model.batch import Batch
+
+
+@dataclass(frozen=True)
+class Example:
+    """What a property is tried on.
+
+    Attributes:
+        batch: the inputs.
+        variation: what is done with them, by name: numbers, texts or lists of them.
+    """
+
+    batch: Batch
+    variation: Mapping[str, Any] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it: the batch's arrays as nested lists under `batch`, and `variation`."""
+        return {"batch": {k: v.tolist() for k, v in self.batch.arrays().items()}, "variation": dict(self.variation)}
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> "Example":
+        """The inverse of `plain`; `UsageError` for what is no example."""
+        try:
+            return cls(Batch.of(plain["batch"]), dict(plain.get("variation", {})))
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"an example has a batch and may have a variation; found {plain!r:.200}") from error

@@ -1,0 +1,92 @@
+"""Several runs as one: each case is told once, and beside the cases what is missing and what contradicts itself. Pure.
+
+A case that stands in several runs with one outcome is counted once. With several outcomes it contradicts itself, and the worst
+counts. A skip says nothing of a candidate: where another run judged the case, that counts.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from conformance.results.case import Case
+from conformance.results.outcomes import ORDER
+from conformance.results.records import CaseRecords, CheckRecord, Note, Results
+from conformance.results.shards import Run, by_source, differing, incomplete, require_one_version, sources_told
+
+
+def merged(runs: Sequence[Run]) -> Results:
+    """The runs as one.
+
+    Raises:
+        UsageError: two are on different versions of a golden.
+    """
+    require_one_version(runs)
+    rendered = _by_case(runs)
+    cases = tuple(_counted(of_case) for of_case in rendered.values())
+    notes = tuple(chain(_contradictions(rendered), differing(runs), incomplete(runs), _duplicates(rendered.values())))
+    as_it_stands = len(runs) == 1 and len(cases) == len(runs[0].cases)
+    return Results(tuple(run.header for run in runs if run.header), cases, runs[0].footer if as_it_stands else None, notes)
+
+
+def case_of(check: CheckRecord) -> Case:
+    """What it is a record of."""
+    return Case(check.implementation, check.golden, check.device, check.dtype, check.check)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """A case as one run tells it."""
+
+    records: CaseRecords
+    source: str
+
+    @property
+    def outcome(self) -> str:
+        return self.records.check.outcome
+
+    @property
+    def severity(self) -> tuple[int, int, int]:
+        """Smaller is worse."""
+        check, activations = self.records.check, self.records.activations
+        return ORDER.index(check.outcome), -check.exit_code, -sum(a.outcome == "fail" for a in activations)
+
+
+_OfCase = Sequence[_Told]
+
+
+def _by_case(runs: Iterable[Run]) -> Mapping[Case, _OfCase]:
+    found: dict[Case, list[_Told]] = {}
+    for run in runs:
+        for records in run.cases:
+            found.setdefault(case_of(records.check), []).append(_Told(records, run.source))
+    return found
+
+
+def _judged(rendered: _OfCase) -> _OfCase:
+    return [t for t in rendered if t.outcome != "skip"]
+
+
+def _counted(rendered: _OfCase) -> CaseRecords:
+    """The worst, and of several the first."""
+    return min(_judged(rendered) or rendered, key=lambda t: t.severity).records
+
+
+def _contradictions(rendered: Mapping[Case, _OfCase]) -> Iterator[Note]:
+    for case, of_case in rendered.items():
+        outcomes = by_source((t.outcome, t.source) for t in _judged(of_case))
+        if len(outcomes) > 1:
+            yield Note("contradiction", f"{case}: {sources_told(outcomes)}; {_counted(of_case).check.outcome} counts")
+
+
+def _duplicates(rendered: Iterable[_OfCase]) -> Iterator[Note]:
+    several = [of_case for of_case in rendered if len(of_case) > 1]
+    alike = sum(len({t.outcome for t in of_case}) == 1 for of_case in several)
+    skipped = sum(0 < len(_judged(of_case)) < len(of_case) for of_case in several)
+    if alike:
+        yield Note("told twice", f"{_checks(alike)}, with the same outcome each time; counted once")
+    if skipped:
+        yield Note("told twice", f"{_checks(skipped)}, skipped in one run and not in another; what ran counts")
+
+
+def _checks(n: int) -> str:
+    return f"{n} check{'' if n == 1 else 's'}"

@@ -1,0 +1,120 @@
+"""What came of a case."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from conformance.judge.evidence import UNKNOWN, Verdict
+from conformance.results.case import Case
+from conformance.results.example import Example
+from conformance.results.law_broken import Location, Run
+from conformance.results.notebook import shown_by
+from conformance.results.outcomes import Outcome
+
+
+@dataclass(frozen=True)
+class Searched:
+    """How far a search went.
+
+    Attributes:
+        tried: examples.
+        worst: the largest error over its limit among those that hold.
+        candidate: seconds of it that were the candidate's own.
+        repeatable: whether the same examples are drawn each time.
+    """
+
+    tried: int = 0
+    worst: float = 0.0
+    candidate: float = 0.0
+    repeatable: bool = True
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """The smallest example on which a check does not hold.
+
+    Attributes:
+        example: the inputs.
+        runs: what was run on it, by name and in that order.
+        place: where it shows, in the first run and the last.
+        allowed: how far its two values may be apart there.
+        watch, lines: what changes while it runs, and lines that show it otherwise, as in `LawBroken`.
+        raises: whether the last run was to raise, and did not.
+        crashes: whether the last run raised, and was not to.
+        claim: what is to be true of the runner by itself, as in `LawBroken`.
+        origin: `module:name` of the candidate, where it is had under that and not under its own name.
+        network: the golden whose weights it is of, or `checkpoint:DIR`.
+        script: Python that shows it, with nothing of the checks.
+        words: the tokens of the example's batch, where there is a tokenizer.
+    """
+
+    example: Example
+    runs: Mapping[str, Run] = field(default_factory=dict, repr=False)
+    place: Location | None = None
+    allowed: float = 0.0
+    watch: str = ""
+    lines: tuple[str, ...] = ()
+    raises: bool = False
+    crashes: bool = False
+    claim: str = ""
+    network: str = ""
+    origin: str = ""
+    script: str = ""
+    words: Sequence[Sequence[str]] | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a case.
+
+    Attributes:
+        outcome: `pass`, `fail`, `error` (input that cannot be used, or a broken harness), `crash` (the candidate raised) or `skip`.
+        reason: why, where it is no pass.
+        exit_code: this result's share of the run's exit code.
+        declared: whether the case counts as declared; one that the candidate does not support does not.
+        executed: whether the candidate was run and something came of it.
+        by_values: whether it fails by its verdicts alone, and the contract is kept.
+        verdicts: an activation of a batch each, in the order of computation; those judged before a crash are kept.
+        searched: for a check that draws its batches, how far it went; else None.
+        counterexample: what it found.
+        require: patterns of the activations that had to be observed.
+    """
+
+    case: Case
+    outcome: Outcome
+    reason: str = ""
+    exit_code: int = 0
+    declared: bool = True
+    executed: bool = False
+    seconds: float = 0.0
+    verdicts: tuple[Verdict, ...] = field(default=(), repr=False)
+    by_values: bool = False
+    searched: Searched | None = None
+    counterexample: Counterexample | None = None
+    require: tuple[str, ...] = ()
+
+    @property
+    def origins(self) -> tuple[Verdict, ...]:
+        """Activations at which an error begins, in the order of computation."""
+        return tuple(v for v in self.verdicts if v.role == "origin")
+
+    @property
+    def conforms(self) -> bool:
+        """Whether everything that was observed passed."""
+        return self.outcome == "pass"
+
+    @property
+    def coverage(self) -> tuple[int, int]:
+        """How many activations were judged, in every batch that has them, and how many there are."""
+        names = {v.activation for v in self.verdicts if v.kind != UNKNOWN}
+        hidden = {v.activation for v in self.verdicts if v.hidden}
+        return len(names - hidden), len(names)
+
+    _repr_html_ = shown_by("report.run.run_page:result_fragment")
+
+    @property
+    def median_rms(self) -> float | None:
+        """Median over activations of the local RMS in sigma: how well the arithmetic model fits a correct candidate."""
+        values = [v.local.error.rms for v in self.verdicts if v.local and v.local.error.rms is not None]
+        return float(np.median(values)) if values else None

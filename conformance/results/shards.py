@@ -1,0 +1,119 @@
+"""Runs as they stand in files, and whether together they are whole: all shards, all ends, one version of each golden. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from conformance.errors import UsageError
+from conformance.results.records import CaseRecords, Footer, GoldenRecord, Header, Note
+
+_ALIKE = ("suite", "torch", "transformers", "numpy", "onnxruntime", "seed", "examples")  # what the shards of one run have in common
+
+
+@dataclass(frozen=True)
+class Run:
+    """From a header to its footer.
+
+    Attributes:
+        header, footer: None where there is none.
+        source: where it stands, for people; may be empty.
+    """
+
+    header: Header | None
+    cases: tuple[CaseRecords, ...]
+    footer: Footer | None
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        """How it is spoken of."""
+        return self.source or "this run"
+
+    @property
+    def shard(self) -> tuple[int, int]:
+        """Which of how many it is; raises `UsageError` where its header says nothing of the kind."""
+        which, _, count = (self.header.shard if self.header else "1/1").partition("/")
+        if not (which.isdecimal() and count.isdecimal()):
+            raise UsageError(f"the header of {self.name} has no shard K/N")
+        return int(which), int(count)
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """What it ran with, as far as it is the same for all shards of a run, and is said."""
+        if self.header is None:
+            return {}
+        candidates = {f"the version of {name}": f"{i.distribution} {i.version}" for name, i in self.header.implementations.items()}
+        said = {field: str(value) for field in _ALIKE if (value := getattr(self.header, field)) != ""}
+        return said | candidates
+
+
+def require_one_version(runs: Iterable[Run]) -> None:
+    """Raise `UsageError` where two runs are on different versions of a golden: their verdicts are not of the same thing."""
+    seen: dict[str, tuple[GoldenRecord, Run]] = {}
+    for run in runs:
+        for name, golden in (run.header.goldens if run.header else {}).items():
+            first, other = seen.setdefault(name, (golden, run))
+            if first.identity != golden.identity:
+                versions = (first.version, golden.version)
+                what = "{} and {}".format(*versions) if versions[0] != versions[1] else f"{versions[0]}, with other digests"
+                where = f" ({other.source}; {run.source})" if other.source and run.source else ""
+                rendered = f"the runs are on different versions of the golden {name}: {what}{where}"
+                raise UsageError(f"{rendered}; report them apart, or run them again on one")
+
+
+def incomplete(runs: Sequence[Run]) -> Iterator[Note]:
+    """What is missing: shards, and ends of runs."""
+    for shards in _shards(runs):
+        there = {run.shard[0]: run for run in reversed(shards)}
+        count = shards[0].shard[1]
+        missing = [f"{k}/{count}" for k in range(1, count + 1) if k not in there]
+        if missing:
+            only = (f"{k}/{count}{f' ({run.source})' if run.source else ''}" for k, run in sorted(there.items()))
+            yield Note("missing", f"shard {', '.join(missing)}; of this run there is {', '.join(only)}")
+    for run in runs:
+        if run.footer is None:
+            after = f" after {len(run.cases)} of {run.header.cases} checks" if run.header and run.header.cases else ""
+            yield Note("missing", f"the end of {run.name}: it was cut short{after}, and has no footer")
+        elif (counted := sum(run.footer.outcomes.values())) != len(run.cases):
+            yield Note("missing", f"{run.name} has {len(run.cases)} checks, and its footer counts {counted}")
+
+
+def differing(runs: Iterable[Run]) -> Iterator[Note]:
+    """Shards of one run that ran with different things."""
+    for shards in _shards(runs):
+        for field in dict.fromkeys(field for run in shards for field in run.conditions):
+            values = by_source((run.conditions[field], run.source) for run in shards if field in run.conditions)
+            if len(values) > 1:
+                yield Note("contradiction", f"shards of one run differ in {field}: {sources_told(values)}")
+
+
+def by_source(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Where each thing is said, of pairs of what is said and where."""
+    found: dict[str, list[str]] = {}
+    for what, source in said:
+        found.setdefault(what, []).append(source)
+    return found
+
+
+def sources_told(said: Mapping[str, Sequence[str]]) -> str:
+    """`fail in a.jsonl, pass in b.jsonl and c.jsonl`."""
+    return ", ".join(what + (f" in {' and '.join(dict.fromkeys(by))}" if all(by) else "") for what, by in said.items())
+
+
+def _shards(runs: Iterable[Run]) -> Iterator[list[Run]]:
+    """Those of one run each.
+
+    Where none of them stands twice they are of one, though they may differ. Else the run was made several times, and what belongs
+    together is told by what it ran with, and whether on a GPU.
+    """
+    claimed: dict[tuple[object, ...], list[Run]] = {}
+    for run in runs:
+        if run.header and run.shard[1] > 1:
+            claimed.setdefault((run.header.run, run.shard[1]), []).append(run)
+    for claim in claimed.values():
+        if len({run.shard for run in claim}) == len(claim):
+            yield claim
+            continue
+        made: dict[tuple[object, ...], list[Run]] = {}
+        for run in claim:
+            made.setdefault((*run.conditions.values(), run.header and run.header.gpu is None), []).append(run)
+        yield from made.values()

@@ -1,0 +1,75 @@
+"""How a case ends, and whose doing it is: the candidate's (1), the caller's (2), the harness's (3), or nobody's (a skip)."""
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from conformance.errors import CandidateCrash, CandidateError, ConformanceError, DependencyMissingError, Unavailable, Unsupported
+from conformance.results.case import Case
+from conformance.results.outcomes import Outcome, severity
+from conformance.results.result import Result
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Termination:
+    """How a case, or one batch of it, ended; graver ones have a higher rank. `by_values` as in a result."""
+
+    outcome: Outcome
+    reason: str = ""
+    exit_code: int = 0
+    declared: bool = True
+    by_values: bool = False
+
+    def __post_init__(self) -> None:
+        # A surrogate in somebody's message must not keep it from being written down.
+        object.__setattr__(self, "reason", self.reason.encode("utf-8", "backslashreplace").decode())
+
+    @property
+    def rank(self) -> int:
+        """How grave."""
+        return severity(self.outcome)
+
+
+def run_guarded(work: Callable[[], Termination]) -> Termination:
+    """Every way in which a case can end, with its exit code: what is not the candidate's doing is the harness's (3)."""
+    try:
+        return work()
+    except Unsupported as why:
+        return Termination("skip", str(why), declared=False)
+    except (Unavailable, DependencyMissingError) as why:
+        return Termination("skip", str(why))
+    except CandidateError as error:
+        return Termination("fail", str(error), 1)
+    except CandidateCrash as error:
+        return Termination("crash", str(error), 1)
+    except ConformanceError as error:
+        return Termination("error", str(error), error.exit_code)
+    except Exception as error:
+        text = f"the harness itself failed, please report it: {type(error).__name__}: {error}\n{traceback.format_exc()}"
+        return Termination("error", text, 3)
+
+
+def call_candidate(call: Callable[[], T]) -> T:
+    """Call the candidate's code. What it raises is its crash, and it may not end the process."""
+    try:
+        return call()
+    except (CandidateError, DependencyMissingError, Unsupported, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise CandidateCrash("".join(traceback.format_exception(error)[-1:] + traceback.format_exception(error)[:-1])) from error
+
+
+def termination_of(work: Callable[[], object]) -> Result | None:
+    """None when `work` succeeds; else how a case that needs it ends."""
+
+    def passing() -> Termination:
+        work()
+        return Termination("pass")
+
+    ending = run_guarded(passing)
+    if ending.outcome == "pass":
+        return None
+    return Result(Case("", ""), ending.outcome, ending.reason, ending.exit_code, ending.declared)

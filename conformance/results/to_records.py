@@ -1,0 +1,184 @@
+"""From results to records: what the file says of a case. Pure; everything that is shown is made from the records."""
+
+import math
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from conformance.judge.error_distribution import ErrorDistribution
+from conformance.judge.evidence import Error, FilterResult, Verdict
+from conformance.judge.statistics import SEPARABLE_Z
+from conformance.results.example import Example
+from conformance.results.records import (
+    ActivationRecord,
+    CaseRecords,
+    CheckRecord,
+    CounterexampleRecord,
+    ErrorRecord,
+    FaultRecord,
+    Footer,
+    PlaceRecord,
+    Results,
+    Sensitivity,
+    SpreadRecord,
+    StripRecord,
+)
+from conformance.results.result import Counterexample, Result
+
+SHOWN = 6  # failing activations of a check of which it is kept where the error sits: what a reader looks at
+LARGEST = sys.float_info.max
+
+
+def results_of(results: Sequence[Result]) -> Results:
+    """Results as they would stand in a file, without its header."""
+    cases = tuple(records_of(r) for r in results)
+    return Results((), cases, footer(case.check for case in cases))
+
+
+def records_of(result: Result) -> CaseRecords:
+    """A case's records."""
+    return CaseRecords(check_record(result), tuple(activation_records(result)))
+
+
+def check_record(result: Result) -> CheckRecord:
+    """The case's record."""
+    case, (judged, activations) = result.case, result.coverage
+    return CheckRecord(
+        implementation=case.implementation,
+        golden=case.golden,
+        device=case.device,
+        dtype=case.dtype,
+        check=case.check,
+        outcome=result.outcome,
+        reason=result.reason,
+        seconds=result.seconds,
+        declared=result.declared,
+        executed=result.executed,
+        exit_code=result.exit_code,
+        judged=judged,
+        activations=activations,
+        median_rms=result.median_rms,
+        excludes=excludes(result.verdicts),
+        tried=result.searched.tried if result.searched else 0,
+        worst=_finite(result.searched.worst) if result.searched else None,
+        counterexample=_counterexample(result),
+        require=list(result.require),
+    )
+
+
+def _counterexample(result: Result) -> CounterexampleRecord | None:
+    found = result.counterexample
+    if found is None:
+        return None
+    plain = found.example.plain()
+    runs = [Example(run.batch).plain()["batch"] for run in found.runs.values()]
+    words = None if found.words is None else [list(row) for row in found.words]
+    return CounterexampleRecord(
+        found.network, plain["batch"], plain["variation"], runs, found.script, found.origin, words, _place(found)
+    )
+
+
+def _place(found: Counterexample) -> PlaceRecord | None:
+    place = found.place
+    if place is None or not math.isfinite(found.allowed):
+        return None
+    made, expected = (float(v) if math.isfinite(v) else None for v in place.values)
+    return PlaceRecord(place.activation, place.first, made, expected, found.allowed)
+
+
+def activation_records(result: Result) -> list[ActivationRecord]:
+    """A record an activation and batch."""
+    places = _shown(result.verdicts)
+    return [_activation(result, verdict, places=id(verdict) in places) for verdict in result.verdicts]
+
+
+def _shown(verdicts: Iterable[Verdict]) -> set[int]:
+    """The failing verdicts of which it is kept where the error sits: the first, and the worst."""
+    failed = [v for v in verdicts if v.outcome in ("fail", "xfail") and v.local]
+    worst = sorted(failed, key=lambda v: -(v.local.excess if v.local else 0.0))[:SHOWN]
+    return {id(v) for v in (*failed[:1], *worst)}
+
+
+def _activation(result: Result, v: Verdict, *, places: bool) -> ActivationRecord:
+    case, local = result.case, v.local
+    limits = {"rms": local.rms_threshold, "max": local.max_threshold, "filter": local.filter_threshold} if local else {}
+    return ActivationRecord(
+        implementation=case.implementation,
+        golden=case.golden,
+        device=case.device,
+        dtype=case.dtype,
+        batch=v.batch,
+        activation=v.activation,
+        outcome=v.outcome,
+        role=v.role,
+        local=_error(local.error if local else None),
+        overall=_error(v.overall),
+        faults=[_fault(f) for f in local.named] if local else [],
+        arithmetic=local.hypothesis if local else None,
+        limits=limits,
+        excess=local.excess if local and math.isfinite(local.excess) else None,
+        reason=v.reason,
+        alternatives=[[_fault(f) for f in e.faults] for e in local.alternatives] if local else [],
+        anatomy=list(v.anatomy),
+        spread=_spread(local.spread, places=places) if local and local.spread else None,
+    )
+
+
+def _spread(found: ErrorDistribution, *, places: bool) -> SpreadRecord:
+    strips = [StripRecord(s.axis, s.size, _short(s.values)) for s in found.strips] if places else []
+    return SpreadRecord(found.unit, list(found.counts), strips, [_short(row) for row in found.tokens] if places else [])
+
+
+def _short(values: Iterable[float]) -> list[float | None]:
+    """To three digits, as they are shown; JSON has no NaN."""
+    return [None if math.isnan(x) else float(f"{min(x, 1e300):.3g}") for x in values]
+
+
+def _error(error: Error | None) -> ErrorRecord | None:
+    return ErrorRecord(_finite(error.rms), _finite(error.max), min(error.max_abs, LARGEST), error.index) if error else None
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no infinity."""
+    return None if value is None else min(value, LARGEST)
+
+
+def _fault(f: FilterResult) -> FaultRecord:
+    e = f.estimate
+    number = (e.parameter, e.value, e.deviation, e.right) if e else (None, None, None, None)
+    return FaultRecord(f.name, f.step, f.amplitude, min(f.z, LARGEST), *number)
+
+
+def excludes(verdicts: Iterable[Verdict]) -> list[Sensitivity]:
+    """Each fault's sensitivity at the place where it would have shown least; what a pass excludes and what it cannot.
+
+    For a fault with a parameter, the smallest value that would have been separable where it shows best: the direction is linear
+    in it, so z grows with its distance from the right value.
+    """
+    places: defaultdict[str, list[FilterResult]] = defaultdict(list)
+    for verdict in verdicts:
+        for f in verdict.local.filters if verdict.local else ():
+            places[f.name].append(f)
+    rendered = []
+    for name, filters in places.items():
+        weakest, best = (choose(filters, key=lambda f: f.expected_z) for choose in (min, max))
+        separable = sum(f.separable for f in filters)
+        estimate = best.estimate
+        number = (estimate.parameter, estimate.right, _smallest(best)) if estimate else ()
+        rendered.append(Sensitivity(name, weakest.step, weakest.expected_z, separable, len(filters), *number))
+    return sorted(rendered, key=lambda s: s.expected_z)
+
+
+def _smallest(best: FilterResult) -> float | None:
+    """The wrong value of a parameter that would be at z = 12, deterministic errors taken off; None without a parameter."""
+    e = best.estimate
+    return e.right + math.copysign(e.room(SEPARABLE_Z), e.wrong - e.right) if e and best.expected_z else None
+
+
+def footer(checks: Iterable[CheckRecord]) -> Footer:
+    """The counts of a run and its exit code: the gravest of 3 (harness), 2 (usage), 1 (does not conform, or nothing judged)."""
+    checks = list(checks)
+    code = max((c.exit_code for c in checks), default=1)
+    if not any(c.executed for c in checks):
+        code = max(code, 1)
+    return Footer(sum(c.declared for c in checks), sum(c.executed for c in checks), dict(Counter(c.outcome for c in checks)), code)

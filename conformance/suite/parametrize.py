@@ -1,0 +1,153 @@
+"""The suite in a test file of one's own: one test id a check, candidate, golden, device and dtype.
+
+@parametrize_with_checks([my_bert])
+def test_my_bert(check): check()
+"""
+
+import inspect
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.candidates.registry import name_of, require_known
+from conformance.checks.catalogue import CHECKS, SMALL_GOLDENS, named
+from conformance.checks.check import Check, run
+from conformance.checks.examples import examples_of
+from conformance.checks.known_failures import KnownFailure, matched, read
+from conformance.errors import UsageError
+from conformance.goldens.manifest import located, manifest
+from conformance.names import listed
+from conformance.results.case import Case
+from conformance.suite.pytest_session import plan, record
+
+
+class ConformanceFailure(AssertionError):
+    """A candidate does not conform; the text is the report of the check."""
+
+
+class CheckError(Exception):
+    """A check that could not be made: a name that does not exist, a broken fixture or harness. Never a known failure."""
+
+
+@dataclass(frozen=True)
+class BoundCheck:
+    """A check with all that it needs: call it. Skips and fails as pytest does.
+
+    Attributes:
+        check, implementation, case: what is checked of whom, where.
+        runs: among how many checks the false-alarm probability is shared.
+        known: known failures that speak of it.
+        asking: the test function that it is called by, whose `@example`s are tried first.
+    """
+
+    check: Check
+    implementation: Any = field(repr=False)
+    case: Case
+    runs: int
+    known: tuple[KnownFailure, ...] = ()
+    asking: Callable[..., Any] | None = field(default=None, repr=False)
+
+    def __call__(self) -> None:
+        """Run it; raises `ConformanceFailure` (or `CheckError`) with the report, or skips or xfails with the reason."""
+        __tracebackhide__ = True
+        from conformance.checks.apply_known_failures import apply_known_failures
+
+        case, examples = self.case, examples_of(self.asking, self.check.name)
+        result = run(self.check, self.implementation, case.golden, case.device, case.dtype, self.runs, plan(), examples)
+        result = apply_known_failures(result, self.implementation, self.known)
+        record(result, self.asking)
+        if result.outcome == "skip":
+            pytest.skip(result.reason)
+        if result.outcome == "xfail":
+            pytest.xfail(result.reason)
+        if result.outcome != "pass":
+            from conformance.report.terminal import text
+
+            raise (CheckError if result.outcome == "error" else ConformanceFailure)(text(result))
+
+
+def bound_checks(
+    implementations: Sequence[Any],
+    goldens: Sequence[str] = (),
+    devices: Sequence[str] = ("cpu",),
+    dtypes: Sequence[str] = ("float32",),
+    checks: Sequence[str] = (),
+) -> list[BoundCheck]:
+    """Every check of every candidate; no goldens: all for the values, the small ones for the contract; no checks: all.
+
+    Raises:
+        UsageError: what is no list, or empty and must not be; a name that does not exist; two implementations of one name.
+    """
+    implementations = listed("implementations", implementations, "'my-bert'")
+    devices, dtypes = listed("devices", devices, "'cpu'"), listed("dtypes", dtypes, "'float32'")
+    goldens, checks = [os.fspath(g) for g in listed("goldens", goldens)], listed("checks", checks)
+    selected = [named(name) for name in checks] or list(CHECKS.values())
+    for name in implementations:
+        if isinstance(name, str):
+            require_known(name)
+    names = [name_of(i) for i in implementations]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise UsageError(f"several implementations are called {', '.join(twice)}; give each a `name` of its own")
+    for golden in goldens:
+        if not golden.startswith("checkpoint:"):
+            located(golden)
+    found = [
+        (check, implementation, Case(name_of(implementation), golden, device, dtype, check.name))
+        for check in selected
+        for implementation in implementations
+        for golden in goldens or (manifest() if check.every_golden else SMALL_GOLDENS)
+        for device in devices
+        for dtype in dtypes
+    ]
+    return [BoundCheck(check, implementation, case, len(found)) for check, implementation, case in found]
+
+
+def parameters(
+    bound: Sequence[BoundCheck], known_failures: Path | None = None, asking: Callable[..., Any] | None = None
+) -> Iterator[Any]:
+    """A `pytest.param` a check, with the known failures that speak of it, and the function that asks for it."""
+    named = all(isinstance(b.implementation, str) for b in bound)
+    known = matched(read(known_failures), [b.case for b in bound], named=named) if known_failures else {}
+    for b in bound:
+        case = b.case
+        yield pytest.param(
+            replace(b, known=tuple(known.get(case, ())), asking=asking),
+            id=f"{case.check}-{case.implementation}-{case.golden}-{case.device}-{case.dtype}",
+        )
+
+
+def parametrize_with_checks(
+    implementations: Sequence[Any],
+    *,
+    goldens: Sequence[str] = (),
+    devices: Sequence[str] = ("cpu",),
+    dtypes: Sequence[str] = ("float32",),
+    checks: Sequence[str] = (),
+    known_failures: str | Path | None = None,
+) -> Callable[[Any], Any]:
+    """Decorate a test that takes `check` and calls it.
+
+    Args:
+        implementations: registered names, `module:object`, or objects.
+        goldens: their names; none: all for the values, the small ones for the contract.
+        devices: torch device strings.
+        dtypes: names of formats.
+        checks: their names; none: all.
+        known_failures: a TOML file (`conformance.checks.known_failures`), beside the test file if relative.
+    """
+    bound = bound_checks(implementations, goldens, devices, dtypes, checks)
+    beside = Path(inspect.stack()[1].filename).parent  # a relative path is the test file's
+    path = beside / known_failures if known_failures else None
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        return pytest.mark.parametrize("check", list(parameters(bound, path, function)))(function)
+
+    return decorate
+
+
+__all__ = ["BoundCheck", "CheckError", "ConformanceFailure", "bound_checks", "parameters", "parametrize_with_checks"]
