@@ -1,7 +1,26 @@
-"""Conformance tests for BERT implementations: is it right, and if not, where, by how much and which mistake is it."""
+"""Conformance tests for BERT implementations: is it right, and if not, where, by how much and which mistake is it.
+
+The way of one batch, from the command line to the report; each call is made by the one before it, but for those of one number:
+
+1.  `cli.main` parses the arguments; `cli.session.run_all` makes the cases and opens `checks.recording.Recording`.
+2.  `cli.session.Work.result` runs one case; `checks.run_check.run` opens candidate and golden, and calls the check's entry point.
+3.  `checks.judged.Judged`, the check `values`, calls `checks.run.check`, which also is the public function.
+4.  `checks.session.prepared` asks the candidate for a runner; the runner is called with the batch and yields activations
+    (`candidates.capture`, `candidates.stream.pairs`).
+5.  `judge.judge.Judge.judge` takes each activation as it comes; `judge.validate.accepted_array` checks shape, dtype and finiteness.
+6.  `judge.observation.Observation` cuts it into blocks; `judge.local_error.locally` judges it under each legal arithmetic:
+    `judge.sweep.swept` sums errors and fault effects over blocks, with the value and the roundings of `oracle` equations
+    (`judge.segment.Segment`, `judge.noise.of_segment`).
+7.  Where that fails, `judge.explain_failure.explained` runs every filter, and `judge.explain.explanations` finds the faults.
+8.  `judge.select_arithmetic.select_arithmetic` decides under which arithmetic each step is judged, and returns the verdicts.
+9.  `judge.disambiguation.disambiguated` runs one batch more where several explanations remain.
+10. `results.to_records.records_of` makes records of the result, and `results.file.Writer` writes them.
+11. `report.views.show` renders the records: `report.terminal`, `report.markdown`, `report.run.run_page`.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from warnings import warn
 
 __version__ = "0.1.0"
 
@@ -107,8 +126,15 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
+# Public names of before, kept for one release.
+_DEPRECATED = {"Running": "ModuleRunner", "Seen": "OutputMap"}
+
+
 def __getattr__(name: str) -> Any:
     """Load a public name."""
+    if name in _DEPRECATED:
+        warn(f"conformance.{name} is now conformance.{_DEPRECATED[name]}", DeprecationWarning, stacklevel=2)
+        name = _DEPRECATED[name]
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'conformance' has no attribute {name!r}")
     return getattr(import_module(f"conformance.{_MODULE_OF[name]}"), name)

@@ -1,6 +1,6 @@
 """How far a run is, for whoever watches: a word about what is at hand, and the fraction of the case that is done.
 
-Who judges or searches only says so (`tell`); that nobody listens costs the look at one variable.
+Who judges or searches only says so (`report_progress`); that nobody listens costs the look at one variable.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ Watcher = Callable[[str, float], None]
 _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 
 
-def tell(what: str, done: float) -> None:
+def report_progress(what: str, done: float) -> None:
     """What is at hand, and the fraction that is done, 0 to 1, of the part that this is of."""
     watcher = _watcher.get()
     if watcher is not None:

@@ -25,10 +25,12 @@ class Judged:
     view: View
     whole: bool = False
 
-    def __call__(self, order: CheckRequest) -> Result:
+    def __call__(self, request: CheckRequest) -> Result:
         """The judgement."""
-        candidate, require, depth = self.view(order), order.require if self.whole else (), order.plan.depth
-        result = check(candidate, order.golden, order.case.device, order.case.dtype, require=require, runs=order.runs, depth=depth)
+        candidate, require, depth = self.view(request), request.require if self.whole else (), request.plan.depth
+        result = check(
+            candidate, request.golden, request.case.device, request.case.dtype, require=require, runs=request.runs, depth=depth
+        )
         return replace(result, require=tuple(require))
 
 
@@ -45,8 +47,8 @@ class _Viewed:
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
         look, runner = self.looking(checkpoint, device, dtype), self.candidate.prepare(checkpoint, device, dtype)
-        order = {name: i for i, name in enumerate(table(checkpoint.architecture))}
-        return lambda batch: look(batch, pairs(runner(batch), order))
+        request = {name: i for i, name in enumerate(table(checkpoint.architecture))}
+        return lambda batch: look(batch, pairs(runner(batch), request))
 
 
 def _showing(wanted: Callable[[str, Any], bool]) -> View:
@@ -55,16 +57,16 @@ def _showing(wanted: Callable[[str, Any], bool]) -> View:
     def only(checkpoint: Any, device: str, dtype: str) -> Look:
         return lambda batch, stream: ((n, v) for n, v in stream if wanted(n, checkpoint.architecture))
 
-    return lambda order: _Viewed(order.candidate, only)
+    return lambda request: _Viewed(request.candidate, only)
 
 
 def _is_output(name: str, architecture: Any) -> bool:
     return name in outputs_of(architecture)
 
 
-def _as_it_is(order: CheckRequest) -> Any:
+def _as_it_is(request: CheckRequest) -> Any:
     """The outputs alone; of a program that must be changed to be looked into, those of the program as it is."""
-    return _showing(_is_output)(replace(order, candidate=getattr(order.candidate, "unobserved", order.candidate)))
+    return _showing(_is_output)(replace(request, candidate=getattr(request.candidate, "unobserved", request.candidate)))
 
 
 def _is_stage(name: str, architecture: Any) -> bool:
@@ -73,12 +75,12 @@ def _is_stage(name: str, architecture: Any) -> bool:
     return name in ("embeddings.LayerNorm", "embeddings.sum") or whole_layer or _is_output(name, architecture)
 
 
-def _with_its_moments(order: CheckRequest) -> Any:
+def _with_its_moments(request: CheckRequest) -> Any:
     """All of it, whose means and variances are looked at."""
-    return _Viewed(order.candidate, partial(watched, calls=order.runs * len(order.golden.batches)))
+    return _Viewed(request.candidate, partial(watched, calls=request.runs * len(request.golden.batches)))
 
 
-values = Judged(lambda order: order.candidate, whole=True)
+values = Judged(lambda request: request.candidate, whole=True)
 outputs = Judged(_as_it_is)
 stages = Judged(_showing(_is_stage))
 moments = Judged(_with_its_moments)

@@ -8,13 +8,13 @@
     fault = "epsilon"                           # optional, with an activation: the mistake that must be found there
     device = "cuda"       # optional; * and ? as in a shell, like check, implementation, golden and dtype
 
-What an entry speaks of exists: in this run, or, where it is another's, among what is registered, stored or has a name. A candidate
-that is not registered, or a checkpoint of one's own, that is not run cannot be told from a slip of the pen: its entries stand in a
+What an entry names must exist: in this run, or, where it is of another run, among what is registered, stored or named. A candidate
+that is not registered, or a custom checkpoint, that is not run cannot be distinguished from a misspelling: its entries belong in a
 file of their own.
 
-A known failure that fails is told as xfail, one that passes as xpass, which is a failure where a check is deterministic: all are,
-but searches that draw other examples each time. What `expected` makes of a result is in `conformance.checks.apply_known_failures`. A candidate
-may bring its own: an attribute `known_failures`, the path of such a file.
+A known failure that fails is reported as xfail. One that passes is reported as xpass, which is a failure where a check is
+deterministic: all are, except searches that draw other examples each time. `conformance.checks.apply_known_failures` applies the
+entries to a result. A candidate may bring its own: an attribute `known_failures`, the path of such a file.
 """
 
 import tomllib

@@ -45,7 +45,7 @@ class Recording:
         """Create the file."""
         self._path, self._header = path, header
         self._writer = Writer(path)
-        self._rendered: list[CaseRecords] = []
+        self._records: list[CaseRecords] = []
         self._writer.write(header)
 
     def __enter__(self) -> Self:
@@ -59,23 +59,23 @@ class Recording:
     def close(self, *, whole: bool) -> None:
         """Write the footer, unless the run was cut short, and close the file."""
         if whole:
-            self._writer.write(footer(case.check for case in self._rendered))
+            self._writer.write(footer(case.check for case in self._records))
         self._writer.__exit__(None, None, None)
 
     @property
     def results(self) -> Results:
         """What has been written."""
-        return Results((self._header,), tuple(self._rendered), footer(case.check for case in self._rendered))
+        return Results((self._header,), tuple(self._records), footer(case.check for case in self._records))
 
     def add(
         self, result: Result, golden: Golden | None = None, require: Sequence[str] = (), test: Callable[..., Any] | None = None
     ) -> None:
         """Write a result down. `golden` where it is one of the caller's own; `test` is the function that asked, if one did."""
-        self._rendered.append(records_of(result))
-        for record in self._rendered[-1].activations:
+        self._records.append(records_of(result))
+        for record in self._records[-1].activations:
             self._writer.write(record)
         self._leave(result, golden, require, test)
-        self._writer.write(self._rendered[-1].check)
+        self._writer.write(self._records[-1].check)
 
     def _leave(self, result: Result, golden: Golden | None, require: Sequence[str], test: Callable[..., Any] | None) -> None:
         """What a failure leaves behind, for `replay`, and a pass takes away; it must not be one more failure."""

@@ -10,8 +10,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from conformance.checks.catalogue import PUBLISHED, named
-from conformance.checks.check import run
 from conformance.checks.published import check_published, published_of
+from conformance.checks.run_check import run
 from conformance.checks.search.plan import Plan
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import golden_of, open_golden, recorded_as

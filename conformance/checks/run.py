@@ -28,7 +28,7 @@ from conformance.numerics.devices import require_device
 from conformance.numerics.formats import format_named
 from conformance.numerics.machine import measure_early, this_machine
 from conformance.oracle import Network
-from conformance.progress import part, tell
+from conformance.progress import part, report_progress
 from conformance.results.case import Case
 from conformance.results.result import Result
 from conformance.results.termination import Termination, call_candidate, run_guarded
@@ -63,11 +63,19 @@ def check(
     start = time.perf_counter()
     verdicts: list[Verdict] = []
     with restored():
-        ending = run_guarded(lambda: _run(implementation, golden, case, require, runs, depth, verdicts))
+        termination = run_guarded(lambda: _run(implementation, golden, case, require, runs, depth, verdicts))
     seconds = time.perf_counter() - start
     executed = any(v.outcome in ("pass", "fail") for v in verdicts)
     return Result(
-        case, ending.outcome, ending.reason, ending.exit_code, ending.declared, executed, seconds, tuple(verdicts), ending.by_values
+        case,
+        termination.outcome,
+        termination.reason,
+        termination.exit_code,
+        termination.declared,
+        executed,
+        seconds,
+        tuple(verdicts),
+        termination.by_values,
     )
 
 
@@ -95,7 +103,7 @@ def _run(
     runner = prepared(candidate, checkpoint, case.device, case.dtype)
     weights = rounded_weights(checkpoint, case.dtype)
     judged: Judged = []
-    endings = {}
+    terminations = {}
     try:
         for number, (name, batch) in enumerate(golden.batches.items()):
             network = Network(checkpoint.architecture, weights, batch)
@@ -112,12 +120,12 @@ def _run(
             )
             label = name if len(golden.batches) > 1 else ""
             with part(number, len(golden.batches)):
-                endings[name] = run_guarded(partial(_batch, label, batch, judge, runner, case, require, judged))
+                terminations[name] = run_guarded(partial(_batch, label, batch, judge, runner, case, require, judged))
     finally:
         verdicts += select_arithmetic(judged)
-    if all(ending.outcome == "pass" for ending in endings.values()):
+    if all(termination.outcome == "pass" for termination in terminations.values()):
         verdicts[:] = disambiguated(verdicts, network, case.dtype, partial(_again, network, runner, case))
-    return _together(endings, verdicts, golden.batches)
+    return _together(terminations, verdicts, golden.batches)
 
 
 def _again(network: Network, runner: Runner, case: Case, batch: Batch) -> Sequence[Verdict]:
@@ -134,7 +142,7 @@ def _batch(
     """One call of the runner, judged as it yields."""
     before = len(judged)
     output = call_candidate(lambda: runner(batch.on(case.device)))
-    for verdict, locals_ in _rendered(judge.judge(_stream(output, judge.order)), judge.order):
+    for verdict, locals_ in _reported(judge.judge(_stream(output, judge.order)), judge.order):
         judged.append((replace(verdict, batch=label), locals_))
     hidden = [v.activation for v, _ in judged[before:] if v.hidden]
     idle = [p for p in require if not any(fnmatchcase(n, p) for n in judge.order)]
@@ -148,14 +156,14 @@ def _batch(
     return Termination("pass")
 
 
-def _together(endings: Mapping[str, Termination], verdicts: Sequence[Verdict], batches: Mapping[str, Batch]) -> Termination:
+def _together(terminations: Mapping[str, Termination], verdicts: Sequence[Verdict], batches: Mapping[str, Batch]) -> Termination:
     """The gravest of the batches' endings; where all of them ran to their end, whether an activation fails."""
-    batch, worst = max(endings.items(), key=lambda item: item[1].rank)
+    batch, worst = max(terminations.items(), key=lambda item: item[1].rank)
     if worst.outcome != "pass":
-        where = f"batch {batch}: " if len(endings) > 1 else ""
-        others = sum(e.outcome == worst.outcome for e in endings.values()) - 1
+        where = f"batch {batch}: " if len(terminations) > 1 else ""
+        others = sum(e.outcome == worst.outcome for e in terminations.values()) - 1
         more = f" (and {others} more batches)" if others else ""
-        return replace(worst, reason=f"{where}{_baked(endings, batches)}{worst.reason}{more}")
+        return replace(worst, reason=f"{where}{_static_shape(terminations, batches)}{worst.reason}{more}")
     failed = [v for v in verdicts if v.outcome == "fail"]
     if failed:
         judged = sum(v.outcome in ("pass", "fail") for v in verdicts)
@@ -165,10 +173,10 @@ def _together(endings: Mapping[str, Termination], verdicts: Sequence[Verdict], b
     return Termination("pass")
 
 
-def _baked(endings: Mapping[str, Termination], batches: Mapping[str, Batch]) -> str:
+def _static_shape(terminations: Mapping[str, Termination], batches: Mapping[str, Batch]) -> str:
     """What is wrong where batches of one size run and all of others crash; else an empty text."""
-    ran = [batches[name] for name, ending in endings.items() if ending.outcome == "pass"]
-    others = [batches[name] for name, ending in endings.items() if ending.outcome == "crash"]
+    ran = [batches[name] for name, termination in terminations.items() if termination.outcome == "pass"]
+    others = [batches[name] for name, termination in terminations.items() if termination.outcome == "crash"]
     if not others or len(ran) + len(others) < len(batches):
         return ""
     for what, axis in (("length", 1), ("batch size", 0)):
@@ -178,14 +186,14 @@ def _baked(endings: Mapping[str, Termination], batches: Mapping[str, Batch]) -> 
     return ""
 
 
-def _rendered(verdicts: Iterable[_Verdict], order: Mapping[str, int]) -> Iterator[_Verdict]:
+def _reported(verdicts: Iterable[_Verdict], order: Mapping[str, int]) -> Iterator[_Verdict]:
     """The verdicts as they come; whoever watches hears which activation is judged next."""
     names = list(order)
-    tell(names[0], 0.0)
+    report_progress(names[0], 0.0)
     for verdict, locals_ in verdicts:
         done = order.get(verdict.activation, -1) + 1
         if 0 < done < len(names):
-            tell(names[done], done / len(names))
+            report_progress(names[done], done / len(names))
         yield verdict, locals_
 
 

@@ -34,14 +34,14 @@ COMPARISONS = max(ROWS, len(MASKS))  # that an example makes at most: of each ro
 _FIRST = Batch.of({"input_ids": [[0]], "token_type_ids": [[0]], "attention_mask": [[1]]})
 
 
-def execute(law: Law, order: CheckRequest) -> Result:
+def execute(law: Law, request: CheckRequest) -> Result:
     """Search for an example on which the law does not hold; nothing is raised."""
     start, found, clock = time.perf_counter(), SearchState(), Clock()
     with restored():
-        ending = run_guarded(lambda: _hunted(law, order, found, clock))
-    verdicts = _verdicts(order, found) if law.by_oracle else ()
+        ending = run_guarded(lambda: _hunted(law, request, found, clock))
+    verdicts = _verdicts(request, found) if law.by_oracle else ()
     return Result(
-        order.case,
+        request.case,
         ending.outcome,
         ending.reason,
         ending.exit_code,
@@ -50,37 +50,37 @@ def execute(law: Law, order: CheckRequest) -> Result:
         seconds=time.perf_counter() - start,
         verdicts=verdicts,
         by_values=any(v.outcome == "fail" for v in verdicts),
-        searched=Searched(found.tried, found.worst, clock.seconds, order.plan.seed is not None),
+        searched=Searched(found.tried, found.worst, clock.seconds, request.plan.seed is not None),
         counterexample=_counterexample(found),
     )
 
 
-def _hunted(law: Law, order: CheckRequest, found: SearchState, clock: Clock) -> Termination:
-    case = order.case
+def _hunted(law: Law, request: CheckRequest, found: SearchState, clock: Clock) -> Termination:
+    case = request.case
     format_named(case.dtype)
     require_device(case.device)
-    require_support(order.candidate, order.golden.checkpoint, case.device, case.dtype)
-    tests = order.runs * max(order.plan.examples, 1) * COMPARISONS
-    subject = replace(_subject(order), name=case.implementation, tests=tests, clock=clock)
+    require_support(request.candidate, request.golden.checkpoint, case.device, case.dtype)
+    tests = request.runs * max(request.plan.examples, 1) * COMPARISONS
+    subject = replace(_subject(request), name=case.implementation, tests=tests, clock=clock)
     law.applies(subject)
-    examples = min(order.plan.examples, 1) if law.once else math.ceil(law.affords * order.plan.examples)
-    plan = replace(order.plan, examples=examples)
+    examples = min(request.plan.examples, 1) if law.once else math.ceil(law.affords * request.plan.examples)
+    plan = replace(request.plan, examples=examples)
     architecture = subject.checkpoint.architecture
-    known = [example for example in order.known if fits(example.batch, architecture)]
+    known = [example for example in request.known if fits(example.batch, architecture)]
     find_counterexample(partial(law.holds, subject), law.examples(architecture), plan, found, known, str(case))
     if found.failure is None:
         return Termination("pass")
-    size = static_shape(subject, order.golden.batches)
+    size = static_shape(subject, request.golden.batches)
     outcome: Outcome = "crash" if isinstance(found.failure, CandidateCrash) else "fail"
     return Termination(outcome, f"{size}{found.failure}{_how_often(found)}", 1)
 
 
-def _verdicts(order: CheckRequest, found: SearchState) -> tuple[Verdict, ...]:
+def _verdicts(request: CheckRequest, found: SearchState) -> tuple[Verdict, ...]:
     """The judgement of the example that was found, by all that the oracle knows."""
     if found.example is None:
         return ()
-    golden = golden_of(order.golden.name, order.golden.checkpoint, {"generated": found.example.batch})
-    return check(order.candidate, golden, order.case.device, order.case.dtype, runs=order.runs).verdicts
+    golden = golden_of(request.golden.name, request.golden.checkpoint, {"generated": found.example.batch})
+    return check(request.candidate, golden, request.case.device, request.case.dtype, runs=request.runs).verdicts
 
 
 def _how_often(found: SearchState) -> str:
@@ -100,10 +100,10 @@ def _counterexample(found: SearchState) -> Counterexample | None:
     return Counterexample(found.example, runs, crashes=isinstance(found.failure, CandidateCrash))
 
 
-def _subject(order: CheckRequest) -> Subject:
+def _subject(request: CheckRequest) -> Subject:
     """Prepared once for the laws that come one after the other, under the settings that its preparation left."""
-    golden, case = order.golden, order.case
-    key = (IdentityKey(order.candidate), IdentityKey(golden.checkpoint), case.device, case.dtype, golden.origin or golden.name)
+    golden, case = request.golden, request.case
+    key = (IdentityKey(request.candidate), IdentityKey(golden.checkpoint), case.device, case.dtype, golden.origin or golden.name)
     subject, settings = _prepared(*key)
     restore(settings)
     return subject

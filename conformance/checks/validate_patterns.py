@@ -31,7 +31,7 @@ class _Kind:
     """
 
     names: Callable[[], Iterable[str]]
-    rendered: Callable[[], Iterable[str]]
+    suggested: Callable[[], Iterable[str]]
     others: str = ""
     elsewhere: Callable[[str], bool] = lambda name: False
     matches: Callable[[str, str], bool] = fnmatchcase
@@ -48,7 +48,7 @@ def missing(what: str, pattern: str, run: Iterable[str] = ()) -> str | None:
     kind, run = _KINDS[what], list(run)
     if any(kind.matches(name, pattern) for name in (*run, *kind.names())) or kind.elsewhere(pattern):
         return None
-    return f"no {what} {pattern!r}; {nearest(pattern, dict.fromkeys((*run, *kind.rendered())), kind.others)}"
+    return f"no {what} {pattern!r}; {nearest(pattern, dict.fromkeys((*run, *kind.suggested())), kind.others)}"
 
 
 def _checks() -> Iterable[str]:

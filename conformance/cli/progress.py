@@ -30,11 +30,11 @@ class Underway:
     def case(self, name: object) -> Iterator[None]:
         """A case runs, and what it tells is shown."""
         self._case = f"{self._ended + 1}/{self._cases} {name}"
-        self._tell("", 0.0)
-        with nullcontext() if self._display.disable else watched(self._tell):
+        self._show("", 0.0)
+        with nullcontext() if self._display.disable else watched(self._show):
             yield
         self._ended += 1
-        self._tell("", 0.0)
+        self._show("", 0.0)
 
     def came_of_it(self, outcome: str) -> None:
         """How a case ended."""
@@ -42,7 +42,7 @@ class Underway:
         failed = ", ".join(f"{n} {o}" for o in ORDER if (n := self._failed[o]))
         self._display.update(self._task, failed=failed)
 
-    def _tell(self, what: str, done: float) -> None:
+    def _show(self, what: str, done: float) -> None:
         """It never goes back: a case that is looked at again, once it is judged, tells of fractions anew."""
         further = self._ended + min(done, 1.0) - self._display.tasks[0].completed
         advance = further if further >= self._cases / _SAMPLES else 0.0

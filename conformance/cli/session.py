@@ -12,10 +12,11 @@ from pathlib import Path
 from conformance.candidates.registry import load, registered, require_known
 from conformance.checks.apply_known_failures import apply_known_failures, expected
 from conformance.checks.catalogue import CHECKS, SMALL_GOLDENS
-from conformance.checks.check import Check, run
+from conformance.checks.check import Check
 from conformance.checks.known_failures import KnownFailure, matched
 from conformance.checks.published import CHECK, Published, check_published, published_of
 from conformance.checks.recording import Recording, header_of
+from conformance.checks.run_check import run
 from conformance.checks.search.plan import Plan
 from conformance.cli.progress import progress
 from conformance.cli.worker import WorkerProcess

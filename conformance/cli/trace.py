@@ -15,7 +15,7 @@ from conformance.errors import UsageError
 from conformance.report.views import PIPED
 from conformance.report.walk.markdown import markdown
 from conformance.report.walk.rows import rows
-from conformance.report.walk.terminal import tell
+from conformance.report.walk.terminal import render
 from conformance.report.walk.walk import Walk, walk
 from conformance.report.walk.walk_page import html
 
@@ -37,7 +37,7 @@ def run(arguments: Namespace) -> int:
     for path in alone:
         save(traces[0], path)
     if arguments.format == "pretty":
-        tell(found, console(), compact=not is_piped())
+        render(found, console(), compact=not is_piped())
     else:
         sys.stdout.write(FORMS[arguments.format](found, traces))
     return 0 if any(passage.steps for passage in found.passages) else 1
@@ -53,7 +53,7 @@ def _markdown(found: Walk, traces: Traces) -> str:
 
 def _plain(found: Walk, traces: Traces) -> str:
     console = Console(file=StringIO(), width=PIPED, color_system=None)
-    tell(found, console, compact=False)
+    render(found, console, compact=False)
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]  # it is a StringIO
 
 

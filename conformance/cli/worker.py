@@ -13,7 +13,7 @@ from typing import Protocol, Self
 
 from conformance.errors import FixtureError
 from conformance.numerics.devices import is_lost
-from conformance.progress import tell, watched
+from conformance.progress import report_progress, watched
 from conformance.results.case import Case
 from conformance.results.result import Result
 
@@ -92,7 +92,7 @@ class WorkerProcess:
             first, second = pipe.recv()
             if isinstance(first, Result):
                 return first, second
-            tell(first, second)
+            report_progress(first, second)
 
     def close(self) -> None:
         """End the process, in the middle of whatever it does."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.diagnosis.closed import BlackBox
 from conformance.diagnosis.fitting import Fit, Problem, fitted
-from conformance.diagnosis.hypotheses import FaultPlacement, Forward, applies_to
+from conformance.diagnosis.hypotheses import FaultPlacement, Forward, placements
 from conformance.diagnosis.judgement import Agreement, JudgedForward, Limits, allowed
 from conformance.diagnosis.search import more, one, rounded, rows_to_search, simpler
 from conformance.diagnosis.underway import ELSE, FAULTS, Underway
@@ -58,8 +58,8 @@ class BlackBoxCase:
         self.checkpoint, self.network, self.dtype = checkpoint, network, dtype
         self.storage = format_named(dtype)
         self.right = Forward(network, self.storage)
-        self.applies_to = applies_to(self.right)
-        self.filters = filters(self.applies_to)
+        self.placements = placements(self.right)
+        self.filters = filters(self.placements)
         self.lanes = range(network.reading.lanes) if asked is None else range(1)
         self.arithmetics = sorted((self._widened(JudgedForward(self.right, h)) for h in _end_to_end(dtype)), key=self.nll)
         self.use(self.arithmetics[0])
@@ -82,9 +82,9 @@ class BlackBoxCase:
         """With a share of the false-alarm probability for RMS, largest error and each filter."""
         return self.base.limits(pooling_index, 2 + len(self.filters))
 
-    def part(self, applies_to: Sequence[FaultPlacement] = ()) -> Problem:
+    def part(self, placements: Sequence[FaultPlacement] = ()) -> Problem:
         """The part of the batch that shows most of what these faults leave."""
-        rows = rows_to_search(self.problem, applies_to)
+        rows = rows_to_search(self.problem, placements)
         if len(rows) == self.network.batch.size:
             return self.problem
         kept = np.isin(self.network.reading.rows, rows)
@@ -110,18 +110,18 @@ class BlackBoxCase:
             self.underway.begin(FAULTS[count], 0)
             if self.underway.is_over():
                 break
-            part = self.part(fits[0].applies_to) if fits else part
-            fits = more(part, fits, self.applies_to, self.underway) if count else one(part, self.applies_to, self.underway)
+            part = self.part(fits[0].placements) if fits else part
+            fits = more(part, fits, self.placements, self.underway) if count else one(part, self.placements, self.underway)
             sets.append(fits[:VERIFIED])
             explained = explaining(self._verified(fits, part, count, look.called))
             if not count and self._could_be(COARSEST) and not explained:
-                sets.append(rounded(part, self.applies_to, self.underway)[:RENOISED])
+                sets.append(rounded(part, self.placements, self.underway)[:RENOISED])
                 late = (self._tested(fit, part, look.called, own=True) for fit in sets[-1])
                 explained = explaining(trial for trial in late if trial)
             if explained and numbers(explained[0].fit):
-                known = {frozenset(s.key for s in t.fit.applies_to) for t in explained}
-                others = simpler(part, explained[0].fit, self.applies_to)[:RENOISED]
-                fresh = [f for f in others if frozenset(s.key for s in f.applies_to) not in known]
+                known = {frozenset(s.key for s in t.fit.placements) for t in explained}
+                others = simpler(part, explained[0].fit, self.placements)[:RENOISED]
+                fresh = [f for f in others if frozenset(s.key for s in f.placements) not in known]
                 explained += explaining(self._verified(fresh, part, count, look.called))
             found += explained
             if any(not t.loose for t in found) or (found and count) or not fits:
@@ -165,7 +165,7 @@ class BlackBoxCase:
         if fit.distance > (PROMISING * limits.rms) ** 2 * len(self.problem.made):
             return fit if own and self._own_could(fit, part) else None
         fit = fitted(part, fit)
-        largest = JudgedForward(part.forward(fit.applies_to) or part.right, self.base.hypothesis, part.sigma).largest.min()
+        largest = JudgedForward(part.forward(fit.placements) or part.right, self.base.hypothesis, part.sigma).largest.min()
         if largest <= limits.max * (GROSS if numbers(fit) else 1.0) or (own and self._own_could(fit, part)):
             return fit
         return None
@@ -173,7 +173,7 @@ class BlackBoxCase:
     def _own_could(self, fit: Fit, part: Problem) -> bool:
         """Whether errors of a part of the batch are not gross by the set's own sigma."""
         judged, most = (
-            JudgedForward(part.forward(fit.applies_to) or part.right, self.base.hypothesis),
+            JudgedForward(part.forward(fit.placements) or part.right, self.base.hypothesis),
             GROSS * self.limits(fit.pooling_index).max,
         )
         if judged.largest[fit.pooling_index] > most * math.sqrt(self.network.batch.length):  # a sigma is widened by √S at the most
@@ -218,13 +218,13 @@ class BlackBoxCase:
 
     def _settled(self, fit: Fit) -> Fit:
         """A set of faults on the whole batch, its numbers fitted again unless it is far."""
-        fit = self.problem.tried(fit.applies_to) or Fit(fit.applies_to, self.problem.squares(self.right))
+        fit = self.problem.tried(fit.placements) or Fit(fit.placements, self.problem.squares(self.right))
         far = math.sqrt(fit.distance / len(self.problem.made)) > PROMISING * self.limits(fit.pooling_index).rms
         return fit if far or self.underway.is_over() else fitted(self.problem, fit)
 
     def _judged(self, fit: Fit, patterns: Sequence[tuple[str, Array]], *, own: bool) -> Trial:
         """A set of faults on the whole batch; by the right network's sigma or, if that fails, its own."""
-        forward = self.problem.forward(fit.applies_to) or self.right
+        forward = self.problem.forward(fit.placements) or self.right
         which = JudgedForward(forward, self.base.hypothesis, self.base.sigma)
         agreement = which.agreement(fit.pooling_index, self.base.independent)
         if own and not allowed(agreement, self.limits(fit.pooling_index)):
@@ -245,4 +245,4 @@ def _rounded(checkpoint: Checkpoint, storage: Format) -> Callable[[str], Array]:
 
 def numbers(fit: Fit) -> int:
     """How many are free."""
-    return sum(s.fault.parameter is not None for s in fit.applies_to)
+    return sum(s.fault.parameter is not None for s in fit.placements)

@@ -26,7 +26,7 @@ SETTLED = 1e-3  # of a standard deviation: a step that is shorter changes no dig
 class Fit:
     """Faults with their numbers, and the weighted squares that the network with them leaves under each pooling, (P,)."""
 
-    applies_to: tuple[FaultPlacement, ...]
+    placements: tuple[FaultPlacement, ...]
     squares: Array
 
     @property
@@ -49,9 +49,9 @@ class Problem:
         self.made = right.network.reading.made
         self._last = local()
 
-    def forward(self, applies_to: Sequence[FaultPlacement]) -> Forward | None:
+    def forward(self, placements: Sequence[FaultPlacement]) -> Forward | None:
         """The network with these faults, None where they change nothing; each thread keeps its last few: they are large."""
-        key = tuple(applies_to)
+        key = tuple(placements)
         last: dict[tuple[FaultPlacement, ...], Forward | None] = self._last.__dict__.setdefault("forwards", {})
         if key not in last:
             like = last.pop(key[:-1], None)
@@ -63,9 +63,9 @@ class Problem:
             last[key] = found
         return last[key]
 
-    def value(self, applies_to: Sequence[FaultPlacement]) -> Array:
+    def value(self, placements: Sequence[FaultPlacement]) -> Array:
         """(P, N): what the network with these faults prints; the right one's where they change nothing."""
-        return (self.forward(applies_to) or self.right).value
+        return (self.forward(placements) or self.right).value
 
     def squares(self, forward: Forward) -> Array:
         """(P,): Σ r²/σ² under each pooling; infinite where the network gives no number."""
@@ -73,53 +73,55 @@ class Problem:
             found = (((self.made - forward.value) / self.sigma) ** 2).sum(1)
         return np.where(np.isfinite(found), found, np.inf)
 
-    def tried(self, applies_to: Sequence[FaultPlacement]) -> Fit | None:
+    def tried(self, placements: Sequence[FaultPlacement]) -> Fit | None:
         """The network with these faults; None where they change nothing."""
-        forward = self.forward(applies_to)
-        return None if forward is None else Fit(tuple(applies_to), self.squares(forward))
+        forward = self.forward(placements)
+        return None if forward is None else Fit(tuple(placements), self.squares(forward))
 
 
-def right_value(strike: FaultPlacement, forward: Forward) -> float:
+def right_value(placement: FaultPlacement, forward: Forward) -> float:
     """The checkpoint's."""
-    assert strike.fault.parameter is not None
-    return strike.fault.parameter.right(forward.steps[strike.places[0]])
+    assert placement.fault.parameter is not None
+    return placement.fault.parameter.right(forward.steps[placement.places[0]])
 
 
-def wrong_value(strike: FaultPlacement, forward: Forward) -> float:
+def wrong_value(placement: FaultPlacement, forward: Forward) -> float:
     """The fault's usual one."""
-    assert strike.fault.parameter is not None
-    return strike.fault.parameter.wrong(forward.steps[strike.places[0]])
+    assert placement.fault.parameter is not None
+    return placement.fault.parameter.wrong(forward.steps[placement.places[0]])
 
 
-def started(problem: Problem, strike: FaultPlacement, others: Sequence[FaultPlacement] = ()) -> Fit | None:
+def started(problem: Problem, placement: FaultPlacement, others: Sequence[FaultPlacement] = ()) -> Fit | None:
     """A fault with a number, from its usual value or one step from the right one, whichever leaves less."""
-    right, wrong = right_value(strike, problem.right), wrong_value(strike, problem.right)
-    fits: list[Fit | None] = [problem.tried([*others, strike.of(wrong)])]
-    moved = problem.tried([*others, strike.of(right + NUDGE * abs(wrong - right))])
+    right, wrong = right_value(placement, problem.right), wrong_value(placement, problem.right)
+    fits: list[Fit | None] = [problem.tried([*others, placement.of(wrong)])]
+    moved = problem.tried([*others, placement.of(right + NUDGE * abs(wrong - right))])
     if moved is not None:
-        base, nudged = problem.value(others), problem.value(moved.applies_to)
+        base, nudged = problem.value(others), problem.value(moved.placements)
         pooling_index = int(problem.squares(problem.forward(others) or problem.right).argmin())
         slope = (nudged - base)[pooling_index] / (NUDGE * abs(wrong - right)) / problem.sigma[pooling_index]
         residual = (problem.made - base[pooling_index]) / problem.sigma[pooling_index]
         energy = float((slope**2).sum())
         if energy > 0.0 and math.isfinite(energy):
-            value = _within(strike.fault.parameter, right, float((slope * residual).sum()) / energy, abs(wrong - right))
-            fits += _farther(problem, strike, others, value, _farthest(strike.fault.parameter, right, abs(wrong - right)))
+            value = _within(placement.fault.parameter, right, float((slope * residual).sum()) / energy, abs(wrong - right))
+            fits += _farther(problem, placement, others, value, _farthest(placement.fault.parameter, right, abs(wrong - right)))
     return min((f for f in fits if f is not None), key=lambda f: f.distance, default=None)
 
 
-def _farther(problem: Problem, strike: FaultPlacement, others: Sequence[FaultPlacement], value: float, end: float) -> Iterator[Fit]:
+def _farther(
+    problem: Problem, placement: FaultPlacement, others: Sequence[FaultPlacement], value: float, end: float
+) -> Iterator[Fit]:
     """From a value on; where one step could not go far enough, in ever longer ones while they lead nearer."""
-    parameter, nearest = strike.fault.parameter, math.inf
+    parameter, nearest = placement.fault.parameter, math.inf
     assert parameter is not None
-    fit = problem.tried([*others, strike.of(value)])
+    fit = problem.tried([*others, placement.of(value)])
     while fit is not None and fit.distance < (1.0 - GAIN) * nearest:
         yield fit
         nearest = fit.distance
         if value < end:
             return
         value = end = parameter.least + (value - parameter.least) * FARTHEST
-        fit = problem.tried([*others, strike.of(value)])
+        fit = problem.tried([*others, placement.of(value)])
 
 
 def _within(parameter: Parameter | None, value: float, step: float, scale: float) -> float:
@@ -144,7 +146,7 @@ def fitted(problem: Problem, start: Fit, least: float = 0.0) -> Fit:
         if not free:
             return fit
         matrix = slopes / problem.sigma[fit.pooling_index]
-        residual = (problem.made - problem.value(fit.applies_to)[fit.pooling_index]) / problem.sigma[fit.pooling_index]
+        residual = (problem.made - problem.value(fit.placements)[fit.pooling_index]) / problem.sigma[fit.pooling_index]
         if not np.isfinite(matrix).all():
             return fit
         step = np.linalg.lstsq(matrix.T, residual, rcond=None)[0]
@@ -161,31 +163,31 @@ def fitted(problem: Problem, start: Fit, least: float = 0.0) -> Fit:
 def _stepped(problem: Problem, fit: Fit, free: Sequence[int], step: Array) -> Fit | None:
     """The fit a step on, the step halved while it leads away; None where every length does."""
     for halving in range(HALVINGS + 1):
-        moved = list(fit.applies_to)
+        moved = list(fit.placements)
         for index, change in zip(free, step / 2.0**halving, strict=True):
-            strike = moved[index]
-            scale = abs(wrong_value(strike, problem.right) - right_value(strike, problem.right))
-            moved[index] = strike.of(_within(strike.fault.parameter, _value(strike, problem.right), float(change), scale))
+            placement = moved[index]
+            scale = abs(wrong_value(placement, problem.right) - right_value(placement, problem.right))
+            moved[index] = placement.of(_within(placement.fault.parameter, _value(placement, problem.right), float(change), scale))
         tried = problem.tried(moved)
         if tried is not None and tried.squares[fit.pooling_index] < fit.squares[fit.pooling_index]:
             return tried
     return None
 
 
-def _value(strike: FaultPlacement, forward: Forward) -> float:
-    return wrong_value(strike, forward) if strike.value is None else strike.value
+def _value(placement: FaultPlacement, forward: Forward) -> float:
+    return wrong_value(placement, forward) if placement.value is None else placement.value
 
 
 def _slopes(problem: Problem, fit: Fit) -> tuple[Array, list[int]]:
     """(K, N): how the numbers printed move with each of the K free numbers; and which strikes those belong to."""
     found, free = [], []
-    for index, strike in enumerate(fit.applies_to):
-        if strike.fault.parameter is None:
+    for index, placement in enumerate(fit.placements):
+        if placement.fault.parameter is None:
             continue
-        value = _value(strike, problem.right)
-        nudge = NUDGE * max(abs(value), abs(wrong_value(strike, problem.right) - right_value(strike, problem.right)))
-        moved = problem.value([*fit.applies_to[:index], strike.of(value + nudge), *fit.applies_to[index + 1 :]])
-        slope = (moved - problem.value(fit.applies_to))[fit.pooling_index] / nudge
+        value = _value(placement, problem.right)
+        nudge = NUDGE * max(abs(value), abs(wrong_value(placement, problem.right) - right_value(placement, problem.right)))
+        moved = problem.value([*fit.placements[:index], placement.of(value + nudge), *fit.placements[index + 1 :]])
+        slope = (moved - problem.value(fit.placements))[fit.pooling_index] / nudge
         if slope.any():
             found.append(slope)
             free.append(index)
@@ -201,8 +203,8 @@ def estimates(problem: Problem, fit: Fit, hypothesis: Hypothesis) -> tuple[Estim
     found: list[Estimate | None] = []
     pooling_index, sigma = fit.pooling_index, problem.sigma[fit.pooling_index]
     gains = np.linalg.pinv(slopes / sigma).T / sigma if free else slopes
-    for index, strike in enumerate(fit.applies_to):
-        if strike.fault.parameter is None:
+    for index, placement in enumerate(fit.placements):
+        if placement.fault.parameter is None:
             found.append(None)
             continue
         deviation = math.inf
@@ -210,6 +212,6 @@ def estimates(problem: Problem, fit: Fit, hypothesis: Hypothesis) -> tuple[Estim
             direction = np.zeros_like(problem.sigma)
             direction[pooling_index] = gains[free.index(index)]
             deviation = math.sqrt(problem.right.projected(direction, hypothesis)[0])
-        right, wrong = right_value(strike, problem.right), wrong_value(strike, problem.right)
-        found.append(Estimate(strike.fault.parameter.name, right, wrong, _value(strike, problem.right), deviation))
+        right, wrong = right_value(placement, problem.right), wrong_value(placement, problem.right)
+        found.append(Estimate(placement.fault.parameter.name, right, wrong, _value(placement, problem.right), deviation))
     return tuple(found)

@@ -63,7 +63,7 @@ class Forward(Segment):
         """Evaluate it; `storage` is the format that is promised."""
         super().__init__(network, PRINTED, {})
         self.storage = storage
-        self.applies_to: tuple[FaultPlacement, ...] = ()
+        self.placements: tuple[FaultPlacement, ...] = ()
         self.changed: set[str] = set()
         self.landed: dict[str, frozenset[tuple[str, tuple[str, ...]]]] = {}
 
@@ -81,16 +81,16 @@ class Forward(Segment):
             todo += parents
         return frozenset(found)
 
-    def with_(self, applies_to: Sequence[FaultPlacement], like: "Forward | None" = None) -> "Forward | None":
+    def with_(self, placements: Sequence[FaultPlacement], like: "Forward | None" = None) -> "Forward | None":
         """The network with all these faults; None where they change nothing that was printed, or make no sense.
 
         `self` must be the right network; `like` has some of the faults, and where nothing differs from it, its steps are taken.
         """
         like = like or self
-        at, before = _by_place(applies_to), _by_place(like.applies_to)
+        at, before = _by_place(placements), _by_place(like.placements)
         other = copy.copy(self)
         other.__dict__.pop("values", None)
-        other.applies_to, other.landed, other.changed = tuple(applies_to), {}, set()
+        other.placements, other.landed, other.changed = tuple(placements), {}, set()
         values: dict[str, Array] = {name: step.value for name, step in self.steps.items()}
         other.steps = steps = dict(self.steps)
         place = FaultContext(self.network, values, self.storage)
@@ -110,23 +110,23 @@ class Forward(Segment):
                 if name in other.changed:
                     values[name] = steps[name].value
         landed = frozenset().union(*other.landed.values())
-        if PRINTED not in other.changed or len(landed) < len({s.key for s in applies_to}):
+        if PRINTED not in other.changed or len(landed) < len({s.key for s in placements}):
             return None
         other._roundings = {key: own for key, own in self._roundings.items() if key[0] not in other.changed}
         other._repeats = {}
         return other
 
-    def _struck(self, name: str, applies_to: Sequence[FaultPlacement], place: FaultContext) -> Step:
+    def _struck(self, name: str, placements: Sequence[FaultPlacement], place: FaultContext) -> Step:
         """The right step with these faults, of the parents' values at `place`; which of them land there is noted."""
         right, parents = self.steps[name], self.network.table[name].parents
         moved = not self.changed.isdisjoint(parents)
         step = before = right.again(parents=tuple(place.values[p] for p in parents)) if moved else right
         landed = set()
-        for strike in applies_to:
-            faulty = strike.fault.applied(step, place, strike.value)
+        for placement in placements:
+            faulty = placement.fault.applied(step, place, placement.value)
             if faulty is not None:
                 step = faulty
-                landed.add(strike.key)
+                landed.add(placement.key)
         self.landed[name] = frozenset(landed)
         if not moved and (step is before or np.array_equal(step.value, before.value)):
             return right
@@ -134,15 +134,15 @@ class Forward(Segment):
         return step
 
 
-def _by_place(applies_to: Sequence[FaultPlacement]) -> Mapping[str, list[FaultPlacement]]:
+def _by_place(placements: Sequence[FaultPlacement]) -> Mapping[str, list[FaultPlacement]]:
     found: dict[str, list[FaultPlacement]] = {}
-    for strike in applies_to:
-        for where in strike.places:
-            found.setdefault(where, []).append(strike)
+    for placement in placements:
+        for where in placement.places:
+            found.setdefault(where, []).append(placement)
     return found
 
 
-def applies_to(forward: Forward) -> tuple[FaultPlacement, ...]:
+def placements(forward: Forward) -> tuple[FaultPlacement, ...]:
     """Every fault of the catalogue, at all of its places and at each set of them that a mistake is likely to reach."""
     rows = {name: step.site.activation for name, step in forward.steps.items()}
     found: list[FaultPlacement] = []

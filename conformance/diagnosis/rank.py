@@ -130,12 +130,12 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
         look.shown if good else (),
         look.unseen if good else (),
         tuple(name for name, _ in look.called),
-        tuple(_rendered(case, trials, best)),
+        tuple(_explanations(case, trials, best)),
         case.underway.cut_short,
     )
 
 
-def _rendered(case: BlackBoxCase, trials: Sequence[Trial], best: Agreement) -> Iterator[RankedExplanation]:
+def _explanations(case: BlackBoxCase, trials: Sequence[Trial], best: Agreement) -> Iterator[RankedExplanation]:
     """Explanations in order: those that explain, fewer faults and numbers, the likelier; of what is tied the widest first."""
     if not trials:
         return
@@ -156,7 +156,7 @@ def _rendered(case: BlackBoxCase, trials: Sequence[Trial], best: Agreement) -> I
         and cost(t) - cost(first) < evidence_threshold
         and _complexity(t.fit) <= _complexity(first.fit)
     ]
-    tied.sort(key=lambda t: (_complexity(t.fit), sum(s.reach for s in t.fit.applies_to), _catalogued(t.fit)))
+    tied.sort(key=lambda t: (_complexity(t.fit), sum(s.reach for s in t.fit.placements), _catalogued(t.fit)))
     for t in [*tied, *(t for t in ordered if t not in tied)][:TOLD]:
         yield _explanation(case, t, best, t in tied)
 
@@ -164,15 +164,15 @@ def _rendered(case: BlackBoxCase, trials: Sequence[Trial], best: Agreement) -> I
 def _explanation(case: BlackBoxCase, trial: Trial, best: Agreement, tied: bool) -> RankedExplanation:
     fit, pooling_index = trial.fit, trial.agreement.pooling_index
     z, values = None, estimates(case.problem, fit, case.base.hypothesis)
-    if fit.applies_to:
-        moved = case.problem.value(fit.applies_to)[pooling_index] - case.right.value[pooling_index]
+    if fit.placements:
+        moved = case.problem.value(fit.placements)[pooling_index] - case.right.value[pooling_index]
         found = (
             project(case.base.residual[pooling_index], moved, case.base.noise(pooling_index)) if np.isfinite(moved).all() else None
         )
         z = found.z if found else None
     before = float(((case.base.residual[best.pooling_index] / case.base.sigma[best.pooling_index]) ** 2).sum())
     return RankedExplanation(
-        tuple(blamed(s, e, case.network) for s, e in zip(fit.applies_to, values, strict=True)),
+        tuple(blamed(s, e, case.network) for s, e in zip(fit.placements, values, strict=True)),
         case.pooling(pooling_index),
         pooling_index not in case.lanes,
         trial.dtype,
@@ -189,8 +189,8 @@ def _explanation(case: BlackBoxCase, trial: Trial, best: Agreement, tied: bool) 
 
 
 def _complexity(fit: Fit) -> int:
-    return len(fit.applies_to) + numbers(fit)
+    return len(fit.placements) + numbers(fit)
 
 
 def _catalogued(fit: Fit) -> list[int]:
-    return [_ORDER[s.fault.name] for s in fit.applies_to]
+    return [_ORDER[s.fault.name] for s in fit.placements]

@@ -18,33 +18,34 @@ from conformance.numerics.formats import Array
 PROBES = 8  # each estimates |J δ|² with a relative deviation of √2; eight, of |J δ|, with a quarter
 
 
-def ranked(problem: Problem, fit: Fit, applies_to: Sequence[FaultPlacement]) -> list[FaultPlacement]:
+def ranked(problem: Problem, fit: Fit, placements: Sequence[FaultPlacement]) -> list[FaultPlacement]:
     """The strikes on top of a fit, those that point where it must go first; those that point away are left out."""
     forward, pooling_index, sigma = (
-        problem.forward(fit.applies_to) or problem.right,
+        problem.forward(fit.placements) or problem.right,
         fit.pooling_index,
         problem.sigma[fit.pooling_index],
     )
     rng = np.random.default_rng(0)
     left = (problem.made - forward.value[pooling_index]) / sigma
     directions = np.array([left, *rng.choice((-1.0, 1.0), (PROBES, len(left)))])
-    products = _products(forward, pooling_index, directions / sigma, applies_to)
+    products = _products(forward, pooling_index, directions / sigma, placements)
     found = []
-    for strike in applies_to:
+    for placement in placements:
         total = sum(
-            (p for name in strike.places if (p := products[strike.fault.name, name]) is not None), start=np.zeros(len(directions))
+            (p for name in placement.places if (p := products[placement.fault.name, name]) is not None),
+            start=np.zeros(len(directions)),
         )
         length = float(np.sqrt((total[1:] ** 2).mean()))
         if length > 0.0 and np.isfinite(total).all():
             cosine = float(total[0] / (length * np.sqrt((left**2).sum())))
-            score = abs(cosine) if strike.fault.parameter else cosine
+            score = abs(cosine) if placement.fault.parameter else cosine
             if score > 0.0:
-                found.append((score, strike))
-    return [strike for _, strike in sorted(found, key=lambda pair: -pair[0])]
+                found.append((score, placement))
+    return [placement for _, placement in sorted(found, key=lambda pair: -pair[0])]
 
 
 def _products(
-    forward: Forward, pooling_index: int, directions: Array, applies_to: Sequence[FaultPlacement]
+    forward: Forward, pooling_index: int, directions: Array, placements: Sequence[FaultPlacement]
 ) -> Mapping[tuple[str, str], Array | None]:
     """By fault and place: the product of its δ with each direction's adjoint there; None where it makes no sense."""
 
@@ -55,7 +56,7 @@ def _products(
 
     adjoints = on_all_cores(adjoint, list(directions))
     place = FaultContext(forward.network, forward.values, forward.storage)
-    wanted = {(strike.fault.name, name): strike.fault for strike in applies_to for name in strike.places}
+    wanted = {(placement.fault.name, name): placement.fault for placement in placements for name in placement.places}
 
     def product(pair: tuple[tuple[str, str], Fault]) -> Array | None:
         (_, name), fault = pair

@@ -23,13 +23,13 @@ BEAM = 4  # sets that are followed further
 FOLLOWED = 25  # faults that are tried on top of each
 
 
-def rows_to_search(problem: Problem, applies_to: Sequence[FaultPlacement] = ()) -> list[int]:
+def rows_to_search(problem: Problem, placements: Sequence[FaultPlacement] = ()) -> list[int]:
     """Rows of the batch that show most of what the network with these faults leaves, until they have numbers and tokens enough."""
     batch, reading = problem.right.network.batch, problem.right.network.reading
     if (reading.rows < 0).any():
         return list(range(batch.size))
     with np.errstate(all="ignore"):
-        left = (((problem.made - problem.value(applies_to)) / problem.sigma) ** 2).min(0)
+        left = (((problem.made - problem.value(placements)) / problem.sigma) ** 2).min(0)
     by_row = np.bincount(reading.rows, np.where(np.isfinite(left), left, np.finfo(np.float32).max), batch.size)
     numbers = np.bincount(reading.rows, minlength=batch.size)
     chosen: list[int] = []
@@ -41,56 +41,56 @@ def rows_to_search(problem: Problem, applies_to: Sequence[FaultPlacement] = ()) 
     return sorted(chosen)
 
 
-def one(problem: Problem, applies_to: Sequence[FaultPlacement], underway: Underway) -> list[Fit]:
+def one(problem: Problem, placements: Sequence[FaultPlacement], underway: Underway) -> list[Fit]:
     """Every fault alone that is nearer than none, nearest first; those of formats are `rounded`'s."""
     base = _none(problem)
-    ordered = ranked(problem, base, [s for s in applies_to if s.reach != EVERYWHERE])
+    ordered = ranked(problem, base, [s for s in placements if s.reach != EVERYWHERE])
     kinds = [s for s in ordered if s.reach == KIND][:KINDS]
     narrow = [s for s in ordered if s.reach > KIND][:SINGLES]
-    wide = [s for s in applies_to if s.reach == EVERYWHERE and not s.fault.late]
+    wide = [s for s in placements if s.reach == EVERYWHERE and not s.fault.late]
     added = [*wide, *kinds, *narrow]
     underway.begin(FAULTS[0], len(added))
     return _improved(problem, base, added, underway)
 
 
-def rounded(problem: Problem, applies_to: Sequence[FaultPlacement], underway: Underway) -> list[Fit]:
+def rounded(problem: Problem, placements: Sequence[FaultPlacement], underway: Underway) -> list[Fit]:
     """Operands, weights or results in another format than promised: each rounds every weight of the network."""
-    late = [s for s in applies_to if s.fault.late]
+    late = [s for s in placements if s.fault.late]
     underway.begin(FAULTS[0], len(late))
     return _improved(problem, _none(problem), late, underway)
 
 
-def more(problem: Problem, fits: Sequence[Fit], applies_to: Sequence[FaultPlacement], underway: Underway) -> list[Fit]:
+def more(problem: Problem, fits: Sequence[Fit], placements: Sequence[FaultPlacement], underway: Underway) -> list[Fit]:
     """Sets with one fault more, nearest first; `fits` may come from other rows of the batch."""
     found: list[Fit] = []
     seen: set[frozenset[object]] = set()
     beam = _beam(fits)
-    underway.begin(FAULTS[len(beam[0].applies_to)], len(beam) * FOLLOWED)
+    underway.begin(FAULTS[len(beam[0].placements)], len(beam) * FOLLOWED)
     for known in beam:
         if underway.is_over():
             break
-        fit = problem.tried(known.applies_to)
+        fit = problem.tried(known.placements)
         if fit is None:  # nothing on these rows: it is the other fault that shows there
-            fit = Fit(known.applies_to, problem.squares(problem.right))
-        have = {s.key for s in fit.applies_to}
-        further = [s for s in applies_to if not s.fault.late and not _overlaps(s, fit.applies_to)]
+            fit = Fit(known.placements, problem.squares(problem.right))
+        have = {s.key for s in fit.placements}
+        further = [s for s in placements if not s.fault.late and not _overlaps(s, fit.placements)]
         chosen: list[FaultPlacement] = []
-        for strike in ranked(problem, fit, further):
-            key = frozenset([*have, strike.key])
+        for placement in ranked(problem, fit, further):
+            key = frozenset([*have, placement.key])
             if key not in seen and len(chosen) < FOLLOWED:
                 seen.add(key)
-                chosen.append(strike)
+                chosen.append(placement)
         found += _improved(problem, fit, chosen, underway)
     return sorted(found, key=lambda f: f.distance)
 
 
-def simpler(problem: Problem, fit: Fit, applies_to: Sequence[FaultPlacement]) -> list[Fit]:
+def simpler(problem: Problem, fit: Fit, placements: Sequence[FaultPlacement]) -> list[Fit]:
     """The set with a fault without a number in place of one that has one, at the same places; nearest first."""
     found = []
-    for index, numbered in enumerate(fit.applies_to):
+    for index, numbered in enumerate(fit.placements):
         if numbered.fault.parameter is not None:
-            plain = [s for s in applies_to if s.places == numbered.places and s.fault.parameter is None and not s.fault.late]
-            found += [problem.tried([*fit.applies_to[:index], s, *fit.applies_to[index + 1 :]]) for s in plain]
+            plain = [s for s in placements if s.places == numbered.places and s.fault.parameter is None and not s.fault.late]
+            found += [problem.tried([*fit.placements[:index], s, *fit.placements[index + 1 :]]) for s in plain]
     return sorted((f for f in found if f is not None), key=lambda f: f.distance)
 
 
@@ -102,26 +102,26 @@ def _beam(fits: Sequence[Fit]) -> list[Fit]:
     """The nearest, one for each set of names: of places where a fault may be, the nearest stands for all."""
     best: dict[tuple[str, ...], Fit] = {}
     for fit in fits:
-        best.setdefault(tuple(sorted(s.fault.name for s in fit.applies_to)), fit)
+        best.setdefault(tuple(sorted(s.fault.name for s in fit.placements)), fit)
     return list(best.values())[:BEAM]
 
 
-def _overlaps(strike: FaultPlacement, others: Sequence[FaultPlacement]) -> bool:
-    return any(o.fault.name == strike.fault.name and set(o.places) & set(strike.places) for o in others)
+def _overlaps(placement: FaultPlacement, others: Sequence[FaultPlacement]) -> bool:
+    return any(o.fault.name == placement.fault.name and set(o.places) & set(placement.places) for o in others)
 
 
 def _improved(problem: Problem, base: Fit, added: Sequence[FaultPlacement], underway: Underway) -> list[Fit]:
     """The base with each strike, where that is nearer; the foremost numbers fitted. Nearest first."""
-    tried = underway.of_each(lambda strike: _with(problem, base, strike), added)
+    tried = underway.of_each(lambda placement: _with(problem, base, placement), added)
     fits = sorted((f for f in tried if f is not None), key=lambda f: f.distance)
-    numbers = [] if underway.is_over() else [f for f in fits if any(s.fault.parameter for s in f.applies_to)][:FITTED]
+    numbers = [] if underway.is_over() else [f for f in fits if any(s.fault.parameter for s in f.placements)][:FITTED]
     refined = dict(zip(map(id, numbers), on_all_cores(lambda f: fitted(problem, f, GAIN), numbers), strict=True))
     found = [refined.get(id(f), f) for f in fits]
     return sorted((f for f in found if f.distance < base.distance), key=lambda f: f.distance)
 
 
-def _with(problem: Problem, base: Fit, strike: FaultPlacement) -> Fit | None:
-    problem.forward(base.applies_to)  # what is before the strike is taken from it
-    if strike.fault.parameter is not None:
-        return started(problem, strike, base.applies_to)
-    return problem.tried([*base.applies_to, strike])
+def _with(problem: Problem, base: Fit, placement: FaultPlacement) -> Fit | None:
+    problem.forward(base.placements)  # what is before the strike is taken from it
+    if placement.fault.parameter is not None:
+        return started(problem, placement, base.placements)
+    return problem.tried([*base.placements, placement])

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from conformance.errors import UsageError
 from conformance.judge.cores import on_all_cores
-from conformance.progress import tell
+from conformance.progress import report_progress
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -50,7 +50,7 @@ class Underway:
     def begin(self, stage: str, of: int) -> None:
         """The next stage, which tries so many; 0 where that is not known yet."""
         self._stage, self._of, self._done = stage, of, 0
-        tell(stage, STAGES.index(stage) / len(STAGES))
+        report_progress(stage, STAGES.index(stage) / len(STAGES))
 
     def goes_on(self) -> bool:
         """Whether the next of this stage may be tried; that is told."""
@@ -59,7 +59,7 @@ class Underway:
                 return False
             self._done += 1
             share = (STAGES.index(self._stage) + (self._done - 1) / self._of) / len(STAGES)
-            tell(f"{self._stage}: {self._done} of {self._of}", share)
+            report_progress(f"{self._stage}: {self._done} of {self._of}", share)
             return True
 
     def of_each(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

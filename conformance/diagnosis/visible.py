@@ -30,16 +30,16 @@ class Detectability:
     unseen: tuple[Unseen, ...]
 
 
-def filters(applies_to: Iterable[FaultPlacement]) -> list[FaultPlacement]:
+def filters(placements: Iterable[FaultPlacement]) -> list[FaultPlacement]:
     """One filter a fault, at all of its places; formats are no faults of an equation, and are told by RMS."""
-    return [s for s in applies_to if s.reach == EVERYWHERE and not s.fault.late]
+    return [s for s in placements if s.reach == EVERYWHERE and not s.fault.late]
 
 
 def seen(
     judged: JudgedForward,
     part: Problem,
     pooling_index: int,
-    applies_to: Sequence[FaultPlacement],
+    placements: Sequence[FaultPlacement],
     limits: Limits,
     underway: Underway,
 ) -> Detectability:
@@ -47,37 +47,37 @@ def seen(
 
     `part` is some of the batch: what is beyond doubt there is not computed for all of it.
     """
-    applies_to = [s for s in applies_to if not judged.forward.ancestors(pooling_index).isdisjoint(s.places)]
+    placements = [s for s in placements if not judged.forward.ancestors(pooling_index).isdisjoint(s.places)]
     called: list[tuple[str, Array]] = []
     shown: list[str] = []
     unseen: list[Unseen] = []
     noise, residual = judged.noise(pooling_index), judged.residual[pooling_index]
-    underway.begin(RIGHT, len(applies_to))
-    for strike in applies_to:
+    underway.begin(RIGHT, len(placements))
+    for placement in placements:
         if not underway.goes_on():
             break
-        some = _moved(part.right, strike, None, pooling_index)
+        some = _moved(part.right, placement, None, pooling_index)
         gross = None if some is None else _gross(some, part.sigma[pooling_index], limits)
         pattern = None
         if gross is None:
-            pattern = _moved(judged.forward, strike, None, pooling_index)
+            pattern = _moved(judged.forward, placement, None, pooling_index)
             z = 0.0 if pattern is None else _expected(pattern, noise, limits)
             if z < SEPARABLE_Z:
-                unseen.append(Unseen(strike.fault.name, z))
+                unseen.append(Unseen(placement.fault.name, z))
         if gross is not None or z >= SEPARABLE_Z:
-            shown.append(strike.fault.name)
-        if strike.fault.parameter is not None:  # of a number slightly wrong, the pattern is the derivative
-            right, wrong = (of(strike, judged.forward) for of in (right_value, wrong_value))
-            pattern = _moved(judged.forward, strike, right + NUDGE * abs(wrong - right), pooling_index)
+            shown.append(placement.fault.name)
+        if placement.fault.parameter is not None:  # of a number slightly wrong, the pattern is the derivative
+            right, wrong = (of(placement, judged.forward) for of in (right_value, wrong_value))
+            pattern = _moved(judged.forward, placement, right + NUDGE * abs(wrong - right), pooling_index)
         elif pattern is not None and _gross(pattern, noise.sigma, limits) is not None:
             continue
-        if pattern is not None and _calls(residual, pattern, noise, limits, signed=strike.fault.parameter is None):
-            called.append((strike.fault.name, pattern))
+        if pattern is not None and _calls(residual, pattern, noise, limits, signed=placement.fault.parameter is None):
+            called.append((placement.fault.name, pattern))
     return Detectability(tuple(called), tuple(shown), tuple(unseen))
 
 
-def _moved(right: Forward, strike: FaultPlacement, value: float | None, pooling_index: int) -> Array | None:
-    faulty = right.with_([strike.of(value)])
+def _moved(right: Forward, placement: FaultPlacement, value: float | None, pooling_index: int) -> Array | None:
+    faulty = right.with_([placement.of(value)])
     if faulty is None:
         return None
     moved = faulty.value[pooling_index] - right.value[pooling_index]

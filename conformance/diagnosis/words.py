@@ -10,9 +10,9 @@ from conformance.judge.evidence import Estimate
 from conformance.judge.words import figure, hard_coded
 
 
-def blamed(strike: FaultPlacement, estimate: Estimate | None, network: BlackBox) -> FaultAttribution:
+def blamed(placement: FaultPlacement, estimate: Estimate | None, network: BlackBox) -> FaultAttribution:
     """A fault in words."""
-    fault = strike.fault
+    fault = placement.fault
     sentence = fault.sentence
     if estimate is not None:
         value = f"{figure(estimate.value, estimate.deviation)} ± {estimate.deviation:.1g}"
@@ -20,7 +20,12 @@ def blamed(strike: FaultPlacement, estimate: Estimate | None, network: BlackBox)
         if fault.parameter and hard_coded(fault.parameter, estimate.value, estimate.deviation, estimate.right):
             sentence += ignored(fault.parameter.setting)
     return FaultAttribution(
-        fault.name, strike.places, where(strike.places, network.architecture.num_hidden_layers), sentence, fault.cause, estimate
+        fault.name,
+        placement.places,
+        where(placement.places, network.architecture.num_hidden_layers),
+        sentence,
+        fault.cause,
+        estimate,
     )
 
 

@@ -68,61 +68,61 @@ class _Trial:
     allowed: float = 0.0
 
 
-def explanations(question: ExplanationProblem, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
+def explanations(problem: ExplanationProblem, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
     """Every smallest set of faults that explains what was made, fewest free numbers first, then the likeliest."""
-    return _searched(question, candidates, AT_ONCE) or tuple(_by_fitting(question))
+    return _searched(problem, candidates, AT_ONCE) or tuple(_by_fitting(problem))
 
 
-def single_explanations(question: ExplanationProblem, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
+def single_explanations(problem: ExplanationProblem, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
     """The same of single faults alone, at a small part of the cost."""
-    return _searched(question, candidates, 1)
+    return _searched(problem, candidates, 1)
 
 
-def _searched(question: ExplanationProblem, candidates: Iterable[Direction], at_once: int) -> tuple[Explanation, ...]:
+def _searched(problem: ExplanationProblem, candidates: Iterable[Direction], at_once: int) -> tuple[Explanation, ...]:
     candidates = list(candidates)
-    level = [_Trial((), question.segment, question.distance(question.segment))]
+    level = [_Trial((), problem.segment, problem.distance(problem.segment))]
     for left in range(at_once, 0, -1):
-        trials = list(_extended(level, candidates, question, 1.0 - 1.0 / left))
+        trials = list(_extended(level, candidates, problem, 1.0 - 1.0 / left))
         if left < at_once:  # the numbers of several faults depend on one another
             nearest = sorted(trials, key=lambda t: t.distance)[:BEAM]
-            trials = [replace(_refined(t, question), allowed=t.allowed) for t in nearest]
-        found = _explaining(trials, question)
+            trials = [replace(_refined(t, problem), allowed=t.allowed) for t in nearest]
+        found = _explaining(trials, problem)
         if not found and left == at_once > 1:
-            found = _explaining(_at_every_step(candidates, question), question)
+            found = _explaining(_at_every_step(candidates, problem), problem)
         if found:
-            return _ordered([_rendered(trial, question) for trial in found], question)
+            return _ordered([_explanation(trial, problem) for trial in found], problem)
         level = sorted((t for t in trials if t.distance <= t.allowed), key=lambda t: t.distance)[:BEAM]
     return ()
 
 
-def _explaining(trials: Iterable[_Trial], question: ExplanationProblem) -> list[_Trial]:
-    return [trial for trial in trials if _is_wrong(trial, question) and _explains(trial.segment, question)]
+def _explaining(trials: Iterable[_Trial], problem: ExplanationProblem) -> list[_Trial]:
+    return [trial for trial in trials if _is_wrong(trial, problem) and _explains(trial.segment, problem)]
 
 
-def _at_every_step(candidates: Iterable[Direction], question: ExplanationProblem) -> Iterator[_Trial]:
+def _at_every_step(candidates: Iterable[Direction], problem: ExplanationProblem) -> Iterator[_Trial]:
     """Each fault without a number at all steps at once on which it can act, where those are several, if that is nearer to what was
     made: within the larger noise of a fault that rounds, anything small would pass.
     """
-    steps, without = dict[str, list[Direction]](), question.distance(question.segment)
+    steps, without = dict[str, list[Direction]](), problem.distance(problem.segment)
     for candidate in candidates:
         if candidate.parameter is None:
             steps.setdefault(candidate.fault.name, []).append(candidate)
-    made = (_made_of([(direction, None) for direction in of_one], question) for of_one in steps.values() if len(of_one) > 1)
+    made = (_made_of([(direction, None) for direction in of_one], problem) for of_one in steps.values() if len(of_one) > 1)
     return (trial for trial in made if trial is not None and trial.distance < without)
 
 
-def _ordered(found: Sequence[Explanation], question: ExplanationProblem) -> tuple[Explanation, ...]:
+def _ordered(found: Sequence[Explanation], problem: ExplanationProblem) -> tuple[Explanation, ...]:
     """Fewest free numbers first, usual ones before others, then the likeliest; the catalogue's order where that cannot tell."""
     ranked = sorted(found, key=lambda e: (e.free, not e.is_usual, e.nll))
     best = ranked[0]
-    evidence_threshold = question.threshold**2 / 2.0  # of a false alarm, in nats: ln 2/α
+    evidence_threshold = problem.threshold**2 / 2.0  # of a false alarm, in nats: ln 2/α
     alike = [e for e in ranked if (e.free, e.is_usual) == (best.free, best.is_usual) and e.nll - best.nll < evidence_threshold]
-    rendered = sorted(alike, key=lambda e: sorted(_RANK[f.name] for f in e.faults))
-    return (*rendered, *(e for e in ranked if e not in alike))
+    alike_in_order = sorted(alike, key=lambda e: sorted(_RANK[f.name] for f in e.faults))
+    return (*alike_in_order, *(e for e in ranked if e not in alike))
 
 
 def _extended(
-    level: Sequence[_Trial], candidates: Sequence[Direction], question: ExplanationProblem, leaving: float
+    level: Sequence[_Trial], candidates: Sequence[Direction], problem: ExplanationProblem, leaving: float
 ) -> Iterator[_Trial]:
     """Every set with one fault more that is nearer to what was made; it is followed if it leaves at most that share."""
     seen: set[frozenset[tuple[str, str]]] = set()
@@ -133,27 +133,27 @@ def _extended(
             if now == have or now in seen:
                 continue
             seen.add(now)
-            extended = _with(trial, candidate, question)
+            extended = _with(trial, candidate, problem)
             if extended is not None and extended.distance < trial.distance:
                 yield replace(extended, allowed=leaving * trial.distance)
 
 
-def _with(trial: _Trial, candidate: Direction, question: ExplanationProblem) -> _Trial | None:
+def _with(trial: _Trial, candidate: Direction, problem: ExplanationProblem) -> _Trial | None:
     added = candidate if not trial.applied else candidate.on(trial.segment)
     if added.moved is None:
         return None
     estimate = None
     if added.parameter is not None:
-        estimate = estimated(added, question.made, question.noise, question.noise_of, question.threshold)
+        estimate = estimated(added, problem.made, problem.noise, problem.noise_of, problem.threshold)
         if estimate is None or estimate.value == estimate.right:
             return None
-    return _made_of((*trial.applied, (added, estimate)), question)
+    return _made_of((*trial.applied, (added, estimate)), problem)
 
 
-def _made_of(applied: Sequence[tuple[Direction, Estimate | None]], question: ExplanationProblem) -> _Trial | None:
+def _made_of(applied: Sequence[tuple[Direction, Estimate | None]], problem: ExplanationProblem) -> _Trial | None:
     """The faults put one upon the other, in the order of computation of their steps."""
-    order = {name: i for i, name in enumerate(question.segment.steps)}
-    base, placed = question.segment, []
+    order = {name: i for i, name in enumerate(problem.segment.steps)}
+    base, placed = problem.segment, []
     for known, estimate in sorted(applied, key=lambda pair: order[pair[0].step]):
         on = known.on(base)
         after = on.usual if estimate is None else on.applied(estimate.value)
@@ -161,82 +161,82 @@ def _made_of(applied: Sequence[tuple[Direction, Estimate | None]], question: Exp
             return None
         placed.append((on, estimate))
         base = after
-    return _Trial(tuple(placed), base, question.distance(base))
+    return _Trial(tuple(placed), base, problem.distance(base))
 
 
-def _refined(trial: _Trial, question: ExplanationProblem) -> _Trial:
+def _refined(trial: _Trial, problem: ExplanationProblem) -> _Trial:
     """Each number estimated again, the others given."""
     if not any(estimate for _, estimate in trial.applied):
         return trial
     for _ in range(SWEEPS):
         for index, (_, estimate) in enumerate(trial.applied):
             if estimate is not None:
-                better = _made_of(_reestimated(trial, index, question), question)
+                better = _made_of(_reestimated(trial, index, problem), problem)
                 if better is None or better.distance > trial.distance:
                     continue
                 trial = better
     return trial
 
 
-def _reestimated(trial: _Trial, index: int, question: ExplanationProblem) -> list[tuple[Direction, Estimate | None]]:
+def _reestimated(trial: _Trial, index: int, problem: ExplanationProblem) -> list[tuple[Direction, Estimate | None]]:
     """The faults, the number of one estimated with all the others in place."""
     known, estimate = trial.applied[index]
-    others = _made_of([pair for i, pair in enumerate(trial.applied) if i != index], question)
+    others = _made_of([pair for i, pair in enumerate(trial.applied) if i != index], problem)
     assert estimate is not None
     assert known.parameter is not None
     if others is None:
         return list(trial.applied)
-    again = fitted(known.on(others.segment), known.parameter, question.made, question.noise_of, estimate.value)
+    again = fitted(known.on(others.segment), known.parameter, problem.made, problem.noise_of, estimate.value)
     return [(d, again if i == index else e) for i, (d, e) in enumerate(trial.applied)]
 
 
-def _is_wrong(trial: _Trial, question: ExplanationProblem) -> bool:
+def _is_wrong(trial: _Trial, problem: ExplanationProblem) -> bool:
     """Whether each number is wrong beyond its error: a fault with the right number is none."""
-    return all(e is None or e.is_wrong(question.threshold) for _, e in trial.applied)
+    return all(e is None or e.is_wrong(problem.threshold) for _, e in trial.applied)
 
 
-def _explains(segment: Segment, question: ExplanationProblem) -> bool:
+def _explains(segment: Segment, problem: ExplanationProblem) -> bool:
     """Whether what the segment leaves passes as a correct step's residual."""
-    if not question.passes(segment):
+    if not problem.passes(segment):
         return False
-    noise, residual = question.noise_of(segment), question.made - segment.value
-    found = (project(residual, called.moved, noise) for called in question.called if called.moved is not None)
-    return all(p is None or abs(p.z) <= question.threshold for p in found)
+    noise, residual = problem.noise_of(segment), problem.made - segment.value
+    found = (project(residual, called.moved, noise) for called in problem.called if called.moved is not None)
+    return all(p is None or abs(p.z) <= problem.threshold for p in found)
 
 
-def _rendered(trial: _Trial, question: ExplanationProblem) -> Explanation:
+def _explanation(trial: _Trial, problem: ExplanationProblem) -> Explanation:
     """Each fault's own evidence: its filter, all the others in place."""
     filtered = []
     for index, (known, estimate) in enumerate(trial.applied):
-        others = _made_of([pair for i, pair in enumerate(trial.applied) if i != index], question)
-        base = question.segment if others is None else others.segment
+        others = _made_of([pair for i, pair in enumerate(trial.applied) if i != index], problem)
+        base = problem.segment if others is None else others.segment
         moved = trial.segment.value - base.value
-        found = project(question.made - base.value, moved, question.noise)
+        found = project(problem.made - base.value, moved, problem.noise)
         if found is not None:
             own = FilterResult(known.fault.name, known.step, found.amplitude, found.z, found.expected_z)
             filtered.append(own.as_detected(True, estimate))
     free = sum(estimate is not None for _, estimate in trial.applied)
-    usual = all(e is None or abs(e.value - e.wrong) <= question.threshold * e.deviation for _, e in trial.applied)
-    return Explanation(tuple(filtered), free, question.nll(trial.segment), usual)
+    usual = all(e is None or abs(e.value - e.wrong) <= problem.threshold * e.deviation for _, e in trial.applied)
+    return Explanation(tuple(filtered), free, problem.nll(trial.segment), usual)
 
 
-def _by_fitting(question: ExplanationProblem) -> Iterator[Explanation]:
+def _by_fitting(problem: ExplanationProblem) -> Iterator[Explanation]:
     """For want of anything simpler, the step with a function or whole tensors fitted to what was made; the first that explains."""
-    name = question.segment.name
-    step, noise = question.segment.steps[name], question.noise
-    seen = FitData(question.made, noise.judged, np.hypot(noise.sigma, noise.bound), question.threshold)
+    name = problem.segment.name
+    step, noise = problem.segment.steps[name], problem.noise
+    seen = FitData(problem.made, noise.judged, np.hypot(noise.sigma, noise.bound), problem.threshold)
     for fault in FITTED:
-        if step.site.activation.kind not in fault.kinds or not (question.segment.is_single_step or fault.hidden_parents):
+        if step.site.activation.kind not in fault.kinds or not (problem.segment.is_single_step or fault.hidden_parents):
             continue
         fit = fault.fit(step, seen)
         if fit is None:
             continue
-        segment = question.segment.applied(name, fit.step)
-        if question.passes(segment):
-            moved = segment.value - question.segment.value
-            found = project(question.made - question.segment.value, moved, question.noise)
+        segment = problem.segment.replacing(name, fit.step)
+        if problem.passes(segment):
+            moved = segment.value - problem.segment.value
+            found = project(problem.made - problem.segment.value, moved, problem.noise)
             if found is not None:
-                rendered = FilterResult(fault.name, name, found.amplitude, found.z, found.expected_z)
+                result = FilterResult(fault.name, name, found.amplitude, found.z, found.expected_z)
                 number = Estimate(fit.parameter, 0.0, 0.0, fit.value, fit.deviation) if fit.parameter else None
-                yield Explanation((rendered.as_detected(True, number),), fit.free, question.nll(segment))
+                yield Explanation((result.as_detected(True, number),), fit.free, problem.nll(segment))
                 return

@@ -39,10 +39,10 @@ def explained(observation: Observation, hypotheses: Sequence[Hypothesis], alpha:
     for hypothesis in hypotheses:
         if hypothesis.arithmetic.name in passed:
             continue
-        local, question = _under(hypothesis, observation, near, draws, alpha, observation.whole.actual)
+        local, problem = _under(hypothesis, observation, near, draws, alpha, observation.whole.actual)
         if local.passes:
             passed.add(local.arithmetic)
-        found.append((local, question))
+        found.append((local, problem))
     for made in by_hand(observation, hypotheses[0], passed):
         local, _ = _under(hypotheses[0], observation, near, draws, alpha, made)
         if local.passes:
@@ -112,7 +112,7 @@ def exactly(observation: Observation, storage: Format, alpha: float, depth: Dept
         return local
     ulps = block.residual / storage.ulp(block.segment.value)
     local = replace(local, spread=spread(block.row, ulps, judged, "ulp", observation.heads, fails=True))
-    question = ExplanationProblem(
+    problem = ExplanationProblem(
         block.segment,
         made,
         noise,
@@ -121,4 +121,4 @@ def exactly(observation: Observation, storage: Format, alpha: float, depth: Dept
         lambda faulty: not np.where(judged, storage.round(faulty.value) - made, 0.0).any(),
         lambda _: 0.0,
     )
-    return replace(local, explanations=explanations(question, [*near, *directions(block.segment, storage, late=True)]))
+    return replace(local, explanations=explanations(problem, [*near, *directions(block.segment, storage, late=True)]))

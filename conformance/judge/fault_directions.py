@@ -34,7 +34,7 @@ class Direction:
         faulty = self.fault.applied(right, self.place, value)
         if faulty is None or (value is None and np.array_equal(faulty.value, right.value)):
             return None
-        return self.base.applied(self.step, faulty)
+        return self.base.replacing(self.step, faulty)
 
     @cached_property
     def usual(self) -> Segment | None:
@@ -72,7 +72,7 @@ def directions(segment: Segment, storage: Format, *, late: bool = False) -> Iter
 
     Those that are looked for always, or those that are looked for late.
     """
-    for fault, name in applies_to(segment):
+    for fault, name in placements(segment):
         if fault.late == late and (fault.far or _is_of_its_layer(segment, name)):
             found = direction(fault, name, segment, storage)
             if found.moved is not None:
@@ -86,7 +86,7 @@ def _is_of_its_layer(segment: Segment, step: str) -> bool:
 
 def looked_for(probe: Segment, storage: Format) -> list[Direction]:
     """The faults that are looked for always, on a part of an activation, whether they move that part or not."""
-    near = ((f, n) for f, n in applies_to(probe) if not f.late and (f.far or _is_of_its_layer(probe, n)))
+    near = ((f, n) for f, n in placements(probe) if not f.late and (f.far or _is_of_its_layer(probe, n)))
     return [direction(fault, name, probe, storage) for fault, name in near]
 
 
@@ -101,7 +101,7 @@ def candidate_faults(segment: Segment, storage: Format, made: Array, noise: Nois
     energy, adjoints = float(np.vdot(weighted, residual)), segment.adjoints(weighted)
     place = FaultContext(segment.network, segment.values, storage)
     scores: list[tuple[float, Fault, str]] = []
-    for fault, name in applies_to(segment):
+    for fault, name in placements(segment):
         if not fault.far and not _is_of_its_layer(segment, name):
             faulty = fault.applied(segment.steps[name], place)
             share = 0.0 if faulty is None else float((adjoints[name] * (faulty.value - segment.steps[name].value)).sum()) / energy
@@ -111,7 +111,7 @@ def candidate_faults(segment: Segment, storage: Format, made: Array, noise: Nois
     return [direction(fault, name, segment, storage) for _, fault, name in likeliest]
 
 
-def applies_to(segment: Segment) -> Iterator[tuple[Fault, str]]:
+def placements(segment: Segment) -> Iterator[tuple[Fault, str]]:
     """Every fault at every step of the segment that it can strike."""
     for name, step in segment.steps.items():
         for fault in CATALOGUE:

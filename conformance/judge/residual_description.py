@@ -1,8 +1,8 @@
 """Anatomy of a failing activation: where its residual is, and what it is made of, for mistakes that have no name.
 
-Nothing here decides whether a step is right. What fails already is described: by place (`judge.localization`), and by what was made
-out of the right value and the step's own inputs and parameters (`judge.residual_models`). An explanation must leave a residual that a
-correct candidate could have.
+Nothing here decides whether a step is right. What fails already is described: by place (`judge.localization`), and by what was
+made out of the right value and the step's own inputs and parameters (`judge.residual_models`). An explanation must leave a
+residual that a correct candidate could have.
 """
 
 from dataclasses import dataclass

@@ -69,7 +69,7 @@ class Segment:
         """Everything that is known where the segment stands: what was observed and what was computed from it."""
         return ChainMap({n: step.value for n, step in self.steps.items()}, self._observed)  # type: ignore[arg-type]  # only read
 
-    def applied(self, name: str, step: Step) -> "Segment":
+    def replacing(self, name: str, step: Step) -> "Segment":
         """The same with `step` in place of the step `name`: a fault there. Later steps alone are redone."""
         other = copy.copy(self)
         other._repeats = {}

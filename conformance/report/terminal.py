@@ -17,7 +17,7 @@ from conformance.results.to_records import activation_records, check_record
 _WORST = 5  # lines of failing activations a candidate; the results file has them all
 
 
-def tell(results: Results, footer: Footer, console: Console) -> None:
+def render(results: Results, footer: Footer, console: Console) -> None:
     """Print a run."""
     for text in written(results, footer, console.width):
         console.print(text, soft_wrap=True)

@@ -10,7 +10,7 @@ from conformance.report.junit import junit
 from conformance.report.markdown import markdown
 from conformance.report.run.run_page import results_page
 from conformance.report.structured import structured
-from conformance.report.terminal import tell, written
+from conformance.report.terminal import render, written
 from conformance.results.records import Footer, Results
 from conformance.results.to_records import footer
 
@@ -37,7 +37,7 @@ def show(results: Results, how: str) -> None:
         sys.stdout.write(TEXTS[how](results))
         return
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    tell(results, _footer(results), Console(width=PIPED if piped else None))
+    render(results, _footer(results), Console(width=PIPED if piped else None))
 
 
 def _footer(results: Results) -> Footer:

@@ -21,9 +21,9 @@ def merged(runs: Sequence[Run]) -> Results:
         UsageError: two are on different versions of a golden.
     """
     require_one_version(runs)
-    rendered = _by_case(runs)
-    cases = tuple(_counted(of_case) for of_case in rendered.values())
-    notes = tuple(chain(_contradictions(rendered), differing(runs), incomplete(runs), _duplicates(rendered.values())))
+    reported = _by_case(runs)
+    cases = tuple(_counted(of_case) for of_case in reported.values())
+    notes = tuple(chain(_contradictions(reported), differing(runs), incomplete(runs), _duplicates(reported.values())))
     as_it_stands = len(runs) == 1 and len(cases) == len(runs[0].cases)
     return Results(tuple(run.header for run in runs if run.header), cases, runs[0].footer if as_it_stands else None, notes)
 
@@ -62,24 +62,24 @@ def _by_case(runs: Iterable[Run]) -> Mapping[Case, _OfCase]:
     return found
 
 
-def _judged(rendered: _OfCase) -> _OfCase:
-    return [t for t in rendered if t.outcome != "skip"]
+def _judged(reported: _OfCase) -> _OfCase:
+    return [t for t in reported if t.outcome != "skip"]
 
 
-def _counted(rendered: _OfCase) -> CaseRecords:
+def _counted(reported: _OfCase) -> CaseRecords:
     """The worst, and of several the first."""
-    return min(_judged(rendered) or rendered, key=lambda t: t.severity).records
+    return min(_judged(reported) or reported, key=lambda t: t.severity).records
 
 
-def _contradictions(rendered: Mapping[Case, _OfCase]) -> Iterator[Note]:
-    for case, of_case in rendered.items():
+def _contradictions(reported: Mapping[Case, _OfCase]) -> Iterator[Note]:
+    for case, of_case in reported.items():
         outcomes = by_source((t.outcome, t.source) for t in _judged(of_case))
         if len(outcomes) > 1:
             yield Note("contradiction", f"{case}: {sources_told(outcomes)}; {_counted(of_case).check.outcome} counts")
 
 
-def _duplicates(rendered: Iterable[_OfCase]) -> Iterator[Note]:
-    several = [of_case for of_case in rendered if len(of_case) > 1]
+def _duplicates(reported: Iterable[_OfCase]) -> Iterator[Note]:
+    several = [of_case for of_case in reported if len(of_case) > 1]
     alike = sum(len({t.outcome for t in of_case}) == 1 for of_case in several)
     skipped = sum(0 < len(_judged(of_case)) < len(of_case) for of_case in several)
     if alike:

@@ -126,7 +126,7 @@ class StripRecord(msgspec.Struct, frozen=True):
 
 
 class SpreadRecord(msgspec.Struct, frozen=True):
-    """How an error is spread, in `sigma` or `ulp`: the histogram of `judge.error_distribution`; of the worst, where it sits, axis by axis.
+    """The distribution of an error, in `sigma` or `ulp`: its histogram; of the worst, its RMS along each axis.
 
     `tokens` has the RMS at each row and position.
     """

@@ -15,9 +15,10 @@ import pytest
 
 from conformance.candidates.registry import name_of, require_known
 from conformance.checks.catalogue import CHECKS, SMALL_GOLDENS, named
-from conformance.checks.check import Check, run
+from conformance.checks.check import Check
 from conformance.checks.examples import examples_of
 from conformance.checks.known_failures import KnownFailure, matched, read
+from conformance.checks.run_check import run
 from conformance.errors import UsageError
 from conformance.goldens.manifest import located, manifest
 from conformance.names import listed

@@ -9,7 +9,7 @@ import pytest
 from conformance.cli import main
 from conformance.cli.worker import WorkerProcess
 from conformance.errors import FixtureError
-from conformance.progress import tell, watched
+from conformance.progress import report_progress, watched
 from conformance.results.case import Case
 from conformance.results.result import Result
 
@@ -23,7 +23,7 @@ class Doing:
             time.sleep(600.0)
         if case.implementation == "dies":
             os._exit(3)
-        tell("at work", 0.5)
+        report_progress("at work", 0.5)
         return Result(case, "pass", executed=True)
 
 

@@ -15,7 +15,7 @@ import torch
 from conformance import OutputMap, check, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.check import run
+from conformance.checks.run_check import run
 from conformance.cli import main
 from conformance.model.batch import Batch
 from conformance.oracle.products import operand, partial_squares

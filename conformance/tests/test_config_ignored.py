@@ -10,7 +10,7 @@ import torch
 
 from conformance import Architecture, TorchImplementation, check, load_golden
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.check import run
+from conformance.checks.run_check import run
 from conformance.diagnosis import diagnose
 from conformance.errors import UnsupportedArchitectureError
 from conformance.faults import BY_NAME, FaultContext

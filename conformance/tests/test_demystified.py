@@ -12,8 +12,8 @@ from torch import nn
 from conformance import check
 from conformance.checks.apply_known_failures import declared, expected
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.check import run
 from conformance.checks.known_failures import KnownFailure
+from conformance.checks.run_check import run
 from conformance.results.result import Result
 from implementations import demystified_as_written as written
 from implementations.demystified import BERT, PositionalEmbedding, demystified

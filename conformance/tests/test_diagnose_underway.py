@@ -12,7 +12,7 @@ from conformance.cli.progress import progress
 from conformance.diagnosis import Diagnosis, diagnose
 from conformance.diagnosis.case import VERIFIED, BlackBoxCase
 from conformance.diagnosis.closed import BlackBox
-from conformance.diagnosis.hypotheses import EVERYWHERE, SINGLE, FaultPlacement, Forward, applies_to
+from conformance.diagnosis.hypotheses import EVERYWHERE, SINGLE, FaultPlacement, Forward, placements
 from conformance.diagnosis.outputs import OutputTable, resolved
 from conformance.diagnosis.search import one
 from conformance.diagnosis.telling import markdown, pretty
@@ -31,25 +31,25 @@ def _two_faults() -> dict[str, Any]:
 
 def _cut_at(stage: str, outputs: dict[str, Any], after: int = 1) -> Diagnosis:
     """A diagnosis whose time runs out once so many of a stage have begun."""
-    rendered: list[str] = []
+    reported: list[str] = []
 
     def clock() -> float:
-        return 100.0 if sum(what.startswith(f"{stage}: ") for what in rendered) >= after else 0.0
+        return 100.0 if sum(what.startswith(f"{stage}: ") for what in reported) >= after else 0.0
 
-    with watched(lambda what, _: rendered.append(what)):
+    with watched(lambda what, _: reported.append(what)):
         return diagnose(
             CHECKPOINT, BATCH, outputs, pooling="mean" if "embedding" in outputs else None, time_limit=60.0, clock=clock
         )
 
 
 def test_every_stage_is_told() -> None:
-    rendered: list[tuple[str, float]] = []
-    with watched(lambda what, done: rendered.append((what, done))):
+    reported: list[tuple[str, float]] = []
+    with watched(lambda what, done: reported.append((what, done))):
         diagnose(CHECKPOINT, BATCH, _two_faults())
-    stages = list(dict.fromkeys(what.partition(":")[0] for what, _ in rendered))
+    stages = list(dict.fromkeys(what.partition(":")[0] for what, _ in reported))
     assert stages == [s for s in (ELSE, *(t for f in FAULTS[:2] for t in (f, f"verifying {f}"))) if s in stages]
     assert {FAULTS[0], FAULTS[1], f"verifying {FAULTS[1]}"} <= set(stages)
-    assert all(0.0 <= done <= 1.0 for _, done in rendered)
+    assert all(0.0 <= done <= 1.0 for _, done in reported)
 
 
 def test_progress_is_shown_on_a_terminal() -> None:
@@ -120,13 +120,13 @@ def test_the_command_takes_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_what_is_taken_from_a_network_with_some_of_the_faults_is_exact() -> None:
     known = resolved({"last_hidden_state": OutputTable(np.zeros((BATCH.size, BATCH.length, 32)))}, CHECKPOINT.architecture, BATCH)
     right = Forward(BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, ()), format_named("float32"))
-    every = applies_to(right)
+    every = placements(right)
     base = [_first(every, "epsilon", EVERYWHERE), _first(every, "activation-form", EVERYWHERE)]
     like = right.with_(base)
     assert like is not None
     shared = 0
-    for strike in [s for s in every if not s.fault.late and s.reach in (EVERYWHERE, SINGLE)]:
-        alone, taken = right.with_([*base, strike]), right.with_([*base, strike], like)
+    for placement in [s for s in every if not s.fault.late and s.reach in (EVERYWHERE, SINGLE)]:
+        alone, taken = right.with_([*base, placement]), right.with_([*base, placement], like)
         assert (alone is None) == (taken is None)
         if alone is not None and taken is not None:
             assert np.array_equal(alone.value, taken.value, equal_nan=True)
@@ -146,7 +146,7 @@ def test_what_a_part_of_the_batch_refutes_the_whole_refutes() -> None:
     case = BlackBoxCase(CHECKPOINT, network, "float32", None, Underway(None, lambda: 0.0))
     part = case.part()
     assert len(part.made) < len(case.problem.made)
-    found = one(part, case.applies_to, case.underway)[:VERIFIED]
+    found = one(part, case.placements, case.underway)[:VERIFIED]
     refuted = [fit for fit in found if case._unrefuted(fit, part, own=True) is None]
     assert refuted
     assert not any(case._judged(case._settled(fit), (), own=True).explains for fit in refuted)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from conformance import Archive, Batch, Checkpoint, Result, check, golden_of, load_golden
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.check import run
+from conformance.checks.run_check import run
 from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.report.findings import findings

@@ -20,10 +20,10 @@ from conformance.candidates.registry import as_implementation
 from conformance.checks.__main__ import table
 from conformance.checks.apply_known_failures import expected
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.check import run
 from conformance.checks.known_failures import KnownFailure
 from conformance.checks.laws.generated import generated
 from conformance.checks.laws.padding import padding_length
+from conformance.checks.run_check import run
 from conformance.checks.search.child import answers_in_a_child
 from conformance.checks.search.find import SearchState, find_counterexample
 from conformance.checks.search.plan import Plan

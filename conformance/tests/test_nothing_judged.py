@@ -6,7 +6,7 @@ import pytest
 
 from conformance import check
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.check import run
+from conformance.checks.run_check import run
 from conformance.cli import main
 from conformance.errors import Unavailable, UsageError
 from conformance.numerics.devices import require_device

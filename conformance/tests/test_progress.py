@@ -10,11 +10,11 @@ from rich.console import Console
 
 from conformance import check, golden_of, load_golden
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.check import run
+from conformance.checks.run_check import run
 from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.cli.progress import progress
-from conformance.progress import part, tell, watched
+from conformance.progress import part, report_progress, watched
 from conformance.tests.lawless import BROKEN
 from implementations.making_bert import making_bert
 
@@ -46,7 +46,7 @@ def test_it_shows_the_case_the_activation_the_failures_and_the_time_that_is_left
             underway.came_of_it(outcome)
         with underway.case("third on tiny, cpu, float32"):
             terminal.seconds += 5.0
-            tell("encoder.layer.5.attention.self.probs", 0.5)
+            report_progress("encoder.layer.5.attention.self.probs", 0.5)
             underway._display.refresh()
             bar, case, what = terminal.lines()
     assert case == "3/4 third on tiny, cpu, float32"
@@ -66,7 +66,7 @@ def test_the_last_state_disappears() -> None:
 def test_a_hostile_name_is_shown_as_it_is_written() -> None:
     terminal = Terminal()
     with progress(1, terminal.console) as underway, underway.case("\x1b[31m[bold]x[/] on tiny"):
-        tell("[/]\n\x07", 0.1)
+        report_progress("[/]\n\x07", 0.1)
         underway._display.refresh()
         _, case, what = terminal.lines()
     assert (case, what) == (r"1/1 \x1b[31m[bold]x[/] on tiny", r"  [/]\n\x07")
@@ -77,7 +77,7 @@ def test_it_never_goes_back() -> None:
     with progress(2, terminal.console) as underway, underway.case("good on tiny"):
         done = []
         for fraction in (0.2, 0.8, 0.1, 2.0):
-            tell("", fraction)
+            report_progress("", fraction)
             done.append(underway._display.tasks[0].completed)
     assert done == [0.2, 0.8, 0.8, 1.0]
 
@@ -87,17 +87,17 @@ def test_in_a_pipe_there_is_no_progress(environment: dict[str, str], tmp_path: P
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert main(["run", "-i", "making-bert", "--golden", "tiny", "--out", str(tmp_path)]) == 0
-    rendered, beside = capsys.readouterr()
+    reported, beside = capsys.readouterr()
     assert not beside
-    assert "making-bert on tiny, cpu, float32" in _ESCAPE.sub("", rendered)
-    assert "elapsed" not in rendered
+    assert "making-bert on tiny, cpu, float32" in _ESCAPE.sub("", reported)
+    assert "elapsed" not in reported
 
 
 def test_a_judgement_tells_every_activation_that_is_next_in_order() -> None:
-    rendered: list[tuple[str, float]] = []
-    with watched(lambda *what: rendered.append(what)):
+    reported: list[tuple[str, float]] = []
+    with watched(lambda *what: reported.append(what)):
         assert check(making_bert, "tiny").conforms
-    names, done = zip(*rendered, strict=True)
+    names, done = zip(*reported, strict=True)
     assert {"embeddings.word_embeddings", "encoder.layer.1.attention.self.probs"} <= set(names)
     assert list(done) == sorted(done)
     assert done[0] == 0.0
@@ -107,28 +107,28 @@ def test_a_judgement_tells_every_activation_that_is_next_in_order() -> None:
 def test_batches_are_equal_parts_of_a_judgement() -> None:
     tiny = load_golden("tiny")
     (batch,) = tiny.batches.values()
-    rendered: list[float] = []
-    with watched(lambda _, done: rendered.append(done)):
+    reported: list[float] = []
+    with watched(lambda _, done: reported.append(done)):
         assert check(making_bert, golden_of("twice", tiny.checkpoint, {"first": batch, "second": batch})).conforms
-    assert rendered == sorted(rendered)
-    assert rendered[: len(rendered) // 2] == pytest.approx([done - 0.5 for done in rendered[len(rendered) // 2 :]])
+    assert reported == sorted(reported)
+    assert reported[: len(reported) // 2] == pytest.approx([done - 0.5 for done in reported[len(reported) // 2 :]])
 
 
 def test_a_search_tells_which_example_it_tries_and_that_one_failed() -> None:
-    rendered: list[str] = []
-    with watched(lambda what, done: rendered.append(f"{what}, {done:.1f}")):
+    reported: list[str] = []
+    with watched(lambda what, done: reported.append(f"{what}, {done:.1f}")):
         run(CHECKS["padding-length"], making_bert, "tiny", "cpu", "float32", plan=Plan(5))
-        well = len(rendered)
+        well = len(reported)
         run(CHECKS["padding-length"], BROKEN["padding-length"], "tiny", "cpu", "float32", plan=Plan(5))
-    assert rendered[:well] == [f"example {n} of 5, {(n - 1) / 5:.1f}" for n in range(1, 6)]
-    assert "example 1 fails; a smaller one is looked for, 0.2" in rendered[well:]
+    assert reported[:well] == [f"example {n} of 5, {(n - 1) / 5:.1f}" for n in range(1, 6)]
+    assert "example 1 fails; a smaller one is looked for, 0.2" in reported[well:]
 
 
 def test_nobody_need_watch() -> None:
     with part(0, 2):
-        tell("unheard", 0.5)
+        report_progress("unheard", 0.5)
     heard: list[tuple[str, float]] = []
     with watched(lambda *what: heard.append(what)), part(1, 2), part(1, 2):
-        tell("heard", 0.5)
-    tell("unheard", 0.5)
+        report_progress("heard", 0.5)
+    report_progress("unheard", 0.5)
     assert heard == [("heard", 0.875)]

@@ -13,7 +13,7 @@ from conformance import golden_of, load_golden
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.rewritten import places
 from conformance.checks.catalogue import CHECKS, named
-from conformance.checks.check import run
+from conformance.checks.run_check import run
 from conformance.errors import UnknownNameError
 from conformance.model.batch import Batch
 from conformance.tests.planted import Planted, epsilon, unscaled

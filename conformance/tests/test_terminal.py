@@ -20,7 +20,7 @@ from conformance.report import words
 from conformance.report.junit import junit
 from conformance.report.layout import line, table
 from conformance.report.markdown import markdown
-from conformance.report.terminal import tell
+from conformance.report.terminal import render
 from conformance.report.views import PIPED, plain
 from conformance.results.case import Case
 from conformance.results.merge import merged
@@ -47,7 +47,7 @@ def shown(results: Results, width: int, **console: Any) -> str:
     """What a terminal of that width gets."""
     file = StringIO()
     settings = {"force_terminal": True, "color_system": "truecolor", "legacy_windows": False, **console}
-    tell(results, results.footer or footer(results.checks), Console(file=file, width=width, **settings))
+    render(results, results.footer or footer(results.checks), Console(file=file, width=width, **settings))
     return file.getvalue()
 
 

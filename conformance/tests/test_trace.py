@@ -23,7 +23,7 @@ from conformance.numerics.formats import Array
 from conformance.report.walk.markdown import markdown
 from conformance.report.walk.rows import rows
 from conformance.report.walk.table import steps
-from conformance.report.walk.terminal import tell
+from conformance.report.walk.terminal import render
 from conformance.report.walk.walk import rendered, walk
 from conformance.report.walk.walk_page import html
 from conformance.tests.test_checkpoint import _write
@@ -180,7 +180,7 @@ def test_trace_in_python_runs_an_implementation_on_texts(my_bert: Path) -> None:
 
 def _rendered(trace: Trace, width: int, *, compact: bool = True) -> list[str]:
     console = Console(file=StringIO(), width=width, color_system=None)
-    tell(walk(trace), console, compact=compact)
+    render(walk(trace), console, compact=compact)
     return console.file.getvalue().splitlines()
 
 

@@ -17,7 +17,7 @@ import torch
 
 from conformance.benchmarks.detection.variants import VARIANTS, Variant
 from conformance.checks.catalogue import CHECKS
-from conformance.checks.check import run
+from conformance.checks.run_check import run
 from conformance.checks.search.plan import EXAMPLES, Plan
 from conformance.goldens.golden import load_golden
 from conformance.model.batch import Batch

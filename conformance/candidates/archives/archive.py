@@ -1,8 +1,8 @@
 """Exported programs as candidates: a TorchScript archive, an exported program, an ONNX model.
 
 Python's hooks never fire in them. Their interior activations are values of their graphs, found by the parameters of the checkpoint
-(`conformance.candidates.archives.locate`). To look at them may change how a runtime fuses its operations, so the program as it is, of which
-only the outputs are seen, is a candidate too: `Archive.unobserved`.
+(`conformance.candidates.archives.locate`). To look at them may change how a runtime fuses its operations, so the program as it
+is, of which only the outputs are seen, is a candidate too: `Archive.unobserved`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -15,7 +15,7 @@ from hypothesis.strategies import SearchStrategy
 from conformance.checks.search.namespaced_database import namespaced
 from conformance.checks.search.plan import Plan
 from conformance.errors import CandidateCrash, CandidateError, Unsupported, UsageError
-from conformance.progress import tell
+from conformance.progress import report_progress
 from conformance.results.example import Example
 from conformance.results.law_broken import LawBroken
 
@@ -65,7 +65,7 @@ def find_counterexample(
 
     def run_guarded(example: Example) -> float:
         found.tried += found.failure is None
-        tell(*_underway(found, len(known) + plan.examples))
+        report_progress(*_underway(found, len(known) + plan.examples))
         try:
             excess = holds(example)
         except KeyError as error:

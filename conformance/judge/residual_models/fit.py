@@ -1,8 +1,9 @@
 """Weighted least squares.
 
-With weights 1/σ² (`ResidualProblem.root_weights`), target t and terms A, the coefficients are (AᵀA)⁻¹ Aᵀ t. Their variance is the larger of
-the diagonals of (AᵀA)⁻¹ times what remains a degree of freedom (at least 1), and of (AᵀA)⁻¹ (Σ_rows gᵣ gᵣᵀ) (AᵀA)⁻¹ with gᵣ the
-row's share of Aᵀ e: errors of one row move together (Liang and Zeger 1986, *Biometrika* 73, section 3).
+With weights 1/σ² (`ResidualProblem.root_weights`), target t and terms A, the coefficients are (AᵀA)⁻¹ Aᵀ t. Their variance is
+the larger of the diagonals of (AᵀA)⁻¹ times what remains a degree of freedom (at least 1), and of
+(AᵀA)⁻¹ (Σ_rows gᵣ gᵣᵀ) (AᵀA)⁻¹ with gᵣ the row's share of Aᵀ e: errors of one row move together (Liang and Zeger 1986,
+*Biometrika* 73, section 3).
 """
 
 from collections.abc import Sequence

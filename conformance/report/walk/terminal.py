@@ -36,7 +36,7 @@ class Column:
         return text.rjust(self.width) if self.number else text.ljust(self.width)
 
 
-def tell(walk: Walk, console: Console, *, compact: bool) -> None:
+def render(walk: Walk, console: Console, *, compact: bool) -> None:
     """Print it; `compact`, as on a terminal, tells each part of a name once, and as many columns as there is room for."""
     console.print(Text(printable(title(walk)), "bold"))
     sides = "" if len(walk.names) == 1 else "AB"

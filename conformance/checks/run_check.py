@@ -1,0 +1,58 @@
+"""Run one check on a candidate. What a check needs is imported when it runs."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from conformance.checks.check import Check, CheckRequest
+from conformance.checks.search.plan import USUAL, Plan
+from conformance.results.case import Case
+
+if TYPE_CHECKING:
+    from conformance.goldens.golden import Golden
+    from conformance.results.example import Example
+    from conformance.results.result import Result
+
+
+def run(
+    check: Check,
+    implementation: Any,
+    golden: "str | Golden",
+    device: str,
+    dtype: str,
+    runs: int = 1,
+    plan: Plan = USUAL,
+    known: "Sequence[Example]" = (),
+    require: Sequence[str] = (),
+) -> "Result":
+    """The check's result; `implementation` and `golden` are names or objects. Nothing is raised."""
+    from conformance.candidates.registry import as_implementation, load, name_of
+    from conformance.checks.repro.artifacts import with_repro
+    from conformance.goldens.custom_golden import fits, open_golden
+    from conformance.results.termination import termination_of
+
+    case = Case(name_of(implementation), golden if isinstance(golden, str) else golden.name, device, dtype, check.name)
+    found: list[Any] = []
+
+    def opened() -> None:
+        found.append(load(implementation) if isinstance(implementation, str) else as_implementation(implementation))
+        found.append(open_golden(golden) if isinstance(golden, str) else golden)
+
+    ending = termination_of(opened)
+    if ending is not None:
+        return replace(ending, case=case)
+    candidate, subject = found
+    if not check.searches:
+        kept = {f"example-{i}": e.batch for i, e in enumerate(known, 1) if fits(e.batch, subject.checkpoint.architecture)}
+        subject = replace(subject, batches={**kept, **subject.batches}) if kept else subject
+    result = _execute(check, CheckRequest(case, candidate, subject, runs, plan, known, require))
+    return with_repro(replace(result, case=case), subject, candidate)
+
+
+def _execute(check: Check, request: CheckRequest) -> "Result":
+    from conformance.checks.searched import execute
+
+    module, _, name = check.entry_point.partition(":")
+    found = getattr(import_module(f"conformance.{module}"), name)
+    return found(request) if callable(found) else execute(found, request)
