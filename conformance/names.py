@@ -1,4 +1,4 @@
-"""Names that a caller gives: lists of them, and what is told of one that nothing is called by, with the nearest that there are."""
+"""Names that a caller gives: lists of them, and the error for a name that does not exist, with the nearest that do."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

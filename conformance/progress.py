@@ -21,7 +21,7 @@ def report_progress(what: str, done: float) -> None:
 
 @contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
-    """What is told inside is told to `watcher`."""
+    """Reports made inside go to `watcher`."""
     token = _watcher.set(watcher)
     try:
         yield
@@ -31,7 +31,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 @contextmanager
 def part(which: int, of: int) -> Iterator[None]:
-    """What is told inside is of one of so many equal parts, the first of which is 0."""
+    """Reports made inside are of one of so many equal parts, the first of which is 0."""
     outer = _watcher.get()
     if outer is None:
         yield

@@ -1,7 +1,7 @@
 """*Bert Inner Workings*: Hugging Face's BertForSequenceClassification down to its last tensor, written anew.
 
 Read from the top: each component is made of those before it and can be used by itself. Components and parameters are called what
-Hugging Face calls them, so its state dict loads as it is. Every tensor tells its shape as it comes to be, to whoever listens:
+Hugging Face calls them, so its state dict loads as it is. Every tensor reports its shape as it comes to be, to whoever listens:
 
     with telling(print):
         BertLayer(BertConfig())(torch.rand(2, 9, 768))
@@ -36,7 +36,7 @@ def telling(listener: Listener) -> Iterator[None]:
 
 
 def rendered(what: str, x: Tensor) -> Tensor:
-    """`x`, once whoever listens has been told of it."""
+    """`x`, once whoever listens has been reported of it."""
     if not torch.jit.is_scripting():  # type: ignore[attr-defined]
         listener = _listener.get()
         if listener is not None:

@@ -7,7 +7,7 @@ A network of base size (width 768, 12 heads, random weights; batch 8, length 128
 - *assert_close*: hooks, and `torch.testing.assert_close` at its defaults of each activation with that of a second forward pass.
 - *full, nothing kept*, *full*, *screen*: a judged run without the cache, with it, and at depth screen.
 
-Each is repeated, and its ratio told with the least and the largest. Memory: how far the peak resident size of a judged run lies
+Each is repeated, and its ratio printed with the least and the largest. Memory: how far the peak resident size of a judged run lies
 above that of a plain pass, each in a process of its own, for networks of several depths: it must not grow with them.
 """
 

@@ -143,7 +143,7 @@ class Showing(nn.Module):
         forward: Callable[[TorchBatch], Mapping[str, Any] | None],
         shown: Callable[[str, torch.Tensor], Iterable[tuple[str, torch.Tensor]]] = lambda name, tensor: [(name, tensor)],
     ) -> None:
-        """`shown` may tell several activations of what a tap gives."""
+        """`shown` may give several activations of what a tap gives."""
         super().__init__()
         self.module, self._taps, self._forward, self._shown = module, dict(taps), forward, shown
 

@@ -26,7 +26,7 @@ def apply_known_failures(result: Result, implementation: str | Any, entries: Seq
 def declared(implementation: str | Any) -> list[KnownFailure]:
     """Those of the file that a candidate's attribute `known_failures` names.
 
-    None where the candidate cannot be had, which is told when it is run.
+    None where the candidate cannot be had, which is reported when it is run.
 
     Raises:
         UsageError: the file cannot be read.

@@ -71,7 +71,7 @@ CHECKS: Mapping[str, Check] = {
         ),
         _law(
             "batching-bitwise",
-            "batch size, order and splitting do not change a bit; told of all, asked of those that promise it",
+            "batch size, order and splitting do not change a bit; reported of all, asked of those that promise it",
             "a kernel that is chosen by batch size, in a candidate with `batch_invariant = True`",
             "batching:batching_bitwise",
         ),

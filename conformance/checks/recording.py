@@ -105,7 +105,7 @@ def header_of(
         goldens: a name to a golden of one's own, or to None for the one that is stored under the name.
         plan: how examples are drawn.
         shard: which share of the run.
-        run: tells runs apart whose shards may lie side by side.
+        run: distinguishes runs whose shards may lie side by side.
         implementations: names; none: every one that is registered.
         cases: how many checks this share is to make; 0: nobody knows.
     """
@@ -172,6 +172,6 @@ def _version(distribution: str) -> str | None:
 
 
 def _own_record(own: Golden) -> GoldenRecord:
-    """A golden of one's own, told apart from others of its name by the digests of inputs and weights."""
+    """A golden of one's own, distinguished from others of its name by the digests of inputs and weights."""
     weights = content_digest(own.checkpoint.weights)
     return GoldenRecord(own.version, content_digest(stored_arrays(own.batches, {})), weights, own.origin)

@@ -157,7 +157,7 @@ def _batch(
 
 
 def _together(terminations: Mapping[str, Termination], verdicts: Sequence[Verdict], batches: Mapping[str, Batch]) -> Termination:
-    """The gravest of the batches' endings; where all of them ran to their end, whether an activation fails."""
+    """The most severe of the batches' endings; where all of them ran to their end, whether an activation fails."""
     batch, worst = max(terminations.items(), key=lambda item: item[1].rank)
     if worst.outcome != "pass":
         where = f"batch {batch}: " if len(terminations) > 1 else ""

@@ -40,7 +40,7 @@ class Trace:
         batches: the inputs.
         activations: float64 values by batch and activation, in the order of computation.
         architecture: the network's.
-        folder: where the tokenizer lies that tells tokens of ids; None where there is none.
+        folder: where the tokenizer lies that converts ids to tokens; None where there is none.
     """
 
     name: str

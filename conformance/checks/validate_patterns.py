@@ -24,8 +24,8 @@ class _Kind:
 
     Attributes:
         names: those that exist, whatever is run.
-        told: those of which the nearest is told.
-        others: how to see all of them, where they are too many to be told.
+        suggested: those of which the nearest is reported.
+        others: how to see all of them, where they are too many to be reported.
         elsewhere: whether a name that is none of them can be had all the same.
         matches: whether an existing name is spoken of.
     """
@@ -38,7 +38,7 @@ class _Kind:
 
 
 def missing(what: str, pattern: str, run: Iterable[str] = ()) -> str | None:
-    """What is told of a pattern that matches nothing that exists: with the nearest names; None where it matches.
+    """What is reported of a pattern that matches nothing that exists: with the nearest names; None where it matches.
 
     Args:
         what: `check`, `implementation`, `golden`, `device`, `dtype`, `activation`, or `fault`, which is a name and no pattern.

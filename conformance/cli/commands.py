@@ -93,7 +93,7 @@ def _goldens(arguments: Namespace) -> "dict[str, Golden | None]":
     """What is run on, by name: the user's own checkpoint and the goldens in folders; None for what is stored under the name.
 
     Raises:
-        UsageError: two are of one name, under which their results could not be told apart.
+        UsageError: two are of one name, under which their results could not be distinguished.
     """
     from conformance.goldens.golden import load_golden
     from conformance.goldens.manifest import is_folder, manifest
@@ -205,7 +205,7 @@ def power(arguments: Namespace) -> int:
 
 
 def _table(rows: list[dict[str, Any]], how: str) -> None:
-    """Rows of the same keys, as told by --format."""
+    """Rows of the same keys, in the form that --format names."""
     if how == "json":
         print(json.dumps(rows, indent=2))
         return

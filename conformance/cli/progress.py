@@ -28,7 +28,7 @@ class Underway:
 
     @contextmanager
     def case(self, name: object) -> Iterator[None]:
-        """A case runs, and what it tells is shown."""
+        """A case runs, and what it reports is shown."""
         self._case = f"{self._ended + 1}/{self._cases} {name}"
         self._show("", 0.0)
         with nullcontext() if self._display.disable else watched(self._show):
@@ -43,7 +43,7 @@ class Underway:
         self._display.update(self._task, failed=failed)
 
     def _show(self, what: str, done: float) -> None:
-        """It never goes back: a case that is looked at again, once it is judged, tells of fractions anew."""
+        """It never goes back: a case that is looked at again, once it is judged, reports of fractions anew."""
         further = self._ended + min(done, 1.0) - self._display.tasks[0].completed
         advance = further if further >= self._cases / _SAMPLES else 0.0
         self._display.update(self._task, description=self._case, what=what, advance=advance)

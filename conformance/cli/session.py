@@ -179,7 +179,7 @@ def _checks(patterns: Sequence[str]) -> list[Check]:
 def _has_an_unobserved_self(implementation: str) -> bool:
     try:
         return hasattr(load(implementation), "unobserved")
-    except ConformanceError:  # told when it is run
+    except ConformanceError:  # reported when it is run
         return False
 
 

@@ -74,7 +74,7 @@ class WorkerProcess:
         return process, pipe
 
     def _heard(self, process: multiprocessing.process.BaseProcess, pipe: Connection) -> tuple[Result, bool]:
-        """The answer; what is told of progress before it is handed on.
+        """The answer; what is reported of progress before it is handed on.
 
         Raises:
             TimeoutError: the time is up.

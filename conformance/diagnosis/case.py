@@ -24,7 +24,7 @@ RENOISED = 2  # of these, and of those that round, how many are judged by a sigm
 PROMISING = 8.0  # times the limit: what leaves more on the whole batch will not come below it by another digit of its numbers
 TIES = 8.0  # worths, of twice the likelihood: what is so much farther on a part of the batch than an explanation is not tied to it
 VERIFIED = 16  # sets that are judged on the whole batch, at each number of faults
-PARTIAL = 2  # explanations of each number of faults that are told where none explains
+PARTIAL = 2  # explanations of each number of faults that are reported where none explains
 BALLPARK = 4.0  # times: how far the size that a format's noise is guessed to have may be off, before it is computed
 COARSEST = FORMATS["bfloat16"]
 LEAST_RMS = 0.3  # the RMS of correct runs lies in 0.3 to 2 sigma; below, the noise of another format is no explanation of an error
@@ -143,7 +143,7 @@ class BlackBoxCase:
                 yield trial
 
     def _nearest(self, fits: Sequence[Fit], patterns: Sequence[tuple[str, Array]]) -> list[Trial]:
-        """What is told where nothing explains: the sets that leave least of the whole batch."""
+        """What is reported where nothing explains: the sets that leave least of the whole batch."""
         if self.underway.is_over():
             return [self._judged(self._settled(fit), patterns, own=False) for fit in fits[:1]]
         settled = [self._settled(fit) for fit in fits]

@@ -11,7 +11,7 @@ class FaultAttribution:
 
     Attributes:
         name: the fault's, as in the catalogue.
-        places: the activations whose steps it strikes.
+        places: the activations on whose steps it acts.
         where: the same in words.
         sentence: the fault in words, its number filled in.
         cause: how it usually comes about.
@@ -41,7 +41,7 @@ class RankedExplanation:
         evidence: how much likelier it makes the numbers than the right network does, in nats.
         accounted: the share of Σ r²/σ² that it accounts for.
         free: how many numbers were fitted.
-        tied: whether it cannot be told from the best on these numbers.
+        tied: whether it cannot be distinguished from the best on these numbers.
         surprise: −ln of the numbers' likelihood, up to a constant.
     """
 
@@ -83,7 +83,7 @@ class Diagnosis:
         sigma: the median of the numbers' own.
         rms, max: of the right network, in sigma.
         rms_limit, max_limit: what they may be at a false-alarm probability of 1e-6.
-        shown: where it conforms, the faults that the numbers would have shown, at an expected z of 12, wherever each can strike.
+        shown: where it conforms, the faults that the numbers would have shown, at an expected z of 12, wherever each can act.
         unseen: those that they would not.
         called: faults whose own pattern is in the residual, where RMS and largest error alone would pass.
         explanations: best first.
@@ -111,5 +111,5 @@ class Diagnosis:
 
     @property
     def tied(self) -> tuple[RankedExplanation, ...]:
-        """The explanations that cannot be told from the best, the best among them."""
+        """The explanations that cannot be distinguished from the best, the best among them."""
         return tuple(e for e in self.explanations if e.tied)

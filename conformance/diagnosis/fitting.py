@@ -19,7 +19,7 @@ HALVINGS = 4  # of a step that leads away
 FARTHEST = 8.0  # times: how far one step may change a number's distance to the least that makes sense
 GAIN = 1 / 64  # of the squares: while fits are compared, a step that takes less off them is the last
 KEPT = 3  # networks that are held at once
-SETTLED = 1e-3  # of a standard deviation: a step that is shorter changes no digit that is told
+SETTLED = 1e-3  # of a standard deviation: a step that is shorter changes no digit that is reported
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,7 +179,7 @@ def _value(placement: FaultPlacement, forward: Forward) -> float:
 
 
 def _slopes(problem: Problem, fit: Fit) -> tuple[Array, list[int]]:
-    """(K, N): how the numbers printed move with each of the K free numbers; and which strikes those belong to."""
+    """(K, N): how the numbers printed move with each of the K free numbers; and which placements those belong to."""
     found, free = [], []
     for index, placement in enumerate(fit.placements):
         if placement.fault.parameter is None:

@@ -1,7 +1,7 @@
-"""Hypotheses: a fault wherever it can strike, in one kind of place, in one layer or at one place; and the network that has some.
+"""Hypotheses: a fault wherever it can act on, in one kind of place, in one layer or at one place; and the network that has some.
 
 A port usually makes a mistake in every layer. All faults of a set are composed in one walk in the order of computation: each
-strikes the step that the others have led to, and what lies before the first is not computed again; nor what a network that has all
+acts on the step that the others have led to, and what lies before the first is not computed again; nor what a network that has all
 but the last has computed already.
 """
 
@@ -20,7 +20,7 @@ from conformance.numerics.formats import Array, Format
 from conformance.oracle import Step
 from conformance.oracle.maps import Roundings
 
-EVERYWHERE, KIND, LAYER, SINGLE = range(4)  # how far a fault reaches; of what cannot be told apart the widest is told first
+EVERYWHERE, KIND, LAYER, SINGLE = range(4)  # how far a fault reaches; of what cannot be distinguished the widest is reported first
 _LAYER = re.compile(r"encoder\.layer\.\d+\.")
 _SELF = ("query", "key", "value")
 
@@ -44,7 +44,7 @@ class FaultPlacement:
 
     @property
     def key(self) -> tuple[str, tuple[str, ...]]:
-        """The same for strikes that differ in value alone."""
+        """The same for placements that differ in value alone."""
         return self.fault.name, self.places
 
 
@@ -52,7 +52,7 @@ class Forward(Segment):
     """The whole network, from token ids to the numbers printed, evaluated; right, or with faults.
 
     Attributes:
-        strikes: the faults.
+        placements: the faults.
         changed: the activations that they change.
         landed: by place, the keys of those that make sense there.
     """
@@ -98,7 +98,7 @@ class Forward(Segment):
         with np.errstate(all="ignore"):
             for name in self._names:
                 applied = at.get(name, ())
-                # A fault may read other activations than the parents of the step that it strikes.
+                # A fault may read other activations than the parents of the step that it acts on.
                 unlike = applied != before.get(name, ()) or (applied and differs)
                 if unlike or not differs.isdisjoint(self.network.table[name].parents):
                     steps[name] = other._struck(name, applied, place)
@@ -183,7 +183,7 @@ def kind_of(name: str) -> str:
 
 
 def layers_of(places: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
-    """Kinds of place, each with the layers that it is struck in; none for what is in no layer."""
+    """Kinds of place, each with the layers in which it acts; none for what is in no layer."""
     found: dict[str, list[int]] = {}
     for name in places:
         layer = _LAYER.match(name)

@@ -26,7 +26,7 @@ from conformance.numerics.memo import cached_property
 # Sequences that are swept, for a ratio's relative deviation of √(2/modes), 0.04 to 0.07: 24 sweeps of `projected` showed 190 modes
 # in the hidden states of one sequence of MiniLM's golden and 47 in its mean; in those of five, 1594 and 293.
 PROBES = 8
-VISIBLE = 0.02  # of a variance: a percent of a sigma, the third digit, which is the last that is told
+VISIBLE = 0.02  # of a variance: a percent of a sigma, the third digit, which is the last that is reported
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Limits:
 
     @property
     def evidence_threshold(self) -> float:
-        """ln 2/α: by how many nats one explanation must be likelier than another to be told from it."""
+        """ln 2/α: by how many nats one explanation must be likelier than another to be distinguished from it."""
         return self.filter**2 / 2.0
 
 
@@ -102,7 +102,7 @@ class JudgedForward:
         Elementwise propagation takes the errors that a step sums for independent, and pooling sums those of tokens that read the
         same values. For signs z at random the noise along z/σ has a variance of mean Σ V_i/σ_i², V_i the true ones: the ratio of
         that to N says by what factor c the network's part is too small; below 1 it is left. At most the length S: where S times the
-        network's share changes nothing of the RMS that is told, it is not looked for. Different sequences share no error, so
+        network's share changes nothing of the RMS that is reported, it is not looked for. Different sequences share no error, so
         that one sweep of R of them is as good as R sweeps of one.
         """
         sigma = np.array(self.sigma)

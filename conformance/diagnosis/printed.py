@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?(?P<decimals>\d*)|\.(?P<only>\d+))(?:[eE](?
 
 
 class PrintedNumber(str):
-    """A number's text, told from other text."""
+    """A number's text, distinguished from other text."""
 
 
 @dataclass(frozen=True)

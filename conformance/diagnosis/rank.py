@@ -94,7 +94,7 @@ def _poolings(checkpoint: Checkpoint, batch: Batch, asked: str | None) -> tuple[
 
 def _diagnosis(case: BlackBoxCase) -> Diagnosis:
     """The right network, and where it does not do, what does."""
-    for base in [*case.arithmetics, case.arithmetics[0]]:  # it must fit one of them; where it fits none, the likeliest is told
+    for base in [*case.arithmetics, case.arithmetics[0]]:  # it must fit one of them; where it fits none, the likeliest is reported
         case.use(base)
         agreements = [base.agreement(pooling_index, base.independent) for pooling_index in case.lanes]
         best = min(agreements, key=lambda a: a.nll)

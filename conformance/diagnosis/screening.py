@@ -19,7 +19,7 @@ PROBES = 8  # each estimates |J δ|² with a relative deviation of √2; eight, 
 
 
 def ranked(problem: Problem, fit: Fit, placements: Sequence[FaultPlacement]) -> list[FaultPlacement]:
-    """The strikes on top of a fit, those that point where it must go first; those that point away are left out."""
+    """The placements on top of a fit, those that point where it must go first; those that point away are left out."""
     forward, pooling_index, sigma = (
         problem.forward(fit.placements) or problem.right,
         fit.pooling_index,

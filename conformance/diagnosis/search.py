@@ -1,6 +1,6 @@
 """The search: which sets of one to three faults bring the oracle nearest to the numbers that were printed.
 
-One fault: wherever it can strike, tried exactly; in one kind of place, in one layer or at one place, those that first order ranks
+One fault: wherever it can act on, tried exactly; in one kind of place, in one layer or at one place, those that first order ranks
 foremost. Two and three: a beam from the best, each with what first order ranks foremost on top of it. Sets are compared on
 the part of the batch that shows most; the caller judges those that it does not refute on all of it.
 """
@@ -16,7 +16,7 @@ from conformance.diagnosis.underway import FAULTS, Underway
 from conformance.judge.cores import on_all_cores
 
 TOKENS = 32  # of the rows that sets are compared on: a pass costs as many
-NUMBERS = 64  # that those rows should show; to tell some hundred sets from each other takes fewer
+NUMBERS = 64  # that those rows should show; to distinguish some hundred sets takes fewer
 KINDS, SINGLES = 30, 50  # faults in one kind of place, and in one layer or place, that are tried exactly
 FITTED = 4  # faults with a number whose number is fitted further than one step, of those tried together
 BEAM = 4  # sets that are followed further
@@ -111,7 +111,7 @@ def _overlaps(placement: FaultPlacement, others: Sequence[FaultPlacement]) -> bo
 
 
 def _improved(problem: Problem, base: Fit, added: Sequence[FaultPlacement], underway: Underway) -> list[Fit]:
-    """The base with each strike, where that is nearer; the foremost numbers fitted. Nearest first."""
+    """The base with each placement, where that is nearer; the foremost numbers fitted. Nearest first."""
     tried = underway.of_each(lambda placement: _with(problem, base, placement), added)
     fits = sorted((f for f in tried if f is not None), key=lambda f: f.distance)
     numbers = [] if underway.is_over() else [f for f in fits if any(s.fault.parameter for s in f.placements)][:FITTED]
@@ -121,7 +121,7 @@ def _improved(problem: Problem, base: Fit, added: Sequence[FaultPlacement], unde
 
 
 def _with(problem: Problem, base: Fit, placement: FaultPlacement) -> Fit | None:
-    problem.forward(base.placements)  # what is before the strike is taken from it
+    problem.forward(base.placements)  # what is before the placement is taken from it
     if placement.fault.parameter is not None:
         return started(problem, placement, base.placements)
     return problem.tried([*base.placements, placement])

@@ -6,7 +6,7 @@ from conformance.diagnosis.evidence import Diagnosis, FaultAttribution, RankedEx
 from conformance.diagnosis.pooling import POOLINGS
 from conformance.judge.statistics import SEPARABLE_Z
 
-_LISTED = 12  # names that are told one by one
+_LISTED = 12  # names that are reported one by one
 
 
 def pretty(found: Diagnosis) -> str:
@@ -72,7 +72,7 @@ def _failing(found: Diagnosis) -> Iterator[str]:
     explaining = [e for e in found.explanations if e.explains]
     tied = found.tied
     if explaining and len(tied) > 1:
-        yield f"{len(tied)} explanations cannot be told apart on these numbers:"
+        yield f"{len(tied)} explanations cannot be distinguished on these numbers:"
     for number, e in enumerate(tied or found.explanations, 1):
         yield f"{number}. {_headline(e)}"
         for blamed in e.faults:

@@ -53,7 +53,7 @@ class Underway:
         report_progress(stage, STAGES.index(stage) / len(STAGES))
 
     def goes_on(self) -> bool:
-        """Whether the next of this stage may be tried; that is told."""
+        """Whether the next of this stage may be tried; that is reported."""
         with self._lock:
             if self.is_over():
                 return False
@@ -69,7 +69,7 @@ class Underway:
             run, item = pair
             return run(lambda: [function(item)] if self.goes_on() else [])
 
-        # Each thread tells the watcher of this one.
+        # Each thread reports the watcher of this one.
         found = on_all_cores(tried, [(copy_context().run, item) for item in items])
         return [result for some in found for result in some]
 

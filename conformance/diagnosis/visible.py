@@ -22,7 +22,7 @@ class Detectability:
 
     Attributes:
         called: faults whose pattern is in the residual beyond noise, with the pattern.
-        shown, unseen: those that would have been told, and those that would not.
+        shown, unseen: those that would have been reported, and those that would not.
     """
 
     called: tuple[tuple[str, Array], ...]
@@ -31,7 +31,7 @@ class Detectability:
 
 
 def filters(placements: Iterable[FaultPlacement]) -> list[FaultPlacement]:
-    """One filter a fault, at all of its places; formats are no faults of an equation, and are told by RMS."""
+    """One filter a fault, at all of its places; formats are no faults of an equation, and are reported by RMS."""
     return [s for s in placements if s.reach == EVERYWHERE and not s.fault.late]
 
 

@@ -1,4 +1,4 @@
-"""The catalogue: every fault that has a name, in the order in which equally good explanations are told."""
+"""The catalogue: every fault that has a name, in the order in which equally good explanations are reported."""
 
 from collections.abc import Mapping
 

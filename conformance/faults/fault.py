@@ -13,11 +13,11 @@ from conformance.oracle import Network, Step
 
 @dataclass(frozen=True)
 class FaultContext:
-    """What a fault may read besides the step that it strikes.
+    """What a fault may read besides the step that it acts on.
 
     Attributes:
         network: other parameters, and equations.
-        values: activations that are known where the fault strikes: captured, or computed from what was captured.
+        values: activations that are known where the fault acts: captured, or computed from what was captured.
         storage: the format that is promised.
     """
 
@@ -56,15 +56,15 @@ class Fault:
 
     Attributes:
         name: what the results file calls it.
-        kinds: the kinds of step that it strikes.
-        sentence: the fault, told to a person; `{value}` and `{right}` stand for its number.
+        kinds: the kinds of step that it acts on.
+        sentence: the fault, in words; `{value}` and `{right}` stand for its number.
         source: where it was seen, or `constructed`.
         change: the faulty step, or None where the fault makes no sense there; a parameter gives its own.
         cause: how it usually comes about.
-        only: ends of the activation's name, where not every step of a kind is struck.
+        only: ends of the activation's name, where it does not act on every step of a kind.
         parameter: its number, where there is one.
         far: whether it replaces a whole layer, and is looked for from later layers as well.
-        whole: whether by its nature it strikes wherever it can, in every layer.
+        whole: whether by its nature it acts wherever it can, in every layer.
         across: whether what it does to one row of the batch depends on the others.
         late: whether it is looked for only where an activation fails: it cannot hide from RMS and largest error.
     """

@@ -30,7 +30,7 @@ def manifest(folder: Path | None = None) -> dict[str, Any]:
 
 
 def is_folder(golden: str | Path) -> bool:
-    """Whether a golden is told by its folder, and not by its name; a name goes first, so that the folder is `./tiny`."""
+    """Whether a golden is reported by its folder, and not by its name; a name goes first, so that the folder is `./tiny`."""
     return isinstance(golden, Path) or (golden not in manifest() and Path(golden).exists())
 
 

@@ -1,4 +1,4 @@
-"""Separation: inputs on which explanations that cannot be told apart would be.
+"""Separation: inputs on which explanations that cannot be distinguished would be.
 
 Of a few generated batches that one is chosen on which the oracle, with each explanation's faults, makes results that lie farthest
 apart in standard deviations of a correct candidate's noise. Faults that are the same function of every input have none.
@@ -56,7 +56,7 @@ def _values_before(network: Network, name: str) -> Mapping[str, Array]:
 
 
 def _with(segment: Segment, network: Network, explanation: Explanation, dtype: str) -> Segment | None:
-    """The segment with an explanation's faults; None where one strikes elsewhere, or changes nothing there."""
+    """The segment with an explanation's faults; None where one acts elsewhere, or changes nothing there."""
     storage = hypotheses(dtype)[0].arithmetic.storage
     for filtered in explanation.faults:
         if filtered.name not in BY_NAME or filtered.step not in segment.steps:

@@ -15,7 +15,7 @@ from conformance.model.activations import Activation
 from conformance.numerics.formats import Array, Captured
 
 REACH, STEP = 6.0, 0.5  # the histogram's, in sigma; what is beyond is counted at its ends
-SLICES = 64  # of a strip at most: what a reader can tell apart
+SLICES = 64  # of a strip at most: what a reader can distinguish
 
 _LARGEST = 1e150  # whose square is finite, and of any number of them the sum
 

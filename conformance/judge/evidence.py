@@ -59,7 +59,7 @@ class FilterResult:
 
     Attributes:
         name: the fault's.
-        step: the activation whose step it strikes.
+        step: the activation on whose step it acts.
         amplitude: <r,d>/<d,d>: 1 where the fault is present, 0 where it is not.
         z: <r,d> in standard deviations of the noise's own projection, less what deterministic errors can add.
         expected_z: what z would be if the fault were present.
@@ -77,7 +77,7 @@ class FilterResult:
 
     @property
     def separable(self) -> bool:
-        """Whether the fault, were it there, could be told from noise here."""
+        """Whether the fault, were it there, could be distinguished from noise here."""
         return self.expected_z >= SEPARABLE_Z
 
     def as_detected(self, detected: bool, estimate: Estimate | None = None) -> "FilterResult":
@@ -152,7 +152,7 @@ class Local:
 
     @property
     def alternatives(self) -> tuple[Explanation, ...]:
-        """Explanations that cannot be told from the best on this batch.
+        """Explanations that cannot be distinguished from the best on this batch.
 
         They have as many faults, no more fitted numbers that are not usual, and the residual is less likely under them by less
         than what a false alarm is worth.

@@ -112,7 +112,7 @@ def _at_every_step(candidates: Iterable[Direction], problem: ExplanationProblem)
 
 
 def _ordered(found: Sequence[Explanation], problem: ExplanationProblem) -> tuple[Explanation, ...]:
-    """Fewest free numbers first, usual ones before others, then the likeliest; the catalogue's order where that cannot tell."""
+    """Fewest free numbers first, usual ones before others, then the likeliest; the catalogue's order where that does not decide."""
     ranked = sorted(found, key=lambda e: (e.free, not e.is_usual, e.nll))
     best = ranked[0]
     evidence_threshold = problem.threshold**2 / 2.0  # of a false alarm, in nats: ln 2/α

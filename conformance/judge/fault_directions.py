@@ -1,4 +1,4 @@
-"""Directions: where in a segment a fault can strike, and how it moves the segment's result."""
+"""Directions: where in a segment a fault can act, and how it moves the segment's result."""
 
 import math
 from collections.abc import Iterator
@@ -112,7 +112,7 @@ def candidate_faults(segment: Segment, storage: Format, made: Array, noise: Nois
 
 
 def placements(segment: Segment) -> Iterator[tuple[Fault, str]]:
-    """Every fault at every step of the segment that it can strike."""
+    """Every fault at every step of the segment that it can act on."""
     for name, step in segment.steps.items():
         for fault in CATALOGUE:
             if fault.applies_to(step.site.activation):

@@ -11,7 +11,7 @@ from conformance.judge.selection import Mask
 from conformance.judge.words import listed
 from conformance.oracle import Step
 
-FEW = 3  # elements that are counted, where more are told as a share
+FEW = 3  # elements that are counted, where more are reported as a share
 
 _SIDES = ("keys before the query", "each query's own key", "keys after the query")
 
@@ -82,7 +82,7 @@ def _passes(case: ResidualProblem, outside: Mask) -> bool:
 
 
 def _without_repetition(places: tuple[Region, ...]) -> tuple[Region, ...]:
-    """Features are told by head, or place within each head, where that says the same."""
+    """Features are reported by head, or place within each head, where that says the same."""
     found = {p.axis: p for p in places}
     by_head, within, features = found.get("head"), found.get("feature of a head"), found.get("feature")
     if features is None or not (by_head or within):

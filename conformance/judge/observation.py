@@ -195,7 +195,7 @@ class Observation:
         row = int(attended.argmax())
         if attended[row] and all("position" in step.axes and step.layer is not None for step in self.steps):
             return self._tokens(row, int(min(attended[row], PROBED)))
-        padding = (~self.network.batch.mask).sum(1) * (attended > 0)  # faults of the mask strike where there is padding
+        padding = (~self.network.batch.mask).sum(1) * (attended > 0)  # faults of the mask act where there is padding
         return self.block(next(rows for rows in self.rows if padding.argmax() < rows.stop))
 
     def _tokens(self, row: int, length: int) -> Block:

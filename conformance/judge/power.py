@@ -1,7 +1,7 @@
 """The detection-power matrix: what each golden can see of each fault, in each dtype.
 
 On the oracle's own activations, under the `modular` arithmetic with parents as captured, each fault's expected z at each place
-that it can strike. At exact activations (look-ups) any difference shows: the expected z is infinite.
+that it can act on. At exact activations (look-ups) any difference shows: the expected z is infinite.
 """
 
 from collections import defaultdict

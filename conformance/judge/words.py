@@ -12,7 +12,7 @@ from conformance.model.architecture import Architecture
 COINCIDENCE = 0.01  # chance that an arbitrary number is called a simple one; it tests nothing, it chooses words
 LARGEST_TERM = 8  # of a simple ratio: with it a value needs an error below about 2e-4 of itself to be called one
 EXACT = 17  # digits of a float64 that determine it
-PIECES = 4  # runs of a set that are told one by one; more are counted
+PIECES = 4  # runs of a set that are reported one by one; more are counted
 
 _PLURALS = {"query": "queries"}
 

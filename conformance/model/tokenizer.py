@@ -32,7 +32,7 @@ def words(folder: Path | None, batch: Batch) -> list[list[str]] | None:
     """The token of each id, by the tokenizer in `folder`; `[id]` where it has none; None without a tokenizer that can be read."""
     try:
         tokenizer = _tokenizer(folder) if folder else None
-    except Exception:  # the library raises nothing narrower; ids are told then
+    except Exception:  # the library raises nothing narrower; ids are reported then
         return None
     if tokenizer is None:
         return None

@@ -1,1 +1,1 @@
-"""How a result is told: records for the file, text for the terminal."""
+"""How a result is reported: records for the file, text for the terminal."""

@@ -1,7 +1,7 @@
 """Findings: what the failing activations of a case have in common, one finding a mistake. A pure function of the records.
 
-An activation may have several explanations that cannot be told apart there. Of them that one is taken which accounts for most
-activations; a mistake that by its nature strikes every layer is considered only where it does, and then before single ones.
+An activation may have several explanations that cannot be distinguished there. Of them that one is taken which accounts for most
+activations; a mistake that by its nature acts in every layer is considered only where it does, and then before single ones.
 """
 
 import re
@@ -28,8 +28,8 @@ class Finding:
 
     Attributes:
         fault: the strongest evidence for it; None where no mistake that has a name explains the activation.
-        steps: where it strikes.
-        others: names of mistakes that cannot be told from it.
+        steps: where it acts.
+        others: names of mistakes that cannot be distinguished from it.
         excess: by how many times its limit the worst activation that it explains is off; None where there is no limit.
         activations: the activations that it explains.
         anatomy: for a mistake without a name, what can be said of it.
@@ -56,7 +56,7 @@ def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
 
 
 def where(steps: Sequence[str], layers: int) -> str:
-    """Places told shortly: the layers, then the steps in them; `layers` is how many the network has."""
+    """Places in short: the layers, then the steps in them; `layers` is how many the network has."""
     by_step: dict[str, list[int]] = {}
     for step in steps:
         match = _LAYER.fullmatch(step)
@@ -100,7 +100,7 @@ def _chosen(failed: Sequence[ActivationRecord], layers: int) -> list[tuple[Activ
 
 
 def _is_possible(explanation: Sequence[FaultRecord], failed: Sequence[ActivationRecord], layers: int) -> bool:
-    """A mistake that strikes every layer leaves at most one as it was: that which has the right parameters all the same."""
+    """A mistake that acts in every layer leaves at most one as it was: that which has the right parameters all the same."""
     for name in WHOLE & {f.name for f in explanation}:
         applied = {
             m[1] for a in failed for e in (a.faults, *a.alternatives) for f in e if f.name == name and (m := _LAYER.match(f.step))
@@ -183,10 +183,10 @@ UNNAMED = "no mistake that has a name explains it"
 
 
 def sentence(finding: Finding, layers: int) -> str:
-    """The mistake in one sentence: where, what, and what it cannot be told from."""
+    """The mistake in one sentence: where, what, and what it cannot be distinguished from."""
     if finding.fault is None:
         return f"{where(finding.steps, layers)}: {SCREENED if finding.screened else UNNAMED}"
-    others = f"; on these inputs it cannot be told from {', '.join(finding.others)}" if finding.others else ""
+    others = f"; on these inputs it cannot be distinguished from {', '.join(finding.others)}" if finding.others else ""
     return f"{where(finding.steps, layers)}: {_said(finding.fault)}{others}"
 
 

@@ -13,7 +13,7 @@ from conformance.results.records import ActivationRecord, CheckRecord, Note, Res
 
 
 def junit(results: Results) -> str:
-    """One suite; `xfail` is told as skipped, as pytest does."""
+    """One suite; `xfail` is reported as skipped, as pytest does."""
     checks = results.checks
     grave = [note for note in results.notes if note.grave]
     count = {kind: sum(OUTCOME_TEXT[c.outcome].junit == kind for c in checks) for kind in ("failure", "error", "skipped")}

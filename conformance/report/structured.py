@@ -16,12 +16,12 @@ def structured(results: Results) -> str:
 
     - `headers`: what ran, where; one a run, none where a file has none.
     - `footer`: `declared`, `ran`, `outcomes` and `exit_code`, of all runs together.
-    - `notes`: what is missing, contradicts itself or is told twice: `kind`, `text`, and `grave`, whether it is never a success.
+    - `notes`: what is missing, contradicts itself or is reported twice: `kind`, `text`, and `grave`, whether it is never a success.
     - `cases`, as they ran, each with
         - `check` and `activations`: their records, under the names of the results file (`run --schema` has its JSON Schema);
         - `mistakes`, worst first: `sentence`, `evidence` and `cause` in words; `fault`, as an activation has it (`name`, `z`,
-          `estimate`, …), null for a mistake that has no name; `steps` at which it strikes; `activations` that it explains;
-          `others` that cannot be told from it; `anatomy` of what has no name; `excess`, by how many times its limit it is off.
+          `estimate`, …), null for a mistake that has no name; `steps` at which it acts; `activations` that it explains;
+          `others` that cannot be distinguished from it; `anatomy` of what has no name; `excess`, largest error over its limit.
     """
     rendered = {
         "headers": results.headers,

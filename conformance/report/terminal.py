@@ -59,7 +59,7 @@ def _note(note: Note) -> Line:
 
 
 def _grouped(cases: Sequence[CaseRecords]) -> tuple[list[CaseRecords], list[list[CheckRecord]]]:
-    """Those that are told one by one, and the passes of each candidate that are told in one paragraph: all but its values."""
+    """Cases that are shown one by one, and the passes of each candidate that are shown in one paragraph: all but its values."""
     groups: dict[tuple[str, ...], list[CaseRecords]] = {}
     for case in cases:
         c = case.check

@@ -16,7 +16,7 @@ from conformance.results.to_records import activation_records
 
 
 def judged(trace: Trace, checkpoint: Checkpoint) -> list[ActivationRecord]:
-    """A record an activation and batch; `findings` tells the mistakes in them."""
+    """A record an activation and batch; `findings` reports the mistakes in them."""
     weights, verdicts = rounded_weights(checkpoint, trace.dtype), []
     for batch in trace.batches:
         network = Network(checkpoint.architecture, weights, trace.batches[batch])

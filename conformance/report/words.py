@@ -1,4 +1,4 @@
-"""The words in which records are told, the same in every form. Pure functions of the records."""
+"""The words in which records are reported, the same in every form. Pure functions of the records."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

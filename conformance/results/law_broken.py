@@ -1,4 +1,4 @@
-"""How a law is told to be broken, and where."""
+"""How a law is reported to be broken, and where."""
 
 from dataclasses import dataclass
 

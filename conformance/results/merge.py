@@ -1,4 +1,4 @@
-"""Several runs as one: each case is told once, and beside the cases what is missing and what contradicts itself. Pure.
+"""Several runs as one: each case is reported once, and beside the cases what is missing and what contradicts itself. Pure.
 
 A case that stands in several runs with one outcome is counted once. With several outcomes it contradicts itself, and the worst
 counts. A skip says nothing of a candidate: where another run judged the case, that counts.
@@ -35,7 +35,7 @@ def case_of(check: CheckRecord) -> Case:
 
 @dataclass(frozen=True)
 class _Told:
-    """A case as one run tells it."""
+    """A case as one run reports it."""
 
     records: CaseRecords
     source: str

@@ -1,4 +1,4 @@
-"""What a check, or an activation, can come to, and how each is told. The one table of it; pure."""
+"""What a check, or an activation, can come to, and how each is reported. The one table of it; pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ Tone = Literal["good", "odd", "bad"]
 
 @dataclass(frozen=True)
 class Telling:
-    """How an outcome is told.
+    """How an outcome is reported.
 
     Attributes:
         said: of a check.
@@ -38,12 +38,12 @@ OUTCOME_TEXT: Mapping[Outcome, Telling] = {
     "xfail": Telling("known failure", "known to fail", "≈", "odd", "skipped"),
     "pass": Telling("conforms", "right", "✓", "good", None),
 }
-"""The gravest first."""
+"""The most severe first."""
 
 ORDER: tuple[Outcome, ...] = tuple(OUTCOME_TEXT)
 FAILING = frozenset(outcome for outcome, rendered in OUTCOME_TEXT.items() if rendered.tone == "bad")
 
 
 def severity(outcome: Outcome) -> int:
-    """How grave: 0 for a pass."""
+    """How severe: 0 for a pass."""
     return len(ORDER) - 1 - ORDER.index(outcome)

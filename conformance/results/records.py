@@ -140,8 +140,8 @@ class SpreadRecord(msgspec.Struct, frozen=True):
 class ActivationRecord(_Record, frozen=True, tag="activation"):
     """One activation's verdict on one batch; `global` is the global error.
 
-    `faults` together explain it best; `alternatives` are such sets that cannot be told from that on this batch; `anatomy` is what
-    can be said where nothing explains it.
+    `faults` together explain it best; `alternatives` are such sets that cannot be distinguished from it on this batch; `anatomy` is
+    what can be said where nothing explains it.
     """
 
     implementation: str
@@ -165,7 +165,7 @@ class ActivationRecord(_Record, frozen=True, tag="activation"):
 
 
 class Sensitivity(msgspec.Struct, frozen=True):
-    """How well one fault would have been seen: at its weakest place, and at how many of the places that it can strike.
+    """How well one fault would have been seen: at its weakest place, and at how many of the places that it can act on.
 
     For a fault that is a number got wrong, `right` and `smallest`: the right value, and the nearest wrong one that shows, at the
     place where it shows best.
@@ -297,7 +297,7 @@ class Results:
     Attributes:
         headers: of each, in the order in which they were given.
         footer: None where it is to be counted anew.
-        notes: what is missing, what contradicts itself and what is told twice.
+        notes: what is missing, what contradicts itself and what is reported twice.
     """
 
     headers: tuple[Header, ...]

@@ -103,7 +103,7 @@ def _shards(runs: Iterable[Run]) -> Iterator[list[Run]]:
     """Those of one run each.
 
     Where none of them stands twice they are of one, though they may differ. Else the run was made several times, and what belongs
-    together is told by what it ran with, and whether on a GPU.
+    together is reported by what it ran with, and whether on a GPU.
     """
     claimed: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Termination:
-    """How a case, or one batch of it, ended; graver ones have a higher rank. `by_values` as in a result."""
+    """How a case, or one batch of it, ended; more severe ones have a higher rank. `by_values` as in a result."""
 
     outcome: Outcome
     reason: str = ""
@@ -29,7 +29,7 @@ class Termination:
 
     @property
     def rank(self) -> int:
-        """How grave."""
+        """How severe."""
         return severity(self.outcome)
 
 

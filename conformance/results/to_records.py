@@ -176,7 +176,7 @@ def _smallest(best: FilterResult) -> float | None:
 
 
 def footer(checks: Iterable[CheckRecord]) -> Footer:
-    """The counts of a run and its exit code: the gravest of 3 (harness), 2 (usage), 1 (does not conform, or nothing judged)."""
+    """The counts of a run and its exit code: the most severe of 3 (harness), 2 (usage), 1 (does not conform, or nothing judged)."""
     checks = list(checks)
     code = max((c.exit_code for c in checks), default=1)
     if not any(c.executed for c in checks):

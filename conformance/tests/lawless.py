@@ -152,7 +152,7 @@ def wrapped(self: Any, batch: TorchBatch) -> TorchBatch:
 
 
 def _cut(self: Any, batch: TorchBatch) -> TorchBatch:
-    """What is too long is cut, and nobody is told."""
+    """What is too long is cut, and nobody is reported."""
     return TorchBatch(**{name: tensor[:, :32] for name, tensor in _tensors(batch).items()})
 
 
@@ -214,7 +214,7 @@ class Reading(HuggingFace):
 
 
 def accents_kept(vocabulary: Any, *, lower_case: bool, strip_accents: bool | None) -> Any:
-    """Lower case does not strip accents unless it is told to (ollama#15627)."""
+    """Lower case does not strip accents unless it is reported to (ollama#15627)."""
     return tokenizer(vocabulary, lower_case=lower_case, strip_accents=bool(strip_accents))
 
 

@@ -91,7 +91,7 @@ def features(width: int = 32) -> Array:
     return np.arange(width)
 
 
-# What was made, how it is told (its kind, and words of the sentence), and the change.
+# What was made, how it is reported (its kind, and words of the sentence), and the change.
 RECOGNISED: dict[str, tuple[str, str, str, Change]] = {
     "zeros": (QUERY, "zeros", "all zeros", lambda s: 0.0 * s.value),
     "constant": (QUERY, "constant", "3 was made", lambda s: 0.0 * s.value + 3.0),

@@ -1,4 +1,4 @@
-"""Hostile and careless input: each is told for what it is, nothing else is disturbed, and nothing wrong passes."""
+"""Hostile and careless input: each is reported for what it is, nothing else is disturbed, and nothing wrong passes."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`diff` of two runs: what is told as worse, better, new, gone and changed, what is not, and in which forms."""
+"""`diff` of two runs: what is reported as worse, better, new, gone and changed, what is not, and in which forms."""
 
 import json
 from collections.abc import Sequence

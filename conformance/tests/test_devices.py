@@ -1,4 +1,4 @@
-"""Accelerators: what they compute otherwise is legal, what breaks there is told, and the run goes on. CUDA where there is one."""
+"""Accelerators: what they compute otherwise is legal, what breaks there is reported, the run goes on. CUDA where there is one."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A diagnosis under way: what is told of it, how a time limit ends it, and that what is taken from another network is exact."""
+"""A diagnosis under way: what is reported of it, how a time limit ends it, and that what is taken from another network is exact."""
 
 import json
 from pathlib import Path

@@ -177,7 +177,7 @@ def test_a_mistake_inside_an_export_is_found_at_its_place_by_name(write: Any, su
 
 
 def _rendered(result: Result) -> set[str]:
-    """Every name that is told, alone or with what it cannot be told from."""
+    """Every name that is reported, alone or with what it cannot be distinguished from."""
     found = findings(activation_records(result))
     return {name for f in found if f.fault for name in (f.fault.name, *f.others)}
 

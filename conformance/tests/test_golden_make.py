@@ -1,4 +1,4 @@
-"""`golden make`: a golden from a local checkpoint, run on again; what of it is altered, cut short, gone or another's is told."""
+"""`golden make`: a golden from a local checkpoint, run on again; what of it is altered, cut short or gone is reported."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What known failures may speak of: what exists, in this run or another; a slip of the pen is told with what is nearest."""
+"""What known failures may speak of: what exists, in this run or another; a slip of the pen is reported with what is nearest."""
 
 from pathlib import Path
 

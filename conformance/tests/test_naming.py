@@ -87,7 +87,7 @@ def test_faults_that_are_the_same_function_are_both_named() -> None:
     (found,) = _found(_planted(("mask-on-queries", 0)))
     assert found.fault
     assert {found.fault.name, *found.others} == {"mask-ignored", "mask-on-queries"}
-    assert "cannot be told from" in sentence(found, 2)
+    assert "cannot be distinguished from" in sentence(found, 2)
 
 
 @pytest.mark.parametrize("name", ["precision-bfloat16", "precision-tf32", "precision-int8"])

@@ -76,7 +76,7 @@ def test_the_shipped_suite_runs_from_the_wheel(built: Path, empty: Path) -> None
         "no:cacheprovider",
     )
     rendered = _python("-m", "pytest", "--pyargs", "conformance.suite", *options, folder=empty, path=(built / "site",))
-    # `batching-bitwise` is told of all: whether it is a pass or a skip is up to the kernels of the machine.
+    # `batching-bitwise` is reported of all: whether it is a pass or a skip is up to the kernels of the machine.
     assert "23 passed, 3 skipped" in rendered or "24 passed, 2 skipped" in rendered
 
 

@@ -1,4 +1,4 @@
-"""`diff` of two candidates: where their difference begins, and how it is told."""
+"""`diff` of two candidates: where their difference begins, and how it is reported."""
 
 import json
 from pathlib import Path

@@ -109,7 +109,7 @@ Told = Mapping[str, Mapping[str, tuple[str, str]]]
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    """Of one run of all these files: by file and test id, the outcome and what is told with it."""
+    """Of one run of all these files: by file and test id, the outcome and what is reported with it."""
     folder = tmp_path_factory.mktemp("strangers")
     for name, toml in (KNOWN | {name: toml for name, (toml, _) in WRONG.items()}).items():
         (folder / f"{name}.toml").write_text(toml, "utf-8")

@@ -112,10 +112,10 @@ def table(scores: Iterable[tuple[str, Score]], alarms: Sequence[Alarm]) -> str:
         "Written by `python -m conformance.benchmarks.detection --write`. Mistakes are planted by hand in torch modules, at every",
         "layer of small networks of three architectures and three seeds, and judged as any candidate is. Counted are those whose",
         "expected z, that of a filter made for just that effect, is 12 or more. *Placed*: each fails where it begins, and nothing",
-        "else fails. *Named*: the name is told first, alone or with what cannot be told from it, and no other is. For those held",
-        "out no filter exists. *Every layer*: in all of them at once. *One step*: two mistakes at one and the same step.",
+        "else fails. *Named*: the name is reported first, alone or with what cannot be distinguished from it, and no other is.",
+        "For those held out no filter exists. *Every layer*: in all at once. *One step*: two mistakes at one and the same step.",
         "",
-        "| dtype | mistakes | tried | counted | detected | placed | named | told alone | estimates within error |",
+        "| dtype | mistakes | tried | counted | detected | placed | named | named alone | estimates within error |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     lines += [_row(dtype, kind, found) for (dtype, kind), found in by_row.items()]
@@ -135,7 +135,7 @@ def _is_right(kind: str, s: Score) -> bool:
 
 def _rendered(s: Score) -> str:
     planted = ", ".join(f"{name} in layer {layer}" for name, layer in s.trial.plants)
-    what = "not detected" if not s.detected else "not placed" if not s.placed else f"told: {', '.join(s.rendered)}"
+    what = "not detected" if not s.detected else "not placed" if not s.placed else f"named: {', '.join(s.rendered)}"
     return f"{planted} ({s.trial.architecture}, seed {s.trial.seed}, {s.trial.dtype}, expected z {s.expected_z:.3g}): {what}"
 
 

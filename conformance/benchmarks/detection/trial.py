@@ -52,8 +52,8 @@ class Score:
         expected_z: of the mistake that is hardest to see.
         detected: the candidate does not conform.
         placed: every mistake fails at a step where it begins, and no activation fails where none does.
-        named: every mistake's name is told first at its place, and no name that is not there.
-        alone: and none but it is told there.
+        named: every mistake's name is reported first at its place, and no name that is not there.
+        alone: and none but it is reported there.
         estimates, within: numbers that were estimated, and those within their error bars at a false-alarm probability of 1e-6.
         judged: activations that were judged.
     """
@@ -71,7 +71,7 @@ class Score:
 
     @property
     def counted(self) -> bool:
-        """Whether all of it could be told from rounding."""
+        """Whether all of it could be distinguished from rounding."""
         return self.expected_z >= SEPARABLE_Z
 
 
@@ -110,7 +110,7 @@ def _is_placed(trial: Trial, records: list[ActivationRecord]) -> bool:
 
 
 def _is_named(trial: Trial, found: list[Finding]) -> bool:
-    """Each planted mistake is told by name, alone or with what it cannot be told from, and nothing else is told."""
+    """Each planted mistake is reported by name, alone or with what it cannot be distinguished from, and nothing else is."""
     wanted = {_known_as(name) for name, _ in trial.plants}
     rendered = [{_known_as(name) for name in (f.fault.name, *f.others)} if f.fault else set() for f in found]
     return all(any(name in names for names in rendered) for name in wanted) and all(names & wanted for names in rendered)

@@ -30,7 +30,7 @@ def _logged(subject: Subject) -> list[Any]:
 
 
 def _module(logs: list[Any], mismatch: float) -> str:
-    """The innermost module of the operator with that hash: a mismatch tells its operator, not its place."""
+    """The innermost module of the operator with that hash: a mismatch reports its operator, not its place."""
     from torch.utils._pytree import tree_leaves
 
     modules: list[Any] = []

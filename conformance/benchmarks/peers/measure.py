@@ -1,4 +1,4 @@
-"""What a tool costs, and what it tells; to be measured in a process of its own, since some tools change torch for good."""
+"""What a tool costs, and what it reports; to be measured in a process of its own, since some tools change torch for good."""
 
 import os
 import tempfile
@@ -59,7 +59,7 @@ def row(peer: Peer, repeats: int) -> Row:
 
 
 def told(peer: Peer, golden: str) -> dict[str, Told]:
-    """What a tool tells of each candidate on a golden."""
+    """What a tool reports of each candidate on a golden."""
     reference, found = subject(golden), {}
     with _home() as home:
         for name, candidate, expected in candidates(golden):

@@ -43,7 +43,7 @@ def _dumped(subject: Subject, folder: Path) -> Path:
 
 
 def _module(dump: Path, name: str) -> str:
-    """The module in which a function was called: a row tells which call of the function it was, not where."""
+    """The module in which a function was called: a row reports which call of the function it was, not where."""
     construct = json.loads(dump.with_name("construct.json").read_text("utf-8"))
     call = name.split(".forward")[0] + ".forward"
     parent = construct.get(call)

@@ -25,7 +25,7 @@ class Peer:
         distribution: the package that it is in.
         compare: the first place of a difference in the tool's own words, or None; it may write to the folder.
         settings: what was set or left at its default, tolerances included.
-        compares: whether it tells anything of the candidate, or only captures.
+        compares: whether it reports anything of the candidate, or only captures.
     """
 
     name: str

@@ -17,7 +17,7 @@ RESULTS = Path(__file__).with_name("peers.json")
 PAGE = Path(__file__).with_name("RESULTS.md")
 COMMAND = "python -m conformance.benchmarks.peers --write"
 CANDIDATES = ("repeated", "SDPA", "epsilon", "tanh-GELU")
-# The README shows the tools that tell something of a candidate.
+# The README shows the tools that report something about a candidate.
 SHORT = ("assert_close", "DebugMode", "TorchLens", "Polygraphy", "msprobe", "bert-conformance, full")
 
 
@@ -61,7 +61,7 @@ def short(table: Table) -> Iterator[str]:
 
 
 def page(table: Table) -> Iterator[str]:
-    """Lines of Markdown: every row with its settings, and what was told wrong."""
+    """Lines of Markdown: every row with its settings, and what was reported wrong."""
     yield "# Other tools"
     yield ""
     yield f"Made by `{COMMAND}` with the extra `peers`: {table.processor}, {table.threads} threads, Python {table.python},"
@@ -76,8 +76,8 @@ def page(table: Table) -> Iterator[str]:
     goldens = " and ".join(f"`{golden}`" for golden in GOLDENS)
     yield f"Told right, of {len(GOLDENS)} networks ({goldens}), with Hugging Face's eager run as the reference:"
     yield ""
-    yield "- *repeated*, the same again, and *SDPA*, its other attention, are correct: no difference is told."
-    yield "- *epsilon*, 1e-5 for 1e-12 in one LayerNorm, and *tanh-GELU* for erf-GELU in one layer: that activation is told first."
+    yield "- *repeated*, the same again, and *SDPA*, its other attention, are correct: no difference is reported."
+    yield "- *epsilon*, 1e-5 for 1e-12 in one LayerNorm, and *tanh-GELU* for erf-GELU in one layer: that is reported first."
     yield ""
     yield _line(["tool", "package", "wall", "CPU", "memory, MiB", "written, MB", *CANDIDATES, "settings"])
     yield _line(["---"] * (7 + len(CANDIDATES)))
@@ -108,7 +108,7 @@ def _written(row: Row) -> str:
 
 
 def _rendered(row: Row, candidates: Sequence[str]) -> list[str]:
-    """Of how many networks each candidate was told right."""
+    """Of how many networks each candidate was reported right."""
     if not row.told:
         return ["captures only"] * len(candidates)
     return [f"{sum(found[c].right for found in row.told.values())} of {len(row.told)}" for c in candidates]

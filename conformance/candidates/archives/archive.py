@@ -65,7 +65,7 @@ class Archive:
         """A runner.
 
         Raises:
-            CandidateError: it cannot be loaded, or its inputs cannot be told apart.
+            CandidateError: it cannot be loaded, or its inputs cannot be distinguished.
             DependencyMissingError: what runs it is not installed.
         """
         program = self._opened(device)
@@ -79,7 +79,7 @@ class Archive:
 
 
 class _Runner:
-    """Runs a program and tells its activations."""
+    """Runs a program and reports its activations."""
 
     def __init__(self, program: Program, checkpoint: Checkpoint, dtype: str, observed: bool) -> None:
         self._program, self._architecture, self._dtype, self._observed = program, checkpoint.architecture, dtype, observed
@@ -102,7 +102,7 @@ class _Runner:
         if not self._observed:
             made = self._program.run(arrays)
             if len(made) != len(self._program.outputs):
-                found = f"it returns {len(made)} tensors, and its graph tells of {len(self._program.outputs)}"
+                found = f"it returns {len(made)} tensors, and its graph has {len(self._program.outputs)}"
                 raise CandidateError(f"{found}: what is put into a list or a mapping piece by piece cannot be followed")
             return dict(zip(self._program.outputs, made, strict=True))
         wanted = [value for candidates in self._locations.values() for value in candidates]

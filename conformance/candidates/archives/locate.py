@@ -1,7 +1,7 @@
 """Where a program's activations are: found by the parameters that they are made with, and by what flows between those.
 
 What a product with a parameter, a norm or a look-up gives is the activation that its parameters belong to. What a product takes is
-the activation before it. Nothing is guessed from positions. What is not found is not observed, and told as such.
+the activation before it. Nothing is guessed from positions. What is not found is not observed, and reported as such.
 """
 
 from collections import defaultdict

@@ -19,7 +19,7 @@ def opened(path: Path, device: str, inputs: Sequence[str]) -> "OnnxModel | str":
     """The model in a file, or why it cannot run there.
 
     Raises:
-        CandidateError: it cannot be loaded, or its inputs cannot be told apart.
+        CandidateError: it cannot be loaded, or its inputs cannot be distinguished.
         DependencyMissingError: ONNX or ONNX Runtime is not installed.
     """
     if torch.device(device).type != "cpu":

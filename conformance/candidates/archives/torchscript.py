@@ -15,7 +15,7 @@ from conformance.errors import CandidateError
 
 
 def opened(path: Path, device: str, inputs: Sequence[str]) -> "TorchScript":
-    """The archive in a file; `CandidateError` where it cannot be loaded or its inputs cannot be told apart."""
+    """The archive in a file; `CandidateError` where it cannot be loaded or its inputs cannot be distinguished."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # that TorchScript is deprecated, its archives' owners know

@@ -38,7 +38,7 @@ batching = Law(_changes_nothing, lambda a: batches(a, least_rows=2), _arranged)
 
 
 def _changes_no_bit(subject: Subject, example: Example) -> float:
-    """Binding for a candidate that promises it; of others it is told, and counts for nothing."""
+    """Binding for a candidate that promises it; of others it is reported, and counts for nothing."""
     try:
         return max(require_identity(subject, *part) for part in _parts(subject, example))
     except LawBroken as broken:

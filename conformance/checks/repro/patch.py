@@ -36,7 +36,7 @@ def patch_of(test: Callable[..., Any], case: Case, found: Example, root: Path) -
 
 
 def _diff(before: list[str], after: list[str], old: str, new: str) -> str:
-    """As `git apply` reads it, which is told of a last line without an end."""
+    """As `git apply` reads it, which is reported of a last line without an end."""
     lines = difflib.unified_diff(before, after, old, new)
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 

@@ -1,7 +1,7 @@
 """The hunt: Hypothesis draws examples, `target` drives them towards the largest error, and what fails is shrunk.
 
 A candidate that fails in two ways is followed in the first, so that the smallest example is one of what was found. One that fails
-and then does not, on the same example, depends on what it was called with before; that is a failure too, and told as such.
+and then does not, on the same example, depends on what it was called with before; that is a failure too, and reported as such.
 """
 
 from collections.abc import Callable, Sequence

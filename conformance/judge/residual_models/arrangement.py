@@ -1,7 +1,7 @@
 """Right numbers at wrong places: along one axis, or with axes exchanged.
 
 Along an axis, each slice i of what was made is matched with the slice p(i) of the right value that it is nearest to, in sigma; the
-map p is then told by rule where one fits (reversed, shifted, exchanged, interleaved), and tried on every element.
+map p is then described by a rule where one fits (reversed, shifted, exchanged, interleaved), and tried on every element.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from conformance.numerics.formats import Array
 
 LONGEST = 4096  # an axis of which every pair of slices is compared: n² float64 distances are 128 MB then
 COLUMNS = 2**16  # elements of all slices that are compared; of each at least LEAST_COLUMNS
-LEAST_COLUMNS = 48  # far more than needed to tell n slices apart: a match by chance in each is as rare as noise is small
+LEAST_COLUMNS = 48  # far more than needed to distinguish n slices: a match by chance in each is as rare as noise is small
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from conformance.judge.residual_models.residual_problem import ElementNoise, Fit
 from conformance.judge.words import enumerated, number
 from conformance.numerics.formats import Array
 
-TOLD, LISTED = 4, 64  # gains that are told one by one, and that are kept as numbers
+TOLD, LISTED = 4, 64  # gains that are reported one by one, and that are kept as numbers
 
 
 def shifts(case: ResidualProblem) -> Iterator[ResidualFinding]:

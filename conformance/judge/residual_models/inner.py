@@ -31,7 +31,7 @@ def scaled_parents(case: ResidualProblem) -> Iterator[ResidualFinding]:
         return
     found = [_scaled(case, index, name) for index, name in enumerate(step.site.activation.parents)]
     meant = [finding for finding, meaning in found if finding.explained and meaning]
-    # Half of one parent is twice the other, to a norm: the one that says what was done is told.
+    # Half of one parent is twice the other, to a norm: the one that says what was done is reported.
     yield from meant or [finding for finding, _ in found]
 
 

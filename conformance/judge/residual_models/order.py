@@ -7,7 +7,7 @@ import numpy as np
 from conformance.judge.residual_models.residual_problem import Places
 from conformance.model.architecture import Architecture
 
-TOLD = 6  # places that are told one by one
+TOLD = 6  # places that are reported one by one
 
 
 def rules(axis: str, places: Places, moved: Places, architecture: Architecture) -> Iterator[tuple[str, Places]]:

@@ -40,7 +40,7 @@ def terms(case: ResidualProblem) -> Iterator[ResidualFinding]:
     for size in range(1, min(MOST_TERMS, len(found)) + 1):
         best = max(combinations(range(len(found)), size), key=lambda s: _energy(gram, against, list(s)))
         if size == 1 and found[best[0]].name == RIGHT:
-            continue  # told as a scale
+            continue  # reported as a scale
         finding = _sum_of(case, [found[i] for i in best], [values[i] for i in best])
         if any(near(n.value, n.deviation, 0.0) for n in finding.numbers):
             return  # a term too many

@@ -1,1 +1,1 @@
-"""What changed between two runs, and how it is told."""
+"""What changed between two runs, and how it is reported."""

@@ -28,7 +28,7 @@ from conformance.results.records import ActivationRecord
 
 @dataclass(frozen=True)
 class ChangeLine:
-    """One activation that changed: what is told of it, and where it stands on the axis before and after, in percent."""
+    """One activation that changed: what is reported of it, and where it stands on the axis before and after, in percent."""
 
     name: str
     batches: str
@@ -54,7 +54,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Card:
-    """One case: its outcome in the tone of its own change, the tone of the worst of all changes, and what is told of them.
+    """One case: its outcome in the tone of its own change, the tone of the worst of all changes, and what is reported of them.
 
     `folded` is what is better in a case that is worse.
     """

@@ -51,7 +51,7 @@ def _rendered(values: Iterable[object]) -> str:
 
 
 def _candidates(before: Results, after: Results, renamed: tuple[str, str] | None) -> Iterable[Differing]:
-    """Candidates that both runs judged, in other versions; those of which the same is to be told, together."""
+    """Candidates that both runs judged, in other versions; those of which the same is to be reported, together."""
     old, new = (_versions(r) for r in (before, after))
     pairs = [renamed] if renamed else [(name, name) for name in new]
     found: dict[tuple[str, str], list[str]] = {}

@@ -10,8 +10,8 @@ from conformance.results.records import ActivationRecord
 def struck_anew(before: Sequence[ActivationRecord], after: Sequence[ActivationRecord]) -> tuple[Finding, ...]:
     """The mistakes of `after`, each at the places alone at which `before` does not have it.
 
-    A mistake is the same where it has the same name, or one of those that it cannot be told from, and, where it is a number got
-    wrong, the same number within the errors. One without a name is the same where it is at the same place.
+    A mistake is the same where it has the same name, or one of those that it cannot be distinguished from, and, where it is a wrong
+    number, the same number within the errors. One without a name is the same where it is at the same place.
     """
     known = findings(before)
     limit = max((a.limits.get("filter", 0.0) for a in (*before, *after)), default=0.0)

@@ -5,7 +5,7 @@ With r < R its two local RMS, in sigma, L the limit of R's, and x = R / r, its s
     x > L        and        n · ln((x + 1/x) / 2) > ln(1/α).
 
 The first: L is the largest RMS that noise of unit deviation has at the run's false-alarm probability. Were r the true scale of
-this candidate's noise, x would be an RMS in units of it, and beyond L a failure. So what is told as changed is what would fail if
+this candidate's noise, x would be an RMS in units of it, and beyond L a failure. So what is reported as changed would fail if
 the better of two runs said how good the candidate is.
 
 The second: r is an RMS itself, of n numbers, and that of a few numbers is small by luck at times. For A and B independent sums of n

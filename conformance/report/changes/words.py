@@ -1,4 +1,4 @@
-"""The words in which changes are told, the same in every form. Pure functions."""
+"""The words in which changes are reported, the same in every form. Pure functions."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

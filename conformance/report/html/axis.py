@@ -46,7 +46,7 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def figure(value: float) -> str:
-    """Three digits, all of them shown; with a power of ten where they would not be told apart from zeros."""
+    """Three digits, all of them shown; with a power of ten where they would not be distinguished from zeros."""
     if value == 0.0:
         return "0"
     digits, _, exponent = f"{value:.2e}".partition("e")

@@ -1,4 +1,4 @@
-"""One check that fails, as the page tells it: its mistakes, one number of it, where it sits, its tokens, how to see it again."""
+"""One check that fails, as the page shows it: its mistakes, one number of it, where it sits, its tokens, how to see it again."""
 
 import shlex
 from collections.abc import Sequence

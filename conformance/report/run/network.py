@@ -20,7 +20,7 @@ class NetworkRow:
         name: within its group.
         outcome: of all batches, the worst.
         mark: `origin`, `amplifier`, `attenuator`, `known failure`, `not observed` or nothing.
-        local, largest, overall: RMS and largest local error and RMS of the global one, told in sigma.
+        local, largest, overall: RMS and largest local error and RMS of the global one, in sigma.
         band, local_at, overall_at: where the limit and the errors stand on the axis, in percent.
         note: what else is to be said.
     """

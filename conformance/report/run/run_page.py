@@ -61,7 +61,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Wrong:
-    """A candidate that does not conform: each reason with where it shows, and how many are not told."""
+    """A candidate that does not conform: each reason with where it shows, and how many are not shown."""
 
     name: str
     reasons: tuple[tuple[str, tuple[Group, ...]], ...]
@@ -161,6 +161,6 @@ def _passed(case: CaseRecords, headers: Sequence[Header]) -> Passed:
 
 
 def _as_failing(case: CaseRecords) -> CaseRecords:
-    """What is known to fail, told as if it were not known."""
+    """What is known to fail, reported as if it were not known."""
     failing = tuple(replace_record(a, outcome="fail") if a.outcome == "xfail" else a for a in case.activations)
     return CaseRecords(replace_record(case.check, outcome="fail"), failing)

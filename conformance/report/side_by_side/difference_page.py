@@ -13,7 +13,7 @@ BUDGET = 1_400  # rows of a page
 
 @dataclass(frozen=True)
 class DifferenceLine:
-    """One activation: what is told of it, and where it stands on the axis, in percent."""
+    """One activation: what is reported of it, and where it stands on the axis, in percent."""
 
     name: str
     mark: str

@@ -16,7 +16,7 @@ def diagram(part: Part) -> Markup:
     found = layout(part.nodes)
     edges = (piece for edge in found.edges for piece in _edge(edge))
     boxes = (_box(box) for box in found.boxes)
-    return drawing(WIDTH, found.height, f"{part.title}: diagram, told in words below it", *edges, *boxes, class_="modules")
+    return drawing(WIDTH, found.height, f"{part.title}: diagram, described in words below it", *edges, *boxes, class_="modules")
 
 
 def sentences(part: Part) -> Iterator[tuple[str, str]]:

@@ -37,7 +37,7 @@ class Column:
 
 
 def render(walk: Walk, console: Console, *, compact: bool) -> None:
-    """Print it; `compact`, as on a terminal, tells each part of a name once, and as many columns as there is room for."""
+    """Print it; `compact`, as on a terminal, reports each part of a name once, and as many columns as there is room for."""
     console.print(Text(printable(title(walk)), "bold"))
     sides = "" if len(walk.names) == 1 else "AB"
     for letter, fact in zip([" ", *(sides or " ")], facts(walk), strict=True):
@@ -66,7 +66,7 @@ def _passage(walk: Walk, passage: Passage, sides: str, console: Console, compact
 
 
 def _tokens(row: Sequence[Token]) -> Text:
-    """In parentheses what is not attended to, equal ones told once."""
+    """In parentheses what is not attended to, equal ones shown once."""
     line = Text()
     for (text, attended, blank), found in groupby(row, lambda t: (printable(t.text), t.attended, t.blank)):
         count = len(list(found))

@@ -90,7 +90,7 @@ class Walk:
         golden: what the network is called.
         table: the activations that one of the batches defines, by name.
         shown: the names that each trace has.
-        tokenized: whether tokens are told, or ids.
+        tokenized: whether tokens are reported, or ids.
     """
 
     names: tuple[str, ...]
@@ -104,7 +104,7 @@ class Walk:
 
 
 def walk(*traces: Trace, reader: Reader = words) -> Walk:
-    """The walk of one trace, or of two side by side; `reader` tells tokens of ids.
+    """The walk of one trace, or of two side by side; `reader` reports tokens of ids.
 
     Raises:
         UsageError: two did not run on the same inputs.
