@@ -1,10 +1,146 @@
-"""Every golden's recipe, the quickest first; those in which a number that is hard-coded is wrong after them."""
+"""The goldens' recipes, as one table, the quickest first; those in which a number that is hard-coded is wrong after the usual ones.
 
-from collections.abc import Mapping
+To add a golden: give its architecture and the masks of its batch a row here (or, where it needs more, a module as `edges` is one);
+run `python -m conformance.goldens.make fixtures`, which stores all of them, and `bert-conformance golden verify`.
+"""
 
-from conformance.goldens import deep, edges, minilm, narrow_heads, odd_width, position_offset, sinusoidal, tanh, tiny, wide
-from conformance.goldens.recipe import Recipe
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-_USUAL: tuple[Recipe, ...] = (tiny.RECIPE, edges.RECIPE, deep.RECIPE, wide.RECIPE, sinusoidal.RECIPE, tanh.RECIPE)
-_UNUSUAL: tuple[Recipe, ...] = (odd_width.RECIPE, narrow_heads.RECIPE, position_offset.RECIPE)
+from conformance.goldens import edges, minilm, sinusoidal
+from conformance.goldens.batches import batch, drawn
+from conformance.goldens.recipe import Generated, Recipe
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
+
+MASKS = ("111111111111", "111111110000", "001111111111", "110111011010")  # none, right and left padding; holes
+ENDS = ("LayerNorm", "decoder", "seq_relationship", "classifier", "loss")  # of the names of activations that are stored
+
+
+@dataclass(frozen=True)
+class _Padded:
+    """One batch of random ids under masks, each a row of `1` (attended to) and `0` (padding)."""
+
+    architecture: Architecture
+    masks: Sequence[str]
+
+    def __call__(self, seed: int) -> Mapping[str, Batch]:
+        return {"padded": batch(seed, self.architecture, drawn(self.masks))}
+
+
+def _row(name: str, architecture: Architecture, masks: Sequence[str] = MASKS, **options: Any) -> Generated:
+    return Generated(name, architecture, _Padded(architecture, tuple(masks)), **options)
+
+
+def _network(**sizes: Any) -> Architecture:
+    """A BERT with all heads; two labels unless it says otherwise."""
+    return Architecture(**{"num_labels": 2, "heads": ("masked_lm", "next_sentence", "classification"), **sizes})
+
+
+# Two narrow layers, every way of padding: none, right, left, both sides, holes, almost everything.
+TINY = _row(
+    "tiny",
+    _network(
+        vocab_size=96,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        num_labels=3,
+    ),
+    ("1111111111111111", "1111111111000000", "0000011111111111", "0001111111111000", "1101101011101101", "1100000000000000"),
+)
+
+# Twelve narrow layers, as many as BERT base: what grows or is lost from layer to layer.
+_DEEP = _row(
+    "deep",
+    _network(
+        vocab_size=64,
+        hidden_size=24,
+        num_hidden_layers=12,
+        num_attention_heads=3,
+        intermediate_size=96,
+        max_position_embeddings=16,
+    ),
+)
+
+# One layer of BERT base's width: sums as long as BERT base's.
+_WIDE = _row(
+    "wide",
+    _network(
+        vocab_size=64,
+        hidden_size=768,
+        num_hidden_layers=1,
+        num_attention_heads=12,
+        intermediate_size=3072,
+        max_position_embeddings=16,
+    ),
+    ("11111111", "11111000", "01110110"),
+)
+
+# GELU in its tanh form, as later checkpoints have it: a wrong constant in that form shows nowhere else.
+_TANH = _row("tanh", TINY.architecture.with_(hidden_act="gelu_new", type_vocab_size=3), kept=ENDS)
+
+# Sizes that are no multiples of a vector's, epsilon 1e-3, ReLU. Hidden states are of deviation 2^-5, so that norm inputs have a
+# variance near epsilon: with 1e-12 or with 1e-5 in its place results are larger by 15 to 30 %, but for the masked-LM head's.
+_ODD_WIDTH = _row(
+    "odd-width",
+    _network(
+        vocab_size=61,
+        hidden_size=105,
+        num_hidden_layers=1,
+        num_attention_heads=5,
+        intermediate_size=131,
+        max_position_embeddings=19,
+        type_vocab_size=4,
+        layer_norm_eps=1e-3,
+        hidden_act="relu",
+        num_labels=5,
+    ),
+    ("1111111111111", "1111111100000", "0011111111111", "1101110110101"),
+    hidden=2.0**-5,
+    kept=ENDS,
+)
+
+# Six heads of 32 where heads of 64 would fit as well: heads that are 64 wide whatever the config says change no shape but that of
+# scores and probabilities, which few candidates expose. Epsilon 1e-5.
+_NARROW_HEADS = _row(
+    "narrow-heads",
+    _network(
+        vocab_size=64,
+        hidden_size=192,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        intermediate_size=320,
+        max_position_embeddings=16,
+        type_vocab_size=3,
+        layer_norm_eps=1e-5,
+        num_labels=4,
+    ),
+    kept=ENDS,
+)
+
+# Position ids start at 3, as RoBERTa's start at 2, so that RoBERTa's own offset, hard-coded, is seen; one token type and epsilon
+# 1e-5 as RoBERTa has them. The longest row takes the last row of the table.
+_POSITION_OFFSET = _row(
+    "position-offset",
+    _network(
+        vocab_size=96,
+        hidden_size=40,
+        num_hidden_layers=2,
+        num_attention_heads=5,
+        intermediate_size=72,
+        max_position_embeddings=15,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+        num_labels=6,
+        position_offset=3,
+    ),
+    kept=("embeddings", *ENDS),
+)
+
+_USUAL: tuple[Recipe, ...] = (TINY, edges.RECIPE, _DEEP, _WIDE, sinusoidal.RECIPE, _TANH)
+_UNUSUAL: tuple[Recipe, ...] = (_ODD_WIDTH, _NARROW_HEADS, _POSITION_OFFSET)
 RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (*_USUAL, *_UNUSUAL, minilm.RECIPE)}

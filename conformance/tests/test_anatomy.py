@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from conformance.goldens.tiny import RECIPE
+from conformance.goldens.recipes import TINY as RECIPE
 from conformance.judge.noise import of_segment
 from conformance.judge.residual_description import ResidualDescription, anatomy, sentences
 from conformance.judge.segment import Segment

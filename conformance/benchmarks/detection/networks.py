@@ -5,7 +5,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from conformance.goldens import sinusoidal, tiny
+from conformance.goldens import sinusoidal
+from conformance.goldens.recipes import TINY
 from conformance.goldens.batches import batch, drawn
 from conformance.goldens.custom_golden import golden_of
 from conformance.goldens.discriminating import weights
@@ -17,8 +18,8 @@ LAYERS = 3
 _MASKS = ("1111111111111111", "1111111111000000", "0000011111111111", "1101101011101101", "1111111111111110")
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "bert": tiny.ARCHITECTURE.with_(num_hidden_layers=LAYERS, type_vocab_size=3),
-    "tanh-form": tiny.ARCHITECTURE.with_(num_hidden_layers=LAYERS, hidden_act="gelu_new"),
+    "bert": TINY.architecture.with_(num_hidden_layers=LAYERS, type_vocab_size=3),
+    "tanh-form": TINY.architecture.with_(num_hidden_layers=LAYERS, hidden_act="gelu_new"),
     "sinusoidal": sinusoidal.ARCHITECTURE.with_(num_hidden_layers=LAYERS, max_position_embeddings=len(_MASKS[0])),
 }
 
