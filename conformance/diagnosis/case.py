@@ -162,7 +162,7 @@ class BlackBoxCase:
         own sigma, move errors by few sigma: what is `GROSS` stays beyond its limit.
         """
         limits = self.limits(fit.pooling_index)
-        if fit.distance > (PROMISING * limits.rms) ** 2 * len(self.problem.made):
+        if fit.distance > (PROMISING * limits.rms) ** 2 * len(self.problem.actual):
             return fit if own and self._own_could(fit, part) else None
         fit = fitted(part, fit)
         largest = JudgedForward(part.forward(fit.placements) or part.right, self.base.hypothesis, part.sigma).largest.min()
@@ -219,7 +219,7 @@ class BlackBoxCase:
     def _settled(self, fit: Fit) -> Fit:
         """A set of faults on the whole batch, its numbers fitted again unless it is far."""
         fit = self.problem.tried(fit.placements) or Fit(fit.placements, self.problem.squares(self.right))
-        far = math.sqrt(fit.distance / len(self.problem.made)) > PROMISING * self.limits(fit.pooling_index).rms
+        far = math.sqrt(fit.distance / len(self.problem.actual)) > PROMISING * self.limits(fit.pooling_index).rms
         return fit if far or self.underway.is_over() else fitted(self.problem, fit)
 
     def _judged(self, fit: Fit, patterns: Sequence[tuple[str, Array]], *, own: bool) -> Trial:

@@ -48,14 +48,14 @@ class Reading:
 
     Attributes:
         parts: where each number comes from.
-        made, units: (N,) the numbers printed, and the units of their last digits.
+        actual, units: (N,) the numbers printed, and the units of their last digits.
         rows: (N,) the batch row of each, −1 for one that belongs to none.
         lanes: P, how many poolings; 1 where none is needed.
         names: the outputs, each with its number of elements.
     """
 
     parts: tuple[Part, ...]
-    made: Array
+    actual: Array
     units: Array
     rows: Ids
     lanes: int
@@ -77,7 +77,7 @@ class Printed(Step):
     @cached_property
     def value(self) -> Array:
         """Every number, gathered."""
-        out = np.empty((self.reading.lanes, len(self.reading.made)))
+        out = np.empty((self.reading.lanes, len(self.reading.actual)))
         for part, parent in zip(self.reading.parts, self.parents, strict=True):
             out[part.lanes, part.columns] = parent.reshape(-1)[part.flat]
         return out
@@ -87,7 +87,7 @@ class Printed(Step):
         return tuple(self._map(part, parent.shape) for part, parent in zip(self.reading.parts, self.parents, strict=True))
 
     def _map(self, part: Part, shape: tuple[int, ...]) -> LinearMap:
-        lanes, columns = self.reading.lanes, len(self.reading.made)
+        lanes, columns = self.reading.lanes, len(self.reading.actual)
 
         def variance(v: Array) -> Array:
             out = np.zeros((lanes, columns))
@@ -103,7 +103,7 @@ class Printed(Step):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """unit²/12, uniform on ± half a unit, and no less than the storage format's own rounding."""
-        printing = np.maximum(self.reading.units**2 / 12.0, arithmetic.storage.rounding_variance(self.reading.made))
+        printing = np.maximum(self.reading.units**2 / 12.0, arithmetic.storage.rounding_variance(self.reading.actual))
         return elementwise(np.broadcast_to(printing, self.value.shape))
 
 
@@ -154,7 +154,7 @@ class BlackBox(Network):
     def reading(self) -> Reading:
         """Which elements are known and judged, and where they come from."""
         lanes = max(len(self.poolings), 1)
-        parts, made, units, rows, names = [], [], [], [], []
+        parts, actual, units, rows, names = [], [], [], [], []
         start = 0
         for output in sorted(self.outputs, key=lambda o: o.name == EMBEDDING):
             shape = output.known.values.shape
@@ -167,12 +167,12 @@ class BlackBox(Network):
             else:
                 parts.append(Part(output.name, flat, slice(0, lanes), columns))
             start += len(flat)
-            made.append(output.known.values[judged])
+            actual.append(output.known.values[judged])
             units.append(output.known.units[judged])
             by_row = shape and shape[0] == self.batch.size
             rows.append(np.argwhere(judged)[:, 0] if by_row else np.full(len(flat), -1))
             names.append((output.name, len(flat)))
-        return Reading(tuple(parts), np.concatenate(made), np.concatenate(units), np.concatenate(rows), lanes, tuple(names))
+        return Reading(tuple(parts), np.concatenate(actual), np.concatenate(units), np.concatenate(rows), lanes, tuple(names))
 
     def _judged(self, name: str, shape: tuple[int, ...]) -> Mask:
         if name == EMBEDDING:

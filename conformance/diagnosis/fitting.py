@@ -46,7 +46,7 @@ class Problem:
     def __init__(self, right: Forward, sigma: Array) -> None:
         """`sigma` is (P, N)."""
         self.right, self.sigma = right, sigma
-        self.made = right.network.reading.made
+        self.actual = right.network.reading.actual
         self._last = local()
 
     def forward(self, placements: Sequence[FaultPlacement]) -> Forward | None:
@@ -70,7 +70,7 @@ class Problem:
     def squares(self, forward: Forward) -> Array:
         """(P,): Σ r²/σ² under each pooling; infinite where the network gives no number."""
         with np.errstate(all="ignore"):
-            found = (((self.made - forward.value) / self.sigma) ** 2).sum(1)
+            found = (((self.actual - forward.value) / self.sigma) ** 2).sum(1)
         return np.where(np.isfinite(found), found, np.inf)
 
     def tried(self, placements: Sequence[FaultPlacement]) -> Fit | None:
@@ -100,7 +100,7 @@ def started(problem: Problem, placement: FaultPlacement, others: Sequence[FaultP
         base, nudged = problem.value(others), problem.value(moved.placements)
         pooling_index = int(problem.squares(problem.forward(others) or problem.right).argmin())
         slope = (nudged - base)[pooling_index] / (NUDGE * abs(wrong - right)) / problem.sigma[pooling_index]
-        residual = (problem.made - base[pooling_index]) / problem.sigma[pooling_index]
+        residual = (problem.actual - base[pooling_index]) / problem.sigma[pooling_index]
         energy = float((slope**2).sum())
         if energy > 0.0 and math.isfinite(energy):
             value = _within(placement.fault.parameter, right, float((slope * residual).sum()) / energy, abs(wrong - right))
@@ -146,7 +146,7 @@ def fitted(problem: Problem, start: Fit, least: float = 0.0) -> Fit:
         if not free:
             return fit
         matrix = slopes / problem.sigma[fit.pooling_index]
-        residual = (problem.made - problem.value(fit.placements)[fit.pooling_index]) / problem.sigma[fit.pooling_index]
+        residual = (problem.actual - problem.value(fit.placements)[fit.pooling_index]) / problem.sigma[fit.pooling_index]
         if not np.isfinite(matrix).all():
             return fit
         step = np.linalg.lstsq(matrix.T, residual, rcond=None)[0]
@@ -191,7 +191,7 @@ def _slopes(problem: Problem, fit: Fit) -> tuple[Array, list[int]]:
         if slope.any():
             found.append(slope)
             free.append(index)
-    return (np.array(found) if found else np.zeros((0, len(problem.made)))), free
+    return (np.array(found) if found else np.zeros((0, len(problem.actual)))), free
 
 
 def estimates(problem: Problem, fit: Fit, hypothesis: Hypothesis) -> tuple[Estimate | None, ...]:

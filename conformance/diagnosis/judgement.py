@@ -65,7 +65,7 @@ class JudgedForward:
     def __init__(self, forward: Forward, hypothesis: Hypothesis, sigma: Array | None = None) -> None:
         """`hypothesis` is how a correct system may have computed them; `sigma`, where given, is not propagated again."""
         self.forward, self.hypothesis = forward, hypothesis
-        self.made = forward.network.reading.made
+        self.actual = forward.network.reading.actual
         if sigma is not None:
             self.sigma = sigma
 
@@ -77,8 +77,8 @@ class JudgedForward:
 
     @cached_property
     def residual(self) -> Array:
-        """(P, N): what was made less the network's."""
-        return np.asarray(self.made - self.forward.value)
+        """(P, N): the numbers printed, less the network's."""
+        return np.asarray(self.actual - self.forward.value)
 
     @cached_property
     def independent(self) -> Array:
@@ -158,7 +158,7 @@ class JudgedForward:
         """Each of `tests` statistics has its share of a run's false-alarm probability."""
         alpha = share(tests)
         rows = max(int(self.independent[pooling_index].sum()), 1)
-        return Limits(rms_threshold(rows, alpha), max_threshold(len(self.made), alpha), projection_threshold(alpha))
+        return Limits(rms_threshold(rows, alpha), max_threshold(len(self.actual), alpha), projection_threshold(alpha))
 
 
 def allowed(agreement: Agreement, limits: Limits) -> bool:

@@ -69,7 +69,7 @@ def diagnose(
     missing = [o.name for o in found if o.name != EMBEDDING and o.name not in network.table]
     if missing:
         raise UsageError(f"{', '.join(missing)} needs labels, which the inputs do not have")
-    if not len(network.reading.made):
+    if not len(network.reading.actual):
         raise UsageError("no number of the outputs can be judged: all belong to padding")
     with products_on_one_thread():
         return _diagnosis(BlackBoxCase(checkpoint, network, dtype, pooling, underway))
@@ -116,7 +116,7 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
     return Diagnosis(
         bool(good),
         reading.names,
-        len(reading.made),
+        len(reading.actual),
         -math.log10(float(np.median(printed))) if len(printed) else None,
         case.dtype,
         case.base.hypothesis.arithmetic.name,

@@ -26,7 +26,7 @@ def ranked(problem: Problem, fit: Fit, placements: Sequence[FaultPlacement]) -> 
         problem.sigma[fit.pooling_index],
     )
     rng = np.random.default_rng(0)
-    left = (problem.made - forward.value[pooling_index]) / sigma
+    left = (problem.actual - forward.value[pooling_index]) / sigma
     directions = np.array([left, *rng.choice((-1.0, 1.0), (PROBES, len(left)))])
     products = _products(forward, pooling_index, directions / sigma, placements)
     found = []

@@ -29,7 +29,7 @@ def rows_to_search(problem: Problem, placements: Sequence[FaultPlacement] = ()) 
     if (reading.rows < 0).any():
         return list(range(batch.size))
     with np.errstate(all="ignore"):
-        left = (((problem.made - problem.value(placements)) / problem.sigma) ** 2).min(0)
+        left = (((problem.actual - problem.value(placements)) / problem.sigma) ** 2).min(0)
     by_row = np.bincount(reading.rows, np.where(np.isfinite(left), left, np.finfo(np.float32).max), batch.size)
     numbers = np.bincount(reading.rows, minlength=batch.size)
     chosen: list[int] = []

@@ -75,7 +75,7 @@ Reading = Callable[[Step, FitData], _Errors | None]
 
 def _approximated(reading: Reading, step: Step, seen: FitData) -> Fit | None:
     """The step with the error of its function fitted, where the four conditions above hold."""
-    if not np.isfinite(seen.made[seen.judged]).all():
+    if not np.isfinite(seen.actual[seen.judged]).all():
         return None
     found = reading(step, seen)
     if found is None:
@@ -88,8 +88,8 @@ def _approximated(reading: Reading, step: Step, seen: FitData) -> Fit | None:
     at = int(np.argmax(np.abs(value) - seen.threshold * deviation))  # the largest that is certain
     if not seen.threshold * deviation[at] < abs(value[at]) < errors.limit:
         return None
-    made = errors.made_with(fitted)
-    return Fit(Altered(step, lambda _: made), fitted.free, "error", float(abs(value[at])), float(deviation[at]))
+    actual = errors.made_with(fitted)
+    return Fit(Altered(step, lambda _: actual), fitted.free, "error", float(abs(value[at])), float(deviation[at]))
 
 
 def _is_simple(errors: _Errors, fitted: Curve, chance: float) -> bool:
@@ -136,8 +136,8 @@ def _pointwise(gain: Function, others: Sequence[Function]) -> Reading:
         simple = (right, x, np.ones_like(x), slope, x * slope, *rounded)
         return _Errors(
             x[used],
-            of(seen.made - right),
-            np.abs(of(seen.allowed * np.maximum(np.abs(seen.made) / np.maximum(np.abs(right), tiny), 1.0))),
+            of(seen.actual - right),
+            np.abs(of(seen.allowed * np.maximum(np.abs(seen.actual) / np.maximum(np.abs(right), tiny), 1.0))),
             np.ones(int(used.sum())),
             np.stack([of(f(x) - right) for f in others]),
             np.stack([of(term) for term in simple], -1),
@@ -154,7 +154,7 @@ def _exponential(step: Step, seen: FitData) -> _Errors | None:
     largest = scores.argmax(-1, keepdims=True)
     t = scores - np.where(step.keys.any(-1, keepdims=True), np.take_along_axis(scores, largest, -1), 0.0)
     right, rows = step.value, seen.judged.any(-1, keepdims=True)
-    tops = [np.take_along_axis(a, largest, -1) for a in (right, seen.made, seen.allowed)]
+    tops = [np.take_along_axis(a, largest, -1) for a in (right, seen.actual, seen.allowed)]
     right_top, made_top, allowed_top = tops
     used = seen.judged & (t < 0.0) & (right > 0.0) & (made_top > 0.0)
     if not used.any():
@@ -173,7 +173,7 @@ def _exponential(step: Step, seen: FitData) -> _Errors | None:
     size = np.exp(exponent)
     others = [f(exponent) - size for f in (np.exp2, lambda s: np.exp(s / 2.0))]
     scale = np.hypot(over(seen.allowed, right), over(np.broadcast_to(allowed_top, right.shape), right_top))
-    return _Errors(exponent, over(seen.made, made_top) / size - 1.0, scale, size, np.stack(others), exponent[:, None], made_with)
+    return _Errors(exponent, over(seen.actual, made_top) / size - 1.0, scale, size, np.stack(others), exponent[:, None], made_with)
 
 
 def _identity(x: Array) -> Array:

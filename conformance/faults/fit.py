@@ -1,4 +1,4 @@
-"""What a fitted fault is: a step with something in it that was fitted to what the candidate made."""
+"""What a fitted fault is: a step with something in it that was fitted to the candidate's array."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,9 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Fit:
-    """A step fitted to what was made, and how many numbers that took; `value` of `parameter` where one of them has a meaning."""
+    """A step fitted to the candidate's array, and how many numbers that took; `value` of `parameter` where one of them has a
+    meaning.
+    """
 
     step: Step
     free: int
@@ -26,16 +28,16 @@ class Fit:
 
 @dataclass(frozen=True, eq=False)
 class FitData:
-    """What a candidate made of a step.
+    """What a candidate computed at a step.
 
     Attributes:
-        made: its array.
+        actual: its array.
         judged: which elements count.
         allowed: what each element of a correct candidate may be off by, √(σ² + b²).
         threshold: of |z|: what is beyond it is no noise.
     """
 
-    made: Array
+    actual: Array
     judged: Mask
     allowed: Array
     threshold: float

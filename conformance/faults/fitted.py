@@ -1,4 +1,4 @@
-"""Faults that are a whole tensor: parameters that are not the checkpoint's, found by fitting the step to what was made.
+"""Faults that are a whole tensor: parameters that are not the checkpoint's, found by fitting the step to the candidate's array.
 
 They explain much, and are asked last: a fit counts only where more rows are seen than there are numbers to fit them with.
 """
@@ -22,7 +22,7 @@ def _linear(step: Step, seen: FitData) -> Fit | None:
     columns = np.concatenate([inputs, np.ones((len(inputs), 1))], 1)
     if len(np.unique(inputs, axis=0)) <= columns.shape[1] or np.linalg.matrix_rank(columns) < columns.shape[1]:
         return None
-    solution = np.linalg.lstsq(columns, seen.made.reshape(-1, seen.made.shape[-1])[rows], rcond=None)[0]
+    solution = np.linalg.lstsq(columns, seen.actual.reshape(-1, seen.actual.shape[-1])[rows], rcond=None)[0]
     return Fit(with_parameters(step, weight=solution[:-1].T, bias=solution[-1]), solution.size)
 
 
@@ -31,7 +31,7 @@ def _affine(step: Step, seen: FitData) -> Fit | None:
     gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
     rows = seen.judged.any(-1)
     normal = ((step.value - beta) / np.where(gamma == 0.0, 1.0, gamma))[rows]
-    target = seen.made[rows]
+    target = seen.actual[rows]
     if len(np.unique(target, axis=0)) <= 2 or (gamma == 0.0).any():
         return None
     centred = normal - normal.mean(0)
@@ -43,11 +43,11 @@ def _table(step: Step, seen: FitData) -> Fit | None:
     """A row of the table for each row that is read; one must be read twice."""
     width = step.value.shape[-1]
     rows = seen.judged.any(-1).reshape(-1)
-    read, found = (x.reshape(-1, width)[rows] for x in (step.value, seen.made))
+    read, found = (x.reshape(-1, width)[rows] for x in (step.value, seen.actual))
     _, first, which = np.unique(read, axis=0, return_index=True, return_inverse=True)
     if len(first) == len(read):
         return None
-    value = np.array(seen.made, np.float64).reshape(-1, width)
+    value = np.array(seen.actual, np.float64).reshape(-1, width)
     value[rows] = found[first][which.reshape(-1)]
     return Fit(Altered(step, lambda inner: value.reshape(inner.value.shape)), first.size * width)
 
@@ -55,20 +55,20 @@ def _table(step: Step, seen: FitData) -> Fit | None:
 def _dropped(step: Step, seen: FitData) -> Fit | None:
     """Each element zero, or the right one over 1 − p."""
     right = step.value
-    kept = seen.judged & (seen.made != 0.0) & (right != 0.0)
-    dropped = seen.judged & (seen.made == 0.0) & (right != 0.0)
+    kept = seen.judged & (seen.actual != 0.0) & (right != 0.0)
+    dropped = seen.judged & (seen.actual == 0.0) & (right != 0.0)
     if not kept.any() or not dropped.any():
         return None
-    factor = float(np.median(seen.made[kept] / right[kept]))
+    factor = float(np.median(seen.actual[kept] / right[kept]))
     if factor <= 1.0:
         return None
     share = 1.0 - 1.0 / factor
     count = int(kept.sum() + dropped.sum())
-    close = np.abs(seen.made - factor * right) <= np.abs(factor * right) * 2.0**-7  # one rounding of bfloat16, the coarsest format
+    close = np.abs(seen.actual - factor * right) <= np.abs(factor * right) * 2.0**-7  # one rounding of bfloat16
     if not close[kept].all():
         return None
     return Fit(
-        Altered(step, lambda _: np.where(seen.judged, seen.made, right)),
+        Altered(step, lambda _: np.where(seen.judged, seen.actual, right)),
         1,
         "p",
         share,
@@ -79,7 +79,7 @@ def _dropped(step: Step, seen: FitData) -> Fit | None:
 def _other_mask(step: Step, seen: FitData) -> Fit | None:
     """The keys that get any probability, taken as the mask."""
     mask = step.site.batch.mask
-    attended = (seen.made >= np.finfo(np.float32).tiny) & mask[:, None, :, None]
+    attended = (seen.actual >= np.finfo(np.float32).tiny) & mask[:, None, :, None]
     other = np.where(mask.any(1, keepdims=True), attended.any((1, 2)), mask)  # (B, S)
     return Fit(with_batch(step, attention_mask=other.astype(np.int64)), int((other != mask).sum()))
 
@@ -87,7 +87,7 @@ def _other_mask(step: Step, seen: FitData) -> Fit | None:
 def _other_types(step: Step, seen: FitData) -> Fit | None:
     """The row of the table that each token's embedding is, taken as its type."""
     rows = step.site.parameters["weight"]
-    types = np.abs(seen.made[..., None, :] - rows).max(-1).argmin(-1)
+    types = np.abs(seen.actual[..., None, :] - rows).max(-1).argmin(-1)
     other = np.where(seen.judged.any(-1), types, step.site.batch.types)
     return Fit(with_batch(step, token_type_ids=other.astype(np.int64)), int((other != step.site.batch.types).sum()))
 

@@ -1,4 +1,4 @@
-"""Steps that a candidate writes by hand: the known effect of the roundings of their operations is taken off what it made."""
+"""Steps that a candidate writes by hand: the known effect of the roundings of their operations is subtracted from its result."""
 
 from collections.abc import Collection, Iterator
 

@@ -39,8 +39,8 @@ def _distance(network: Network, name: str, explanations: Sequence[Explanation], 
     """The largest expected z between the first explanation and another one."""
     before = _values_before(network, name)
     segment = Segment(network, name, before)
-    made = [_with(segment, network, explanation, dtype) for explanation in explanations]
-    first, *others = made
+    actual = [_with(segment, network, explanation, dtype) for explanation in explanations]
+    first, *others = actual
     if first is None:
         return 0.0
     return max((_expected(first, other, network, segment, dtype) for other in others if other is not None), default=0.0)

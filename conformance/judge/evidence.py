@@ -87,7 +87,7 @@ class FilterResult:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A set of faults with which the oracle accounts for what was made.
+    """A set of faults with which the oracle accounts for the candidate's array.
 
     Attributes:
         faults: each with its own evidence, all the others in place.

@@ -1,12 +1,12 @@
-"""Explanations: which faults account for what a step made.
+"""Explanations: which faults account for a step's result.
 
 A set of faults explains an activation that fails when the activation passes once the oracle has them. Single faults are tried
 first, then each at every hidden step on which it can act: what a library or a setting does wrong, such as rounding the operands of
 products, it does in all of them, and effects of rounding do not add up. Where none explains, the few that bring the oracle nearest
-to what was made are each tried together with every other, and so on (a beam search). Of n faults whose effects are orthogonal the
-largest accounts for at least a share 1/n of what is left, so that a set that takes away less is not followed. The numbers of all
-of them are estimated together. What a set leaves is judged as a correct step's residual would be: by its RMS, by its largest error
-and by the filters that had called.
+to the candidate's array are each tried together with every other, and so on (a beam search). Of n faults whose effects are
+orthogonal the largest accounts for at least a share 1/n of what is left, so that a set that takes away less is not followed. The
+numbers of all of them are estimated together. What a set leaves is judged as a correct step's residual would be: by its RMS, by
+its largest error and by the filters that had called.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,16 +35,16 @@ class ExplanationProblem:
     """What is to be explained.
 
     Attributes:
-        segment, made, noise: the oracle's, what the candidate made, and what a correct one may be off by.
+        segment, actual, noise: the oracle's, the candidate's array, and what a correct one may be off by.
         threshold: of |z|.
         noise_of: the noise of a segment, faulty or not.
-        passes: whether a segment accounts for what was made, by RMS and largest error.
+        passes: whether a segment accounts for the candidate's array, by RMS and largest error.
         surprise: how unlikely it makes it, in nats.
         called: the filters that said that this is no noise.
     """
 
     segment: Segment
-    made: Array
+    actual: Array
     noise: Noise
     threshold: float
     noise_of: NoiseOf
@@ -54,7 +54,7 @@ class ExplanationProblem:
 
     def distance(self, segment: Segment) -> float:
         """Σ r²/(σ² + b²) of what a segment leaves."""
-        residual = self.made - segment.value
+        residual = self.actual - segment.value
         return float(np.vdot(self.noise.precision * residual, residual))
 
 
@@ -69,7 +69,7 @@ class _Trial:
 
 
 def explanations(problem: ExplanationProblem, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
-    """Every smallest set of faults that explains what was made, fewest free numbers first, then the likeliest."""
+    """Every smallest set of faults that explains the candidate's array, fewest free numbers first, then the likeliest."""
     return _searched(problem, candidates, AT_ONCE) or tuple(_by_fitting(problem))
 
 
@@ -107,8 +107,8 @@ def _at_every_step(candidates: Iterable[Direction], problem: ExplanationProblem)
     for candidate in candidates:
         if candidate.parameter is None:
             steps.setdefault(candidate.fault.name, []).append(candidate)
-    made = (_made_of([(direction, None) for direction in of_one], problem) for of_one in steps.values() if len(of_one) > 1)
-    return (trial for trial in made if trial is not None and trial.distance < without)
+    actual = (_made_of([(direction, None) for direction in of_one], problem) for of_one in steps.values() if len(of_one) > 1)
+    return (trial for trial in actual if trial is not None and trial.distance < without)
 
 
 def _ordered(found: Sequence[Explanation], problem: ExplanationProblem) -> tuple[Explanation, ...]:
@@ -124,7 +124,7 @@ def _ordered(found: Sequence[Explanation], problem: ExplanationProblem) -> tuple
 def _extended(
     level: Sequence[_Trial], candidates: Sequence[Direction], problem: ExplanationProblem, leaving: float
 ) -> Iterator[_Trial]:
-    """Every set with one fault more that is nearer to what was made; it is followed if it leaves at most that share."""
+    """Every set with one fault more that is nearer to the candidate's array; it is followed if it leaves at most that share."""
     seen: set[frozenset[tuple[str, str]]] = set()
     for trial in level:
         have = frozenset((d.fault.name, d.step) for d, _ in trial.applied)
@@ -144,7 +144,7 @@ def _with(trial: _Trial, candidate: Direction, problem: ExplanationProblem) -> _
         return None
     estimate = None
     if added.parameter is not None:
-        estimate = estimated(added, problem.made, problem.noise, problem.noise_of, problem.threshold)
+        estimate = estimated(added, problem.actual, problem.noise, problem.noise_of, problem.threshold)
         if estimate is None or estimate.value == estimate.right:
             return None
     return _made_of((*trial.applied, (added, estimate)), problem)
@@ -186,7 +186,7 @@ def _reestimated(trial: _Trial, index: int, problem: ExplanationProblem) -> list
     assert known.parameter is not None
     if others is None:
         return list(trial.applied)
-    again = fitted(known.on(others.segment), known.parameter, problem.made, problem.noise_of, estimate.value)
+    again = fitted(known.on(others.segment), known.parameter, problem.actual, problem.noise_of, estimate.value)
     return [(d, again if i == index else e) for i, (d, e) in enumerate(trial.applied)]
 
 
@@ -199,7 +199,7 @@ def _explains(segment: Segment, problem: ExplanationProblem) -> bool:
     """Whether what the segment leaves passes as a correct step's residual."""
     if not problem.passes(segment):
         return False
-    noise, residual = problem.noise_of(segment), problem.made - segment.value
+    noise, residual = problem.noise_of(segment), problem.actual - segment.value
     found = (project(residual, called.moved, noise) for called in problem.called if called.moved is not None)
     return all(p is None or abs(p.z) <= problem.threshold for p in found)
 
@@ -211,7 +211,7 @@ def _explanation(trial: _Trial, problem: ExplanationProblem) -> Explanation:
         others = _made_of([pair for i, pair in enumerate(trial.applied) if i != index], problem)
         base = problem.segment if others is None else others.segment
         moved = trial.segment.value - base.value
-        found = project(problem.made - base.value, moved, problem.noise)
+        found = project(problem.actual - base.value, moved, problem.noise)
         if found is not None:
             own = FilterResult(known.fault.name, known.step, found.amplitude, found.z, found.expected_z)
             filtered.append(own.as_detected(True, estimate))
@@ -221,10 +221,12 @@ def _explanation(trial: _Trial, problem: ExplanationProblem) -> Explanation:
 
 
 def _by_fitting(problem: ExplanationProblem) -> Iterator[Explanation]:
-    """For want of anything simpler, the step with a function or whole tensors fitted to what was made; the first that explains."""
+    """For want of anything simpler, the step with a function or whole tensors fitted to the candidate's array; the first that
+    explains.
+    """
     name = problem.segment.name
     step, noise = problem.segment.steps[name], problem.noise
-    seen = FitData(problem.made, noise.judged, np.hypot(noise.sigma, noise.bound), problem.threshold)
+    seen = FitData(problem.actual, noise.judged, np.hypot(noise.sigma, noise.bound), problem.threshold)
     for fault in FITTED:
         if step.site.activation.kind not in fault.kinds or not (problem.segment.is_single_step or fault.hidden_parents):
             continue
@@ -234,7 +236,7 @@ def _by_fitting(problem: ExplanationProblem) -> Iterator[Explanation]:
         segment = problem.segment.replacing(name, fit.step)
         if problem.passes(segment):
             moved = segment.value - problem.segment.value
-            found = project(problem.made - problem.segment.value, moved, problem.noise)
+            found = project(problem.actual - problem.segment.value, moved, problem.noise)
             if found is not None:
                 result = FilterResult(fault.name, name, found.amplitude, found.z, found.expected_z)
                 number = Estimate(fit.parameter, 0.0, 0.0, fit.value, fit.deviation) if fit.parameter else None

@@ -1,4 +1,4 @@
-"""What fails, judged with everything at hand: each hypothesis, every filter, and which faults explain what was made.
+"""What fails, judged with everything at hand: each hypothesis, every filter, and which faults explain the candidate's array.
 
 Faults of the activation's own layer are looked for always. Where a candidate hides whole layers, those further back are looked for
 here alone: they name the mistake, and add nothing to the tests that can raise a false alarm.
@@ -43,8 +43,8 @@ def explained(observation: Observation, hypotheses: Sequence[Hypothesis], alpha:
         if local.passes:
             passed.add(local.arithmetic)
         found.append((local, problem))
-    for made in by_hand(observation, hypotheses[0], passed):
-        local, _ = _under(hypotheses[0], observation, near, draws, alpha, made)
+    for actual in by_hand(observation, hypotheses[0], passed):
+        local, _ = _under(hypotheses[0], observation, near, draws, alpha, actual)
         if local.passes:
             return (replace(local, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS),)
     if passed:
@@ -56,24 +56,24 @@ def explained(observation: Observation, hypotheses: Sequence[Hypothesis], alpha:
         )
     late = list(directions(segment, storage, late=True))
     return tuple(
-        replace(one, explanations=explanations(q, [*near, *late, *candidate_faults(segment, storage, q.made, q.noise)]))
+        replace(one, explanations=explanations(q, [*near, *late, *candidate_faults(segment, storage, q.actual, q.noise)]))
         for one, q in found
     )
 
 
 def _under(
-    hypothesis: Hypothesis, observation: Observation, near: Sequence[Direction], draws: int, alpha: float, made: Array
+    hypothesis: Hypothesis, observation: Observation, near: Sequence[Direction], draws: int, alpha: float, actual: Array
 ) -> tuple[Local, ExplanationProblem]:
-    """What was made under one hypothesis, its likelihood that of so many draws; and the question that is asked where it fails."""
+    """The actual value under one hypothesis, its likelihood that of `draws` draws; and what is to be explained where it fails."""
     block = observation.whole
     rows = observation.independent(hypothesis, block.segment.hashes(hypothesis.arithmetic.storage))
     limits = Limits.of(rows, observation.count, STATISTICS + len(near), alpha)
-    noise, residual = of_segment(block.segment, hypothesis, block.judged), made - block.segment.value
+    noise, residual = of_segment(block.segment, hypothesis, block.judged), actual - block.segment.value
 
     def sums_of(faulty: Segment) -> LocalSums:
-        return LocalSums.of(made - faulty.value, of_segment(faulty, hypothesis, block.explained))
+        return LocalSums.of(actual - faulty.value, of_segment(faulty, hypothesis, block.explained))
 
-    filters = [(d, f) for d in near if (f := matched(d, made, noise, limits.filter, limits.max))]
+    filters = [(d, f) for d in near if (f := matched(d, actual, noise, limits.filter, limits.max))]
     sums, detected = LocalSums.of(residual, noise), any(f.detected for _, f in filters)
     fails = detected or not sums.errors.within(limits)
     local = Local(
@@ -89,7 +89,7 @@ def _under(
     )
     return local, ExplanationProblem(
         block.segment,
-        made,
+        actual,
         noise,
         limits.filter,
         lambda faulty: of_segment(faulty, hypothesis, block.explained),
@@ -102,10 +102,10 @@ def _under(
 def exactly(observation: Observation, storage: Format, alpha: float, depth: Depth) -> Local:
     """The judgement of an exact activation: any difference fails; faults are named where they leave no difference at all."""
     block, threshold = observation.whole, projection_threshold(alpha)
-    made, judged = block.actual, block.judged
+    actual, judged = block.actual, block.judged
     noise = of_exact(block.segment.value, storage, judged)
     near = list(directions(block.segment, storage)) if depth == "full" else []
-    filters = (matched(d, made, noise, threshold, threshold) for d in near)
+    filters = (matched(d, actual, noise, threshold, threshold) for d in near)
     error = ErrorSums.of(np.zeros(0), 0, np.where(judged, block.residual, 0.0)).exact
     local = Local("exact", "exact", error, 0.0, 0.0, 0.0, threshold, tuple(f for f in filters if f))
     if local.passes or depth == "screen":
@@ -114,11 +114,11 @@ def exactly(observation: Observation, storage: Format, alpha: float, depth: Dept
     local = replace(local, spread=spread(block.row, ulps, judged, "ulp", observation.heads, fails=True))
     problem = ExplanationProblem(
         block.segment,
-        made,
+        actual,
         noise,
         threshold,
         lambda _: noise,
-        lambda faulty: not np.where(judged, storage.round(faulty.value) - made, 0.0).any(),
+        lambda faulty: not np.where(judged, storage.round(faulty.value) - actual, 0.0).any(),
         lambda _: 0.0,
     )
     return replace(local, explanations=explanations(problem, [*near, *directions(block.segment, storage, late=True)]))

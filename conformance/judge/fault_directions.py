@@ -90,13 +90,13 @@ def looked_for(probe: Segment, storage: Format) -> list[Direction]:
     return [direction(fault, name, probe, storage) for fault, name in near]
 
 
-def candidate_faults(segment: Segment, storage: Format, made: Array, noise: Noise) -> list[Direction]:
+def candidate_faults(segment: Segment, storage: Format, actual: Array, noise: Noise) -> list[Direction]:
     """Of the faults in layers further back, the few that would account for the residual r to first order, likeliest first.
 
     With w = r/σ² a change e of a step moves <r, result> by Σ e · (Jᵀ w): one sweep back serves all faults. The fault that made r
     moves it by <r,r>. Only those that move it by half to twice that are followed up exactly.
     """
-    residual = made - segment.value
+    residual = actual - segment.value
     weighted = noise.precision * residual
     energy, adjoints = float(np.vdot(weighted, residual)), segment.adjoints(weighted)
     place = FaultContext(segment.network, segment.values, storage)

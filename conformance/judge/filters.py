@@ -114,11 +114,11 @@ def is_gross(size: float, largest: float) -> bool:
     return size >= max(2.0 * largest, SEPARABLE_Z)
 
 
-def matched(direction: Direction, made: Array, noise: Noise, threshold: float, largest: float) -> FilterResult | None:
-    """One fault's filter on what the candidate made; None where the fault moves nothing that is judged."""
+def matched(direction: Direction, actual: Array, noise: Noise, threshold: float, largest: float) -> FilterResult | None:
+    """One fault's filter on the candidate's array; None where the fault moves nothing that is judged."""
     if direction.parameter is None and is_gross(size := largest_element(direction.changed, noise), largest):
         return without_filter(direction, size)
-    found = project(made - direction.base.value, direction.changed, noise)
+    found = project(actual - direction.base.value, direction.changed, noise)
     return None if found is None else with_filter(direction, found, threshold)
 
 
@@ -143,12 +143,12 @@ def _as_right(direction: Direction, parameter: Parameter, found: Projection) -> 
     return Estimate(parameter.name, right, wrong, right, found.spread * abs(wrong - right), found.bound * abs(wrong - right))
 
 
-def estimated(direction: Direction, made: Array, noise: Noise, noise_of: NoiseOf, threshold: float) -> Estimate | None:
+def estimated(direction: Direction, actual: Array, noise: Noise, noise_of: NoiseOf, threshold: float) -> Estimate | None:
     """A parameter's value where the residual is no noise along the fault's direction; else the right one and its deviation."""
     parameter, moved = direction.parameter, direction.moved
     if parameter is None or moved is None:
         return None
-    found = project(made - direction.base.value, moved, noise)
+    found = project(actual - direction.base.value, moved, noise)
     step = direction.base.steps[direction.step]
     right, wrong = parameter.right(step), parameter.wrong(step)
     if found is None:
@@ -156,10 +156,10 @@ def estimated(direction: Direction, made: Array, noise: Noise, noise_of: NoiseOf
     if abs(found.z) <= threshold:
         return _as_right(direction, parameter, found)
     start = right + found.amplitude * (wrong - right)
-    return fitted(direction, parameter, made, noise_of, start)
+    return fitted(direction, parameter, actual, noise_of, start)
 
 
-def fitted(direction: Direction, parameter: Parameter, made: Array, noise_of: NoiseOf, start: float) -> Estimate:
+def fitted(direction: Direction, parameter: Parameter, actual: Array, noise_of: NoiseOf, start: float) -> Estimate:
     """The parameter by weighted least squares, Gauss–Newton from `start`, under the noise of a value within a factor of two."""
     step = direction.base.steps[direction.step]
     right, wrong, deviation, bound = parameter.right(step), parameter.wrong(step), math.inf, 0.0
@@ -173,7 +173,7 @@ def fitted(direction: Direction, parameter: Parameter, made: Array, noise_of: No
         # Ratios of distances to the least value, which the noise may depend on.
         if noise is None or not 0.5 <= (value - parameter.least) / (noise_at - parameter.least) <= 2.0:
             noise, noise_at = noise_of(segment), value
-        found = project(made - segment.value, (nudged.value - segment.value) / nudge, noise)
+        found = project(actual - segment.value, (nudged.value - segment.value) / nudge, noise)
         if found is None:
             break
         deviation, bound = found.spread, found.bound

@@ -53,7 +53,7 @@ class Block:
     Attributes:
         network: the oracle's, on this part of the batch.
         segment: what computes it from the captured parents.
-        actual: what the candidate made.
+        actual: the candidate's array.
         first: the batch row that it begins with.
         errors: of the parents, against the oracle's own forward pass.
         truth: what that makes of this activation, where it is known.
@@ -105,7 +105,7 @@ class Observation:
     Attributes:
         network: the oracle's.
         name: the activation's.
-        actual: what the candidate made.
+        actual: the candidate's array.
         captured: what it exposed before, as far as it is held.
         errors: of those, against the oracle's own forward pass.
         truth: what that makes of this activation, where it is stored.

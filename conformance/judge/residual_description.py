@@ -31,22 +31,22 @@ class ResidualDescription:
 
 
 def anatomy(
-    step: Step, made: Array, sigma: Array, bound: Array | float, judged: Mask, limits: tuple[float, float]
+    step: Step, actual: Array, sigma: Array, bound: Array | float, judged: Mask, limits: tuple[float, float]
 ) -> ResidualDescription:
-    """The anatomy of what a candidate made of `step`'s parents.
+    """The anatomy of what a candidate computed from `step`'s parents.
 
     Args:
         step: the oracle's step on the candidate's own parents.
-        made: the candidate's array.
+        actual: the candidate's array.
         sigma: standard deviation of each element's random error.
         bound: its largest deterministic error.
         judged: which elements count.
         limits: of RMS and of the largest error, in sigma: what an explanation must leave.
     """
-    shape = made.shape
+    shape = actual.shape
     case = ResidualProblem(
         step,
-        np.where(judged, made, step.value),
+        np.where(judged, actual, step.value),
         np.maximum(sigma, np.abs(step.value) * np.finfo(np.float64).eps + TINY),  # an exact step is held to float64
         np.broadcast_to(np.asarray(bound, np.float64), shape),
         np.broadcast_to(judged, shape),

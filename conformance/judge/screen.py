@@ -30,16 +30,16 @@ def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alph
     for hypothesis in legal:
         if not any(local.passes and local.arithmetic == hypothesis.arithmetic.name for local in found):
             found.append(_under(hypothesis, observation, alpha))
-    for made in by_hand(observation, legal[0], {local.arithmetic for local in found if local.passes}):
-        local = _by_hand(made, observation, legal[0], alpha)
+    for actual in by_hand(observation, legal[0], {local.arithmetic for local in found if local.passes}):
+        local = _by_hand(actual, observation, legal[0], alpha)
         if local.passes:
             return (local,)
     return tuple(found)
 
 
-def _by_hand(made: Array, observation: Observation, hypothesis: Hypothesis, alpha: float) -> Local:
+def _by_hand(actual: Array, observation: Observation, hypothesis: Hypothesis, alpha: float) -> Local:
     block, storage = observation.whole, hypothesis.arithmetic.storage
-    errors = LocalSums.of(made - block.segment.value, of_segment(block.segment, hypothesis, block.judged))
+    errors = LocalSums.of(actual - block.segment.value, of_segment(block.segment, hypothesis, block.judged))
     found = Swept(errors, {}, block.segment.hashes(storage))
     rows = observation.independent(hypothesis, found.hashes)
     local = local_of(hypothesis, found, rows, Limits.of(rows, observation.count, STATISTICS, alpha))
@@ -73,7 +73,7 @@ class Screened:
     activation: str
     excess: float
     index: tuple[int, ...]
-    made: float
+    actual: float
     expected: float
 
 

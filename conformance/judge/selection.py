@@ -28,7 +28,9 @@ def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Ma
 
 
 def explained_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Mask:
-    """True where a fault has to account for what was made: what is judged, and masked keys' probabilities, which must be 0."""
+    """True where a fault has to account for the candidate's array: what is judged, and masked keys' probabilities, which must be
+    0.
+    """
     if row.kind == "probs":
         return np.broadcast_to(batch.mask[:, None, :, None], shape)
     return judged_elements(row, batch, shape)

@@ -11,7 +11,7 @@ from itertools import chain
 from conformance.results.case import Case
 from conformance.results.outcomes import ORDER
 from conformance.results.records import CaseRecords, CheckRecord, Note, Results
-from conformance.results.shards import Run, by_source, differing, incomplete, require_one_version, sources_told
+from conformance.results.shards import Run, by_source, differing, incomplete, require_one_version, sources
 
 
 def merged(runs: Sequence[Run]) -> Results:
@@ -34,7 +34,7 @@ def case_of(check: CheckRecord) -> Case:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Report:
     """A case as one run reports it."""
 
     records: CaseRecords
@@ -51,14 +51,14 @@ class _Told:
         return ORDER.index(check.outcome), -check.exit_code, -sum(a.outcome == "fail" for a in activations)
 
 
-_OfCase = Sequence[_Told]
+_OfCase = Sequence[_Report]
 
 
 def _by_case(runs: Iterable[Run]) -> Mapping[Case, _OfCase]:
-    found: dict[Case, list[_Told]] = {}
+    found: dict[Case, list[_Report]] = {}
     for run in runs:
         for records in run.cases:
-            found.setdefault(case_of(records.check), []).append(_Told(records, run.source))
+            found.setdefault(case_of(records.check), []).append(_Report(records, run.source))
     return found
 
 
@@ -75,7 +75,7 @@ def _contradictions(reported: Mapping[Case, _OfCase]) -> Iterator[Note]:
     for case, of_case in reported.items():
         outcomes = by_source((t.outcome, t.source) for t in _judged(of_case))
         if len(outcomes) > 1:
-            yield Note("contradiction", f"{case}: {sources_told(outcomes)}; {_counted(of_case).check.outcome} counts")
+            yield Note("contradiction", f"{case}: {sources(outcomes)}; {_counted(of_case).check.outcome} counts")
 
 
 def _duplicates(reported: Iterable[_OfCase]) -> Iterator[Note]:

@@ -83,7 +83,7 @@ def differing(runs: Iterable[Run]) -> Iterator[Note]:
         for field in dict.fromkeys(field for run in shards for field in run.conditions):
             values = by_source((run.conditions[field], run.source) for run in shards if field in run.conditions)
             if len(values) > 1:
-                yield Note("contradiction", f"shards of one run differ in {field}: {sources_told(values)}")
+                yield Note("contradiction", f"shards of one run differ in {field}: {sources(values)}")
 
 
 def by_source(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -94,7 +94,7 @@ def by_source(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return found
 
 
-def sources_told(said: Mapping[str, Sequence[str]]) -> str:
+def sources(said: Mapping[str, Sequence[str]]) -> str:
     """`fail in a.jsonl, pass in b.jsonl and c.jsonl`."""
     return ", ".join(what + (f" in {' and '.join(dict.fromkeys(by))}" if all(by) else "") for what, by in said.items())
 

@@ -145,7 +145,7 @@ def test_what_a_part_of_the_batch_refutes_the_whole_refutes() -> None:
     network = BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, ())
     case = BlackBoxCase(CHECKPOINT, network, "float32", None, Underway(None, lambda: 0.0))
     part = case.part()
-    assert len(part.made) < len(case.problem.made)
+    assert len(part.actual) < len(case.problem.actual)
     found = one(part, case.placements, case.underway)[:VERIFIED]
     refuted = [fit for fit in found if case._unrefuted(fit, part, own=True) is None]
     assert refuted

@@ -13,9 +13,9 @@ def _is_what_the_oracle_makes(subject: Subject, example: Example) -> float:
     wrong = next((one for one in found if one.excess > 1.0), None)
     if wrong is None:
         return max((one.excess for one in found), default=0.0)
-    place = Location(wrong.activation, wrong.index, wrong.index, (wrong.made, wrong.expected))
+    place = Location(wrong.activation, wrong.index, wrong.index, (wrong.actual, wrong.expected))
     where = f"{wrong.activation}{list(wrong.index)}"
-    rendered = f"{where} is {wrong.made:.9g}, expected {wrong.expected:.9g}: {wrong.excess:.3g} times what rounding explains"
+    rendered = f"{where} is {wrong.actual:.9g}, expected {wrong.expected:.9g}: {wrong.excess:.3g} times what rounding explains"
     raise LawBroken(rendered, (run,), place, wrong.excess)
 
 

@@ -110,5 +110,5 @@ def _run_again(result: Result, golden: Golden, candidate: Any) -> Counterexample
     worst = next((s for s in found if failed and s.activation == failed.activation and s.excess > 1.0), None)
     if worst is None:
         return Counterexample(example, {"run-1": run})
-    place = Location(worst.activation, worst.index, worst.index, (worst.made, worst.expected))
-    return Counterexample(example, {"run-1": run}, place, abs(worst.made - worst.expected) / worst.excess)
+    place = Location(worst.activation, worst.index, worst.index, (worst.actual, worst.expected))
+    return Counterexample(example, {"run-1": run}, place, abs(worst.actual - worst.expected) / worst.excess)

@@ -1,4 +1,4 @@
-"""What a residual is made of: what was made, out of the right value and the step's own ingredients."""
+"""What a residual is made of: the candidate's array, from the expected value and the step's own ingredients."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -28,8 +28,8 @@ _STAGES: tuple[tuple[Callable[[ResidualProblem], Iterator[ResidualFinding]], ...
 
 
 def residual_findings(case: ResidualProblem, region: Mask) -> tuple[ResidualFinding, ...]:
-    """Findings that explain what was made in the affected region, with as few free numbers as any; or, where none does, those that
-    account for a share: each for more than all that leave fewer numbers free, and for more than chance would.
+    """Findings that explain the candidate's array in the affected region, with as few free numbers as any; or, where none does,
+    those that account for a share: each for more than all that leave fewer numbers free, and for more than chance would.
     """
     broken = not_finite(case) or few_elements(case)
     return (broken,) if broken else _described(case if region is case.judged else replace(case, judged=region))

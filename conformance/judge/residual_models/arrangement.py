@@ -1,7 +1,7 @@
 """Right numbers at wrong places: along one axis, or with axes exchanged.
 
-Along an axis, each slice i of what was made is matched with the slice p(i) of the right value that it is nearest to, in sigma; the
-map p is then described by a rule where one fits (reversed, shifted, exchanged, interleaved), and tried on every element.
+Along an axis, each slice i of the actual value is matched with the slice p(i) of the right value that it is nearest to, in sigma;
+the map p is then described by a rule where one fits (reversed, shifted, exchanged, interleaved), and tried on every element.
 """
 
 from collections.abc import Iterator
@@ -51,12 +51,12 @@ def rearrangements(case: ResidualProblem) -> Iterator[ResidualFinding]:
         source = _exchanged(case, view, order)
         noise = ElementNoise(case.at(case.sigma, source), case.at(case.bound, source))
         kind = "transpose" if words.startswith("transposed") else "rearranged"
-        yield case.tried(kind, f"made is the right value {words}", case.at(case.right, source), noise)
+        yield case.tried(kind, f"made is the right value {words}", case.at(case.expected, source), noise)
 
 
 def _exchanges(case: ResidualProblem) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
     """In words, and as x.reshape(view).transpose(order), read as if of the result's shape."""
-    axes, shape, heads = case.step.site.activation.axes, case.right.shape, case.step.site.architecture.num_attention_heads
+    axes, shape, heads = case.step.site.activation.axes, case.expected.shape, case.step.site.architecture.num_attention_heads
     for i in range(len(axes)):
         for j in range(i + 1, len(axes)):
             if shape[i] > 1 and shape[j] > 1:
@@ -72,7 +72,7 @@ def _exchanges(case: ResidualProblem) -> Iterator[tuple[str, tuple[int, ...], tu
 
 def _exchanged(case: ResidualProblem, view: tuple[int, ...], order: tuple[int, ...]) -> tuple[Places, ...]:
     """Coordinates in x of what stands at the case's coordinates in x.reshape(view).transpose(order).reshape(x.shape)."""
-    shape = case.made.shape
+    shape = case.actual.shape
     flat = np.ravel_multi_index(np.broadcast_arrays(*case.coordinates), shape)
     there = np.unravel_index(flat, tuple(view[k] for k in order))
     back = [there[order.index(k)] for k in range(len(view))]
@@ -80,7 +80,7 @@ def _exchanged(case: ResidualProblem, view: tuple[int, ...], order: tuple[int, .
 
 
 def _axes(case: ResidualProblem) -> Iterator[_Axis]:
-    row, shape, heads = case.step.site.activation, case.right.shape, case.step.site.architecture.num_attention_heads
+    row, shape, heads = case.step.site.activation, case.expected.shape, case.step.site.architecture.num_attention_heads
     if row.axes[-1:] == ("feature",) and heads > 1 and shape[-1] % heads == 0 and ".attention.self." in row.name:
         yield _Axis("head", len(shape) - 1, (*shape[:-1], heads, shape[-1] // heads))
     for along, axis in enumerate(row.axes):
@@ -114,9 +114,11 @@ def _slices(case: ResidualProblem, axis: _Axis, mask: Mask) -> Mask:
 def _taken(case: ResidualProblem, axis: _Axis, places: Places, offset: Array) -> tuple[Array, ElementNoise]:
     """The right value with slice i from places[i], an offset added afterwards; and its noise."""
     here = case.coordinates[axis.along]
-    size = axis.view[-1] if axis.name == "head" and len(axis.view) > case.made.ndim else 1
+    size = axis.view[-1] if axis.name == "head" and len(axis.view) > case.actual.ndim else 1
     source = (*case.coordinates[: axis.along], places[here // size] * size + here % size, *case.coordinates[axis.along + 1 :])
-    model = case.at(case.right - offset if np.any(offset) else case.right, source) + (case.rows(offset) if np.any(offset) else 0.0)
+    model = case.at(case.expected - offset if np.any(offset) else case.expected, source) + (
+        case.rows(offset) if np.any(offset) else 0.0
+    )
     noise = ElementNoise(case.at(case.sigma, source), case.at(case.bound, source))
     if np.any(offset):  # sums of other pairs than the right ones
         noise = ElementNoise(np.hypot(noise.sigma, case.noise_of(model).sigma), noise.bound)
@@ -124,7 +126,7 @@ def _taken(case: ResidualProblem, axis: _Axis, places: Places, offset: Array) ->
 
 
 def _nearest(case: ResidualProblem, axis: _Axis, offset: Array) -> Places:
-    """Of each slice of what was made the nearest of the right value: Σ (made − right)²/σ² over some of what is judged.
+    """Of each slice of the actual value the nearest of the expected one: Σ (actual − expected)²/σ² over some of what is judged.
 
     By three matrix products; made and right without the offset.
     """
@@ -134,10 +136,10 @@ def _nearest(case: ResidualProblem, axis: _Axis, offset: Array) -> Places:
     chosen = np.unravel_index(common[np.linspace(0, len(common) - 1, most).astype(int)], judged.shape[1:])
 
     def cut(array: npt.NDArray[Any]) -> Array:
-        wide = np.broadcast_to(array, case.made.shape).reshape(axis.view)
+        wide = np.broadcast_to(array, case.actual.shape).reshape(axis.view)
         return np.asarray(np.moveaxis(wide, axis.along, 0)[(slice(None), *chosen)], np.float64)
 
     j, shift, unit = cut(case.judged), cut(offset), np.median(cut(case.sigma), 0)
-    a, b = np.where(j > 0.0, (cut(case.made) - shift) / unit, 0.0), np.nan_to_num((cut(case.right) - shift) / unit)
+    a, b = np.where(j > 0.0, (cut(case.actual) - shift) / unit, 0.0), np.nan_to_num((cut(case.expected) - shift) / unit)
     distances = (a**2).sum(1)[:, None] - 2.0 * a @ b.T + j @ (b**2).T
     return np.asarray(distances.argmin(1), np.int64)

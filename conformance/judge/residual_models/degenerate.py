@@ -13,10 +13,10 @@ FEW = 3  # elements that are listed one by one
 
 def not_finite(case: ResidualProblem) -> ResidualFinding | None:
     """Elements that are infinite or not a number; nothing else can be said then."""
-    wrong = case.judged & ~np.isfinite(case.made)
+    wrong = case.judged & ~np.isfinite(case.actual)
     if not wrong.any():
         return None
-    nans, place = int(np.isnan(case.made[wrong]).sum()), tuple(int(i) for i in np.argwhere(wrong)[0])
+    nans, place = int(np.isnan(case.actual[wrong]).sum()), tuple(int(i) for i in np.argwhere(wrong)[0])
     sentence = f"{int(wrong.sum())} elements are not finite ({nans} NaN, {int(wrong.sum()) - nans} infinite), the first at {place}"
     return ResidualFinding("not finite", sentence, (), False, np.inf, 0.0, 0)
 
@@ -41,21 +41,21 @@ def few_elements(case: ResidualProblem) -> ResidualFinding | None:
 
 
 def _element(case: ResidualProblem, place: Places) -> str:
-    made, right = float(case.made[tuple(place)]), float(case.right[tuple(place)])
-    ratio = f", {made / right:.6g} times" if right else ""
-    return f"{tuple(int(i) for i in place)}: {made:.6g} for {right:.6g}{ratio}"
+    actual, expected = float(case.actual[tuple(place)]), float(case.expected[tuple(place)])
+    ratio = f", {actual / expected:.6g} times" if expected else ""
+    return f"{tuple(int(i) for i in place)}: {actual:.6g} for {expected:.6g}{ratio}"
 
 
 def constant(case: ResidualProblem) -> Iterator[ResidualFinding]:
     """Zeros, another number everywhere, or the same in every row, position, head or query."""
-    values = case.made_rows[case.kept]
+    values = case.actual_rows[case.kept]
     if values.size > 1 and np.all(values == values[0]):
-        exact = ElementNoise(np.full_like(case.made_rows, case.noise.sigma.min()), np.zeros_like(case.made_rows))
+        exact = ElementNoise(np.full_like(case.actual_rows, case.noise.sigma.min()), np.zeros_like(case.actual_rows))
         what = ("zeros", "all zeros were made") if values[0] == 0.0 else ("constant", f"{values[0]:.6g} was made everywhere")
-        yield case.tried(*what, np.full_like(case.made_rows, values[0]), exact)
+        yield case.tried(*what, np.full_like(case.actual_rows, values[0]), exact)
         return
     for along, axis in enumerate(case.step.site.activation.axes):
-        if case.made.shape[along] > 1:
+        if case.actual.shape[along] > 1:
             name = "batch row" if axis == "batch" else axis
             yield from _same_along(case, along, name)
 
@@ -64,25 +64,27 @@ def _same_along(case: ResidualProblem, along: int, name: str) -> Iterator[Residu
     """Each element is compared with the first that is judged along the axis: two errors, so √2 of the noise."""
     first = case.rows(case.judged.argmax(along, keepdims=True)).astype(np.int64)
     source = (*case.coordinates[:along], first, *case.coordinates[along + 1 :])
-    if np.array_equal(case.at(case.right, source), case.right_rows):
+    if np.array_equal(case.at(case.expected, source), case.expected_rows):
         return  # as it should be
-    model = case.at(case.made, source)
+    model = case.at(case.actual, source)
     noise = case.noise_of(model)
     twice = ElementNoise(sqrt(2.0) * noise.sigma, noise.bound)
-    yield case.tried("same along an axis", f"every {name} was made the same", model, twice, case.count // case.made.shape[along])
+    yield case.tried("same along an axis", f"every {name} was made the same", model, twice, case.count // case.actual.shape[along])
 
 
 def zeroed(case: ResidualProblem) -> Iterator[ResidualFinding]:
     """0 here and there, and elsewhere a · right: what dropout leaves, a = 1/(1 − p)."""
-    zero = case.kept & (case.made_rows == 0.0) & (np.abs(case.right_rows) > case.limits[1] * case.noise.sigma + case.noise.bound)
+    zero = (
+        case.kept & (case.actual_rows == 0.0) & (np.abs(case.expected_rows) > case.limits[1] * case.noise.sigma + case.noise.bound)
+    )
     rest, count = case.kept & ~zero, int(zero.sum())
     weights = np.where(rest, case.root_weights**2, 0.0)
-    energy = float((weights * case.right_rows**2).sum())
+    energy = float((weights * case.expected_rows**2).sum())
     if not count or not energy:
         return
-    a, deviation = float((weights * case.right_rows * case.made_rows).sum()) / energy, energy**-0.5
+    a, deviation = float((weights * case.expected_rows * case.actual_rows).sum()) / energy, energy**-0.5
     sentence = (
         f"{count} elements ({100.0 * count / case.count:.3g} %) are 0, the rest is {number(a, deviation)} times the right value"
     )
-    model = np.where(zero, 0.0, a * case.right_rows)
+    model = np.where(zero, 0.0, a * case.expected_rows)
     yield case.tried("zeroed", sentence, model, case.scaled_noise(a), 1 + count, (FittedNumber("the rest", a, deviation),))

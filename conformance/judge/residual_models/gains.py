@@ -12,31 +12,33 @@ TOLD, LISTED = 4, 64  # gains that are reported one by one, and that are kept as
 
 
 def shifts(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """made = right + h, h one number a feature: the weighted mean of the residual over the rows."""
+    """actual = expected + h, h one number a feature: the weighted mean of the residual over the rows."""
     if "feature" not in case.step.site.activation.axes:
         return
     weights = case.root_weights**2
-    shift = (weights * (case.made_rows - case.right_rows)).sum(0) / np.maximum(weights.sum(0), np.finfo(np.float64).tiny)
-    model = case.right_rows + shift
+    shift = (weights * (case.actual_rows - case.expected_rows)).sum(0) / np.maximum(weights.sum(0), np.finfo(np.float64).tiny)
+    model = case.expected_rows + shift
     rendered = f"a constant of its own was added to each feature, the same in every row, RMS {_rms(shift[case.kept.any(0)]):.3g}"
     yield case.tried("shift of features", rendered, model, case.noise_with(np.broadcast_to(shift, model.shape)), _features(case))
 
 
 def gains(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """made = g · right with a g for each slice of an axis; of a result that has a bias, the same for what the bias is added to."""
+    """actual = g · expected with a g for each slice of an axis; of a result that has a bias, the same for what the bias is added
+    to.
+    """
     bias = case.rows(case.step.site.parameters.get("bias", np.zeros(())))
     for place, axis in zip(case.coordinates, case.step.site.activation.axes, strict=True):
         if axis != "feature" and place.max() > place.min():
             yield _gains(case, "batch row" if axis == "batch" else axis, place, bias)
-    if case.made.ndim > 1:
+    if case.actual.ndim > 1:
         yield _gains(case, "row of the last axis", np.arange(len(case.taken))[:, None], bias)
 
 
 def _gains(case: ResidualProblem, axis: str, place: Places, bias: Array) -> ResidualFinding:
     """By weighted least squares in each slice; `place` is the number of each element's slice."""
-    label, weights, base = np.broadcast_to(place, case.kept.shape).ravel(), case.root_weights**2, case.right_rows - bias
+    label, weights, base = np.broadcast_to(place, case.kept.shape).ravel(), case.root_weights**2, case.expected_rows - bias
     energy = np.bincount(label, (weights * base**2).ravel())
-    against = np.bincount(label, (weights * base * np.where(case.kept, case.made_rows - bias, 0.0)).ravel())
+    against = np.bincount(label, (weights * base * np.where(case.kept, case.actual_rows - bias, 0.0)).ravel())
     gain = against / np.where(energy > 0.0, energy, 1.0)
     slices = np.flatnonzero(energy > 0.0)
     numbers = tuple(FittedNumber(f"{axis} {i}", float(gain[i]), float(energy[i] ** -0.5)) for i in slices)
@@ -48,16 +50,16 @@ def _gains(case: ResidualProblem, axis: str, place: Places, bias: Array) -> Resi
 
 
 def gains_and_shifts(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """made = g · right + h with a g and an h for each feature, by weighted least squares over the rows."""
+    """actual = g · expected + h with a g and an h for each feature, by weighted least squares over the rows."""
     if "feature" not in case.step.site.activation.axes:
         return
-    weights, right, made = case.root_weights**2, case.right_rows, case.made_rows
+    weights, expected, actual = case.root_weights**2, case.expected_rows, case.actual_rows
     total = np.maximum(weights.sum(0), np.finfo(np.float64).tiny)
-    centre, mean = (weights * right).sum(0) / total, (weights * np.where(case.kept, made, 0.0)).sum(0) / total
-    energy = (weights * (right - centre) ** 2).sum(0)
-    gain = (weights * (right - centre) * (np.where(case.kept, made, 0.0) - mean)).sum(0) / np.where(energy > 0.0, energy, 1.0)
+    centre, mean = (weights * expected).sum(0) / total, (weights * np.where(case.kept, actual, 0.0)).sum(0) / total
+    energy = (weights * (expected - centre) ** 2).sum(0)
+    gain = (weights * (expected - centre) * (np.where(case.kept, actual, 0.0) - mean)).sum(0) / np.where(energy > 0.0, energy, 1.0)
     gain = np.where(energy > 0.0, gain, 1.0)
-    model = gain * right + (mean - gain * centre)
+    model = gain * expected + (mean - gain * centre)
     used = gain[case.kept.any(0)]
     rendered = f"each feature has a gain and a constant of its own, gains from {used.min():.4g} to {used.max():.4g}"
     sigma = np.sqrt(case.scaled_noise(gain).sigma ** 2 + case.noise_of(model).sigma ** 2)

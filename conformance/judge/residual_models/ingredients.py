@@ -76,8 +76,8 @@ def _of_scores(step: Step) -> Iterator[Ingredient]:
     assert isinstance(step, Scores)
     heads = step.site.architecture.num_attention_heads
     q, k = (split_heads(p, heads) for p in step.parents)
-    for name, left, right in (("k qᵀ", k, q), ("q qᵀ", q, q), ("k kᵀ", k, k)):
-        yield Ingredient(f"{name} / √d", np.asarray(left @ right.swapaxes(-1, -2) * step.scale))
+    for name, left, expected in (("k qᵀ", k, q), ("q qᵀ", q, q), ("k kᵀ", k, k)):
+        yield Ingredient(f"{name} / √d", np.asarray(left @ expected.swapaxes(-1, -2) * step.scale))
 
 
 def _of_probabilities(step: Step) -> Iterator[Ingredient]:

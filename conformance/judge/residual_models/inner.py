@@ -67,7 +67,7 @@ def _again(case: ResidualProblem, parents: tuple[Array, ...]) -> Array:
 
 def _estimated(case: ResidualProblem, made_with: Callable[[float], Array]) -> tuple[float, float]:
     def energy(a: float) -> float:
-        return float(((case.root_weights * np.where(case.kept, case.made_rows - made_with(a), 0.0)) ** 2).sum())
+        return float(((case.root_weights * np.where(case.kept, case.actual_rows - made_with(a), 0.0)) ** 2).sum())
 
     a, deviation = min(STARTS, key=energy), inf
     for _ in range(STEPS):
@@ -75,7 +75,7 @@ def _estimated(case: ResidualProblem, made_with: Callable[[float], Array]) -> tu
         slope = (made_with(a + NUDGE) - here) / NUDGE
         if not np.any(slope[case.kept]):
             break
-        move, deviation = (float(v[0]) for v in fitted(case, [slope], case.made_rows - here))
+        move, deviation = (float(v[0]) for v in fitted(case, [slope], case.actual_rows - here))
         a += move
         if abs(move) <= deviation / 10.0:
             break

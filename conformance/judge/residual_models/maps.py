@@ -57,7 +57,7 @@ def _fitted_map(case: ResidualProblem, inputs: Array) -> _Map | None:
     weights = case.root_weights.sum(1, keepdims=True) / case.kept.sum(1, keepdims=True)
     design, target = (
         np.hstack([inputs, np.ones((rows, 1))]) * weights,
-        np.where(case.kept, case.made_rows, case.right_rows) * weights,
+        np.where(case.kept, case.actual_rows, case.expected_rows) * weights,
     )
     lengths = np.linalg.norm(design, axis=0)
     if not lengths.all():
@@ -150,7 +150,7 @@ def other_functions(case: ResidualProblem) -> Iterator[ResidualFinding]:
 
 @dataclass(frozen=True, eq=False)
 class _Points:
-    """Different inputs in order, what was made of each, its sigma and bound, and the largest difference at the same input."""
+    """Different inputs in order, the actual value of each, its sigma and bound, and the largest difference at the same input."""
 
     x: Array
     y: Array
@@ -162,11 +162,11 @@ class _Points:
 
 def _points(case: ResidualProblem) -> _Points:
     keep = case.kept
-    x, y = case.rows(case.step.parents[0])[keep], case.made_rows[keep]
-    sigma = np.hypot(case.noise.sigma, case.noise_of(case.made_rows).sigma)[keep]
+    x, y = case.rows(case.step.parents[0])[keep], case.actual_rows[keep]
+    sigma = np.hypot(case.noise.sigma, case.noise_of(case.actual_rows).sigma)[keep]
     unique, first, inverse = np.unique(x, return_index=True, return_inverse=True)
     apart = np.maximum(np.abs(y - y[first][inverse]) - 2.0 * case.noise.bound[keep], 0.0) / (sqrt(2.0) * sigma)
-    residual, bound = (case.made_rows - case.right_rows)[keep], case.noise.bound[keep]
+    residual, bound = (case.actual_rows - case.expected_rows)[keep], case.noise.bound[keep]
     return _Points(unique, y[first], sigma[first], bound[first], residual[first], float(apart.max(initial=0.0)))
 
 

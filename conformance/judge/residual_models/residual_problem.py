@@ -1,8 +1,8 @@
-"""A failing step's residual, how a model of what was made is tried on it, and what is found.
+"""A failing step's residual, how a model of the candidate's array is tried on it, and what is found.
 
-A model explains what was made when what remains passes the same limits that a correct candidate must, with degrees of freedom in
-hand: with N judged elements (in the last line only those that carry the residual), p fitted numbers, ν = N − p, and R the
-residual's RMS before the fit,
+A model explains the candidate's array when what remains passes the same limits that a correct candidate must, with degrees of
+freedom in hand: with N judged elements (in the last line only those that carry the residual), p fitted numbers, ν = N − p, and R
+the residual's RMS before the fit,
 
     Σ e² / ν ≤ limit²,   max |e| ≤ limit,   P(χ²_ν ≤ ν limit² / R²) ≤ FALSE_ALARM
 
@@ -75,32 +75,32 @@ class ElementNoise:
 
 @dataclass(frozen=True, eq=False)
 class ResidualProblem:
-    """What was made, what is right, and how far they may be apart.
+    """The actual and the expected value, and how far they may be apart.
 
     Attributes:
         step: the oracle's, on the candidate's own parents.
-        made: the candidate's array.
+        actual: the candidate's array.
         sigma, bound: of each element.
         judged: which elements count.
         limits: of RMS and of the largest error, in sigma.
     """
 
     step: Step
-    made: Array
+    actual: Array
     sigma: Array
     bound: Array
     judged: Mask
     limits: tuple[float, float]
 
     @cached_property
-    def right(self) -> Array:
+    def expected(self) -> Array:
         """The step's value."""
         return np.asarray(self.step.value)
 
     @cached_property
     def residual(self) -> Array:
         """Made minus right; 0 where it is not judged."""
-        return np.where(self.judged, self.made - self.right, 0.0)
+        return np.where(self.judged, self.actual - self.expected, 0.0)
 
     @cached_property
     def scaled(self) -> Array:
@@ -124,9 +124,9 @@ class ResidualProblem:
     @cached_property
     def coordinates(self) -> tuple[Places, ...]:
         """Where the elements that fits use stand: for each axis (R, 1), for the last (1, F)."""
-        if not self.made.ndim:
+        if not self.actual.ndim:
             return ()
-        leading = np.unravel_index(self.taken, self.made.shape[:-1]) if self.made.ndim > 1 else ()
+        leading = np.unravel_index(self.taken, self.actual.shape[:-1]) if self.actual.ndim > 1 else ()
         return (*(c[:, None] for c in leading), np.broadcast_to(self.columns, (len(self.taken), len(self.columns))))
 
     def rows(self, array: npt.NDArray[Any]) -> Array:
@@ -135,7 +135,7 @@ class ResidualProblem:
 
     def at(self, array: npt.NDArray[Any], coordinates: tuple[Places, ...]) -> Array:
         """Elements at other coordinates."""
-        found = np.asarray(np.broadcast_to(array, self.made.shape)[coordinates])
+        found = np.asarray(np.broadcast_to(array, self.actual.shape)[coordinates])
         return found if found.ndim else found.reshape(1, 1)
 
     def rows_of(self, inputs: Array) -> Array:
@@ -147,7 +147,7 @@ class ResidualProblem:
         """Those of the step and their elements (R, F): none twice, none that is zero."""
         found: list[tuple[Ingredient, Array]] = []
         for term in ingredients(self.step):
-            fits = term.is_constant or term.value.shape == self.made.shape
+            fits = term.is_constant or term.value.shape == self.actual.shape
             if fits and np.any(values := self.rows(term.value)) and not any(np.array_equal(values, other) for _, other in found):
                 found.append((term, values))
         return tuple(found)
@@ -158,14 +158,14 @@ class ResidualProblem:
         return np.asarray(self.rows(self.judged), np.bool_)
 
     @cached_property
-    def made_rows(self) -> Array:
-        """(R, F), what was made."""
-        return self.rows(self.made)
+    def actual_rows(self) -> Array:
+        """(R, F), the actual value."""
+        return self.rows(self.actual)
 
     @cached_property
-    def right_rows(self) -> Array:
+    def expected_rows(self) -> Array:
         """(R, F), the right value."""
-        return self.rows(self.right)
+        return self.rows(self.expected)
 
     @cached_property
     def noise(self) -> ElementNoise:
@@ -175,8 +175,8 @@ class ResidualProblem:
     @cached_property
     def _relative(self) -> float:
         """Median of sigma / |right|: how precisely this step's results are computed."""
-        counts = self.kept & (self.right_rows != 0.0)
-        return float(np.median(self.noise.sigma[counts] / np.abs(self.right_rows[counts]))) if counts.any() else 0.0
+        counts = self.kept & (self.expected_rows != 0.0)
+        return float(np.median(self.noise.sigma[counts] / np.abs(self.expected_rows[counts]))) if counts.any() else 0.0
 
     def noise_of(self, term: Array) -> ElementNoise:
         """Of another result, (R, F): as precise as this step's, relative to its size or to its row's.
@@ -199,7 +199,7 @@ class ResidualProblem:
 
         Where the right value is near 0 by chance, its own sigma would give a single element all the weight.
         """
-        variance = self.noise.sigma**2 + self.noise.bound**2 + self.noise_of(self.made_rows).sigma ** 2
+        variance = self.noise.sigma**2 + self.noise.bound**2 + self.noise_of(self.actual_rows).sigma ** 2
         return np.where(self.kept, 1.0 / np.sqrt(variance), 0.0)
 
     def scaled_noise(self, factor: Array | float) -> ElementNoise:
@@ -215,23 +215,23 @@ class ResidualProblem:
     def tried(
         self, kind: str, sentence: str, model: Array, noise: ElementNoise, freedom: int = 0, numbers: tuple[FittedNumber, ...] = ()
     ) -> ResidualFinding:
-        """A finding of what remains when `model`, (R, F), is what was meant to be made."""
+        """A finding of what remains when `model`, (R, F), is the value that was meant."""
         degrees, left = self.count - freedom, self._left(model, noise)
         remaining = math.sqrt(float((left**2).sum()) / degrees) if degrees > 0 else math.inf
         passes = remaining <= self.limits[0] and float(left.max(initial=0.0)) <= self.limits[1]
-        explained = passes and self._chance(self._left(self.right_rows, noise), freedom) <= FALSE_ALARM
+        explained = passes and self._chance(self._left(self.expected_rows, noise), freedom) <= FALSE_ALARM
         return ResidualFinding(kind, sentence, numbers, explained, remaining, self._share(model), freedom)
 
     def _share(self, model: Array) -> float:
         """Of the residual's energy, in the weights of the fits: the same measure for every model."""
-        before, after = (self.root_weights * np.where(self.kept, self.made_rows - m, 0.0) for m in (self.right_rows, model))
+        before, after = (self.root_weights * np.where(self.kept, self.actual_rows - m, 0.0) for m in (self.expected_rows, model))
         square = float((before**2).sum())
         return max(1.0 - float((after**2).sum()) / square, 0.0) if square > 0.0 and np.isfinite(after).all() else 0.0
 
     def _left(self, model: Array, noise: ElementNoise) -> Array:
         """e of each judged element."""
         with np.errstate(invalid="ignore", over="ignore"):
-            left = np.maximum(np.abs(self.made_rows - model) - noise.bound, 0.0) / noise.sigma
+            left = np.maximum(np.abs(self.actual_rows - model) - noise.bound, 0.0) / noise.sigma
         return np.asarray(np.where(np.isnan(left), np.inf, left)[self.kept])
 
     def _chance(self, before: Array, freedom: int) -> float:
@@ -253,7 +253,7 @@ class ResidualProblem:
         Of a residual that has nothing to do with p terms, they account for a share that is Beta(p/2, (ν − p)/2) in ν independent
         directions. Elements are not independent directions: ν is taken as the least of rows, features and elements that carry it.
         """
-        carrying = self._carrying((self.root_weights * (self.made_rows - self.right_rows))[self.kept])
+        carrying = self._carrying((self.root_weights * (self.actual_rows - self.expected_rows))[self.kept])
         directions, free = min(self.kept.any(1).sum(), self.kept.any(0).sum(), carrying), max(finding.freedom, 1)
         if directions <= free:
             return False

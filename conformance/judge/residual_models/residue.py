@@ -16,9 +16,9 @@ def fewer_bits(case: ResidualProblem) -> Iterator[ResidualFinding]:
     N numbers of more bits are all on the coarser grid with probability 2^-N at most; a grid is claimed where that is below
     FALSE_ALARM.
     """
-    values = case.made_rows[case.kept & (case.made_rows != 0.0)]
+    values = case.actual_rows[case.kept & (case.actual_rows != 0.0)]
     bits = _bits(values) if values.size > -log2(FALSE_ALARM) else FORMATS["float64"].precision
-    model, noise = case.right_rows, case.noise
+    model, noise = case.expected_rows, case.noise
     ulp = np.ldexp(1.0, np.frexp(model)[1] - bits)
     if np.median(ulp[case.kept] ** 2 / 12.0) <= np.median(noise.sigma[case.kept] ** 2):
         return
@@ -47,10 +47,10 @@ def larger_noise(case: ResidualProblem) -> Iterator[ResidualFinding]:
     Three scales are tried: sigma itself, |right| (every number of the same relative error), and one for all. The mean over a slice
     of n elements has 1/√n of their deviation; it must stay below the threshold of the largest element as well.
     """
-    residual = np.where(case.kept, case.made_rows - case.right_rows, 0.0)
+    residual = np.where(case.kept, case.actual_rows - case.expected_rows, 0.0)
     if not residual.any():
         return
-    relative = ElementNoise(np.maximum(np.abs(case.right_rows), case.noise.sigma), case.noise.bound)
+    relative = ElementNoise(np.maximum(np.abs(case.expected_rows), case.noise.sigma), case.noise.bound)
     equal = ElementNoise(np.ones_like(case.noise.sigma), case.noise.bound)
     found = [
         _noise(case, residual, case.noise, "noise in sigma", "noise {:.3g} times as large as rounding explains"),
@@ -78,8 +78,8 @@ def _noise(case: ResidualProblem, residual: Array, scale: ElementNoise, what: st
 
 def _worth(case: ResidualProblem, residual: Array) -> float:
     """p for which rounding to p bits gives the residual's RMS over that of the right value."""
-    rms, right = (sqrt(float((x[case.kept] ** 2).mean())) for x in (residual, case.right_rows))
-    return -log2(rms / right / RELATIVE_RMS) if rms and right else 0.0
+    rms, expected = (sqrt(float((x[case.kept] ** 2).mean())) for x in (residual, case.expected_rows))
+    return -log2(rms / expected / RELATIVE_RMS) if rms and expected else 0.0
 
 
 def _standing_out(e: Array, case: ResidualProblem, axis: int) -> float:

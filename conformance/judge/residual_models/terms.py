@@ -17,9 +17,9 @@ INDEPENDENT = sqrt(np.finfo(np.float64).eps)  # least relative eigenvalue of A�
 
 
 def multiples(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """made = a · the right value, or another ingredient as it is or times a."""
+    """actual = a · expected, or another ingredient as it is or times a."""
     for term, value in case.ingredients:
-        a, deviation = (float(v[0]) for v in fitted(case, [value], case.made_rows))
+        a, deviation = (float(v[0]) for v in fitted(case, [value], case.actual_rows))
         noise = case.scaled_noise(a) if term.name == RIGHT else case.noise_of(a * value)
         if a == 0.0:
             continue
@@ -36,7 +36,7 @@ def multiples(case: ResidualProblem) -> Iterator[ResidualFinding]:
 def terms(case: ResidualProblem) -> Iterator[ResidualFinding]:
     """right + Σ a_k · ingredient, of each number of terms the best set; on to more terms only while none explains."""
     found, values = zip(*((t, v) for t, v in case.ingredients if np.any(v[case.kept])), strict=True)
-    gram, against = _gram(case, values, case.made_rows - case.right_rows)
+    gram, against = _gram(case, values, case.actual_rows - case.expected_rows)
     for size in range(1, min(MOST_TERMS, len(found)) + 1):
         best = max(combinations(range(len(found)), size), key=lambda s: _energy(gram, against, list(s)))
         if size == 1 and found[best[0]].name == RIGHT:
@@ -50,12 +50,12 @@ def terms(case: ResidualProblem) -> Iterator[ResidualFinding]:
 
 
 def _sum_of(case: ResidualProblem, chosen: Sequence[Ingredient], values: Sequence[Array]) -> ResidualFinding:
-    coefficients, deviations = fitted(case, values, case.made_rows - case.right_rows)
+    coefficients, deviations = fitted(case, values, case.actual_rows - case.expected_rows)
     added = [a * v for a, v in zip(coefficients, values, strict=True)]
     numbers = tuple(FittedNumber(t.name, float(a), float(d)) for t, a, d in zip(chosen, coefficients, deviations, strict=True))
     kind = "shift" if all(t.is_constant for t in chosen) else "term"
     sentence = "the residual is " + " + ".join(_term(case, t, n) for t, n in zip(chosen, numbers, strict=True))
-    return case.tried(kind, sentence, case.right_rows + sum(added), case.noise_with(*added), len(chosen), numbers)
+    return case.tried(kind, sentence, case.expected_rows + sum(added), case.noise_with(*added), len(chosen), numbers)
 
 
 def _term(case: ResidualProblem, term: Ingredient, fitted: FittedNumber) -> str:
