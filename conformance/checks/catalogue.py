@@ -6,8 +6,8 @@ from conformance.checks.check import Check
 from conformance.names import unknown
 
 
-def _law(name: str, proves: str, catches: str, entry_point: str) -> Check:
-    return Check(name, proves, catches, f"checks.laws.{entry_point}", searches=True)
+def _law(name: str, proves: str, catches: str, entry_point: str, remedy: str) -> Check:
+    return Check(name, proves, catches, f"checks.laws.{entry_point}", searches=True, remedy=remedy)
 
 
 CHECKS: Mapping[str, Check] = {
@@ -19,6 +19,7 @@ CHECKS: Mapping[str, Check] = {
             "any of the mistakes that have names, and those that have none",
             "checks.judged:values",
             every_golden=True,
+            remedy="Take the first origin and the fault that is named there, and look that up with `bert-conformance explain`.",
         ),
         Check(
             "outputs",
@@ -26,145 +27,175 @@ CHECKS: Mapping[str, Check] = {
             "a mistake in what is not exposed; an export that is right only while it is looked into",
             "checks.judged:outputs",
             every_golden=True,
+            remedy="Run the check `values`, with more activations exposed: it names the step.",
         ),
         Check(
             "stages",
             "the values after the embedding and after every layer, each judged from the one before",
             "a mistake anywhere in a layer, placed by layer",
             "checks.judged:stages",
+            remedy="Run the check `values`, with more activations of that layer exposed: it names the step.",
         ),
         Check(
             "moments",
             "mean and variance of the embedding and of every residual, as LayerNorm's theory has them",
             "a norm left out, or over the wrong axis",
             "checks.judged:moments",
+            remedy="Normalise each token over its features, with the checkpoint's layer_norm_eps.",
         ),
         _law(
             "generated-batches",
             "every activation on batches that are drawn: any length, mask, size, token",
             "a result that is wrong at odd lengths, or for one id",
             "generated:generated",
+            remedy="Replay the smallest batch that the report gives; the check `values` on it names the step.",
         ),
         _law(
             "padding-length",
             "more padding at the right changes nothing at real positions",
             "a head that attends to padding; a mean over all positions",
             "padding:padding_length",
+            remedy="Hide masked keys in every attention head, and take means over unmasked positions only.",
         ),
         _law(
             "padding-content",
             "what padding holds changes nothing at real positions",
             "a mask made of the ids, or not made at all",
             "padding:padding_content",
+            remedy="Take the mask from attention_mask, never from the ids.",
         ),
         _law(
             "masked-row",
             "a row whose mask is all zeros neither crashes nor disturbs its neighbours",
             "NaN that spreads from a softmax over nothing",
             "padding:masked_row",
+            remedy="Use the format's lowest number in place of −∞ where a whole row is masked.",
         ),
         _law(
             "batching",
             "batch size, order and splitting change nothing, but for rounding",
             "statistics taken over the batch; a batch size that is baked in",
             "batching:batching",
+            remedy="Take no statistic over the batch, and no size from the batch that the module was built or exported with.",
         ),
         _law(
             "batching-bitwise",
             "batch size, order and splitting do not change a bit; reported of all, asked of those that promise it",
             "a kernel that is chosen by batch size, in a candidate with `batch_invariant = True`",
             "batching:batching_bitwise",
+            remedy="Use batch-invariant kernels, or do not promise it (`batch_invariant`).",
         ),
         _law(
             "mask-omitted",
             "without a mask everything is attended to",
             "a mask that is needed, or made of the ids where it is left out",
             "inputs:mask_omitted",
+            remedy="Take an omitted attention_mask as all ones.",
         ),
         _law(
             "token-types-omitted",
             "without token types they are 0",
             "an embedding that is left out with them",
             "inputs:token_types_omitted",
+            remedy="Take omitted token_type_ids as zeros, and add their embedding.",
         ),
         _law(
             "mask-dtype",
             "a mask of bool, uint8, int32 or float32 is refused, or means the same",
             "a float mask that is added to the scores",
             "inputs:mask_dtype",
+            remedy="Convert the mask (`mask != 0`) before it is used, or refuse other dtypes with an error.",
         ),
-        _law("repeated", "two runs are the same, bit for bit", "a kernel that races; noise", "repetition:repeated"),
+        _law(
+            "repeated",
+            "two runs are the same, bit for bit",
+            "a kernel that races; noise",
+            "repetition:repeated",
+            remedy="Choose deterministic kernels, and draw no random number in evaluation.",
+        ),
         _law(
             "called-again",
             "a call after others gives what the first gave, bit for bit",
             "a cache that is not let go; a length that is baked in by the first call",
             "repetition:called_again",
+            remedy="Keep nothing of one call for the next; compute lengths and masks anew.",
         ),
         _law(
             "dropout-off",
             "the result does not depend on the random state, and no module is in training mode",
             "eval() that was not called",
             "repetition:dropout_off",
+            remedy="Call eval() before the forward pass, and drop nothing in evaluation.",
         ),
         _law(
             "ids-refused",
             "ids and token types beyond their tables raise",
             "ids that are clipped",
             "refusals:ids_refused",
+            remedy="Raise for ids of vocab_size or more, and token types of type_vocab_size or more.",
         ),
         _law(
             "negative-ids-refused",
             "negative ids and token types raise",
             "an index that counts from the end",
             "refusals:negative_ids_refused",
+            remedy="Raise for negative ids and token types.",
         ),
         _law(
             "length-refused",
             "sequences beyond the last position raise",
             "text that is cut short in silence",
             "refusals:length_refused",
+            remedy="Raise for sequences longer than the table of positions; cut them in the tokenizer if at all.",
         ),
         _law(
             "inputs-untouched",
             "the inputs are as they were after the call",
             "a mask that is inverted in place",
             "surroundings:inputs_untouched",
+            remedy="Work on a copy: replace in-place operations on the inputs (`mask.sub_`) by others.",
         ),
         _law(
             "settings-untouched",
             "random states, default dtype and device, gradient mode and threads are left as found",
             "set_default_dtype() or manual_seed() in a forward pass",
             "surroundings:settings_untouched",
+            remedy="Set global state outside of the forward pass, or restore it.",
         ),
         _law(
             "weights-untouched",
             "weights, buffers and training flags are left as found, without gradients",
             "running statistics; a module that calls eval() on the way",
             "surroundings:weights_untouched",
+            remedy="Change no parameter, buffer or training flag in a forward pass.",
         ),
         _law(
             "registered-tensors",
             "the module holds no tensor that is neither parameter nor buffer",
             "a table of positions that stays behind when the module moves",
             "parameters:registered_tensors",
+            remedy="Register it: register_buffer(name, tensor), with persistent=False where it can be computed again.",
         ),
         _law(
             "state-round-trip",
             "the state dict, through safetensors, makes another one of the kind the same, bit for bit",
             "weights that are kept a second time, fused or transposed, outside of the state dict",
             "parameters:state_round_trip",
+            remedy="Keep each weight once, and compute fused or transposed copies after loading.",
         ),
         _law(
             "tied-weights",
             "where the word embeddings stand twice they are one tensor",
             "a decoder that is a copy, and parts from the embeddings in training",
             "parameters:tied_weights",
+            remedy="Tie them: decoder.weight = word_embeddings.weight, one Parameter.",
         ),
         _law(
             "tokenization",
             "ids and offsets of drawn texts are those of the `tokenizers` library, for candidates that bring a tokenizer",
             "accents or CJK characters that are treated otherwise; offsets that count what was stripped",
             "tokenization:tokenization",
+            remedy="Follow BertTokenizer: clean, split CJK characters, lower-case, strip accents, split at punctuation, WordPiece.",
         ),
     )
 }

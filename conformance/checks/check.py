@@ -23,6 +23,7 @@ class Check:
         entry_point: a law, or a function of a request, in this package, `module:name`; imported when it is run.
         every_golden: whether it is for all goldens, or for the small ones alone.
         searches: whether its batches are drawn; else they are the golden's own.
+        remedy: how a candidate that fails is usually repaired.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Check:
     entry_point: str
     every_golden: bool = False
     searches: bool = False
+    remedy: str = ""
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         return made
 
     command("list", "implementations and goldens", "listing")
+    _add_explain(command("explain", "what a name in a report means, its equation, usual cause and remedy; no arguments: all names"))
     _add_run(command("run", "run candidates and judge them; no arguments: everything"))
     _add_diff(command("diff", "what differs between two implementations, traces, goldens or results files"))
     report = command("report", "one report from one or many results files", formats=(*FORMATS, "junit"))
@@ -118,6 +119,22 @@ def _add_output(parser: argparse.ArgumentParser, suffixes: str) -> None:
         default=[],
         metavar="FILE",
         help=f"write it there in the form that the suffix says: {suffixes}; may be given several times",
+    )
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from conformance.cli.explain import run
+
+    return run(arguments)
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command=_explain)
+    parser.add_argument(
+        "name",
+        nargs="*",
+        metavar="NAME",
+        help="a fault, a check or the id of its test, an activation or the end of its name, an outcome, a golden, an arithmetic",
     )
 
 

@@ -1,8 +1,4 @@
-"""The golden `edges`: every length from 1 to the most that the network takes, masks with holes, every id, odd texts.
-
-Its batches differ in length, so one runner is called with many shapes: an implementation that is right at one length only shows
-itself. Kernels change their path at powers of two; the batches stand on both sides of each.
-"""
+"""The recipe of the golden `edges`."""
 
 import numpy as np
 
@@ -63,4 +59,9 @@ def _batches(seed: int) -> dict[str, Batch]:
 
 
 _ENDS = ("embeddings.LayerNorm", "output.LayerNorm", "pooler.activation", "seq_relationship", "classifier", "loss")
-RECIPE = Generated("edges", ARCHITECTURE, _batches, kept=_ENDS)
+_ABOUT = (
+    "Every length from 1 to the most that the network takes, masks with holes, every id, odd texts. "
+    "Its batches differ in length, so that one runner is called with many shapes: an implementation that is right at one length "
+    "alone fails. Kernels change their path at powers of two; the batches' lengths lie on both sides of each."
+)
+RECIPE = Generated("edges", _ABOUT, ARCHITECTURE, _batches, kept=_ENDS)

@@ -15,7 +15,7 @@ from conformance.errors import FixtureError, UsageError
 from conformance.goldens.manifest import fixtures_directory, located, manifest
 from conformance.goldens.recipe import Recipe
 from conformance.goldens.recipes import RECIPES
-from conformance.goldens.saved_golden import Kept
+from conformance.goldens.saved_golden import SavedGolden
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint
@@ -112,8 +112,8 @@ def _stored(name: str, entry: Mapping[str, Any], home: Path) -> dict[str, npt.ND
 
 def _described(name: str, entry: Mapping[str, Any], stored: Mapping[str, npt.NDArray[Any]], home: Path | None) -> Golden:
     """Its network is that of its recipe, of a shipped golden, or the checkpoint that it was made from."""
-    recipe: Recipe = Kept.described(name, home, entry) if home and "checkpoint" in entry else RECIPES[name]
-    kept = isinstance(recipe, Kept)
+    recipe: Recipe = SavedGolden.described(name, home, entry) if home and "checkpoint" in entry else RECIPES[name]
+    kept = isinstance(recipe, SavedGolden)
     batches = {batch: Batch.of(arrays) for batch, arrays in nested(stored, "batch").items()}
     activations = {
         batch: {key: np.asarray(array, np.float64) for key, array in found.items()}

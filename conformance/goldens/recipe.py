@@ -23,6 +23,10 @@ class Recipe(Protocol):
         """What users type."""
 
     @property
+    def about(self) -> str:
+        """What it is for: the first sentence stands alone in a list."""
+
+    @property
     def version(self) -> int:
         """Changes when the meaning of a verdict may."""
 
@@ -55,12 +59,14 @@ class Generated:
     """A network of discriminating weights and batches, both from Philox integers.
 
     Attributes:
+        about: what it is for.
         make_batches: the batches from a seed.
         hidden: deviation of a hidden state.
         kept: ends of the names of the activations that are stored.
     """
 
     name: str
+    about: str
     architecture: Architecture
     make_batches: Callable[[int], Mapping[str, Batch]]
     version: int = 1

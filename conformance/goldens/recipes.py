@@ -1,7 +1,8 @@
 """The goldens' recipes, as one table, the quickest first; those in which a number that is hard-coded is wrong after the usual ones.
 
-To add a golden: give its architecture and the masks of its batch a row here (or, where it needs more, a module as `edges` is one);
-run `python -m conformance.goldens.make fixtures`, which stores all of them, and `bert-conformance golden verify`.
+To add a golden: give it a row here, with what it is for, its architecture and the masks of its batch (or, where it needs more, a
+module as `edges` is one); run `python -m conformance.goldens.make fixtures`, which stores all of them, and
+`bert-conformance golden verify`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,8 +30,8 @@ class _Padded:
         return {"padded": batch(seed, self.architecture, drawn(self.masks))}
 
 
-def _row(name: str, architecture: Architecture, masks: Sequence[str] = MASKS, **options: Any) -> Generated:
-    return Generated(name, architecture, _Padded(architecture, tuple(masks)), **options)
+def _row(name: str, about: str, architecture: Architecture, masks: Sequence[str] = MASKS, **options: Any) -> Generated:
+    return Generated(name, about, architecture, _Padded(architecture, tuple(masks)), **options)
 
 
 def _network(**sizes: Any) -> Architecture:
@@ -38,9 +39,9 @@ def _network(**sizes: Any) -> Architecture:
     return Architecture(**{"num_labels": 2, "heads": ("masked_lm", "next_sentence", "classification"), **sizes})
 
 
-# Two narrow layers, every way of padding: none, right, left, both sides, holes, almost everything.
 TINY = _row(
     "tiny",
+    "Two narrow layers, every way of padding: none, right, left, both sides, holes, almost everything.",
     _network(
         vocab_size=96,
         hidden_size=32,
@@ -53,9 +54,9 @@ TINY = _row(
     ("1111111111111111", "1111111111000000", "0000011111111111", "0001111111111000", "1101101011101101", "1100000000000000"),
 )
 
-# Twelve narrow layers, as many as BERT base: what grows or is lost from layer to layer.
 _DEEP = _row(
     "deep",
+    "Twelve narrow layers, as many as BERT base: what grows or is lost from layer to layer.",
     _network(
         vocab_size=64,
         hidden_size=24,
@@ -66,9 +67,9 @@ _DEEP = _row(
     ),
 )
 
-# One layer of BERT base's width: sums as long as BERT base's.
 _WIDE = _row(
     "wide",
+    "One layer of BERT base's width: sums as long as BERT base's.",
     _network(
         vocab_size=64,
         hidden_size=768,
@@ -80,13 +81,18 @@ _WIDE = _row(
     ("11111111", "11111000", "01110110"),
 )
 
-# GELU in its tanh form, as later checkpoints have it: a wrong constant in that form shows nowhere else.
-_TANH = _row("tanh", TINY.architecture.with_(hidden_act="gelu_new", type_vocab_size=3), kept=ENDS)
+_TANH = _row(
+    "tanh",
+    "GELU in its tanh form, as later checkpoints have it: a wrong constant in that form shows nowhere else.",
+    TINY.architecture.with_(hidden_act="gelu_new", type_vocab_size=3),
+    kept=ENDS,
+)
 
-# Sizes that are no multiples of a vector's, epsilon 1e-3, ReLU. Hidden states are of deviation 2^-5, so that norm inputs have a
-# variance near epsilon: with 1e-12 or with 1e-5 in its place results are larger by 15 to 30 %, but for the masked-LM head's.
 _ODD_WIDTH = _row(
     "odd-width",
+    "Sizes that are no multiples of a vector's, epsilon 1e-3, ReLU. Hidden states are of deviation 2^-5, so that norm "
+    "inputs have a variance near epsilon: with 1e-12 or with 1e-5 in its place results are larger by 15 to 30 %, but "
+    "for the masked-LM head's.",
     _network(
         vocab_size=61,
         hidden_size=105,
@@ -104,10 +110,10 @@ _ODD_WIDTH = _row(
     kept=ENDS,
 )
 
-# Six heads of 32 where heads of 64 would fit as well: heads that are 64 wide whatever the config says change no shape but that of
-# scores and probabilities, which few candidates expose. Epsilon 1e-5.
 _NARROW_HEADS = _row(
     "narrow-heads",
+    "Six heads of 32 where heads of 64 would fit as well: heads that are 64 wide whatever the config says change no "
+    "shape but that of scores and probabilities, which few candidates expose. Epsilon 1e-5.",
     _network(
         vocab_size=64,
         hidden_size=192,
@@ -122,10 +128,10 @@ _NARROW_HEADS = _row(
     kept=ENDS,
 )
 
-# Position ids start at 3, as RoBERTa's start at 2, so that RoBERTa's own offset, hard-coded, is seen; one token type and epsilon
-# 1e-5 as RoBERTa has them. The longest row takes the last row of the table.
 _POSITION_OFFSET = _row(
     "position-offset",
+    "Position ids start at 3, as RoBERTa's start at 2, so that RoBERTa's own offset, hard-coded, is seen; one token "
+    "type and epsilon 1e-5 as RoBERTa has them. The longest row takes the last row of the table.",
     _network(
         vocab_size=96,
         hidden_size=40,

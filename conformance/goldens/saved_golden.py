@@ -18,7 +18,7 @@ from conformance.model.digest import content_digest
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedGolden:
     """The recipe: a checkpoint's directory, and batches that were given.
 
     Attributes:
@@ -71,6 +71,11 @@ class Kept:
             return load_directory(self.folder)
         except UsageError as error:
             raise FixtureError(f"golden {self.name}: the checkpoint that it was made from cannot be read: {error}") from error
+
+    @property
+    def about(self) -> str:
+        """The checkpoint that it was made from."""
+        return f"Made from {self.source}."
 
     def weights_digest(self) -> str:
         """Of the content: of the parameters' values in float64, whatever the file's format and order."""

@@ -1,8 +1,4 @@
-"""The golden `sinusoidal`: a BERT of another architecture, that of many tutorials.
-
-Sinusoidal positions, no norm on the embeddings, token types 1 and 2 with 0 for padding, no pooler, and heads of one linear layer
-and a log-softmax each. The sinusoids are of the order of 1, so hidden states are as well.
-"""
+"""The recipe of the golden `sinusoidal`."""
 
 from dataclasses import replace
 
@@ -42,4 +38,9 @@ def _batches(seed: int) -> dict[str, Batch]:
     return {"padded": replace(made, input_ids=np.asarray(ids, np.int64), token_type_ids=np.asarray(types, np.int64))}
 
 
-RECIPE = Generated("sinusoidal", ARCHITECTURE, _batches, version=2, hidden=1.0)
+_ABOUT = (
+    "A BERT of another architecture, that of many tutorials. Sinusoidal positions, no norm on the embeddings, token types 1 and 2 "
+    "with 0 for padding, no pooler, and heads of one linear layer and a log-softmax each. The sinusoids are of the order of 1, so "
+    "hidden states are as well."
+)
+RECIPE = Generated("sinusoidal", _ABOUT, ARCHITECTURE, _batches, version=2, hidden=1.0)

@@ -28,7 +28,7 @@ def subject(check: CheckRecord) -> str:
 
 def verdict(check: CheckRecord) -> str:
     """The outcome in words, with the coverage."""
-    said = OUTCOME_TEXT[check.outcome].said
+    said = OUTCOME_TEXT[check.outcome].of_check
     return f"{said}, {check.judged} of {check.activations} activations" if check.activations else said
 
 

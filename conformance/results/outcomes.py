@@ -1,4 +1,4 @@
-"""What a check, or an activation, can come to, and how each is reported. The one table of it; pure."""
+"""The outcomes of a check, or of an activation, and how each is reported: the only table of them; pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,39 +9,113 @@ Tone = Literal["good", "odd", "bad"]
 
 
 @dataclass(frozen=True)
-class Telling:
+class OutcomeText:
     """How an outcome is reported.
 
     Attributes:
-        said: of a check.
-        seen: of an activation.
-        sign: of a check, in a matrix.
-        tone: `bad` where a run with it does not conform, `odd` where it says neither.
-        junit: the element of JUnit's that a test case with it has; None: it has none.
+        of_check, of_activation: in words.
+        symbol: of a check, in a matrix.
+        tone: `bad` where a run with it does not conform, `odd` where it decides nothing.
+        junit: the element of a JUnit test case with it; None: it has none.
+        meaning, remedy: what happened, and what to do, for `bert-conformance explain`.
     """
 
-    said: str
-    seen: str
-    sign: str
+    of_check: str
+    of_activation: str
+    symbol: str
     tone: Tone
     junit: Literal["error", "failure", "skipped"] | None
+    meaning: str
+    remedy: str
 
 
-OUTCOME_TEXT: Mapping[Outcome, Telling] = {
-    "error": Telling("error", "wrong", "!", "bad", "error"),
-    "crash": Telling("crash", "wrong", "✗", "bad", "error"),
-    "timeout": Telling("timeout", "wrong", "✗", "bad", "error"),
-    "fail": Telling("does not conform", "wrong", "✗", "bad", "failure"),
-    "xpass": Telling("passes, against what is known", "right, against what is known", "!", "bad", "failure"),
-    "not_observed": Telling("not observed", "not observed", "–", "odd", "skipped"),
-    "skip": Telling("skipped", "not observed", "–", "odd", "skipped"),
-    "xfail": Telling("known failure", "known to fail", "≈", "odd", "skipped"),
-    "pass": Telling("conforms", "right", "✓", "good", None),
+OUTCOME_TEXT: Mapping[Outcome, OutcomeText] = {
+    "error": OutcomeText(
+        "error",
+        "wrong",
+        "!",
+        "bad",
+        "error",
+        "The check could not be made: a name does not exist, or the harness or a fixture is broken.",
+        "Read the reason in the report. The cause lies in the call or in the harness; a known failure cannot excuse it.",
+    ),
+    "crash": OutcomeText(
+        "crash",
+        "wrong",
+        "✗",
+        "bad",
+        "error",
+        "The candidate's own code raised an exception, or ended its process.",
+        "Read the traceback in the reason; the script in `failures/` repeats the call without the suite.",
+    ),
+    "timeout": OutcomeText(
+        "timeout",
+        "wrong",
+        "✗",
+        "bad",
+        "error",
+        "The check took longer than `--timeout` allows, and its process was ended.",
+        "Allow more time, or run the script in `failures/` to see where it hangs.",
+    ),
+    "fail": OutcomeText(
+        "does not conform",
+        "wrong",
+        "✗",
+        "bad",
+        "failure",
+        "The candidate computes a result that rounding does not explain, or breaks the contract.",
+        "Begin at the first origin: the report names the step, the size of the error and, where one fits, the fault.",
+    ),
+    "xpass": OutcomeText(
+        "passes, although a known failure",
+        "right, although a known failure",
+        "!",
+        "bad",
+        "failure",
+        "The check passes, although an entry of the known failures says that it fails.",
+        "Remove the entry from the file of known failures.",
+    ),
+    "not_observed": OutcomeText(
+        "not observed",
+        "not observed",
+        "–",
+        "odd",
+        "skipped",
+        "The candidate does not expose the activation, so that it was not judged by itself.",
+        "Expose it (`activations` of a TorchImplementation), or demand it with --require-activations.",
+    ),
+    "skip": OutcomeText(
+        "skipped",
+        "not observed",
+        "–",
+        "odd",
+        "skipped",
+        "The check was not run; the reason says why: the candidate does not support it, or something is not installed.",
+        "Nothing, or provide what the reason names.",
+    ),
+    "xfail": OutcomeText(
+        "known failure",
+        "known to fail",
+        "≈",
+        "odd",
+        "skipped",
+        "The check fails as an entry of the known failures says.",
+        "Nothing; the entry gives the reason and the issue.",
+    ),
+    "pass": OutcomeText(
+        "conforms",
+        "right",
+        "✓",
+        "good",
+        None,
+        "Nothing that was judged differs from a correct BERT by more than rounding explains.",
+        "Nothing. The report lists what the pass excludes, and what it cannot see.",
+    ),
 }
 """The most severe first."""
 
 ORDER: tuple[Outcome, ...] = tuple(OUTCOME_TEXT)
-FAILING = frozenset(outcome for outcome, rendered in OUTCOME_TEXT.items() if rendered.tone == "bad")
+FAILING = frozenset(outcome for outcome, text in OUTCOME_TEXT.items() if text.tone == "bad")
 
 
 def severity(outcome: Outcome) -> int:

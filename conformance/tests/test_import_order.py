@@ -24,6 +24,7 @@ ORDER = (
     "diagnosis",
     "results",
     "checks",
+    "glossary",
     "report",
     "suite",
     "pytest_plugin",

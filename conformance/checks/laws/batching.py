@@ -1,4 +1,4 @@
-"""The rows of a batch have nothing to do with each other: not their number, nor their order, nor who else is there."""
+"""The rows of a batch are independent: no result depends on the number, the order or the content of other rows."""
 
 from collections.abc import Iterator
 

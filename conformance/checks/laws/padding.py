@@ -1,4 +1,4 @@
-"""Padding is nobody's business: neither how much there is of it, nor what it holds, reaches a token that is attended to."""
+"""Padding has no effect: neither its amount nor its content changes the result at a token that is attended to."""
 
 from dataclasses import replace
 

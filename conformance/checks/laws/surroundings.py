@@ -1,4 +1,4 @@
-"""A run leaves everything as it found it: its inputs, its weights, and the settings of the process that it is a guest in."""
+"""A call has no side effects: its inputs, its weights and the settings of its process are unchanged after it."""
 
 import random
 from typing import Any

@@ -32,12 +32,12 @@ class Group:
     @property
     def word(self) -> str:
         """The outcome for people."""
-        return OUTCOME_TEXT[self.outcome].said
+        return OUTCOME_TEXT[self.outcome].of_check
 
     @property
     def glyph(self) -> str:
         """The outcome as a sign."""
-        return OUTCOME_TEXT[self.outcome].sign
+        return OUTCOME_TEXT[self.outcome].symbol
 
     @property
     def coverage(self) -> str:

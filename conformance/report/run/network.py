@@ -62,8 +62,9 @@ class Part:
     @property
     def rendered(self) -> str:
         """How many activations are right, wrong and not observed."""
-        counts = Counter(OUTCOME_TEXT[row.outcome].seen for row in self.rows)
-        return ", ".join(f"{n} {seen}" for seen in dict.fromkeys(t.seen for t in OUTCOME_TEXT.values()) if (n := counts[seen]))
+        counts = Counter(OUTCOME_TEXT[row.outcome].of_activation for row in self.rows)
+        texts = dict.fromkeys(outcome.of_activation for outcome in OUTCOME_TEXT.values())
+        return ", ".join(f"{counts[text]} {text}" for text in texts if counts[text])
 
 
 @dataclass(frozen=True)

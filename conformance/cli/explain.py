@@ -1,0 +1,51 @@
+"""`explain`: what names mean, on the terminal, as Markdown or as JSON."""
+
+import json
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+
+from conformance.cli.output import console
+from conformance.glossary.entry import Entry
+from conformance.glossary.index import entries, summaries
+from conformance.report.document import Block, Document, Heading, Items, Paragraph, markdown, written
+
+
+def run(arguments: Namespace) -> int:
+    """Print the entries of the names, or every name in its group; 0.
+
+    Raises:
+        UnknownNameError: a name that nothing has.
+    """
+    if not arguments.name:
+        found = summaries()
+        _show(tuple(_listing(found)), {group: dict(meanings) for group, meanings in found.items()}, arguments.format)
+        return 0
+    asked = [entry for name in arguments.name for entry in entries(name)]
+    document = tuple(block for entry in asked for block in _blocks(entry))
+    _show(document, [entry.as_dict() for entry in asked], arguments.format)
+    return 0
+
+
+def _show(document: Document, plain: object, how: str) -> None:
+    if how == "json":
+        print(json.dumps(plain, ensure_ascii=False, indent=2))
+    elif how == "markdown":
+        print(markdown(document), end="")
+    else:
+        terminal = console()
+        for line in written(document, terminal.width):
+            for text in line.wrapped(terminal.width):
+                terminal.print(text, soft_wrap=True)
+
+
+def _blocks(entry: Entry) -> Iterator[Block]:
+    yield Heading(entry.name, entry.group)
+    yield Paragraph(entry.summary)
+    yield Items(tuple((title, *lines) for title, lines in entry.sections))
+
+
+def _listing(found: Mapping[str, Mapping[str, str]]) -> Iterator[Block]:
+    for group, meanings in found.items():
+        yield Heading(f"{group}s")
+        width = max(map(len, meanings))
+        yield from (Paragraph(f"{name:<{width}}  {meaning.partition('. ')[0]}") for name, meaning in meanings.items())

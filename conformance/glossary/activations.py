@@ -1,0 +1,88 @@
+"""Activations, from the table: those of every architecture, the layers' as those of layer N."""
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import product
+
+from conformance.glossary.entry import Section
+from conformance.glossary.text import paragraphs
+from conformance.model.activations import Activation, table
+from conformance.model.architecture import ACTIVATIONS, HEADS, POSITIONS, Architecture
+
+# Sizes that differ from each other, so that each length in the table has one name.
+_SIZES = {"vocab_size": 7, "hidden_size": 11, "intermediate_size": 13, "num_labels": 17}
+_LAYER = re.compile(r"\blayer\.(\d+|\{layer\}|\*)")
+
+
+def generic(name: str) -> str:
+    """The name with N for the number of the layer."""
+    return _LAYER.sub("layer.N", name)
+
+
+@lru_cache(maxsize=1)
+def rows() -> Mapping[str, tuple[Activation, ...]]:
+    """The rows of the table by generic name: one for each equation that an architecture may give the activation."""
+    found: dict[str, dict[str, Activation]] = {}
+    for architecture in _architectures():
+        for row in table(architecture).values():
+            found.setdefault(generic(row.name), {}).setdefault(row.kind, row)
+    return {name: tuple(kinds.values()) for name, kinds in found.items()}
+
+
+def shape(row: Activation) -> str:
+    """Its axes by name, the last by the setting that fixes its length: `batch × position × hidden_size`."""
+    named = {length: setting for setting, length in _SIZES.items()}
+    last = [named.get(row.width, str(row.width))] if row.width else list(row.axes[-1:])
+    return " × ".join([*row.axes[:-1], *last]) or "a single number"
+
+
+def step_equation(kind: str) -> tuple[str, ...]:
+    """The equation of the step that computes activations of a kind: the docstring of its class."""
+    from conformance.oracle import EQUATIONS
+
+    return paragraphs(inspect.getdoc(EQUATIONS[kind]) or "")
+
+
+def summaries() -> Mapping[str, str]:
+    """The short equation of each activation."""
+    return {name: " | ".join(dict.fromkeys(row.equation for row in found)) for name, found in rows().items()}
+
+
+def sections(name: str) -> Iterator[Section]:
+    """Its equation, shape, parents and parameters, how it is judged, and which faults act there."""
+    from conformance.glossary.known_faults import acting_at
+
+    found = rows()[name]
+    for row in found:
+        yield f"equation ({row.kind})" if len(found) > 1 else "equation", step_equation(row.kind)
+    first = found[0]
+    yield "shape", (shape(first),)
+    yield "computed from", tuple(dict.fromkeys(generic(parent) for row in found for parent in row.parents))
+    yield "parameters", tuple(dict.fromkeys(generic(parameter) for row in found for parameter in row.parameters.values()))
+    rule = "exact: any difference fails" if first.exact else "within what rounding explains, from the candidate's own inputs to it"
+    yield "how it is judged", (rule,)
+    yield "faults that act here", (", ".join(acting_at(found)),)
+
+
+def names(written: str) -> tuple[str, ...]:
+    """The activation of that name, or those whose names end with it: `probs`, `attention.output.LayerNorm`."""
+    name = generic(written)
+    return (name,) if name in rows() else tuple(other for other in rows() if other.endswith(f".{name}"))
+
+
+def _architectures() -> Iterator[Architecture]:
+    """As many as it takes to have every row of the table."""
+    heads = (tuple(h for h in HEADS if not h.startswith("plain_")), tuple(h for h in HEADS if h.startswith("plain_")))
+    for function, positions, present, norm in product(ACTIVATIONS, POSITIONS, heads, (True, False)):
+        yield Architecture(
+            **_SIZES,  # type: ignore[arg-type]
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            max_position_embeddings=19,
+            hidden_act=function,
+            position_embedding_type=positions,
+            heads=present,
+            embedding_norm=norm,
+        )

@@ -1,0 +1,47 @@
+"""Checks and laws, from their catalogue and from the docstrings of the modules that carry them out."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from conformance.checks.catalogue import CHECKS, SMALL_GOLDENS
+from conformance.glossary.entry import Section
+from conformance.glossary.text import paragraphs
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")  # with which a test id ends
+
+
+def summaries() -> Mapping[str, str]:
+    """What each check proves."""
+    return {name: check.proves for name, check in CHECKS.items()}
+
+
+def sections(name: str) -> Iterator[Section]:
+    """What it catches, how it is done, what to do where it fails, and how to run it alone."""
+    check = CHECKS[name]
+    module, _, _ = check.entry_point.partition(":")
+    batches = "batches that Hypothesis draws, shrunk to the smallest that fails" if check.searches else "the golden's own batches"
+    goldens = "every golden" if check.every_golden else f"{' and '.join(SMALL_GOLDENS)}, or those that are named"
+    yield "catches, for example", (check.catches,)
+    yield "method", paragraphs(_docstring(f"conformance.{module}"))
+    yield "inputs", (f"{batches}; on {goldens}",)
+    yield "how to repair a failure", (check.remedy,)
+    yield "to run it alone", (f"bert-conformance run -i NAME --check {name}",)
+
+
+def names(written: str) -> tuple[str, ...]:
+    """The check of that name, or the one that a test id (`CHECK-IMPLEMENTATION-GOLDEN-DEVICE-DTYPE`) begins with."""
+    if written in CHECKS:
+        return (written,)
+    test_id = written.rpartition("[")[2].rstrip("]")
+    starts = [name for name in CHECKS if test_id.startswith(f"{name}-")] if test_id.endswith(DTYPES) else []
+    return (max(starts, key=len),) if starts else ()
+
+
+def _docstring(module: str) -> str:
+    """Of a module, read and not imported: the modules of laws import torch."""
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    return ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8"))) or ""

@@ -1,0 +1,86 @@
+"""How well a fault is seen on a small golden, and what is easily confused with it: computed, in a fraction of a second."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from conformance.faults import Fault
+from conformance.goldens.golden import Golden, load_golden
+from conformance.judge.fault_directions import directions
+from conformance.judge.power import Power, power
+from conformance.judge.segment import Segment
+from conformance.judge.selection import explained_elements
+from conformance.numerics.formats import FORMATS, Array
+from conformance.oracle import Network
+
+GOLDENS = ("tiny", "tanh", "sinusoidal", "position-offset", "odd-width")  # small, and of every kind of architecture
+DTYPES = ("float32", "bfloat16", "float16")
+ALIKE = 0.9  # correlation of two effects from which on they are named; it tests nothing
+SAME = 1e-9  # relative difference of two effects, in float64, below which they are the same
+
+
+@dataclass(frozen=True)
+class Detectability:
+    """What the first golden on which the fault has an effect shows of it.
+
+    Attributes:
+        golden: its name.
+        power: the expected z of its matched filter at all its places; one a dtype.
+        confused: by fault, how alike its effect is.
+    """
+
+    golden: str
+    power: tuple[Power, ...]
+    confused: Mapping[str, str]
+
+
+def detectability(fault: Fault) -> Detectability | None:
+    """Of a fault of the catalogue; None where it has no effect on any of `GOLDENS`."""
+    for name in GOLDENS:
+        golden = load_golden(name)
+        found = tuple(cell for dtype in DTYPES for cell in power(golden, dtype) if cell.fault == fault.name)
+        if found:
+            return Detectability(name, found, _confused(fault, golden))
+    return None
+
+
+def _confused(fault: Fault, golden: Golden) -> dict[str, str]:
+    """Faults whose effect at the same steps is the same or nearly so, the most alike first."""
+    correlations: dict[str, list[float]] = defaultdict(list)
+    same: dict[str, int] = defaultdict(int)
+    for effects in _effects(fault, golden):
+        own = effects.pop(fault.name)
+        for name, other in effects.items():
+            scale = max(np.linalg.norm(own), np.linalg.norm(other))
+            same[name] += bool(np.linalg.norm(own - other) <= SAME * scale)
+            if own.size > 1:
+                correlations[name].append(abs(float(own @ other) / float(np.linalg.norm(own) * np.linalg.norm(other))))
+    ranked = sorted(same, key=lambda name: (-same[name], -median(correlations[name] or [0.0])))
+    found = {}
+    for name in ranked:
+        alike = median(correlations[name] or [0.0])
+        if same[name]:
+            found[name] = "the same effect at some places"
+        elif alike >= ALIKE:
+            found[name] = f"correlation of the effects {alike:.2f}"
+    return found
+
+
+def _effects(fault: Fault, golden: Golden) -> list[dict[str, Array]]:
+    """At each step where the fault changes judged elements, the change that each fault makes there, by name."""
+    found = []
+    for batch in golden.batches.values():
+        network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, batch)
+        values: dict[str, Array] = {}
+        for name, row in network.table.items():
+            segment = Segment(network, name, values)
+            values[name] = segment.value
+            if fault.applies_to(row):
+                judged = explained_elements(row, batch, segment.value.shape)
+                near = [d for late in (False, True) for d in directions(segment, FORMATS["float32"], late=late)]
+                effects = {d.fault.name: d.changed[judged] for d in near if d.changed[judged].any()}
+                found += [effects] if fault.name in effects else []
+    return found

@@ -1,0 +1,86 @@
+"""Faults, from the catalogue: what each is, its equation, where it acts, how it comes about and how it is recognised."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from conformance.faults import BY_NAME, Fault, Parameter
+from conformance.faults.remedies import remedy
+from conformance.glossary.activations import rows, shape, step_equation
+from conformance.glossary.entry import Section
+from conformance.glossary.known_faults import Known, acts_at, known_faults
+from conformance.judge.power import Power
+from conformance.judge.statistics import SEPARABLE_Z
+
+VALUES = {"value": "VALUE", "right": "EXPECTED"}  # stand for the numbers in a fault's sentence
+
+
+def summaries() -> Mapping[str, str]:
+    """What is wrong, in a sentence."""
+    return {name: " / ".join(dict.fromkeys(f.sentence.format(**VALUES) for f in faults)) for name, faults in known_faults().items()}
+
+
+def names(written: str) -> tuple[str, ...]:
+    """The fault of that name."""
+    return (written,) if written in known_faults() else ()
+
+
+def sections(name: str) -> Iterator[Section]:
+    """Its equation, the step where it acts, cause, source and remedy, and how it is recognised."""
+    faults = known_faults()[name]
+    places = [(generic, row) for generic, found in rows().items() for row in found if acts_at(faults, row)]
+    kinds = list(dict.fromkeys(row.kind for _, row in places))
+    known = remedy(name)
+    yield "faulty equation", (known.equation,)
+    yield "correct equation", tuple(dict.fromkeys(" ".join(step_equation(kind)) for kind in kinds))
+    yield "acts at", tuple(dict.fromkeys(f"{generic}  ({shape(row)})" for generic, row in places))
+    yield from _extent(faults)
+    parameter = next((f.parameter for f in faults if isinstance(f, Fault) and f.parameter), None)
+    yield "number", _number(parameter) if parameter else ()
+    yield "usual cause", tuple(dict.fromkeys(f.cause for f in faults))
+    yield "source", tuple(dict.fromkeys(f.source for f in faults))
+    yield "how to repair it", (known.fix,)
+    yield from _recognised(name)
+
+
+def _extent(faults: Iterable[Known]) -> Iterator[Section]:
+    if any(isinstance(f, Fault) and f.whole for f in faults):
+        yield "extent", ("every layer at once; it is not considered for one layer alone",)
+
+
+def _number(parameter: Parameter) -> tuple[str, ...]:
+    """The parameter that is estimated, and what the config calls it."""
+    said = [f"{parameter.name}: estimated from the result, with its error"]
+    if parameter.setting:
+        said.append(f"the config's {parameter.setting}")
+    if parameter.defaults:
+        said.append(f"often hard-coded as {', '.join(f'{value:g}' for value in parameter.defaults)}")
+    return tuple(said)
+
+
+def _recognised(name: str) -> Iterator[Section]:
+    """The evidence that a report gives for it, and what is easily confused with it."""
+    if name not in BY_NAME:
+        yield (
+            "how it is recognised",
+            ("a fit to the step's result that leaves rounding alone; tried after all other faults",),
+        )
+        return
+    from conformance.glossary.detectability import detectability
+
+    fault = BY_NAME[name]
+    found = detectability(fault)
+    amplitude = "" if fault.parameter else "an amplitude of 1 (at least 0.5) and "
+    rule = f"matched filter: {amplitude}z beyond its threshold; separable from an expected z of {SEPARABLE_Z:g} on"
+    if found is None:
+        yield "how it is recognised", (rule,)
+    else:
+        yield "how it is recognised", (rule, f"expected z on golden {found.golden}", *map(_power, found.power))
+        yield "easily confused with", tuple(f"{other}: {how}" for other, how in found.confused.items())
+
+
+def _power(cell: Power) -> str:
+    best, least = _z(cell.best), _z(cell.weakest)
+    return f"{cell.dtype}: {best} at best, {least} at least; separable at {cell.separable} of {cell.places} places"
+
+
+def _z(z: float) -> str:
+    return "any difference" if z == float("inf") else f"{z:.3g}"

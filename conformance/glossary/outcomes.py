@@ -1,0 +1,30 @@
+"""Outcomes of checks and activations, from the table of outcomes."""
+
+from collections.abc import Iterator, Mapping
+
+from conformance.glossary.entry import Section
+from conformance.results.outcomes import OUTCOME_TEXT, Outcome
+
+
+def summaries() -> Mapping[str, str]:
+    """What each outcome means."""
+    return {name: outcome.meaning for name, outcome in OUTCOME_TEXT.items()}
+
+
+def sections(name: Outcome) -> Iterator[Section]:
+    """What it does to a run, what to do, and how reports write it."""
+    outcome = OUTCOME_TEXT[name]
+    effects = {
+        "good": "The candidate conforms as far as this check goes.",
+        "odd": "It decides nothing: neither for nor against the candidate.",
+        "bad": "The run does not conform; its exit code is not 0.",
+    }
+    yield "effect on the run", (effects[outcome.tone],)
+    yield "what to do", (outcome.remedy,)
+    yield "in reports", (f"of a check: {outcome.of_check}", f"of an activation: {outcome.of_activation}")
+    yield "in JUnit", (outcome.junit or "a test case that passes",)
+
+
+def names(written: str) -> tuple[str, ...]:
+    """The outcome of that name."""
+    return (written,) if written in OUTCOME_TEXT else ()
