@@ -1,6 +1,4 @@
-"""Settings of the project's own tests: offline, a cache of their own, one Hypothesis profile for CI, compiled code of one
-instruction set alone.
-"""
+"""Settings of the project's own tests: offline, a separate cache, one Hypothesis profile, compiled code per instruction set."""
 
 import os
 import tempfile

@@ -208,8 +208,9 @@ class BlackBoxCase:
                 yield Trial(Fit((), self.problem.squares(forward)), agreement, explains, other.name, loose=True)
 
     def _could_be(self, other: Format, times: float = math.inf) -> bool:
-        """Whether the residual is no larger than what a narrower format makes (and at most so many times smaller than it could be),
-        by the network's sigma in proportion of the formats.
+        """Whether the residual is no larger than a narrower format's rounding, and at most so many times smaller.
+
+        That format's sigma is the network's, scaled by the ratio of the unit roundoffs.
         """
         printing = np.minimum(self.network.reading.units**2 / 12.0, self.base.sigma**2)
         wider = np.sqrt(printing + (self.base.sigma**2 - printing) * (other.unit_roundoff / self.storage.unit_roundoff) ** 2)

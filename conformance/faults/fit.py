@@ -15,8 +15,9 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Fit:
-    """A step fitted to the candidate's array, and how many numbers that took; `value` of `parameter` where one of them has a
-    meaning.
+    """A step fitted to the candidate's array.
+
+    `free` is how many numbers were fitted; `value` is that of `parameter`, where one of them has a meaning.
     """
 
     step: Step

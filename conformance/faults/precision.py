@@ -63,8 +63,10 @@ def _in_format(name: str) -> Change:
 
 
 def _of_ties(product: Step, variance: Rounding) -> Array | float:
-    """The variance of rounding probabilities, which a fused kernel computes itself: one next to a tie is rounded either way, and
-    exponentials are rounded before their sum is divided out (Dao et al. 2022, *FlashAttention*, algorithm 1).
+    """The variance of rounding probabilities that a fused kernel computes itself.
+
+    One next to a tie is rounded either way, and exponentials are rounded before their sum is divided out (Dao et al. 2022,
+    *FlashAttention*, algorithm 1).
     """
     if product.site.activation.kind != "context":
         return 0.0

@@ -103,8 +103,10 @@ class Explanation:
 
     @property
     def fitting(self) -> float:
-        """What its fitted numbers cost, in nats: by Laplace's approximation of the likelihood, each costs ln of the prior's width
-        in deviations of the estimate. The width is taken from the data: how far the number is from the right one.
+        """The cost of its fitted numbers, in nats.
+
+        By Laplace's approximation of the likelihood each costs ln of the prior's width in deviations of the estimate. The width
+        is taken from the data: the distance of the number from the expected one.
         """
         estimates = [fault.estimate for fault in self.faults if fault.estimate]
         return sum(math.log(max(abs(e.value - e.right) / e.deviation, 1.0)) for e in estimates if e.deviation > 0.0)

@@ -100,8 +100,10 @@ def _explaining(trials: Iterable[_Trial], problem: ExplanationProblem) -> list[_
 
 
 def _at_every_step(candidates: Iterable[Direction], problem: ExplanationProblem) -> Iterator[_Trial]:
-    """Each fault without a number at all steps at once on which it can act, where those are several, if that is nearer to what was
-    made: within the larger noise of a fault that rounds, anything small would pass.
+    """Each fault without a number, applied at once to all steps on which it can act, where those are several.
+
+    It counts only if it is nearer to the candidate's array: within the larger noise of a fault that rounds, anything small would
+    pass.
     """
     steps, without = dict[str, list[Direction]](), problem.distance(problem.segment)
     for candidate in candidates:
@@ -221,8 +223,9 @@ def _explanation(trial: _Trial, problem: ExplanationProblem) -> Explanation:
 
 
 def _by_fitting(problem: ExplanationProblem) -> Iterator[Explanation]:
-    """For want of anything simpler, the step with a function or whole tensors fitted to the candidate's array; the first that
-    explains.
+    """The step with a function or whole tensors fitted to the candidate's array, the first that explains it.
+
+    Tried last, since a fit has many free numbers.
     """
     name = problem.segment.name
     step, noise = problem.segment.steps[name], problem.noise

@@ -153,8 +153,10 @@ class Observation:
         return max(int(rows * Repeats.of(hashes).share(self.judged)), 1)
 
     def draws(self, hypotheses: Sequence[Hypothesis]) -> int:
-        """How many independent draws of noise the likelihood counts, the same under each hypothesis: of a function of single
-        numbers one for each number; else the fewest rows that are draws of their own, since errors that a row shares are one draw.
+        """How many independent draws of noise the likelihood counts, the same under each hypothesis.
+
+        Of an elementwise function one for each distinct input; else the fewest independent rows, since an error that a row shares
+        is one draw.
         """
         segment = self.whole.segment
         if segment.is_function:
@@ -186,8 +188,10 @@ class Observation:
 
     @cached_property
     def probe(self) -> Block:
-        """A small part: the first tokens of a row where each position is computed by itself, else a block, with padding if there is
-        any; all of it, if it is small.
+        """A small part, on which gross faults are recognised.
+
+        The first tokens of a row where each position is computed by itself; else a block, with padding if there is any; all of it,
+        if it is small.
         """
         if self.actual.size <= SMALL:
             return self.whole

@@ -63,8 +63,9 @@ def _costs(locals_: tuple[Local, ...]) -> dict[str, float]:
 
 
 def _best(locals_: tuple[Local, ...], arithmetic: str) -> Local:
-    """The judgement under `arithmetic`: of parents as captured and unrounded the first that passes, else that names the fault; or
-    that under which a mistake explains the step better.
+    """The judgement under `arithmetic`, or that under which a mistake explains the step better.
+
+    Of parents as captured and parents unrounded, the first that passes, else the first that names a fault.
     """
     fitting = [local for local in locals_ if local.arithmetic == arithmetic] or list(locals_)
     best = min(fitting, key=lambda local: (not local.passes, not local.named))

@@ -10,8 +10,10 @@ Mask = npt.NDArray[np.bool_]
 
 
 def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Mask:
-    """True where an element is judged: unmasked positions, in attention unmasked keys of unmasked queries, of sentences those
-    whose first token is unmasked.
+    """True where an element is judged.
+
+    That is at unmasked positions; in attention at unmasked keys of unmasked queries; of sentences, those whose first token is
+    unmasked.
 
     What a padded query computes is undefined on purpose: some implementations compute it, some zero it.
     """
@@ -28,8 +30,9 @@ def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Ma
 
 
 def explained_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Mask:
-    """True where a fault has to account for the candidate's array: what is judged, and masked keys' probabilities, which must be
-    0.
+    """True where a fault has to account for the candidate's array.
+
+    That is what is judged, and the probabilities of masked keys, which must be 0.
     """
     if row.kind == "probs":
         return np.broadcast_to(batch.mask[:, None, :, None], shape)

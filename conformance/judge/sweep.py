@@ -141,8 +141,9 @@ def _over_the_whole(
 def _of_equal_inputs(
     observation: Observation, looks: Sequence[Direction], hypothesis: Hypothesis, which: Collection[int]
 ) -> Iterator[tuple[int, Effect]]:
-    """What to add for a fault that is a function of single numbers: n equal ones have one error e, so that the variance of Σ w e
-    over them is n² w² of that of e, and n w² has been counted.
+    """What to add to the filter's variance for a fault that is an elementwise function.
+
+    n equal inputs have one error e, so that the variance of Σ w e over them is n² w² Var(e); n w² Var(e) has been counted.
     """
     if which:
         (parent,) = observation.row.parents

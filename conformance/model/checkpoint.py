@@ -84,8 +84,9 @@ class Checkpoint:
 
     @cached_property
     def path(self) -> Path:
-        """A safetensors file with the parameters, float64, under the names of `weights`; in a temporary folder, written when asked
-        for and removed with the process.
+        """A safetensors file with the parameters, float64, under the names of `weights`.
+
+        It lies in a temporary folder, is written when asked for, and is removed when the process ends.
         """
         folder = tempfile.mkdtemp(prefix="bert-conformance-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)

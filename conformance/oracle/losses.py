@@ -66,9 +66,9 @@ class CrossEntropy(_Labelled):
         return (self._scattered(slope),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """A row: u²/3 · (m² + (s_label − m)² + l² + C) for shift, log-sum-exp and difference, and a third of the squares of exp's
-        relative error and of log's error at log-sum-exp.
+        """Of a row: u²/3 · (m² + (s_label − m)² + l² + C) for shift, log-sum-exp and difference.
 
+        Added to it are a third of the squares of exp's relative error and of log's error at log-sum-exp.
         C, the number of classes, bounds Σ C_k²/C² of the sum. The mean over N rows divides the rows' variance by N and adds
         its own accumulation, at most N partial sums of at most L.
         """

@@ -40,8 +40,10 @@ def by_operations(step: Step, arithmetic: Arithmetic, actual: Array) -> Iterator
 
 
 def _gelu(x: Array, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
-    """x/2 · (1 + erf(x/√2)), x/2 + x/2 · erf(x/√2), x/2 · erfc(−x/√2) and x (1 − erfc(x/√2)/2); the constant in float32 or in the
-    format. erfc is taken as exact: its relative error is that of its own last place, which is far from a half format's.
+    """x/2 · (1 + erf(x/√2)), x/2 + x/2 · erf(x/√2), x/2 · erfc(−x/√2) and x (1 − erfc(x/√2)/2).
+
+    The constant is rounded to float32 or to the format. erfc is taken as exact: its relative error is that of its own last place,
+    which is far below a half format's.
     """
     r = arithmetic.storage.round
     for argument in (r(x / np.sqrt(2.0)), r(x * _constant(np.sqrt(0.5), r)), r(x / _constant(np.sqrt(2.0), r))):
@@ -116,9 +118,11 @@ def _of_mean(terms: Array) -> Array:
 
 
 def _normalised(step: Norm, x: Array, mean: Array, shifted: Array, r: Rounding) -> Iterator[list[Array]]:
-    """By each order, of σ² + ε: a root divided by or its inverse multiplied with; γ after it, before it, or in one operation with
-    β; or γ and β folded into a scale and a shift. An inverse root may be rounded once or twice: torch's is, once in whole vectors,
-    twice in what is left of them.
+    """The norm from σ² + ε, by each order of operations.
+
+    A division by the root, or a product with its inverse; γ after it, before it, or in one operation with β; or γ and β folded
+    into a scale and a shift. An inverse root may be rounded once or twice: torch's is rounded once in whole vectors and twice in
+    the remainder.
     """
     weight, bias = step.site.parameters["weight"], step.site.parameters["bias"]
     root, centred = r(np.sqrt(shifted)), r(x - mean)

@@ -112,8 +112,9 @@ def partial_squares(left: Operand, right: Operand, bias: Array | float = 0.0) ->
 
 
 def _orders(y: Single, sums: Single, terms: np.float32, bias: Single | np.float32) -> Single:
-    """The most by which Σ s_k² is larger if terms are added from the last to the first, or a bias b before them: in the former
-    order s_k is y − s_k, with a bias it is s_k + b.
+    """The most by which Σ s_k² is larger if terms are added from the last to the first, or a bias b before them.
+
+    In the former order s_k is y − s_k, with a bias it is s_k + b.
     """
     backwards = terms * y
     backwards -= sums
@@ -270,8 +271,9 @@ class Scores(Step):
         )
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """The product, rounded where it is a call of its own, then the scaling; 2u |s| is a bound on what rounding
-        the constant does: 1/√d once, or its root twice, where query and key are divided each.
+        """The product, rounded where it is a call of its own, then the scaling.
+
+        2u |s| bounds the effect of rounding the constant: 1/√d once, or its root twice, where query and key are divided each.
         """
         u, terms = arithmetic.accumulate.unit_roundoff, self._heads[0].shape[-1]
         variance = accumulation_variance(self._squares, self.value, terms, arithmetic) + u**2 / 3.0 * self.value**2

@@ -1,6 +1,4 @@
-"""What the optional inputs mean: a mask that is left out is all ones, token types that are left out are zero, and the mask's dtype
-is nobody's business.
-"""
+"""What the optional inputs mean: an omitted mask is all ones, omitted token types are zero, and the mask's dtype has no effect."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -36,8 +36,9 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 
 def _all_are_registered(subject: Subject, example: Example) -> float:
-    """Every tensor that is an attribute of a module, or in a list or mapping of one, is a parameter or a buffer, or shares its
-    storage with one. One that is not is not saved, and stays behind when the module moves.
+    """Every tensor held by a module, in a list or mapping too, is a parameter or a buffer, or shares its storage with one.
+
+    Any other tensor is not saved, and is not moved with the module.
     """
     module = subject.afresh().module  # what a call keeps, its last probabilities say, is no part of it
     registered = {t.untyped_storage().data_ptr() for t in (*module.parameters(), *module.buffers())}

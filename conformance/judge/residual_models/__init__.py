@@ -28,8 +28,10 @@ _STAGES: tuple[tuple[Callable[[ResidualProblem], Iterator[ResidualFinding]], ...
 
 
 def residual_findings(case: ResidualProblem, region: Mask) -> tuple[ResidualFinding, ...]:
-    """Findings that explain the candidate's array in the affected region, with as few free numbers as any; or, where none does,
-    those that account for a share: each for more than all that leave fewer numbers free, and for more than chance would.
+    """Findings that explain the candidate's array in the affected region, with the fewest free numbers.
+
+    Where none does, those that account for a share of it: each for more than all with fewer free numbers, and for more than
+    chance would.
     """
     broken = not_finite(case) or few_elements(case)
     return (broken,) if broken else _described(case if region is case.judged else replace(case, judged=region))

@@ -23,9 +23,7 @@ def shifts(case: ResidualProblem) -> Iterator[ResidualFinding]:
 
 
 def gains(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """actual = g · expected with a g for each slice of an axis; of a result that has a bias, the same for what the bias is added
-    to.
-    """
+    """Actual = g · expected, with one g for each slice of an axis; where a bias is added, also for the result without it."""
     bias = case.rows(case.step.site.parameters.get("bias", np.zeros(())))
     for place, axis in zip(case.coordinates, case.step.site.activation.axes, strict=True):
         if axis != "feature" and place.max() > place.min():
