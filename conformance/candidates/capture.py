@@ -33,6 +33,10 @@ class Tap:
         what: its output, or its input.
         element: which element of a tuple that it returns or takes, or the key of a mapping or of a keyword argument.
         call: which of its calls, where a module is used more than once in a forward pass.
+
+    Example:
+        >>> Tap("encoder.norm", "input").element
+        0
     """
 
     path: str
@@ -73,6 +77,12 @@ def captured(
 
     Raises:
         CandidateError: a tap names a module that does not exist, or an element that it does not have.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+        >>> taps = {"sum": Tap("0"), "result": Tap("1")}
+        >>> [(name, tuple(value.shape)) for name, value in captured(net, taps, lambda: {"copy": net(torch.zeros(3, 2))})]
+        [('sum', (3, 2)), ('result', (3, 2)), ('copy', (3, 2))]
     """
     modules = dict(module.named_modules(remove_duplicate=False))
     missing = [tap.path for tap in taps.values() if tap.path not in modules]
@@ -134,6 +144,13 @@ class Showing(nn.Module):
     """A module whose forward pass returns its activations by name: to be traced or exported with its interior as outputs.
 
     (B, S) ids, mask and token types -> what `forward`, given a batch of them, makes at the taps, then what it returns by name.
+
+    Example:
+        >>> net = nn.Sequential(nn.Embedding(9, 4))
+        >>> ids = torch.tensor([[1, 2]])
+        >>> outputs = Showing(net, {"embeddings": Tap("0")}, lambda batch: net(batch.input_ids) is None or None)(ids, ids, ids)
+        >>> {name: tuple(value.shape) for name, value in outputs.items()}
+        {'embeddings': (1, 2, 4)}
     """
 
     def __init__(

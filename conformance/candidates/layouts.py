@@ -28,6 +28,15 @@ class Layout:
         unpack: the other way, given the parameters' shapes.
         again: whether the parameters are used elsewhere as well (a tied decoder).
         across: whether one tensor holds every layer.
+
+    Example:
+        >>> a = load_golden("tiny").checkpoint.architecture
+        >>> joined = fused("q", "k", "v")
+        >>> whole = joined.pack([np.full((32, 32), value) for value in (1.0, 2.0, 3.0)], a)
+        >>> whole.shape
+        (96, 32)
+        >>> [part[0, 0].item() for part in joined.unpack(whole, [(32, 32)] * 3, a)]
+        [1.0, 2.0, 3.0]
     """
 
     names: tuple[str, ...]
@@ -45,7 +54,12 @@ def plain(name: "str | Layout") -> Layout:
 
 
 def transposed(inner: str | Layout) -> Layout:
-    """Axes reversed: a kernel of (in, out), as TensorFlow and JAX have it, for a weight of (out, in)."""
+    """Axes reversed: a kernel of (in, out), as TensorFlow and JAX have it, for a weight of (out, in).
+
+    Example:
+        >>> transposed("bert.pooler.dense.weight").names
+        ('bert.pooler.dense.weight',)
+    """
     layout = plain(inner)
     return Layout(
         layout.names,
@@ -57,7 +71,13 @@ def transposed(inner: str | Layout) -> Layout:
 
 
 def fused(*inners: str | Layout, axis: int = 0) -> Layout:
-    """Several side by side along `axis`: query, key and value in one product."""
+    """Several side by side along `axis`: query, key and value in one product.
+
+    Example:
+        >>> attention = "bert.encoder.layer.{layer}.attention.self"
+        >>> fused(*(f"{attention}.{part}.weight" for part in ("query", "key", "value"))).names[1]
+        'bert.encoder.layer.{layer}.attention.self.key.weight'
+    """
     layouts = [plain(i) for i in inners]
 
     def pack(parts: Sequence[Array], a: Architecture) -> Array:
@@ -72,7 +92,12 @@ def fused(*inners: str | Layout, axis: int = 0) -> Layout:
 
 
 def per_head(inner: str | Layout, axis: int = 0) -> Layout:
-    """`axis` of H features as two, heads and features of a head: (H, in) as (h, d, in)."""
+    """`axis` of H features as two, heads and features of a head: (H, in) as (h, d, in).
+
+    Example:
+        >>> transposed(per_head("q")).names
+        ('q',)
+    """
     layout = plain(inner)
 
     def pack(parts: Sequence[Array], a: Architecture) -> Array:
@@ -88,7 +113,12 @@ def per_head(inner: str | Layout, axis: int = 0) -> Layout:
 
 
 def interleaved(*inners: str | Layout) -> Layout:
-    """Several of (H, …) with their heads by turns: rows of head 0 of the first, of the second, …, then head 1: (n H, …)."""
+    """Several of (H, …) with their heads by turns: rows of head 0 of the first, of the second, …, then head 1: (n H, …).
+
+    Example:
+        >>> interleaved("q", "k", "v").names
+        ('q', 'k', 'v')
+    """
     whole = fused(*(per_head(i) for i in inners), axis=1)
 
     def pack(parts: Sequence[Array], a: Architecture) -> Array:
@@ -102,7 +132,12 @@ def interleaved(*inners: str | Layout) -> Layout:
 
 
 def stacked(inner: str | Layout) -> Layout:
-    """Every layer's, `{layer}` in its names, in one tensor with the layers as first axis."""
+    """Every layer's, `{layer}` in its names, in one tensor with the layers as first axis.
+
+    Example:
+        >>> stacked("layer.{layer}.bias").across
+        True
+    """
     layout = plain(inner)
     count = len(layout.names)
 
@@ -116,7 +151,12 @@ def stacked(inner: str | Layout) -> Layout:
 
 
 def tied(inner: str | Layout) -> Layout:
-    """A second use of parameters that are mapped elsewhere too: a decoder tied to the word embeddings."""
+    """A second use of parameters that are mapped elsewhere too: a decoder tied to the word embeddings.
+
+    Example:
+        >>> tied("bert.embeddings.word_embeddings.weight").again
+        True
+    """
     layout = plain(inner)
     return Layout(layout.names, layout.pack, layout.unpack, True, layout.across)
 

@@ -15,6 +15,11 @@ class ModuleRunner:
     Attributes:
         module: the very one that runs, not a copy.
         call: of a batch, activations by name or pairs of them.
+
+    Example:
+        >>> runner = ModuleRunner(nn.Identity(), lambda batch: {"logits": batch})
+        >>> runner(1.0)
+        {'logits': 1.0}
     """
 
     module: "nn.Module"

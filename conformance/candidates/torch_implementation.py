@@ -40,7 +40,15 @@ Show = Callable[[str, torch.Tensor], list[tuple[str, Any]]]
 
 @dataclass(frozen=True)
 class OutputMap:
-    """What a module's tensor shows: activations, after `function` has brought it to their layout (one tensor a name)."""
+    """What a module's tensor shows: activations, after `function` has brought it to their layout (one tensor a name).
+
+    Example:
+        A module that returns (sequence, batch, feature):
+
+        >>> OutputMap("encoder.layer.{layer}.output.LayerNorm", lambda x: x.transpose(0, 1)).names
+        'encoder.layer.{layer}.output.LayerNorm'
+
+    """
 
     names: str | tuple[str, ...]
     function: Callable[[torch.Tensor], Any]
@@ -78,6 +86,26 @@ class TorchImplementation:
         name: what results call it.
         known_failures: a TOML file of what it is known to fail (`conformance.checks.known_failures`).
         tokenizer: makes the tokenizer that it brings, if it does (`conformance.checks.laws.tokenization`).
+
+    Example:
+        The first step of a BERT; a whole one maps all parameters and activations:
+
+        >>> class Words(nn.Module):
+        ...     def __init__(self, a):
+        ...         super().__init__()
+        ...         self.table = nn.Embedding(a.vocab_size, a.hidden_size)
+        ...     def forward(self, batch):
+        ...         self.table(batch.input_ids)
+        >>> words = TorchImplementation(
+        ...     build=Words,
+        ...     parameters={"table.weight": "bert.embeddings.word_embeddings.weight"},
+        ...     activations={"table": "embeddings.word_embeddings"},
+        ...     call=lambda module, batch: module(batch),
+        ...     unused=["bert.embeddings.[!w]*", "bert.[!e]*", "bert.encoder.*", "cl*"],
+        ... )
+        >>> result = check(words, "tiny")
+        >>> result.outcome, result.coverage
+        ('pass', (1, 47))
     """
 
     build: Callable[[Architecture], nn.Module]

@@ -24,6 +24,13 @@ def example(check: str, batch: Mapping[str, Any], **variation: Any) -> Callable[
     Raises:
         UnknownNameError: there is no such check.
         UsageError: it is no batch.
+
+    Example:
+        >>> @example("padding-length", {"input_ids": [[7, 0]], "attention_mask": [[1, 0]]}, tokens=1, id=0)
+        ... def test(check):
+        ...     check()
+        >>> test.bert_examples[0][0]
+        'padding-length'
     """
     from conformance.results.example import Example
 

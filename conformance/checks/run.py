@@ -57,6 +57,11 @@ def check(
         require: patterns of activations (as in a shell) that must be observed.
         runs: among how many such calls the false-alarm probability of 1e-6 is shared.
         depth: `screen` judges each step's RMS and largest error alone, and looks for no names.
+
+    Example:
+        >>> result = check("hf-eager", "tiny", dtype="bfloat16")
+        >>> result.outcome, result.coverage
+        ('pass', (43, 47))
     """
     golden = os.fspath(golden) if isinstance(golden, os.PathLike) else golden
     case = Case(name_of(implementation), getattr(golden, "name", str(golden)), str(device), str(dtype))

@@ -41,6 +41,11 @@ class Trace:
         activations: float64 values by batch and activation, in the order of computation.
         architecture: the network's.
         folder: where the tokenizer lies that converts ids to tokens; None where there is none.
+
+    Example:
+        >>> values = trace("golden:tiny").activations["padded"]
+        >>> values["embeddings.LayerNorm"].shape
+        (6, 16, 32)
     """
 
     name: str
@@ -76,6 +81,10 @@ def trace(
     Raises:
         UsageError: a name, format or text that cannot be used, or a golden without a tokenizer where texts are given.
         CandidateError, CandidateCrash, Unsupported, Unavailable: as `record`.
+
+    Example:
+        >>> list(trace("hf-eager", "tiny").activations["padded"])[:2]
+        ['embeddings.word_embeddings', 'embeddings.position_embeddings']
     """
     found = open_golden(golden) if isinstance(golden, str) else golden
     found = on_inputs(found, texts) if texts else found

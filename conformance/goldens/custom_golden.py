@@ -35,7 +35,13 @@ def recorded_as(name: str, source: str) -> str:
 
 
 def golden_of(name: str, checkpoint: Checkpoint, batches: Mapping[str, Batch]) -> Golden:
-    """A checkpoint and inputs as a golden; `UsageError` where an input does not fit the architecture."""
+    """A checkpoint and inputs as a golden; `UsageError` where an input does not fit the architecture.
+
+    Example:
+        >>> network = load_golden("tiny").checkpoint
+        >>> golden_of("mine", network, {"one": Batch(np.array([[3, 1, 4, 1, 5]]))}).name
+        'mine'
+    """
     for which, given in batches.items():
         _require_fit(which, given, checkpoint.architecture)
     return Golden(name, 0, batches, lambda: checkpoint)

@@ -36,6 +36,13 @@ class Golden:
             differently in every format, so the judge has the oracle run on the spot, as for every other golden of one's own.
         origin: under which name `open_golden` finds its network, where that is another.
         folder: where its tokenizer lies; None where it has none.
+
+    Example:
+        >>> golden = load_golden("tiny")
+        >>> golden.batches["padded"].input_ids.shape
+        (6, 16)
+        >>> golden.checkpoint.architecture.num_hidden_layers
+        2
     """
 
     name: str
@@ -88,6 +95,14 @@ def load_golden(name: str | Path, folder: Path | None = None) -> Golden:
         UnknownNameError: there is no such golden.
         UsageError: the folder holds no golden.
         FixtureError: the file is missing, altered or cut short.
+
+    Example:
+        >>> load_golden("sinusoidal").version
+        2
+        >>> load_golden("tinny")
+        Traceback (most recent call last):
+        ...
+        conformance.errors.UnknownNameError: no golden 'tinny', and no folder is called so; did you mean 'tiny'?
     """
     called, home = located(name, folder)
     entry = manifest(home)[called]

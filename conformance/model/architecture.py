@@ -30,6 +30,14 @@ class Architecture:
         pooler: whether there is a pooler.
         heads: those present, of `masked_lm` and `next_sentence` (as the paper has them), `plain_masked_lm` and
             `plain_next_sentence` (one linear layer and a log-softmax, on the hidden state itself, not tied), `classification`.
+
+    Example:
+        >>> base = Architecture(vocab_size=30522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12,
+        ...                     intermediate_size=3072, max_position_embeddings=512)
+        >>> base.head_size
+        64
+        >>> base.with_(layer_norm_eps=1e-5).layer_norm_eps
+        1e-05
     """
 
     vocab_size: int

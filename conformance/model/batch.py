@@ -37,6 +37,13 @@ class Batch:
         labels: (B, S), the masked-LM labels, -100 where there is none; or None.
         next_sentence_label: (B,), 0 = is next; or None.
         class_labels: (B,); or None.
+
+    Example:
+        >>> batch = Batch(np.array([[7, 8, 0], [5, 6, 9]]), attention_mask=np.array([[1, 1, 0], [1, 1, 1]]))
+        >>> batch.size, batch.length
+        (2, 3)
+        >>> batch.types.tolist()
+        [[0, 0, 0], [0, 0, 0]]
     """
 
     input_ids: Ids
@@ -109,7 +116,12 @@ class Batch:
 
 
 class TorchBatch:
-    """What a runner is called with: the arrays of a `Batch` as int64 torch tensors on the device under test."""
+    """What a runner is called with: the arrays of a `Batch` as int64 torch tensors on the device under test.
+
+    Example:
+        >>> Batch(np.array([[7, 8]])).on("cpu").input_ids
+        tensor([[7, 8]])
+    """
 
     input_ids: "torch.Tensor"
     token_type_ids: "torch.Tensor | None"

@@ -65,6 +65,13 @@ class Checkpoint:
     Attributes:
         architecture: sizes and switches under Hugging Face's config names.
         weights: float64 NumPy arrays by Hugging Face's names (`bert.…`, `cls.…`, `classifier.…`), loaded when asked for, read-only.
+
+    Example:
+        >>> checkpoint = load_golden("tiny").checkpoint
+        >>> checkpoint.weights["bert.embeddings.word_embeddings.weight"].shape
+        (96, 32)
+        >>> checkpoint.state_dict("bfloat16")["bert.pooler.dense.bias"].dtype
+        torch.bfloat16
     """
 
     architecture: Architecture
@@ -132,6 +139,12 @@ def load_directory(folder: Path | str) -> Checkpoint:
         CheckpointError: a file is missing or cannot be read; or parameters are missing, unexpected, of the wrong shape, given
             twice, or copies that differ; all are listed.
         UnsupportedArchitectureError: there are no equations for it.
+
+    Example:
+        >>> load_directory("no-such-folder")
+        Traceback (most recent call last):
+        ...
+        conformance.errors.CheckpointError: no-such-folder is not a local folder
     """
     folder = Path(folder)
     config, reader = _config(folder / "config.json"), _reader(folder / "model.safetensors")

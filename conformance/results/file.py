@@ -41,6 +41,12 @@ class Writer:
 def read_results(*paths: Path | str) -> Results:
     """The results of a file, or of several as one.
 
+    Example:
+        >>> read_results("no-such-folder/results.jsonl")
+        Traceback (most recent call last):
+        ...
+        conformance.errors.UsageError: no-such-folder/results.jsonl cannot be read: No such file or directory
+
     Raises:
         UsageError: one cannot be opened, is no results file, or is of another schema version; or they cannot be put together.
     """

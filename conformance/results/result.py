@@ -79,6 +79,11 @@ class Result:
         searched: for a check that draws its batches, how far it went; else None.
         counterexample: what it found.
         require: patterns of the activations that had to be observed.
+
+    Example:
+        >>> result = check("hf-eager", "tiny")
+        >>> result.conforms, result.origins
+        (True, ())
     """
 
     case: Case

@@ -140,6 +140,13 @@ def parametrize_with_checks(
         dtypes: names of formats.
         checks: their names; none: all.
         known_failures: a TOML file (`conformance.checks.known_failures`), beside the test file if relative.
+
+    Example:
+        >>> @parametrize_with_checks(["hf-eager"], goldens=["tiny"], checks=["values", "padding-length"])
+        ... def test(check):
+        ...     check()
+        >>> [mark.name for mark in test.pytestmark]
+        ['parametrize']
     """
     bound = bound_checks(implementations, goldens, devices, dtypes, checks)
     beside = Path(inspect.stack()[1].filename).parent  # a relative path is the test file's

@@ -33,6 +33,10 @@ class Archive:
         inputs: which of a batch's arrays its inputs are, in order, where their names do not say: `input_ids`, `attention_mask`,
             `token_type_ids`.
         observed: whether interior activations are looked at.
+
+    Example:
+        >>> Archive("bert.onnx", inputs=("input_ids", "attention_mask")).inputs
+        ('input_ids', 'attention_mask')
     """
 
     path: Path | str

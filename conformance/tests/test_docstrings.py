@@ -1,0 +1,29 @@
+"""Examples in docstrings run, and every public name but the exceptions has one.
+
+They are written as after `from conformance import *`, with NumPy as `np`, `torch` and `torch.nn` as `nn`.
+"""
+
+import doctest
+import inspect
+
+import numpy as np
+import pytest
+import torch
+
+import conformance
+
+PUBLIC = [
+    name for name in conformance.__all__ if not (inspect.isclass(o := getattr(conformance, name)) and issubclass(o, Exception))
+]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_the_example_of_a_public_name_runs(name: str) -> None:
+    public = getattr(conformance, name)
+    names = {other: getattr(conformance, other) for other in conformance.__all__} | {"np": np, "torch": torch, "nn": torch.nn}
+    examples = doctest.DocTestFinder(recurse=False).find(public, name, globs=names)
+    assert sum(len(example.examples) for example in examples) >= 1, f"conformance.{name} has no example"
+    report: list[str] = []
+    for example in examples:
+        doctest.DocTestRunner(optionflags=doctest.IGNORE_EXCEPTION_DETAIL).run(example, out=report.append)
+    assert not report, "".join(report)
