@@ -88,7 +88,7 @@ class TorchImplementation:
         tokenizer: makes the tokenizer that it brings, if it does (`conformance.checks.laws.tokenization`).
 
     Example:
-        The first step of a BERT; a whole one maps all parameters and activations:
+        The first step of a BERT. It is judged, and right; without an output of the network the candidate does not conform:
 
         >>> class Words(nn.Module):
         ...     def __init__(self, a):
@@ -104,8 +104,8 @@ class TorchImplementation:
         ...     unused=["bert.embeddings.[!w]*", "bert.[!e]*", "bert.encoder.*", "cl*"],
         ... )
         >>> result = check(words, "tiny")
-        >>> result.outcome, result.coverage
-        ('pass', (1, 47))
+        >>> result.coverage, result.origins, result.reason.partition(":")[0]
+        ((1, 47), (), 'no output is exposed')
     """
 
     build: Callable[[Architecture], nn.Module]
