@@ -15,7 +15,8 @@ The way of one batch, from the command line to the report; each call is made by 
 8.  `judge.select_arithmetic.select_arithmetic` decides under which arithmetic each step is judged, and returns the verdicts.
 9.  `judge.disambiguation.disambiguated` runs one batch more where several explanations remain.
 10. `results.to_records.records_of` makes records of the result, and `results.file.Writer` writes them.
-11. `report.views.show` renders the records: `report.terminal`, `report.markdown`, `report.run.run_page`.
+11. `report.run.run_document.document` makes a document of the records, which `report.terminal` and `report.markdown` render;
+    `report.run.run_page` makes the HTML page.
 """
 
 from importlib import import_module

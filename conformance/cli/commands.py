@@ -123,8 +123,8 @@ def _own(arguments: Namespace) -> "Golden | None":
 
 def report(arguments: Namespace) -> int:
     """`report`: the exit code is that of all runs together, and at least 1 where some is missing or contradicts itself."""
-    from conformance.cli.output import forms_of, write
-    from conformance.report.views import TEXTS, show
+    from conformance.cli.output import forms_of, show_results, write
+    from conformance.report.views import TEXTS
     from conformance.results.file import read_results
     from conformance.results.to_records import footer
 
@@ -132,7 +132,7 @@ def report(arguments: Namespace) -> int:
     results = read_results(*arguments.results)
     write(files, lambda form: TEXTS[form](results))
     if not files:
-        show(results, arguments.format)
+        show_results(results, arguments.format)
     code = footer(results.checks).exit_code
     return code if results.sound else max(code, 1)
 
@@ -140,11 +140,11 @@ def report(arguments: Namespace) -> int:
 def replay(arguments: Namespace) -> int:
     """`replay`: the exit code is that of what is run again."""
     from conformance.checks.replay import replayed
-    from conformance.report.views import show
+    from conformance.cli.output import show_results
     from conformance.results.to_records import results_of
 
     results = results_of(replayed(arguments.file))
-    show(results, arguments.format)
+    show_results(results, arguments.format)
     assert results.footer is not None
     return results.footer.exit_code
 

@@ -2,21 +2,21 @@
 
 import json
 import math
-import sys
 from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from conformance.cli.output import show_document
 from conformance.cli.progress import progress
 from conformance.diagnosis import OutputTable, diagnose, read
 from conformance.diagnosis.outputs import Given
-from conformance.diagnosis.telling import markdown, pretty
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import read_batches
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import load_directory
 from conformance.model.tokenizer import tokenized
+from conformance.report.diagnosis_document import document
 
 
 def run(arguments: Namespace) -> int:
@@ -31,7 +31,7 @@ def run(arguments: Namespace) -> int:
     if arguments.format == "json":
         print(json.dumps(_finite(asdict(found)), indent=2))
     else:
-        sys.stdout.write((markdown if arguments.format == "markdown" else pretty)(found))
+        show_document(document(found), arguments.format)
     return 0 if found.conforms else 1
 
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conformance.cli.output import console, forms_of, write
+from conformance.cli.output import forms_of, show_document, write
 from conformance.errors import UsageError
-from conformance.report.document import Document, markdown, written
+from conformance.report.document import Document
+from conformance.report.markdown import markdown
+from conformance.report.terminal import plain
 from conformance.report.views import PIPED
 
 RESULTS = ".jsonl"
@@ -18,7 +20,7 @@ FORMS = ("html", "markdown", "json", "text")
 
 
 @dataclass(frozen=True)
-class Told:
+class Comparison:
     """What was found, in the forms that it can be shown in."""
 
     document: Document
@@ -34,14 +36,7 @@ class Told:
             return json.dumps(self.rows, indent=2) + "\n"
         if form == "markdown":
             return markdown(self.document)
-        return "".join(f"{text.plain}\n" for line in written(self.document, PIPED) for text in line.wrapped(PIPED))
-
-    def print(self) -> None:
-        """On standard output, by rich; plain in a pipe."""
-        shown = console()
-        for line in written(self.document, shown.width):
-            for text in line.wrapped(shown.width):
-                shown.print(text, soft_wrap=True)
+        return plain(self.document, PIPED)
 
 
 def run(arguments: Namespace) -> int:
@@ -52,7 +47,7 @@ def run(arguments: Namespace) -> int:
     rendered = _of_results(*map(Path, sides)) if all(map(_is_results, sides)) else _of_traces(arguments)
     write(files, rendered.text)
     if not arguments.output and arguments.format == "pretty":
-        rendered.print()
+        show_document(rendered.document, "pretty")
     elif not arguments.output:
         sys.stdout.write(rendered.text(arguments.format))
     return rendered.exit_code
@@ -68,7 +63,7 @@ def _require_two_of_a_kind(sides: tuple[str, str]) -> None:
         raise UsageError(f"{' and '.join(sides)}: one is a results file and the other is none; give two of a kind")
 
 
-def _of_results(before: Path, after: Path) -> Told:
+def _of_results(before: Path, after: Path) -> Comparison:
     """Two runs."""
     from conformance.report.changes.between import changes
     from conformance.report.changes.changes_document import document
@@ -77,10 +72,10 @@ def _of_results(before: Path, after: Path) -> Told:
     from conformance.results.file import read_results
 
     found = changes(read_results(before), read_results(after), (str(before), str(after)))
-    return Told(document(found), rows(found), lambda: changes_page(found), found.exit_code)
+    return Comparison(document(found), rows(found), lambda: changes_page(found), found.exit_code)
 
 
-def _of_traces(arguments: Namespace) -> Told:
+def _of_traces(arguments: Namespace) -> Comparison:
     """Two candidates, traces or goldens."""
     from conformance.cli.subject import subject, traced
     from conformance.report.side_by_side.difference import compare
@@ -95,4 +90,4 @@ def _of_traces(arguments: Namespace) -> Told:
     if all(d.only for d in found):
         raise UsageError(f"{a.name} and {b.name} expose no activation in common")
     view = side_by_side(found, (a, b), (judged(a, golden.checkpoint), judged(b, golden.checkpoint)))
-    return Told(document(view), rows(view), lambda: side_by_side_page(view), view.exit_code)
+    return Comparison(document(view), rows(view), lambda: side_by_side_page(view), view.exit_code)

@@ -4,10 +4,10 @@ import json
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 
-from conformance.cli.output import console
+from conformance.cli.output import show_document
 from conformance.glossary.entry import Entry
 from conformance.glossary.index import entries, summaries
-from conformance.report.document import Block, Document, Heading, Items, Paragraph, markdown, written
+from conformance.report.document import Block, Document, Heading, Items, Paragraph
 
 
 def run(arguments: Namespace) -> int:
@@ -26,16 +26,11 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _show(document: Document, plain: object, how: str) -> None:
-    if how == "json":
+def _show(document: Document, plain: object, form: str) -> None:
+    if form == "json":
         print(json.dumps(plain, ensure_ascii=False, indent=2))
-    elif how == "markdown":
-        print(markdown(document), end="")
     else:
-        terminal = console()
-        for line in written(document, terminal.width):
-            for text in line.wrapped(terminal.width):
-                terminal.print(text, soft_wrap=True)
+        show_document(document, form)
 
 
 def _blocks(entry: Entry) -> Iterator[Block]:

@@ -8,7 +8,12 @@ from pathlib import Path
 from rich.console import Console
 
 from conformance.errors import UsageError
-from conformance.report.views import PIPED
+from conformance.report.document import Document
+from conformance.report.markdown import markdown
+from conformance.report.run.run_document import document
+from conformance.report.terminal import show
+from conformance.report.views import PIPED, TEXTS
+from conformance.results.records import Results
 
 SUFFIXES = {
     ".html": "html",
@@ -45,6 +50,22 @@ def write(files: Mapping[Path, str], made: Callable[[str], str]) -> None:
     for path, form in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(made(form), "utf-8")
+
+
+def show_document(shown: Document, form: str) -> None:
+    """Print a document on standard output: `pretty` or `markdown`."""
+    if form == "markdown":
+        sys.stdout.write(markdown(shown))
+    else:
+        show(shown, console())
+
+
+def show_results(results: Results, form: str) -> None:
+    """Print results on standard output: `pretty`, or a form of `TEXTS`."""
+    if form in TEXTS:
+        sys.stdout.write(TEXTS[form](results))
+    else:
+        show(document(results), console())
 
 
 def is_piped() -> bool:

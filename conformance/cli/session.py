@@ -18,6 +18,7 @@ from conformance.checks.published import CHECK, Published, check_published, publ
 from conformance.checks.recording import Recording, header_of
 from conformance.checks.run_check import run
 from conformance.checks.search.plan import Plan
+from conformance.cli.output import show_results
 from conformance.cli.progress import progress
 from conformance.cli.worker import WorkerProcess
 from conformance.errors import ConformanceError, UsageError
@@ -27,7 +28,7 @@ from conformance.names import unknown
 from conformance.numerics.devices import is_lost, require_name
 from conformance.numerics.formats import format_named
 from conformance.numerics.machine import measure_early
-from conformance.report.views import TEXTS, show
+from conformance.report.views import TEXTS
 from conformance.results.case import Case
 from conformance.results.result import Result
 
@@ -117,7 +118,7 @@ def run_all(prepare: Callable[[], Session], out: Path, how: str) -> int:
                 recording.add(result, session.goldens[case.golden], session.require)
             underway.came_of_it(result.outcome)
     results = recording.results
-    show(results, how)
+    show_results(results, how)
     page = out / "report.html"
     page.write_text(TEXTS["html"](results), "utf-8")
     if how == "pretty":

@@ -1,44 +1,28 @@
-"""Showing results in the form that is asked for."""
+"""The forms in which results can be written."""
 
-import os
-import sys
 from collections.abc import Callable, Mapping
 
-from rich.console import Console
-
 from conformance.report.junit import junit
+from conformance.report.layout import MEASURE
 from conformance.report.markdown import markdown
+from conformance.report.run.run_document import case_document, document
 from conformance.report.run.run_page import results_page
 from conformance.report.structured import structured
-from conformance.report.terminal import render, written
-from conformance.results.records import Footer, Results
-from conformance.results.to_records import footer
+from conformance.report.terminal import plain
+from conformance.results.records import Results
+from conformance.results.result import Result
 
 PIPED = 160  # columns in a pipe or a file: wide enough for the longest names side by side with their numbers
 
-
-def plain(results: Results) -> str:
-    """What a terminal of `PIPED` columns shows, without colours."""
-    return "".join(f"{line.plain}\n" for line in written(results, _footer(results), PIPED))
-
-
 TEXTS: Mapping[str, Callable[[Results], str]] = {
-    "text": plain,
+    "text": lambda results: plain(document(results), PIPED),
     "json": structured,
-    "markdown": markdown,
+    "markdown": lambda results: markdown(document(results)),
     "junit": junit,
     "html": results_page,
 }
 
 
-def show(results: Results, how: str) -> None:
-    """On standard output: `pretty` (by rich, plain in a pipe), or a form of `TEXTS`."""
-    if how in TEXTS:
-        sys.stdout.write(TEXTS[how](results))
-        return
-    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    render(results, _footer(results), Console(width=PIPED if piped else None))
-
-
-def _footer(results: Results) -> Footer:
-    return results.footer or footer(results.checks)
+def case_text(result: Result) -> str:
+    """The report of one case as plain text."""
+    return plain(case_document(result), MEASURE).rstrip()

@@ -66,9 +66,9 @@ class BoundCheck:
         if result.outcome == "xfail":
             pytest.xfail(result.reason)
         if result.outcome != "pass":
-            from conformance.report.terminal import text
+            from conformance.report.views import case_text
 
-            raise (CheckError if result.outcome == "error" else ConformanceFailure)(text(result))
+            raise (CheckError if result.outcome == "error" else ConformanceFailure)(case_text(result))
 
 
 def bound_checks(

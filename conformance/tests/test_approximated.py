@@ -17,7 +17,7 @@ from conformance.faults.curve import curve
 from conformance.judge.statistics import FALSE_ALARM
 from conformance.numerics.formats import Array
 from conformance.report.findings import Finding, findings, sentence
-from conformance.report.terminal import text
+from conformance.report.views import case_text
 from conformance.results.to_records import activation_records
 from implementations.hugging_face import hf_eager
 
@@ -266,7 +266,7 @@ def test_one_approximation_in_every_layer_is_one_finding_with_its_largest_error(
 
 
 def test_the_report_says_the_error_and_the_usual_cause() -> None:
-    report = text(check(pooler_by(pade_tanh), "tiny"))
+    report = case_text(check(pooler_by(pade_tanh), "tiny"))
     assert "pooler.activation: tanh is an approximation: it is off by up to 0.023" in report
     assert "usual cause: a fast kernel's polynomial or table in place of the library's function" in report
 

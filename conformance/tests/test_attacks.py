@@ -20,7 +20,7 @@ from conformance.cli import main
 from conformance.model.batch import Batch
 from conformance.oracle.products import operand, partial_squares
 from conformance.report.junit import junit
-from conformance.report.markdown import markdown
+from conformance.report.views import TEXTS
 from conformance.results.file import read_results
 from conformance.results.to_records import results_of
 from conformance.tests.planted import Planted, epsilon
@@ -216,7 +216,7 @@ def test_a_wrong_epsilon_of_any_size_is_estimated(value: float) -> None:
     assert fault.estimate.value == pytest.approx(value, rel=0.05)
 
 
-HOSTILE = "```\n# Conforms\n<script>alert(1)</script> | a | b \ufffe \x00"
+HOSTILE = "```\n```\n# Conforms\n<script>alert(1)</script> | a | b \ufffe \x00"
 
 
 def test_hostile_texts_stay_texts_in_markdown_and_junit() -> None:
@@ -224,7 +224,7 @@ def test_hostile_texts_stay_texts_in_markdown_and_junit() -> None:
         raise RuntimeError(HOSTILE)
 
     results = results_of([check(prepare), check(Stream(lambda f: {**f, "`<b>|x`": f["pooler.dense"]}))])
-    text = markdown(results)
+    text = TEXTS["markdown"](results)
     fences = re.findall("^`{3,}", text, re.MULTILINE)
     assert len(fences[0]) == 4
     rows = [line for line in text.splitlines() if line.startswith("| &#96;")]

@@ -18,7 +18,8 @@ from conformance.report.changes.changes_page import changes_page
 from conformance.report.changes.rows import rows
 from conformance.report.changes.scale import scale_changed
 from conformance.report.changes.words import headline, mistakes
-from conformance.report.document import markdown, written
+from conformance.report.markdown import markdown
+from conformance.report.terminal import wrapped
 from conformance.results.case import Case
 from conformance.results.file import Writer
 from conformance.results.merge import merged
@@ -58,7 +59,7 @@ def _only(found: Changes) -> CaseChange:
 
 
 def _plain(found: Changes, width: int = 160) -> str:
-    return "\n".join(text.plain for line in written(document(found), width) for text in line.wrapped(width))
+    return "\n".join(line.plain for line in wrapped(document(found), width))
 
 
 HIDDEN = _norm(0.5, outcome="not_observed", local=None, overall=None)

@@ -10,7 +10,7 @@ from conformance import check
 from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.cli import main
 from conformance.judge.depth import SCREENED
-from conformance.report.terminal import text
+from conformance.report.views import case_text
 from conformance.results.file import read_results
 from conformance.tests.planted import Planted, epsilon, native_norms, tanh_gelu, unscaled
 
@@ -52,7 +52,7 @@ def test_errors_and_limits_are_those_of_a_full_judgement_of_two_statistics() -> 
 
 
 def test_the_report_says_that_names_were_not_looked_for() -> None:
-    rendered = text(check(BROKEN, "tiny", depth="screen"))
+    rendered = case_text(check(BROKEN, "tiny", depth="screen"))
     assert SCREENED in " ".join(rendered.split())
     assert "has a name" not in rendered
 

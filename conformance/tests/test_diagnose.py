@@ -18,8 +18,9 @@ from conformance.diagnosis.closed import EMBEDDING, BlackBox, Output
 from conformance.diagnosis.outputs import resolved
 from conformance.diagnosis.printed import PrintedNumber, filled, unit
 from conformance.diagnosis.tables import tables
-from conformance.diagnosis.telling import markdown
 from conformance.errors import UsageError
+from conformance.report.diagnosis_document import document
+from conformance.report.markdown import markdown
 from conformance.tests.test_checkpoint import _write
 
 TINY = load_golden("tiny")
@@ -281,7 +282,7 @@ def test_what_the_command_prints(folder: Path, tmp_path: Path, capsys: pytest.Ca
     hidden = _hidden(_model(layer_norm_eps=1e-3))
     file.write_text(json.dumps({**{k: v.tolist() for k, v in _inputs().items()}, "embedding": _text(_mean(hidden))}))
     assert _call(folder, file, "--pooling", "mean") == 1
-    rendered = capsys.readouterr().out
+    rendered = " ".join(capsys.readouterr().out.split())
     assert "does not conform" in rendered
     assert "epsilon is 0.001 ±" in rendered
     assert "in every layer, attention.output.LayerNorm and output.LayerNorm; in embeddings.LayerNorm" in rendered
@@ -291,8 +292,8 @@ def test_what_the_command_prints(folder: Path, tmp_path: Path, capsys: pytest.Ca
 
 
 def test_markdown_escapes_what_it_tells() -> None:
-    rendered = markdown(_asked({"pooler_output": _text(_model().pooler(_hidden(_model())).detach())}))
-    assert rendered.startswith("**conforms, as far as these numbers show**\n\n- read: 128 numbers of pooler.activation;")
+    rendered = markdown(document(_asked({"pooler_output": _text(_model().pooler(_hidden(_model())).detach())})))
+    assert rendered.startswith("**conforms, as far as these numbers show**\n\nread: 128 numbers of pooler.activation;")
     assert "faults would have been seen" in rendered
 
 

@@ -15,11 +15,13 @@ from conformance.diagnosis.closed import BlackBox
 from conformance.diagnosis.hypotheses import EVERYWHERE, SINGLE, FaultPlacement, Forward, placements
 from conformance.diagnosis.outputs import OutputTable, resolved
 from conformance.diagnosis.search import one
-from conformance.diagnosis.telling import markdown, pretty
 from conformance.diagnosis.underway import ELSE, FAULTS, RIGHT, STAGES, Underway
 from conformance.errors import UsageError
 from conformance.numerics.formats import format_named
 from conformance.progress import watched
+from conformance.report.diagnosis_document import document
+from conformance.report.markdown import markdown
+from conformance.report.terminal import plain
 from conformance.tests.test_checkpoint import _write
 from conformance.tests.test_diagnose import BATCH, CHECKPOINT, _hidden, _inputs, _model, _text
 from conformance.tests.test_progress import Terminal
@@ -62,6 +64,11 @@ def test_progress_is_shown_on_a_terminal() -> None:
     assert what.startswith(f"  verifying {FAULTS[1]}")
 
 
+def _flat(found: Diagnosis) -> str:
+    """The report in one line."""
+    return " ".join(plain(document(found), 160).split())
+
+
 @pytest.mark.parametrize("stage", [s for s in STAGES if s not in (RIGHT, FAULTS[2], f"verifying {FAULTS[2]}")])
 def test_a_search_that_is_cut_short_says_where_and_what_was_not_tried(stage: str) -> None:
     hidden = _hidden(_model(hidden_act="relu"), attention_mask=None)
@@ -70,8 +77,8 @@ def test_a_search_that_is_cut_short_says_where_and_what_was_not_tried(stage: str
     assert not found.conforms
     assert f"cut short by its time limit of 60 s at the stage of {stage}, with " in found.cut_short
     assert found.cut_short.endswith(f" tries left; sets of {' or '.join(later)} were not tried either")
-    assert found.cut_short in pretty(found)
-    assert found.cut_short in markdown(found)
+    assert found.cut_short in _flat(found)
+    assert found.cut_short in markdown(document(found))
     assert found.explanations or stage in (ELSE, FAULTS[0])
 
 
@@ -79,7 +86,7 @@ def test_what_was_found_before_the_time_ran_out_is_told() -> None:
     found = _cut_at(f"verifying {FAULTS[1]}", _two_faults())
     assert found.explanations[0].explains
     assert len(found.explanations[0].faults) == 2
-    assert found.cut_short in pretty(found)
+    assert found.cut_short in _flat(found)
 
 
 def test_the_right_network_is_judged_however_short_the_time() -> None:
@@ -89,7 +96,7 @@ def test_the_right_network_is_judged_however_short_the_time() -> None:
     wrong = diagnose(CHECKPOINT, BATCH, _two_faults(), time_limit=1e-9)
     assert not wrong.conforms
     assert wrong.explanations == ()
-    assert "no explanation was found in the time that it had" in pretty(wrong)
+    assert "no explanation was found in the time that it had" in _flat(wrong)
 
 
 def test_without_a_limit_or_within_it_nothing_is_said() -> None:

@@ -16,7 +16,8 @@ from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS
 from conformance.numerics.functions import BINS, FUNCTIONS, Errors, measured
 from conformance.numerics.machine import Machine, measure, this_machine, torch_functions
-from conformance.report.terminal import written
+from conformance.report.run.run_document import document
+from conformance.report.terminal import plain
 from conformance.results.records import Results
 from conformance.results.to_records import footer, records_of
 from conformance.tests.planted import Planted
@@ -123,7 +124,7 @@ def test_what_the_machine_exceeds_the_table_by_stands_in_a_report_once(monkeypat
     header = header_of("cpu", {}, Plan())
     cases = tuple(records_of(check("hf-eager", "tiny", dtype=dtype)) for dtype in ("float32", "bfloat16"))
     counts = footer(case.check for case in cases)
-    text = " ".join(" ".join(line.plain for line in written(Results((header, header), cases, counts), counts, 400)).split())
+    text = " ".join(plain(document(Results((header, header), cases, counts)), 400).split())
     assert text.count(machine.notes[0]) == 1
     assert counts.exit_code == 0
 

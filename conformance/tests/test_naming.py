@@ -17,7 +17,7 @@ from conformance.cli import main
 from conformance.judge.words import figure
 from conformance.model.batch import Batch
 from conformance.report.findings import Finding, evidence, findings, sentence, where
-from conformance.report.terminal import text
+from conformance.report.views import case_text
 from conformance.results.to_records import activation_records
 
 FIVE = ("epsilon", "activation-form", "query-key-swapped", "residual-from-layer-input", "head-merge-interleaved")
@@ -138,7 +138,7 @@ def test_the_table_of_detection_counts_what_is_missed() -> None:
 
 
 def test_the_report_tells_the_mistake_its_evidence_and_its_usual_cause() -> None:
-    rendered = text(check(_planted(("bias-missing", 1)), "tiny"))
+    rendered = case_text(check(_planted(("bias-missing", 1)), "tiny"))
     assert "layer 1, intermediate.dense: the bias is not added" in rendered
     assert "bias-missing: amplitude 1.000, z = " in rendered
     assert "(vllm#46835)" in rendered

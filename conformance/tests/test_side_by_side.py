@@ -10,11 +10,12 @@ import pytest
 from conformance import load_golden
 from conformance.checks.trace import Trace, record
 from conformance.cli import main
-from conformance.report.document import markdown, written
+from conformance.report.markdown import markdown
 from conformance.report.side_by_side.difference import Difference, compare
 from conformance.report.side_by_side.difference_document import document, rows
 from conformance.report.side_by_side.difference_page import side_by_side_page
 from conformance.report.side_by_side.view import SideBySide, side_by_side
+from conformance.report.terminal import wrapped
 from conformance.report.trace_mistakes import judged
 from conformance.results.case import Case
 from conformance.results.records import ActivationRecord, FaultRecord
@@ -57,7 +58,7 @@ USUAL = (EXACT, Difference("", PROBS, "B"), _differs(NORM, 9.0), _differs(DECODE
 
 
 def _plain(view: SideBySide) -> str:
-    return "\n".join(text.plain for line in written(document(view), 160) for text in line.wrapped(160))
+    return "\n".join(line.plain for line in wrapped(document(view), 160))
 
 
 def test_where_the_difference_begins_is_said_first_and_marked_with_words() -> None:
@@ -134,7 +135,7 @@ def test_the_command_writes_every_form(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_narrow_terminal_has_the_columns_that_matter_each_row_on_one_line() -> None:
     for width, there, gone in ((160, "a there", ""), (100, "|a − b|", "a there"), (78, "difference", "|a − b|")):
-        lines = [text.plain for line in written(document(_view(*USUAL)), width) for text in line.wrapped(width)]
+        lines = [line.plain for line in wrapped(document(_view(*USUAL)), width)]
         head = next(line for line in lines if line.startswith("  activation "))
         assert there in head
         assert not gone or gone not in head

@@ -1,32 +1,19 @@
-"""A diagnosis as text: for a terminal, and in Markdown. Pure functions."""
+"""A diagnosis as a document. Pure functions."""
 
 from collections.abc import Iterator
 
-from conformance.diagnosis.evidence import Diagnosis, FaultAttribution, RankedExplanation
+from conformance.diagnosis.evidence import Diagnosis, RankedExplanation
 from conformance.diagnosis.pooling import POOLINGS
 from conformance.judge.statistics import SEPARABLE_Z
+from conformance.report.document import Block, Document, Items, Lists, Paragraph, Verdict
 
 _LISTED = 12  # names that are reported one by one
 
 
-def pretty(found: Diagnosis) -> str:
-    """For a terminal or a pipe."""
-    return "\n".join([_verdict(found), *(f"  {line}" for line in _details(found))]) + "\n"
-
-
-def markdown(found: Diagnosis) -> str:
-    """For a pull request or an issue."""
-    lines = [f"**{_verdict(found)}**", ""]
-    for line in _details(found):
-        indent = len(line) - len(line.lstrip())
-        lines.append(f"{' ' * indent}- {_escaped(line.strip())}")
-    return "\n".join(lines) + "\n"
-
-
-def _escaped(text: str) -> str:
-    for special, rendered in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("`", "&#96;"), ("_", "\\_"), ("*", "\\*")):
-        text = text.replace(special, rendered)
-    return text
+def document(found: Diagnosis) -> Document:
+    """The verdict, what was read, then the explanations, or what the outputs exclude."""
+    verdict = Verdict(_verdict(found), "good" if found.conforms else "bad")
+    return (verdict, *map(Paragraph, _facts(found)), *(_passing(found) if found.conforms else _failing(found)))
 
 
 def _verdict(found: Diagnosis) -> str:
@@ -39,7 +26,7 @@ def _verdict(found: Diagnosis) -> str:
     return "does not conform"
 
 
-def _details(found: Diagnosis) -> Iterator[str]:
+def _facts(found: Diagnosis) -> Iterator[str]:
     read = ", ".join(f"{count} numbers of {name}" for name, count in found.outputs)
     digits = "exact" if found.digits is None else f"{found.digits:.2g} decimals"
     yield f"read: {read}; {digits}; computed in {found.dtype}; sigma {found.sigma:.2g} (rounding and printing), the median"
@@ -50,39 +37,38 @@ def _details(found: Diagnosis) -> Iterator[str]:
     )
     if found.cut_short:
         yield found.cut_short
-    yield from _passing(found) if found.conforms else _failing(found)
 
 
-def _passing(found: Diagnosis) -> Iterator[str]:
-    for name in found.poolings:
-        yield f"pooling: {name}, {POOLINGS[name].sentence}"
+def _passing(found: Diagnosis) -> Iterator[Block]:
+    yield from (Paragraph(f"pooling: {name}, {POOLINGS[name].sentence}") for name in found.poolings)
     total = len(found.shown) + len(found.unseen)
-    yield f"{len(found.shown)} of {total} faults would have been seen (expected z ≥ {SEPARABLE_Z:g}), in every layer"
+    yield Paragraph(f"{len(found.shown)} of {total} faults would have been seen (expected z ≥ {SEPARABLE_Z:g}), in every layer")
     weak = [f"{u.name} (z = {u.expected_z:.2g})" for u in found.unseen if u.expected_z > 0.0]
     none = [u.name for u in found.unseen if not u.expected_z > 0.0]
-    if weak:
-        yield f"too weak to be seen in these numbers: {_some(weak)}"
-    if none:
-        yield f"would change none of them: {_some(none)}"
+    lists = (("too weak to be seen in these numbers", _first(weak)), ("would change none of them", _first(none)))
+    yield Lists(tuple((what, of) for what, of in lists if of))
 
 
-def _failing(found: Diagnosis) -> Iterator[str]:
+def _failing(found: Diagnosis) -> Iterator[Block]:
     if found.called:
-        yield f"rms and largest error would pass; what gives it away is the pattern of {_some(list(found.called))}"
+        faults = ", ".join(_first(list(found.called)))
+        yield Paragraph(f"rms and largest error would pass; what gives it away is the pattern of {faults}")
     explaining = [e for e in found.explanations if e.explains]
     tied = found.tied
     if explaining and len(tied) > 1:
-        yield f"{len(tied)} explanations cannot be distinguished on these numbers:"
-    for number, e in enumerate(tied or found.explanations, 1):
-        yield f"{number}. {_headline(e)}"
-        for blamed in e.faults:
-            yield f"   {sentence(blamed)}"
-            if blamed.cause:
-                yield f"     usual cause: {blamed.cause}"
-        yield f"   {_figures(e)}"
+        yield Paragraph(f"{len(tied)} explanations cannot be distinguished on these numbers:")
+    yield Items(tuple((f"{i}. {_headline(e)}", *_details(e)) for i, e in enumerate(tied or found.explanations, 1)))
     others = [e for e in explaining if not e.tied]
     if others:
-        yield f"less likely or less simple, though they would pass: {_some([_brief(e) for e in others])}"
+        yield Lists((("less likely or less simple, though they would pass", _first([_brief(e) for e in others])),))
+
+
+def _details(e: RankedExplanation) -> Iterator[str]:
+    for blamed in e.faults:
+        yield f"{blamed.sentence}: {blamed.where}"
+        if blamed.cause:
+            yield f"usual cause: {blamed.cause}"
+    yield _figures(e)
 
 
 def _headline(e: RankedExplanation) -> str:
@@ -93,11 +79,6 @@ def _headline(e: RankedExplanation) -> str:
         names = [f"computed in {e.dtype}"]
     rendered = " and ".join(names)
     return rendered if e.explains else f"{rendered}: accounts for {100.0 * e.accounted:.3g} % only"
-
-
-def sentence(blamed: FaultAttribution) -> str:
-    """`epsilon is 1e-05 ± 1e-08, the checkpoint says 1e-12: in every layer, ...`."""
-    return f"{blamed.sentence}: {blamed.where}"
 
 
 def _brief(e: RankedExplanation) -> str:
@@ -114,5 +95,7 @@ def _figures(e: RankedExplanation) -> str:
     return ", ".join(parts)
 
 
-def _some(texts: list[str]) -> str:
-    return ", ".join(texts[:_LISTED]) + (f" and {len(texts) - _LISTED} more" if len(texts) > _LISTED else "")
+def _first(texts: list[str]) -> tuple[str, ...]:
+    """As many as a reader looks at, and how many more there are."""
+    more = [f"{len(texts) - _LISTED} more"] if len(texts) > _LISTED else []
+    return (*texts[:_LISTED], *more)
