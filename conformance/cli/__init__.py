@@ -8,8 +8,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from conformance.checks.search.plan import EXAMPLES
+from conformance.cli.help import REFERENCE
 from conformance.errors import ConformanceError, UsageError
 from conformance.judge.depth import DEPTHS
 
@@ -71,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     parts = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, says: str, function: str | None = None, formats: Sequence[str] = FORMATS) -> argparse.ArgumentParser:
-        made = parts.add_parser(name, help=says, description=says.capitalize() + ".")
+        made = parts.add_parser(name, help=says, description=says[0].upper() + says[1:] + ".", **_reference(name))
         made.set_defaults(command=_command(function or name))
         made.add_argument("--format", choices=formats, default="pretty")
         return made
@@ -92,6 +94,11 @@ def _parser() -> argparse.ArgumentParser:
     kept.add_argument("--clear", action="store_true", help="remove it")
     _add_golden(parts.add_parser("golden", help="verify or make goldens, or show their power"))
     return parser
+
+
+def _reference(command: str) -> dict[str, Any]:
+    """The reference of a command, below its options, as it is laid out."""
+    return {"epilog": REFERENCE.get(command, ""), "formatter_class": argparse.RawDescriptionHelpFormatter}
 
 
 def _trace(arguments: argparse.Namespace) -> int:
@@ -272,7 +279,9 @@ def _add_golden(parser: argparse.ArgumentParser) -> None:
     )
     verify.set_defaults(command=_command("verify"))
     make = parts.add_parser(
-        "make", help="a golden of a local checkpoint, to run on again: its batches, the true activations, the weights' digest"
+        "make",
+        help="a golden of a local checkpoint, to run on again: its batches, the true activations, the weights' digest",
+        **_reference("make"),
     )
     make.add_argument("--checkpoint", type=Path, metavar="DIR", required=True, help="a local Hugging Face BERT; it is not copied")
     make.add_argument("--text", action="append", metavar="TEXT", help="an input; the checkpoint's tokenizer reads it")
