@@ -3,7 +3,7 @@
 Read from the top: each component is made of those before it and can be used by itself. Components and parameters are called what
 Hugging Face calls them, so its state dict loads as it is. Every tensor reports its shape as it comes to be, to whoever listens:
 
-    with telling(print):
+    with shape_log(print):
         BertLayer(BertConfig())(torch.rand(2, 9, 768))
 """
 
@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from warnings import warn
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 @contextmanager
-def telling(listener: Listener) -> Iterator[None]:
+def shape_log(listener: Listener) -> Iterator[None]:
     """Inside, `listener(what, shape)` is called for every tensor of every forward pass, in the order of computation."""
     token = _listener.set(listener)
     try:
@@ -35,8 +36,16 @@ def telling(listener: Listener) -> Iterator[None]:
         _listener.reset(token)
 
 
-def rendered(what: str, x: Tensor) -> Tensor:
-    """`x`, once whoever listens has been reported of it."""
+def __getattr__(name: str) -> Any:
+    """`telling` is the former name of `shape_log`, kept for one release."""
+    if name == "telling":
+        warn("implementations.inner_workings.telling is now shape_log", DeprecationWarning, stacklevel=2)
+        return shape_log
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def reported(what: str, x: Tensor) -> Tensor:
+    """`x`, after its shape was reported to the listener, if there is one."""
     if not torch.jit.is_scripting():  # type: ignore[attr-defined]
         listener = _listener.get()
         if listener is not None:
@@ -86,17 +95,17 @@ class BertEmbeddings(nn.Module):
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None] + self.first_position
-        rendered("position ids", positions)  # (1, S)
+        reported("position ids", positions)  # (1, S)
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(input_ids)
-        rendered("token ids", input_ids)  # (B, S)
-        rendered("token type ids", token_type_ids)  # (B, S)
-        words = rendered("word embeddings", self.word_embeddings(input_ids))  # (B, S, H)
-        places = rendered("position embeddings", self.position_embeddings(positions))  # (1, S, H)
-        types = rendered("token type embeddings", self.token_type_embeddings(token_type_ids))  # (B, S, H)
-        hidden = rendered("sum of embeddings", words + types + places)  # (B, S, H)
-        hidden = rendered("embeddings, normalised", self.LayerNorm(hidden))
-        return rendered("embeddings, dropout", self.dropout(hidden))
+        reported("token ids", input_ids)  # (B, S)
+        reported("token type ids", token_type_ids)  # (B, S)
+        words = reported("word embeddings", self.word_embeddings(input_ids))  # (B, S, H)
+        places = reported("position embeddings", self.position_embeddings(positions))  # (1, S, H)
+        types = reported("token type embeddings", self.token_type_embeddings(token_type_ids))  # (B, S, H)
+        hidden = reported("sum of embeddings", words + types + places)  # (B, S, H)
+        hidden = reported("embeddings, normalised", self.LayerNorm(hidden))
+        return reported("embeddings, dropout", self.dropout(hidden))
 
 
 class BertSelfAttention(nn.Module):
@@ -115,25 +124,25 @@ class BertSelfAttention(nn.Module):
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None, head_mask: Tensor | None = None) -> Tensor:
-        rendered("hidden states", hidden)  # (B, S, H)
-        query = rendered("query, linear", self.query(hidden))  # (B, S, H)
-        key = rendered("key, linear", self.key(hidden))  # (B, S, H)
-        value = rendered("value, linear", self.value(hidden))  # (B, S, H)
-        query = rendered("query", self.by_head(query))  # (B, h, S, d)
-        key = rendered("key", self.by_head(key))  # (B, h, S, d)
-        value = rendered("value", self.by_head(value))  # (B, h, S, d)
-        key = rendered("key, transposed", key.transpose(-1, -2))  # (B, h, d, S)
-        scores = rendered("attention scores", query @ key)  # (B, h, S, S)
-        scores = rendered("attention scores, scaled", scores / math.sqrt(query.shape[-1]))
+        reported("hidden states", hidden)  # (B, S, H)
+        query = reported("query, linear", self.query(hidden))  # (B, S, H)
+        key = reported("key, linear", self.key(hidden))  # (B, S, H)
+        value = reported("value, linear", self.value(hidden))  # (B, S, H)
+        query = reported("query", self.by_head(query))  # (B, h, S, d)
+        key = reported("key", self.by_head(key))  # (B, h, S, d)
+        value = reported("value", self.by_head(value))  # (B, h, S, d)
+        key = reported("key, transposed", key.transpose(-1, -2))  # (B, h, d, S)
+        scores = reported("attention scores", query @ key)  # (B, h, S, S)
+        scores = reported("attention scores, scaled", scores / math.sqrt(query.shape[-1]))
         if attention_mask is not None:
             scores = scores + attention_mask
-        probs = rendered("attention probabilities", scores.softmax(-1))  # (B, h, S, S)
-        probs = rendered("attention probabilities, dropout", self.dropout(probs))
+        probs = reported("attention probabilities", scores.softmax(-1))  # (B, h, S, S)
+        probs = reported("attention probabilities, dropout", self.dropout(probs))
         if head_mask is not None:
             probs = probs * head_mask
-        context = rendered("context", probs @ value)  # (B, h, S, d)
-        context = rendered("context, heads side by side", context.permute(0, 2, 1, 3))  # (B, S, h, d)
-        return rendered("context, merged", context.flatten(2))  # (B, S, H)
+        context = reported("context", probs @ value)  # (B, h, S, d)
+        context = reported("context, heads side by side", context.permute(0, 2, 1, 3))  # (B, S, h, d)
+        return reported("context, merged", context.flatten(2))  # (B, S, H)
 
     def by_head(self, x: Tensor) -> Tensor:
         """(B, S, H) -> (B, h, S, d)."""
@@ -150,10 +159,10 @@ class BertSelfOutput(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, skip: Tensor) -> Tensor:
-        rendered("hidden states", hidden)
-        hidden = rendered("attention output, linear", self.dense(hidden))
-        hidden = rendered("attention output, dropout", self.dropout(hidden))
-        return rendered("attention output, normalised", self.LayerNorm(hidden + skip))
+        reported("hidden states", hidden)
+        hidden = reported("attention output, linear", self.dense(hidden))
+        hidden = reported("attention output, dropout", self.dropout(hidden))
+        return reported("attention output, normalised", self.LayerNorm(hidden + skip))
 
 
 class BertAttention(nn.Module):
@@ -177,9 +186,9 @@ class BertIntermediate(nn.Module):
         self.intermediate_act_fn = ACTIVATION_FUNCTIONS[config.hidden_act]()
 
     def forward(self, hidden: Tensor) -> Tensor:
-        rendered("hidden states", hidden)
-        hidden = rendered("intermediate, linear", self.dense(hidden))  # (B, S, I)
-        return rendered("intermediate, activation", self.intermediate_act_fn(hidden))
+        reported("hidden states", hidden)
+        hidden = reported("intermediate, linear", self.dense(hidden))  # (B, S, I)
+        return reported("intermediate, activation", self.intermediate_act_fn(hidden))
 
 
 class BertOutput(nn.Module):
@@ -192,10 +201,10 @@ class BertOutput(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, skip: Tensor) -> Tensor:
-        rendered("hidden states", hidden)  # (B, S, I)
-        hidden = rendered("output, linear", self.dense(hidden))  # (B, S, H)
-        hidden = rendered("output, dropout", self.dropout(hidden))
-        return rendered("output, normalised", self.LayerNorm(hidden + skip))
+        reported("hidden states", hidden)  # (B, S, I)
+        hidden = reported("output, linear", self.dense(hidden))  # (B, S, H)
+        hidden = reported("output, dropout", self.dropout(hidden))
+        return reported("output, normalised", self.LayerNorm(hidden + skip))
 
 
 class BertLayer(nn.Module):
@@ -241,10 +250,10 @@ class BertPooler(nn.Module):
         self.activation = nn.Tanh()
 
     def forward(self, hidden: Tensor) -> Tensor:
-        rendered("hidden states", hidden)
-        first = rendered("first token", hidden[:, 0])  # (B, H)
-        pooled = rendered("first token, linear", self.dense(first))
-        return rendered("first token, tanh", self.activation(pooled))
+        reported("hidden states", hidden)
+        first = reported("first token", hidden[:, 0])  # (B, H)
+        pooled = reported("first token, linear", self.dense(first))
+        return reported("first token, tanh", self.activation(pooled))
 
 
 class BertModel(nn.Module):
@@ -311,9 +320,9 @@ class BertForSequenceClassification(nn.Module):
     ) -> Classified:  # fmt: skip
         _, pooled = self.bert(input_ids, attention_mask, token_type_ids, head_mask)  # (B, H)
         assert pooled is not None
-        pooled = rendered("pooled, dropout", self.dropout(pooled))
-        logits = rendered("logits", self.classifier(pooled))  # (B, labels)
-        return Classified(None if labels is None else rendered("loss", classification_loss(logits, labels)), logits)
+        pooled = reported("pooled, dropout", self.dropout(pooled))
+        logits = reported("logits", self.classifier(pooled))  # (B, labels)
+        return Classified(None if labels is None else reported("loss", classification_loss(logits, labels)), logits)
 
 
 class Bare(nn.Module):

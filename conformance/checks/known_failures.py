@@ -22,9 +22,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from warnings import warn
 
 from conformance.checks.validate_patterns import missing
 from conformance.errors import UsageError
+from conformance.names import RENAMED_FAULTS
 from conformance.results.case import Case
 
 _PATTERNS = ("check", "implementation", "golden", "device", "dtype")
@@ -77,7 +79,10 @@ def _entry(entry: dict[str, object], where: str) -> KnownFailure:
             f"{what} {', '.join(keys)}" for what, keys in (("unknown", unknown), ("lacks", missing), ("no text:", wrong)) if keys
         ]
         raise UsageError(f"{where}: {'; '.join(rendered)}; an entry may have {', '.join(allowed)}")
-    return KnownFailure(**entry, where=where)  # type: ignore[arg-type]
+    fault = str(entry.get("fault", ""))
+    if fault in RENAMED_FAULTS:
+        warn(f"{where}: the fault {fault!r} is now called {RENAMED_FAULTS[fault]!r}", DeprecationWarning, stacklevel=2)
+    return KnownFailure(**{**entry, "fault": RENAMED_FAULTS.get(fault, fault)}, where=where)  # type: ignore[arg-type]
 
 
 def matched(entries: Sequence[KnownFailure], cases: Iterable[Case], *, named: bool = True) -> dict[Case, list[KnownFailure]]:

@@ -4,30 +4,38 @@ from collections.abc import Mapping
 
 REFERENCE: Mapping[str, str] = {
     "run": """
-Without arguments every registered implementation is run on every golden, in float32: the check `values`.
+Without arguments every registered implementation is run on every golden, in float32: the check
+`values`.
 
-Candidates: a registered name; package.module:object, from the folder in which it lies or installed; or an exported program with the
-checkpoint that it was made from, as in
+Candidates: a registered name; package.module:object, from the folder in which it lies or installed;
+or an exported program with the checkpoint that it was made from, as in
 
     bert-conformance run -i model.onnx --checkpoint DIR --text "I love cats!"
 
-TorchScript archives (.pt), programs of torch.export (.pt2) and ONNX models (.onnx, extra `onnx`) need no source: interior activations
-are found in the graph, by the checkpoint's parameters (by name, or by value in a frozen archive), and made outputs of a copy. The file
-itself is judged too, by its outputs, since a runtime may fuse other operations where it is looked into. Loading a TorchScript archive
-runs its code. Where the names of the inputs do not say which is which, write conformance.Archive(FILE, inputs=(...)).
+TorchScript archives (.pt), programs of torch.export (.pt2) and ONNX models (.onnx, extra `onnx`)
+need no source: interior activations are found in the graph, by the checkpoint's parameters (by
+name, or by value in a frozen archive), and made outputs of a copy. The file itself is judged too,
+by its outputs, since a runtime may fuse other operations where it is looked into. Loading a
+TorchScript archive runs its code. Where the names of the inputs do not say which is which, write
+conformance.Archive(FILE, inputs=(...)).
 
-Inputs: the goldens' own; with --checkpoint the texts, or a JSON file {"input_ids": [[...]], "attention_mask": ...}, or several such by
-name; without either a generated batch. --golden takes a name, or a folder that `golden make` wrote.
+Inputs: the goldens' own; with --checkpoint the texts, or a JSON file {"input_ids": [[...]],
+"attention_mask": ...}, or several such by name; without either a generated batch. --golden takes a
+name, or a folder that `golden make` wrote.
 
-Searches: Hypothesis draws batches of every length, mask and token, maximises the error in sigma, and shrinks what fails. --examples
-says how many, --seed from what. A failure leaves in `failures/` of --out: the batch with its activations, which `replay` runs again, a
-script that shows it without the suite, and a patch that keeps it in a test.
+Searches: Hypothesis draws batches of every length, mask and token, maximises the error in sigma,
+and shrinks what fails. --examples says how many, --seed from what. A failure leaves in `failures/`
+of --out: the batch with its activations, which `replay` runs again, a script that shows it without
+the suite, and a patch that keeps it in a test.
 
-Devices: `--device cuda`, or any other of torch's. Matrix units may truncate sums instead of rounding them: half formats are multiplied in
-them, and float32 where a kernel splits it in TF32; a step that fits is reported as `float32 in matrix units`. TF32 by itself is reduced
-precision. A look-up outside of a table breaks an accelerator for the whole process; the rest of the run goes on in another process.
+Devices: `--device cuda`, or any other of torch's. Matrix units may truncate sums instead of
+rounding them: half formats are multiplied in them, and float32 where a kernel splits it in TF32; a
+step that fits is reported as `float32 in matrix units`. TF32 by itself is reduced precision. A
+look-up outside of a table breaks an accelerator for the whole process; the rest of the run goes on
+in another process.
 
-Known failures (--known-failures FILE, or an attribute `known_failures` of the implementation), in TOML:
+Known failures (--known-failures FILE, or an attribute `known_failures` of the implementation), in
+TOML:
 
     [[known-failure]]
     check = "*"            # * and ? as in a shell; also golden, implementation, device, dtype
@@ -37,38 +45,48 @@ Known failures (--known-failures FILE, or an attribute `known_failures` of the i
     activation = "*.output.LayerNorm"    # optional: it fails there, and nowhere else
     fault = "epsilon"                    # optional, with an activation: the fault that is found there
 
-An entry that passes, or that matches nothing, is a failure. A name that does not exist is an error. A broken harness is never excused.
+An entry that passes, or that matches nothing, is a failure. A name that does not exist is an error.
+A broken harness is never excused.
 
-Exit codes: 0 conforms, 1 does not (or nothing was judged), 2 usage, 3 the harness, a fixture or the machine is broken.
+Exit codes: 0 conforms, 1 does not (or nothing was judged), 2 usage, 3 the harness, a fixture or the
+machine is broken.
 """,
     "report": """
-The form is that of the suffix: .html, .md, .txt, .xml (JUnit) or .json. Of several files the report says which shards are missing and
-what contradicts itself. It exits as the runs did, and with 1 where something is missing or contradictory.
+The form is that of the suffix: .html, .md, .txt, .xml (JUnit) or .json. Of several files the report
+says which shards are missing and what contradicts itself. It exits as the runs did, and with 1
+where something is missing or contradictory.
 """,
     "diff": """
-Of two implementations, traces or goldens: where the difference begins, and each side's mistakes. It exits with 1 where one begins.
+Of two implementations, traces or goldens: where the difference begins, and each side's mistakes. It
+exits with 1 where one begins.
 
-Of two results files: what is worse, better, new or gone. An activation that passes in both is reported where its error changed by more
-than chance. It exits with 1 where something is worse or gone, a mistake is new, nothing could be compared, or the later run is not whole.
+Of two results files: what is worse, better, new or gone. An activation that passes in both is
+reported where its error changed by more than chance. It exits with 1 where something is worse or
+gone, a mistake is new, nothing could be compared, or the later run is not whole.
 """,
     "trace": """
-Tokens, then each activation with its shape, statistics and equation; of two, side by side with their differences. The page (-o FILE.html)
-draws the modules and the attention of every head, and says what a masked-LM head predicts for each [MASK]. Texts are read by
-all-MiniLM-L6-v2, or by the tokenizer of --checkpoint. `golden:NAME` traces the oracle.
+Tokens, then each activation with its shape, statistics and equation; of two, side by side with
+their differences. The page (-o FILE.html) draws the modules and the attention of every head, and
+says what a masked-LM head predicts for each [MASK]. Texts are read by all-MiniLM-L6-v2, or by the
+tokenizer of --checkpoint. `golden:NAME` traces the oracle.
 """,
     "diagnose": """
-FILE is JSON with the inputs (`text` or `input_ids`, ...) and one or more outputs: last_hidden_state, pooler_output, embedding, logits, or
-any activation; null or "..." stand for what is not known. npz, safetensors and text as print() shows a tensor are read as well. The
-rounding of printed numbers is part of sigma, and the pooling of an embedding is part of the model. Explanations of one, two and three
-faults are ranked by evidence. --time-limit ends the search with the best explanation that was found, and says what was not tried.
+FILE is JSON with the inputs (`text` or `input_ids`, ...) and one or more outputs:
+last_hidden_state, pooler_output, embedding, logits, or any activation; null or "..." stand for what
+is not known. npz, safetensors and text as print() shows a tensor are read as well. The rounding of
+printed numbers is part of sigma, and the pooling of an embedding is part of the model. Explanations
+of one, two and three faults are ranked by evidence. --time-limit ends the search with the best
+explanation that was found, and says what was not tried.
 """,
     "cache": """
-The accumulated sigma of a network on a batch depends on no candidate and is kept, by digest, in the platform's cache folder. The
-environment variable BERT_CONFORMANCE_CACHE names another folder, or is `off`. `run --no-cache` neither reads nor writes it.
+The accumulated sigma of a network on a batch depends on no candidate and is kept, by digest, in the
+platform's cache folder. The environment variable BERT_CONFORMANCE_CACHE names another folder, or is
+`off`. `run --no-cache` neither reads nor writes it.
 """,
     "make": """
-The golden holds its batches, the oracle's float64 activations and the digests of all; the weights stay where they are. It goes by its
-folder: --golden FOLDER, golden:FOLDER, load_golden("FOLDER"). A file that is altered, cut short or gone, other weights and another
-architecture are an error (exit code 3) before anything is judged. It may be moved together with its checkpoint, or away from it.
+The golden holds its batches, the oracle's float64 activations and the digests of all; the weights
+stay where they are. It goes by its folder: --golden FOLDER, golden:FOLDER, load_golden("FOLDER"). A
+file that is altered, cut short or gone, other weights and another architecture are an error (exit
+code 3) before anything is judged. It may be moved together with its checkpoint, or away from it.
 """,
 }

@@ -53,7 +53,7 @@ def _half(inner: Step) -> Array:
 def faults() -> Iterator[Fault]:
     """The faults of activation functions."""
     yield Fault(
-        "activation-form", GELUS, "GELU takes the other form (tanh for erf, or erf for tanh)",
+        "gelu-variant", GELUS, "GELU takes the other form (tanh for erf, or erf for tanh)",
         "candle#900, mlx-embeddings#81, transformers#11364", _other_form, "two functions are called gelu; the config says which",
     )
     yield Fault(

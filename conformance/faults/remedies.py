@@ -46,7 +46,7 @@ _EXACT_FUNCTION = "Use the library's function, or an approximation whose error i
 
 REMEDIES: Mapping[str, Remedy] = {
     # activation functions
-    "activation-form": Remedy(
+    "gelu-variant": Remedy(
         _HIDDEN_ACT, "y = x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))) for gelu; y = x/2 · (1 + erf(x/√2)) for the tanh forms"
     ),
     "activation-quick-gelu": Remedy(_HIDDEN_ACT, "y = x / (1 + exp(−1.702 x))"),

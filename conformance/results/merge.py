@@ -83,9 +83,9 @@ def _duplicates(reported: Iterable[_OfCase]) -> Iterator[Note]:
     alike = sum(len({t.outcome for t in of_case}) == 1 for of_case in several)
     skipped = sum(0 < len(_judged(of_case)) < len(of_case) for of_case in several)
     if alike:
-        yield Note("told twice", f"{_checks(alike)}, with the same outcome each time; counted once")
+        yield Note("duplicate", f"{_checks(alike)}, with the same outcome each time; counted once")
     if skipped:
-        yield Note("told twice", f"{_checks(skipped)}, skipped in one run and not in another; what ran counts")
+        yield Note("duplicate", f"{_checks(skipped)}, skipped in one run and not in another; what ran counts")
 
 
 def _checks(n: int) -> str:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from conformance.names import RENAMED_FAULTS
 from conformance.results.notebook import shown_by
 from conformance.results.outcomes import Outcome
 
@@ -115,6 +116,11 @@ class FaultRecord(msgspec.Struct, frozen=True):
     estimate: float | None
     deviation: float | None
     right: float | None = None
+
+    def __post_init__(self) -> None:
+        """Give a fault of an older results file its present name."""
+        if self.name in RENAMED_FAULTS:
+            msgspec.structs.force_setattr(self, "name", RENAMED_FAULTS[self.name])
 
 
 class StripRecord(msgspec.Struct, frozen=True):
@@ -272,12 +278,12 @@ class Note:
     """What is to be known of results beside the verdicts.
 
     Attributes:
-        kind: a `contradiction`, something `missing`, what is `told twice` and counted once, a property of the
+        kind: a `contradiction`, something `missing`, a `duplicate` that is counted once, a property of the
             `machine`, or the `depth` of the judgement.
         text: a sentence.
     """
 
-    kind: Literal["contradiction", "missing", "told twice", "machine", "depth"]
+    kind: Literal["contradiction", "missing", "duplicate", "machine", "depth"]
     text: str
 
     @property

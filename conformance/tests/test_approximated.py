@@ -202,7 +202,7 @@ def test_exp_is_named_where_the_scores_are_not_shown() -> None:
 
 
 OTHERS: dict[str, tuple[str, Kernel]] = {
-    "the tanh form": ("activation-form", lambda x: F.gelu(x, approximate="tanh")),
+    "the tanh form": ("gelu-variant", lambda x: F.gelu(x, approximate="tanh")),
     "quick": ("activation-quick-gelu", lambda x: x * torch.sigmoid(1.702 * x)),
     "argument": ("gelu-argument", lambda x: x * 0.5 * (1.0 + torch.erf(x * 0.70711))),
     "rounded result": ("result-bfloat16", lambda x: F.gelu(x).bfloat16().float()),

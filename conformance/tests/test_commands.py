@@ -111,7 +111,7 @@ def test_what_is_told_twice_counts_once(results: Path, capsys: Captured) -> None
     assert main(["report", file, file]) == 1  # the exit code of the failure in it
     rendered = capsys.readouterr().out
     assert rendered.startswith("ran 2 / 2 declared: 1 fail, 1 pass\n")
-    assert "told twice: 2 checks, with the same outcome each time; counted once" in rendered
+    assert "duplicate: 2 checks, with the same outcome each time; counted once" in rendered
 
 
 def test_what_contradicts_itself_is_never_a_success(results: Path, tmp_path: Path, capsys: Captured) -> None:

@@ -127,7 +127,7 @@ def test_a_planted_fault_is_named_first(case: str, pooled: bool) -> None:
 
 def test_the_tanh_form_from_an_embedding_of_four_digits() -> None:
     found = _asked({"embedding": _text(_unit_mean(_hidden(_model(hidden_act="gelu_new"))))})
-    assert _named(found)[0] == {"activation-form"}
+    assert _named(found)[0] == {"gelu-variant"}
     assert "every layer" in found.explanations[0].faults[0].where
 
 

@@ -128,7 +128,7 @@ def test_what_is_taken_from_a_network_with_some_of_the_faults_is_exact() -> None
     known = resolved({"last_hidden_state": OutputTable(np.zeros((BATCH.size, BATCH.length, 32)))}, CHECKPOINT.architecture, BATCH)
     right = Forward(BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, ()), format_named("float32"))
     every = placements(right)
-    base = [_first(every, "epsilon", EVERYWHERE), _first(every, "activation-form", EVERYWHERE)]
+    base = [_first(every, "epsilon", EVERYWHERE), _first(every, "gelu-variant", EVERYWHERE)]
     like = right.with_(base)
     assert like is not None
     shared = 0

@@ -92,9 +92,3 @@ def test_no_cycle_between_modules(graph: dict[str, set[str]]) -> None:
 def test_a_cycle_would_be_found() -> None:
     with pytest.raises(CycleError):
         list(TopologicalSorter({"a": {"b"}, "b": {"a"}}).static_order())
-
-
-@pytest.mark.parametrize("name", ["Running", "Seen"])
-def test_a_public_name_of_before_still_works_and_says_what_it_is_called_now(name: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"conformance.{name} is now conformance."):
-        assert callable(getattr(conformance, name))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from conformance import Checkpoint, Tap, check, golden_of, load_golden
 from implementations import inner_workings as walk
-from implementations.inner_workings import BertConfig, inner_workings, telling
+from implementations.inner_workings import BertConfig, inner_workings, shape_log
 
 IDS = torch.tensor([[101, 146, 1567, 11771, 106, 102, 0, 0, 0], [101, 1124, 18457, 10194, 11478, 7136, 13473, 119, 102]])
 LABELS = torch.tensor([1, 0])
@@ -32,7 +32,7 @@ META = IDS.to("meta")
 
 def told_of(call: Any) -> list[tuple[int, ...]]:
     shapes: list[tuple[int, ...]] = []
-    with telling(lambda what, shape: shapes.append(shape)):
+    with shape_log(lambda what, shape: shapes.append(shape)):
         call()
     return shapes
 
@@ -67,7 +67,7 @@ def test_the_whole_tells_the_walks_shapes_then_the_classification() -> None:
 
 
 def test_nothing_is_told_when_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
-    with telling(print):
+    with shape_log(print):
         walk.BertPooler(BertConfig(hidden_size=12))(torch.ones(1, 2, 12))
     assert "first token, tanh (1, 12)" in capsys.readouterr().out
     walk.BertPooler(BertConfig(hidden_size=12))(torch.ones(1, 2, 12))

@@ -86,7 +86,7 @@ def test_three_faults_in_three_layers_are_three_origins_and_nothing_else_is_blam
     assert sorted(_names(result)) == sorted(
         [
             ("encoder.layer.0.attention.output.LayerNorm", "epsilon"),
-            ("encoder.layer.1.intermediate.intermediate_act_fn", "activation-form"),
+            ("encoder.layer.1.intermediate.intermediate_act_fn", "gelu-variant"),
             (f"encoder.layer.{last}.attention.self.scores", "scale-missing"),
         ]
     )
@@ -102,7 +102,7 @@ def test_tanh_gelu_is_an_origin_in_bfloat16(golden: str) -> None:
     result = check(Planted(tanh_gelu(1)), golden, dtype="bfloat16")
     place = "encoder.layer.1.intermediate.intermediate_act_fn"
     assert _origins(result) == [place]
-    assert _names(result) == [(place, "activation-form")]
+    assert _names(result) == [(place, "gelu-variant")]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -112,7 +112,7 @@ def test_tanh_gelu_in_every_layer_buys_itself_no_wider_sigma(name: str, dtype: s
     result = check(Planted(*(tanh_gelu(layer) for layer in layers)), name, dtype=dtype)
     places = [f"encoder.layer.{layer}.intermediate.intermediate_act_fn" for layer in layers]
     assert _origins(result) == places
-    assert _names(result) == [(place, "activation-form") for place in places]
+    assert _names(result) == [(place, "gelu-variant") for place in places]
 
 
 def _by_hand(constant: float, epsilon: float | None = None) -> Plant:
@@ -140,7 +140,7 @@ def test_a_mistake_in_one_layer_leaves_a_layer_written_by_hand_alone(dtype: str)
         by_hand = _gelu(1, written)
         assert check(Planted(by_hand), "tiny", dtype=dtype).conforms
         result = check(Planted(tanh_gelu(0), by_hand), "tiny", dtype=dtype)
-        assert _names(result) == [("encoder.layer.0.intermediate.intermediate_act_fn", "activation-form")]
+        assert _names(result) == [("encoder.layer.0.intermediate.intermediate_act_fn", "gelu-variant")]
 
 
 def test_steps_written_by_hand_speak_against_a_wider_sigma_of_their_like() -> None:
@@ -309,4 +309,4 @@ def test_a_number_that_stands_in_many_places_is_rounded_once() -> None:
     result = check("hf-eager", large, dtype="bfloat16")
     assert result.outcome == "pass", result.reason
     result = check(Planted(tanh_gelu(1)), large, dtype="bfloat16")
-    assert _names(result) == [("encoder.layer.1.intermediate.intermediate_act_fn", "activation-form")]
+    assert _names(result) == [("encoder.layer.1.intermediate.intermediate_act_fn", "gelu-variant")]

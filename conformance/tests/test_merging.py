@@ -43,7 +43,7 @@ def test_the_same_outcome_twice_is_counted_once_and_told() -> None:
     results = merged([_of("pass"), _of("pass")])
     assert len(results.checks) == 1
     assert results.footer is None
-    assert _notes(results) == ["told twice: 1 check, with the same outcome each time; counted once"]
+    assert _notes(results) == ["duplicate: 1 check, with the same outcome each time; counted once"]
     assert results.sound
 
 
@@ -69,7 +69,7 @@ def test_a_skip_contradicts_nothing_and_loses_nothing(judged: str) -> None:
     for outcomes in (("skip", judged), (judged, "skip")):
         results = merged([_of(outcome) for outcome in outcomes])
         assert results.checks[0].outcome == judged
-        assert _notes(results) == ["told twice: 1 check, skipped in one run and not in another; what ran counts"]
+        assert _notes(results) == ["duplicate: 1 check, skipped in one run and not in another; what ran counts"]
 
 
 def test_a_case_of_another_device_is_another_case() -> None:

@@ -20,7 +20,7 @@ from conformance.report.findings import Finding, evidence, findings, sentence, w
 from conformance.report.views import case_text
 from conformance.results.to_records import activation_records
 
-FIVE = ("epsilon", "activation-form", "query-key-swapped", "residual-from-layer-input", "head-merge-interleaved")
+FIVE = ("epsilon", "gelu-variant", "query-key-swapped", "residual-from-layer-input", "head-merge-interleaved")
 
 five_faults = Candidate(plants=[PLANTS[name].at(layer) for layer, name in enumerate(FIVE)])
 

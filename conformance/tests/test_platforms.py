@@ -46,7 +46,7 @@ def test_a_lane_runs_in_its_own_process_and_what_it_did_not_come_to_counts_as_wr
 
 
 def test_a_broken_candidate_is_a_false_alarm_in_every_lane() -> None:
-    broken = run(Candidate([PLANTS["activation-form"].at(0)]), GOLDEN, "float64", {})
+    broken = run(Candidate([PLANTS["gelu-variant"].at(0)]), GOLDEN, "float64", {})
     assert broken.outcome == "fail"
     assert not broken.reduced
     assert [counted(broken), counted(broken, MEDIUM, True)] == [ALARM, ALARM]
@@ -67,7 +67,7 @@ def test_the_same_bits_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_other_bits_are_judged() -> None:
     first = run(Candidate(), GOLDEN, "float64", {})
-    changed = run(Candidate([PLANTS["activation-form"].at(0)]), GOLDEN, "float64", {first.digest: first})
+    changed = run(Candidate([PLANTS["gelu-variant"].at(0)]), GOLDEN, "float64", {first.digest: first})
     assert changed.outcome == "fail"
 
 
@@ -90,7 +90,7 @@ class Hidden:
         return lambda batch: {name: x for name, x in dict(runner(batch)).items() if name == "encoder.layer.1.output.LayerNorm"}
 
 
-@pytest.mark.parametrize(("plant", "reduced"), [("precision-bfloat16", True), ("activation-form", False), ("epsilon", False)])
+@pytest.mark.parametrize(("plant", "reduced"), [("precision-bfloat16", True), ("gelu-variant", False), ("epsilon", False)])
 def test_noise_of_hidden_products_is_recognised_as_reduced_precision_and_a_mistake_is_not(plant: str, reduced: bool) -> None:
     ran = run(Hidden(Candidate([PLANTS[plant].at(layer) for layer in range(2)])), GOLDEN, "float32", {})
     assert (ran.outcome, ran.reduced) == ("fail", reduced)

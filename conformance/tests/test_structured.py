@@ -43,7 +43,7 @@ def test_it_has_headers_footer_notes_and_every_record_under_the_names_of_the_fil
     assert {note["kind"]: note["grave"] for note in rendered["notes"]} == {
         "contradiction": True,
         "missing": True,
-        "told twice": False,
+        "duplicate": False,
     }
     schema = json_schema()
     for case, of in zip(rendered["cases"], results.cases, strict=True):
@@ -57,7 +57,7 @@ def test_a_mistake_has_its_sentence_and_its_evidence_and_one_without_a_name_what
     rendered = _strict(structured(everything()))
     bad, odd = (next(c for c in rendered["cases"] if c["check"]["implementation"].endswith(name)) for name in ("bad", "odd"))
     form, epsilon = bad["mistakes"]
-    assert form["fault"]["name"] == "activation-form"
+    assert form["fault"]["name"] == "gelu-variant"
     assert epsilon["sentence"].endswith("epsilon is 1e-05, the checkpoint says 1e-12")
     assert epsilon["evidence"].startswith("epsilon: amplitude 1.000, z = 681")
     assert epsilon["cause"].startswith("usual cause: ")

@@ -140,7 +140,7 @@ def told_of(text: str) -> Results:
         *several,
     ]
     results = merged([run(*cases, source=text)])
-    return Results(results.headers, results.cases, None, (Note("missing", text), Note("told twice", text)))
+    return Results(results.headers, results.cases, None, (Note("missing", text), Note("duplicate", text)))
 
 
 @given(HOSTILE)

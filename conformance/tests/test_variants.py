@@ -90,4 +90,4 @@ def test_a_fault_in_the_first_layer_is_named_from_the_last_hidden_state_alone() 
     wrong = Candidate((plant,), exposes=lambda n: n == "encoder.layer.1.output.LayerNorm")
     (verdict,) = check(wrong, "tiny").origins
     assert verdict.local
-    assert [(f.name, f.step) for f in verdict.local.named] == [("activation-form", first)]
+    assert [(f.name, f.step) for f in verdict.local.named] == [("gelu-variant", first)]

@@ -9,7 +9,7 @@ from hashlib import sha256
 
 LISTED: Mapping[str, str] = {
     # activation functions
-    "activation-form": "GELU by tanh where the architecture has erf, or the other way round",
+    "gelu-variant": "GELU by tanh where the architecture has erf, or the other way round",
     "activation-quick-gelu": "x · sigmoid(1.702 x)",
     "activation-relu": "max(x, 0)",
     "activation-missing": "x itself",

@@ -43,7 +43,7 @@ def _gelu_with_constant(x: Tensor) -> Tensor:
 
 # What stands for the right function, made from it; and which architectures can have the mistake.
 _FUNCTIONS: dict[str, tuple[Callable[[Function], Function], Suits]] = {
-    "activation-form": (_other_form, gelu),
+    "gelu-variant": (_other_form, gelu),
     "activation-quick-gelu": (lambda _: lambda x: x * torch.sigmoid(1.702 * x), always),
     "activation-relu": (lambda _: torch.relu, _is_no_relu),
     "activation-missing": (lambda _: lambda x: x, always),
