@@ -1,6 +1,26 @@
-"""Mistakes that real BERTs have had, each a small change of the oracle, by theme."""
+"""Mistakes that real BERTs have had, each a small change of the oracle, by theme: the catalogue.
 
-from conformance.faults.catalogue import BY_NAME, CATALOGUE
+To add a fault:
+
+1. Yield it in `faults()` of its theme's module (a new theme is imported below): its name, the kinds of step that it acts on, its
+   sentence, source and change, and for `bert-conformance explain` its equation, cause and fix.
+2. Plant it by hand in a torch module, as a row of `conformance.benchmarks.detection.planted` (the theme of the same name).
+
+`conformance/tests/test_faults.py` then checks its values, and `test_planted.py` that it is found, placed and named.
+"""
+
+from collections.abc import Mapping
+
+from conformance.faults import attention, embeddings, functions, heads, layers, losses, norms, precision, projections
 from conformance.faults.fault import Fault, FaultContext, Parameter
+
+CATALOGUE: tuple[Fault, ...] = tuple(
+    fault
+    for theme in (functions, norms, attention, heads, projections, embeddings, losses, layers, precision)
+    for fault in theme.faults()
+)
+"""Every fault that has a name, in the order in which equally good explanations are reported."""
+
+BY_NAME: Mapping[str, Fault] = {fault.name: fault for fault in CATALOGUE}
 
 __all__ = ["BY_NAME", "CATALOGUE", "Fault", "FaultContext", "Parameter"]

@@ -199,7 +199,10 @@ ERF, TANH = frozenset({"gelu"}), frozenset({"gelu_new", "gelu_pytorch_tanh"})
 
 def _fault(name: str, kinds: frozenset[str], sentence: str, reading: Reading) -> Fitted:
     cause = "a fast kernel's polynomial or table in place of the library's function"
-    return Fitted(name, kinds, sentence, "constructed", partial(_approximated, reading), cause, hidden_parents=True, largest=True)
+    fix = "Use the library's function, or an approximation whose error is that of a rounding."
+    return Fitted(
+        name, kinds, sentence, "constructed", partial(_approximated, reading), cause, hidden_parents=True, largest=True, fix=fix
+    )
 
 
 _TANH_IS_OFF = "tanh is an approximation: it is off by up to {value} on these inputs"

@@ -13,6 +13,11 @@ from conformance.oracle import Step
 from conformance.oracle.products import merge_heads, split_heads
 from conformance.oracle.softmax import Probabilities
 
+_HEADS = "Split with x.view(B, S, h, d).transpose(1, 2), and merge with x.transpose(1, 2).reshape(B, S, h · d)."
+_MASK = (
+    "Set the scores of keys with attention_mask 0 to −∞ (or the format's lowest number) before the softmax; mask[:, None, None, :]."
+)
+
 Mask = npt.NDArray[np.bool_]
 SCORES, PROBS, CONTEXT = frozenset({"scores"}), frozenset({"probs"}), frozenset({"context"})
 
@@ -173,52 +178,89 @@ def faults() -> Iterator[Fault]:
     yield Fault(
         "scale-missing", SCORES, "the scores are multiplied by {value}, not by 1/√d = {right}", "mlc-llm#3426, flexflow#467",
         cause="the division by √d left out, or by the whole width", parameter=Parameter("scale", _scale, lambda _: 1.0, _rescaled),
+        equation="s = c q kᵀ, c ≠ 1/√d",
+        fix="Divide the scores by √d, d = hidden_size / num_attention_heads.",
     )
     yield Fault("scores-transposed", SCORES, "query and key are exchanged in the product: k qᵀ", "constructed",
-                lambda step, _: step.again(parents=step.parents[::-1]))
+                lambda step, _: step.again(parents=step.parents[::-1]),
+                equation="s = k qᵀ / √d",
+                fix="Multiply query by the transposed key: query @ key.transpose(-1, -2).")
     yield Fault("scores-clipped", SCORES, "the scores are clipped to ±1", "constructed",
-                lambda step, _: Altered(step, lambda inner: np.clip(inner.value, -1.0, 1.0)))
+                lambda step, _: Altered(step, lambda inner: np.clip(inner.value, -1.0, 1.0)),
+                equation="s = min(max(q kᵀ / √d, −1), 1)",
+                fix="Leave the scores as they are.")
     yield Fault(
         "softmax-temperature", PROBS, "softmax has the temperature {value}, not {right}", "constructed",
         cause="the scores are scaled twice, or by another root",
         parameter=Parameter("temperature", lambda _: 1.0, lambda _: 2.0, _with_temperature),
+        equation="p = softmax(s / T)",
+        fix="Scale the scores once, by 1/√d, and apply the softmax to them.",
     )
     yield Fault("softmax-queries", PROBS, "softmax runs over the queries, not over the keys", "constructed",
-                _over_queries, "a wrong axis")
+                _over_queries, "a wrong axis",
+                equation="p_ij = exp(s_ij) / Σ_i exp(s_ij)",
+                fix="Apply the softmax over the last axis, the keys.")
     yield Fault("softmax-missing", PROBS, "there is no softmax", "flexflow#467",
-                _probabilities(lambda s, keys: np.where(keys, s, 0.0)), "commented out")
+                _probabilities(lambda s, keys: np.where(keys, s, 0.0)), "commented out",
+                equation="p = s, 0 at masked keys",
+                fix="Apply the softmax over the last axis, the keys.")
     yield Fault("softmax-plus-one", PROBS, "softmax has one more in its denominator", "constructed",
-                _probabilities(lambda s, keys: _softmax(s, keys, more=1.0)), "softmax-one")
+                _probabilities(lambda s, keys: _softmax(s, keys, more=1.0)), "softmax-one",
+                equation="p_j = exp(s_j) / (1 + Σ_k exp(s_k))",
+                fix="Use the plain softmax.")
     yield Fault("mask-ignored", PROBS, "padded keys are attended to", "candle#1552, candle#1798", _ignored,
-                "the mask is not handed on, or built as all ones")
+                "the mask is not handed on, or built as all ones",
+                equation="p = softmax(s) over all keys",
+                fix=_MASK)
     yield Fault("mask-inverted", PROBS, "only padded keys are attended to", "constructed", _inverted,
-                "True means masked in one API and kept in another")
+                "True means masked in one API and kept in another",
+                fix=f"{_MASK} 1 in attention_mask means that a key is attended to.")
     yield Fault("mask-on-queries", PROBS, "the mask lies along the queries, not along the keys", "constructed",
-                lambda step, _: step.recast(_OnQueries), "mask[:, :, None] for mask[:, None, :]")
+                lambda step, _: step.recast(_OnQueries), "mask[:, :, None] for mask[:, None, :]",
+                equation="mask[:, None, :, None] in place of mask[:, None, None, :]",
+                fix=_MASK)
     yield Fault(
         "mask-constant", PROBS, "masked keys keep {value} of their weight", "constructed",
         cause="too small a number is added at masked keys",
         parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing),
+        equation="p_j ∝ w exp(s_j) at masked keys, w > 0",
+        fix=_MASK,
     )
     yield Fault("mask-from-token-types", PROBS, "token types are taken as the mask", "transformers#1788, pytorch#52667",
-                _from_token_types, "inputs given by position in another order")
-    yield Fault("mask-shifted", PROBS, "the mask is off by one position", "constructed", _shifted, "a special token not counted")
+                _from_token_types, "inputs given by position in another order",
+                fix="Pass attention_mask and token_type_ids by keyword.")
+    yield Fault("mask-shifted", PROBS, "the mask is off by one position", "constructed", _shifted, "a special token not counted",
+                equation="key j has the mask of key j − 1",
+                fix="Apply attention_mask[:, j] to key j.")
     yield Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞", "constructed",
-                lambda step, _: step.recast(_Multiplied), "masked before softmax as one would after it")
-    yield Fault("mask-causal", PROBS, "later keys are hidden", "constructed", _probabilities(_causal), "a decoder's attention")
+                lambda step, _: step.recast(_Multiplied), "masked before softmax as one would after it",
+                equation="p = softmax(s · mask)",
+                fix=_MASK)
+    yield Fault("mask-causal", PROBS, "later keys are hidden", "constructed", _probabilities(_causal), "a decoder's attention",
+                equation="p = softmax over the keys j ≤ i",
+                fix="Let every token attend to all unmasked keys (is_causal=False).")
     yield Fault("mask-added-raw", PROBS, "ones and zeros of the mask are added to the scores", "transformers#1788, pytorch#52667",
                 _probabilities(lambda s, keys: _softmax(s + keys, np.ones_like(s, np.bool_))),
-                "the mask not turned into 0 and −∞, or another input in its place")
+                "the mask not turned into 0 and −∞, or another input in its place",
+                equation="p = softmax(s + mask)",
+                fix=_MASK)
     unmoved = "the tensor is reshaped where an axis must be moved (transpose)"
     yield Fault("head-order", CONTEXT, "heads are merged without moving the head axis back", "constructed",
-                _merged(_unmoved_merge), unmoved)
+                _merged(_unmoved_merge), unmoved,
+                fix=_HEADS)
     yield Fault("head-merge-interleaved", CONTEXT, "heads are merged with their features in turns", "constructed",
-                _merged(_merged_interleaved), "the last two axes exchanged before the reshape")
-    yield Fault("heads-reversed", CONTEXT, "heads are merged in reverse order", "constructed", _merged(_reversed_heads))
-    yield Fault("context-of-keys", CONTEXT, "probabilities weigh the keys, not the values", "constructed", _of_keys)
+                _merged(_merged_interleaved), "the last two axes exchanged before the reshape",
+                fix=_HEADS)
+    yield Fault("heads-reversed", CONTEXT, "heads are merged in reverse order", "constructed", _merged(_reversed_heads),
+                fix="Concatenate the heads in their order: head 0 first.")
+    yield Fault("context-of-keys", CONTEXT, "probabilities weigh the keys, not the values", "constructed", _of_keys,
+                equation="c = p k",
+                fix="Multiply the probabilities by the values.")
     yield Fault("head-split-interleaved", SCORES | CONTEXT, "heads are split with the features in turns",
                 "DeepLearningExamples#528",
-                _split(_split_interleaved), "(d, h) for (h, d) in the reshape")
+                _split(_split_interleaved), "(d, h) for (h, d) in the reshape",
+                fix=_HEADS)
     yield Fault("head-split-unmoved", SCORES | CONTEXT, "heads are split by a reshape, without moving the axis", "constructed",
-                _split(_split_unmoved), unmoved)
+                _split(_split_unmoved), unmoved,
+                fix=_HEADS)
 # fmt: on

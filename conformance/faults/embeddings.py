@@ -11,6 +11,10 @@ from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.embeddings import positions
 
+_POSITIONS = "Look up position ids position_offset, position_offset + 1, …, the same for every row."
+_SINUSOIDS = "Feature 2i is sin(s / 10000^(2i/H)), feature 2i + 1 is cos(s / 10000^(2i/H))."
+_TYPES = "Look up token_type_ids as they are given; where they are omitted, use zeros."
+
 POSITIONS = frozenset({"position_lookup", "sinusoids"})
 SINUSOIDS, TYPES, WORDS = frozenset({"sinusoids"}), frozenset({"token_type_lookup"}), frozenset({"word_lookup"})
 SUMS, SUMMED = frozenset({"norm", "sum"}), ("embeddings.LayerNorm", "embeddings.sum")
@@ -104,48 +108,74 @@ def _padding_zeroed(inner: Step) -> Array:
 def faults() -> Iterator[Fault]:
     """The faults of embeddings."""
     yield Fault("positions-shifted", POSITIONS, "positions start at 2, the padding id + 1 of RoBERTa",
-                "ANEForge#257, sentence-transformers#3879", _positions(lambda s: _counted(s) + 2), "another model's convention")
+                "ANEForge#257, sentence-transformers#3879", _positions(lambda s: _counted(s) + 2), "another model's convention",
+                fix=_POSITIONS)
     yield Fault("positions-from-one", POSITIONS, "positions start at 1", "constructed", _positions(lambda s: _counted(s) + 1),
-                "row 0 kept for padding")
+                "row 0 kept for padding",
+                fix=_POSITIONS)
     yield Fault("positions-from-zero", POSITIONS, f"positions start at 0{ignored('position_offset')}", "constructed",
-                _positions(_counted), "BERT's convention, where the config has RoBERTa's")
+                _positions(_counted), "BERT's convention, where the config has RoBERTa's",
+                fix=_POSITIONS)
     yield Fault("positions-doubled", POSITIONS | SUMS, "the position embedding is added twice", "constructed",
-                _times("position_embeddings", 2.0), "", (".position_embeddings", *SUMMED))
+                _times("position_embeddings", 2.0), "", (".position_embeddings", *SUMMED),
+                equation="word + token type + 2 position",
+                fix="Add the position embedding once.")
     yield Fault("positions-repeated", POSITIONS, "every position has the embedding of the first", "constructed",
-                _positions(lambda s: positions(s)[:1]), "a constant baked into an export")
+                _positions(lambda s: positions(s)[:1]), "a constant baked into an export",
+                fix=_POSITIONS)
     yield Fault("positions-missing", POSITIONS | SUMS, "no position embedding is added", "constructed",
-                _times("position_embeddings", 0.0), "", (".position_embeddings", *SUMMED))
+                _times("position_embeddings", 0.0), "", (".position_embeddings", *SUMMED),
+                equation="word + token type",
+                fix="Add the position embedding.")
     yield Fault("positions-reversed", POSITIONS, "positions are counted from the end", "constructed",
-                _positions(lambda s: positions(s)[::-1]))
+                _positions(lambda s: positions(s)[::-1]),
+                fix=_POSITIONS)
     yield Fault("positions-from-token-types", POSITIONS, "token types are taken as positions", "MGCA#13",
-                _positions(lambda s: s.site.batch.types), "arguments handed on by place")
+                _positions(lambda s: s.site.batch.types), "arguments handed on by place",
+                fix="Pass token_type_ids and position_ids by keyword.")
     yield Fault("positions-sinusoidal", frozenset({"position_lookup"}),
                 "positions are sinusoids, the checkpoint's table is not used",
-                "rust-bert#228, rust-bert#230", _sinusoidal, "the Transformer's positions in place of BERT's")
+                "rust-bert#228, rust-bert#230", _sinusoidal, "the Transformer's positions in place of BERT's",
+                equation="sin(s / 10000^(2i/H)), cos(s / 10000^(2i/H))",
+                fix="Load the checkpoint's position_embeddings.")
     yield Fault("sinusoid-exponent", SINUSOIDS, "the exponents are twice too large: i steps by two already",
                 "the third seed's tutorial",
-                _sinusoids(_tutorial), "(2i)/d with i = 0, 2, 4, …")
+                _sinusoids(_tutorial), "(2i)/d with i = 0, 2, 4, …",
+                fix=_SINUSOIDS)
     yield Fault("sinusoid-halves", SINUSOIDS, "sines fill the first half of the features, cosines the second", "constructed",
-                _sinusoids(_halves), "concatenated, not interleaved (as in tensor2tensor)")
+                _sinusoids(_halves), "concatenated, not interleaved (as in tensor2tensor)",
+                fix=_SINUSOIDS)
     yield Fault("sinusoid-order", SINUSOIDS, "cosines stand at even, sines at odd features", "constructed",
-                _sinusoids(_cosine_first))
+                _sinusoids(_cosine_first),
+                fix=_SINUSOIDS)
     yield Fault("sinusoid-base", SINUSOIDS, "the base of the wavelengths is 1000, not 10000", "constructed",
-                _sinusoids(lambda s, width: _waves(s, width, 1000.0)))
+                _sinusoids(lambda s, width: _waves(s, width, 1000.0)),
+                fix=_SINUSOIDS)
     yield Fault("token-types-ignored", TYPES, "token types are taken as all zeros", "optimum#2062, optimum#2081",
-                _types(lambda s: 0 * s.site.batch.types), "the input is left out of an export or not handed on")
+                _types(lambda s: 0 * s.site.batch.types), "the input is left out of an export or not handed on",
+                fix=_TYPES)
     yield Fault("token-types-missing", TYPES | SUMS, "no token-type embedding is added", "constructed",
-                _times("token_type_embeddings", 0.0), "", (".token_type_embeddings", *SUMMED))
+                _times("token_type_embeddings", 0.0), "", (".token_type_embeddings", *SUMMED),
+                equation="word + position",
+                fix="Add the token-type embedding.")
     yield Fault("token-types-doubled", TYPES | SUMS, "the token-type embedding is added twice", "constructed",
-                _times("token_type_embeddings", 2.0), "", (".token_type_embeddings", *SUMMED))
+                _times("token_type_embeddings", 2.0), "", (".token_type_embeddings", *SUMMED),
+                equation="word + 2 token type + position",
+                fix="Add the token-type embedding once.")
     yield Fault("token-types-shifted", TYPES, "token types are one too large", "constructed",
                 _types(lambda s: s.site.batch.types + 1),
-                "segments counted from one")
+                "segments counted from one",
+                fix=_TYPES)
     yield Fault("token-types-inverted", TYPES, "token types 0 and 1 are exchanged", "constructed",
-                _types(lambda s: 1 - s.site.batch.types))
+                _types(lambda s: 1 - s.site.batch.types),
+                fix=_TYPES)
     yield Fault("token-types-from-mask", TYPES, "the attention mask is taken as token types", "pytorch#52667, transformers#1788",
-                _types(lambda s: s.site.batch.mask.astype(np.int64)), "arguments handed on by place")
+                _types(lambda s: s.site.batch.mask.astype(np.int64)), "arguments handed on by place",
+                fix="Pass token_type_ids, attention_mask and position_ids by keyword.")
     yield Fault("token-types-from-positions", TYPES, "positions are taken as token types", "constructed",
-                _types(lambda s: np.broadcast_to(_counted(s), s.site.batch.types.shape)), "arguments handed on by place")
+                _types(lambda s: np.broadcast_to(_counted(s), s.site.batch.types.shape)), "arguments handed on by place",
+                fix="Pass token_type_ids, attention_mask and position_ids by keyword.")
     yield Fault("padding-word-zeroed", WORDS, "the word embedding of id 0 is zero", "constructed",
-                lambda step, _: Altered(step, _padding_zeroed), "padding_idx=0, with the row overwritten")
+                lambda step, _: Altered(step, _padding_zeroed), "padding_idx=0, with the row overwritten",
+                fix="Keep the checkpoint's row of the padding token; padding_idx stops its gradient only.")
 # fmt: on

@@ -10,6 +10,8 @@ from conformance.model.activations import Activation
 from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network, Step
 
+CORRECT = "Compute the step by the correct equation."
+
 
 @dataclass(frozen=True)
 class FaultContext:
@@ -61,6 +63,8 @@ class Fault:
         source: where it was seen, or `constructed`.
         change: the faulty step, or None where the fault makes no sense there; a parameter gives its own.
         cause: how it usually comes about.
+        equation: what the step computes, in the symbols of `conformance.oracle`; empty where the sentence says it.
+        fix: what to change in the candidate.
         only: ends of the activation's name, where it does not act on every step of a kind.
         parameter: its number, where there is one.
         far: whether it replaces a whole layer, and is looked for from later layers as well.
@@ -81,6 +85,8 @@ class Fault:
     whole: bool = False
     late: bool = False
     across: bool = False
+    equation: str = ""
+    fix: str = CORRECT
 
     def applies_to(self, row: Activation) -> bool:
         """Whether it can happen at this activation."""

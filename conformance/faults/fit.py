@@ -7,6 +7,7 @@ from math import exp
 import numpy as np
 import numpy.typing as npt
 
+from conformance.faults.fault import CORRECT
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
@@ -56,6 +57,7 @@ class Fitted:
     Attributes:
         hidden_parents: whether it can be fitted where the step's own parents were not seen.
         largest: whether its number is the largest of an error on the inputs that there were: each place gives one of its own.
+        equation, fix: as of a `Fault`.
     """
 
     name: str
@@ -66,3 +68,5 @@ class Fitted:
     cause: str = ""
     hidden_parents: bool = False
     largest: bool = False
+    equation: str = ""
+    fix: str = CORRECT

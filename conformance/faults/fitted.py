@@ -13,6 +13,8 @@ from conformance.faults.projections import LINEARS
 from conformance.oracle import Step
 from conformance.oracle.products import Linear
 
+_TYPES = "Look up token_type_ids as they are given; where they are omitted, use zeros."
+
 
 def _linear(step: Step, seen: FitData) -> Fit | None:
     """Least squares for weight and bias; the rows that are different must outnumber the columns."""
@@ -96,16 +98,23 @@ OTHER = "the equation is right, the parameters are not the checkpoint's"
 
 FITTED = (
     Fitted("dropout-active", frozenset({"copy"}), "dropout is active, with p = {value}",
-           "transformers#695, google-research/bert#857", _dropped, "eval() was not called"),
+           "transformers#695, google-research/bert#857", _dropped, "eval() was not called",
+           equation="y = x / (1 − p) or 0, at random",
+           fix="Call eval() before the forward pass."),
     Fitted("mask-other", frozenset({"probs"}), "the mask is another than the batch's", "constructed",
-           _other_mask, "the mask of the example that was traced, baked into the graph; another batch's mask", True),
+           _other_mask, "the mask of the example that was traced, baked into the graph; another batch's mask", True,
+           fix="Use the attention_mask of each call; export with the mask as an input."),
     Fitted("token-types-other", frozenset({"token_type_lookup"}), "the token types are others than the batch's", "constructed",
-           _other_types, "the token types of the example that was traced, baked into the graph"),
+           _other_types, "the token types of the example that was traced, baked into the graph",
+           fix=_TYPES),
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
-           _linear, "parameters that were not loaded, or trained further; an untied decoder"),
+           _linear, "parameters that were not loaded, or trained further; an untied decoder",
+           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
     Fitted("parameters-other", frozenset({"norm"}), OTHER, "constructed",
-           _affine, "parameters that were not loaded, or trained further"),
+           _affine, "parameters that were not loaded, or trained further",
+           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
     Fitted("parameters-other", frozenset({"word_lookup", "position_lookup", "token_type_lookup"}),
-           OTHER, "constructed", _table, "parameters that were not loaded"),
+           OTHER, "constructed", _table, "parameters that were not loaded",
+           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
     *APPROXIMATED,
 )  # fmt: skip

@@ -11,6 +11,11 @@ from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.pointwise import Gelu, GeluTanh, gelu, gelu_tanh
 
+_HIDDEN_ACT = (
+    "Choose the function by the config's hidden_act: gelu is the erf form (torch.nn.functional.gelu(x)), gelu_new and "
+    "gelu_pytorch_tanh are the tanh form (approximate='tanh'), relu is max(x, 0)."
+)
+
 TANH_FORMS = frozenset({"gelu_new", "gelu_pytorch_tanh"})
 GELUS = TANH_FORMS | {"gelu"}
 RELU = frozenset({"relu"})
@@ -55,38 +60,60 @@ def faults() -> Iterator[Fault]:
     yield Fault(
         "gelu-variant", GELUS, "GELU takes the other form (tanh for erf, or erf for tanh)",
         "candle#900, mlx-embeddings#81, transformers#11364", _other_form, "two functions are called gelu; the config says which",
+        equation="y = x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))) for gelu; y = x/2 · (1 + erf(x/√2)) for the tanh forms",
+        fix=_HIDDEN_ACT,
     )
     yield Fault(
         "activation-quick-gelu", FUNCTIONS, "the activation is x · sigmoid(1.702 x)", "constructed, after CLIP's quick_gelu",
         function(lambda x: x * expit(1.702 * x)), "a third function is called gelu, the quick one",
+        equation="y = x / (1 + exp(−1.702 x))",
+        fix=_HIDDEN_ACT,
     )
-    for name, form, equation in (("activation-gelu", "erf", Gelu), ("activation-gelu-tanh", "tanh", GeluTanh)):
+    for name, form, step, equation in (
+        ("activation-gelu", "erf", Gelu, "y = x/2 · (1 + erf(x/√2))"),
+        ("activation-gelu-tanh", "tanh", GeluTanh, "y = x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))"),
+    ):
         yield Fault(name, RELU, f"the activation is GELU in its {form} form, the checkpoint says ReLU{ignored('hidden_act')}",
-                    "constructed", _recast(equation), "GELU hard-coded, as BERT has it")
+                    "constructed", _recast(step), "GELU hard-coded, as BERT has it", equation=equation, fix=_HIDDEN_ACT)
     yield Fault("activation-relu", GELUS, "the activation is ReLU", "constructed", function(lambda x: np.maximum(x, 0.0)),
-                "the default of most feed-forward layers, nn.TransformerEncoderLayer's among them")
+                "the default of most feed-forward layers, nn.TransformerEncoderLayer's among them",
+                equation="y = max(x, 0)",
+                fix=_HIDDEN_ACT)
     yield Fault("activation-missing", FUNCTIONS, "there is no activation function", "constructed", function(lambda x: x),
-                "left out between the two products")
+                "left out between the two products",
+                equation="y = x",
+                fix=_HIDDEN_ACT)
     yield Fault("activation-leaky-relu", FUNCTIONS, "the activation is leaky ReLU", "constructed",
-                function(lambda x: np.maximum(x, 0.01 * x)))
-    yield Fault("activation-tanh", FUNCTIONS, "the activation is tanh", "constructed", function(np.tanh))
+                function(lambda x: np.maximum(x, 0.01 * x)),
+                equation="y = max(x, 0.01 x)",
+                fix=_HIDDEN_ACT)
+    yield Fault("activation-tanh", FUNCTIONS, "the activation is tanh", "constructed", function(np.tanh),
+                equation="y = tanh(x)",
+                fix=_HIDDEN_ACT)
     yield Fault(
         "gelu-argument", frozenset({"gelu"}), "GELU is x/2 · (1 + erf(k x)) with k = {value}, for 1/√2 = {right}", "constructed",
         cause="the √2 left out, or a constant of few digits",
         parameter=Parameter("k", lambda _: 0.5**0.5, lambda _: 1.0, _with_argument),
+        equation="y = x/2 · (1 + erf(k x))",
+        fix="Divide the argument of erf by √2, in full precision.",
     )
     yield Fault(
         "gelu-tanh-constant", TANH_FORMS, "the cubic term of GELU has the factor {value}, for {right}", "constructed",
         cause="a slip in 0.044715",
         parameter=Parameter("factor", lambda _: 0.044715, lambda _: 0.44715, _with_cubic),
+        equation="y = x/2 · (1 + tanh(√(2/π) (x + c x³))), c the wrong factor",
+        fix="Set the factor of x³ to 0.044715.",
     )
     yield Fault("features-dropped", FUNCTIONS | {"linear"}, "the second half of the intermediate features is zero", "constructed",
                 lambda step, _: Altered(step, _half), "a gated feed-forward layer's half",
-                ("intermediate.dense", "_act_fn"))
-    for name, f, rendered in (
-        ("pooler-activation-missing", lambda x: x, "the pooler has no tanh"),
-        ("pooler-relu", lambda x: np.maximum(x, 0.0), "the pooler's activation is ReLU, not tanh"),
-        ("pooler-sigmoid", expit, "the pooler's activation is a sigmoid, not tanh"),
+                ("intermediate.dense", "_act_fn"),
+                equation="y_i = 0 for i ≥ intermediate_size / 2",
+                fix="Use all intermediate_size features.")
+    for name, f, sentence, equation in (
+        ("pooler-activation-missing", lambda x: x, "the pooler has no tanh", "y = x"),
+        ("pooler-relu", lambda x: np.maximum(x, 0.0), "the pooler's activation is ReLU, not tanh", "y = max(x, 0)"),
+        ("pooler-sigmoid", expit, "the pooler's activation is a sigmoid, not tanh", "y = 1 / (1 + exp(−x))"),
     ):
-        yield Fault(name, frozenset({"tanh"}), rendered, "constructed", function(f))
+        yield Fault(name, frozenset({"tanh"}), sentence, "constructed", function(f), equation=equation,
+                    fix="Apply tanh to the pooler's linear layer.")
 # fmt: on

@@ -12,6 +12,8 @@ from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.propagation import propagated
 
+_LAYERS = "Load layer i from the checkpoint's encoder.layer.i, and give each layer a module of its own."
+
 
 def _skipped(step: Step, place: FaultContext) -> Step | None:
     layer = step.site.activation.layer
@@ -74,20 +76,29 @@ def faults() -> Iterator[Fault]:
     """The faults of whole layers."""
     norm, parametrised = frozenset({"norm"}), frozenset({"norm", "linear"})
     yield Fault("layer-skipped", norm, "the layer is not run", "constructed", _skipped, "a loop that ends early, or a pruned layer",
-                LAYER_OUTPUT, far=True, late=True)
+                LAYER_OUTPUT, far=True, late=True,
+                equation="y = x",
+                fix="Run all num_hidden_layers layers.")
     yield Fault("layer-repeated", norm, "the layer is run twice", "constructed", _repeated,
                 "layers shared, or a list copied wrongly",
-                LAYER_OUTPUT, far=True, late=True)
+                LAYER_OUTPUT, far=True, late=True,
+                equation="y = layer(layer(x))",
+                fix="Run each layer once.")
     yield Fault(
         "hidden-clipped", norm, "the layer's output is clipped to ±{value}", "constructed", only=LAYER_OUTPUT,
         parameter=Parameter("limit", lambda step: float(np.abs(step.value).max()), lambda step: float(step.value.std()), _clipped),
         across=True,
+        equation="y = min(max(y, −c), c)",
+        fix="Leave the hidden state as it is.",
     )
     yield Fault("layer-neighbour", parametrised, "it has the parameters of the layer before (the first: of the second)",
                 "constructed",
-                _with_layer(lambda i, _: i - 1 if i else 1), "names counted from one in a checkpoint's conversion")
+                _with_layer(lambda i, _: i - 1 if i else 1), "names counted from one in a checkpoint's conversion",
+                fix=_LAYERS)
     yield Fault("layers-shared", parametrised, "every layer has the parameters of the first", "constructed",
-                _with_layer(lambda i, _: 0), "[layer] * n, which is n times the same object", whole=True)
+                _with_layer(lambda i, _: 0), "[layer] * n, which is n times the same object", whole=True,
+                fix=_LAYERS)
     yield Fault("layers-reversed", parametrised, "the layers' parameters are in reverse order", "constructed",
-                _with_layer(lambda i, n: n - 1 - i), whole=True)
+                _with_layer(lambda i, n: n - 1 - i), whole=True,
+                fix=_LAYERS)
 # fmt: on

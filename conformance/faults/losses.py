@@ -38,9 +38,15 @@ def faults() -> Iterator[Fault]:
     """The faults of losses."""
     yield Fault("next-sentence-label", NEXT_SENTENCE, "label 1 is taken as is-next, BERT has 0",
                 "transformers#836, transformers#524",
-                _inverted, "the opposite convention")
+                _inverted, "the opposite convention",
+                equation="cross entropy with 1 − label",
+                fix="Label 0 means that the second sentence follows the first.")
     yield Fault("loss-ignores-zero", NEXT_SENTENCE, "pairs of label 0 are left out of the loss", "the third seed's tutorial",
-                _without_zero, "ignore_index=0, meant for padded tokens")
+                _without_zero, "ignore_index=0, meant for padded tokens",
+                equation="mean over the rows with label ≠ 0",
+                fix="Use ignore_index=-100.")
     yield Fault("loss-denominator", MASKED_LM, "the loss is divided by the number of all tokens, not of the labelled ones",
-                "tinygrad d2e3c391e8", _over_all, "a mean over all positions, those without a label counted as 0")
+                "tinygrad d2e3c391e8", _over_all, "a mean over all positions, those without a label counted as 0",
+                equation="Σ loss / (B · S)",
+                fix="Divide by the number of tokens with a label other than -100.")
 # fmt: on

@@ -15,6 +15,8 @@ from conformance.oracle.maps import Roundings
 from conformance.oracle.norm import Norm
 from conformance.oracle.step import elementwise
 
+_NORM = "Normalise each token over its features, with epsilon inside the root, then multiply by γ and add β."
+
 NORMS = frozenset({"norm"})
 LAYER_OUTPUT = tuple(f"{digit}.output.LayerNorm" for digit in range(10))  # a layer's own, not its attention's
 
@@ -154,42 +156,73 @@ def faults() -> Iterator[Fault]:
         "epsilon", NORMS, "epsilon is {value}, the checkpoint says {right}",
                 "keras-hub#642, gluon-nlp#1214, gpt4all#1946, nntile#378",
         cause="a LayerNorm left at its default", parameter=_epsilon(),
+        equation="y = γ · (x − μ) / √(σ² + ε′) + β, ε′ ≠ ε",
+        fix="Pass the config's layer_norm_eps to every LayerNorm: nn.LayerNorm(hidden_size, eps=config.layer_norm_eps).",
     )
     yield Fault(
         "epsilon-outside-root", NORMS, "epsilon = {value} is added to the deviation, not to the variance under the root",
         "constructed, after the Annotated Transformer", cause="(x − μ) / (σ + ε) as in the Annotated Transformer",
         parameter=_epsilon_outside(),
+        equation="y = γ · (x − μ) / (σ + ε) + β",
+        fix=_NORM,
     )
     yield Fault("norm-variance", NORMS, "the variance is divided by n − 1, not by n", "constructed",
-                lambda step, _: step.recast(_UnbiasedVariance), "var() and std() are unbiased by default in PyTorch")
-    yield Fault("norm-missing", NORMS, "there is no LayerNorm: the sum is handed on", "constructed", _sum, "a norm left out")
+                lambda step, _: step.recast(_UnbiasedVariance), "var() and std() are unbiased by default in PyTorch",
+                equation="σ² = Σ (x − μ)² / (n − 1)",
+                fix="Divide by n: var(-1, unbiased=False).")
+    yield Fault("norm-missing", NORMS, "there is no LayerNorm: the sum is handed on", "constructed", _sum, "a norm left out",
+                equation="y = x",
+                fix=_NORM)
     yield Fault("norm-without-mean", NORMS, "the mean is not taken off (RMSNorm)", "constructed",
-                lambda step, _: step.recast(_WithoutMean), "the norm of later models")
+                lambda step, _: step.recast(_WithoutMean), "the norm of later models",
+                equation="y = γ · x / √(mean(x²) + ε) + β",
+                fix=_NORM)
     yield Fault("norm-affine-missing", NORMS, "gamma is 1 and beta is 0: no affine part, or its parameters were never loaded",
                 "constructed", _default_affine,
-                "elementwise_affine=False, or names that do not match in load_state_dict(strict=False)")
+                "elementwise_affine=False, or names that do not match in load_state_dict(strict=False)",
+                equation="y = (x − μ) / √(σ² + ε)",
+                fix="Load γ and β; old checkpoints call them gamma and beta. Let load_state_dict be strict.")
     yield Fault("norm-bias-missing", NORMS, "beta is not added", "constructed",
-                lambda step, _: with_parameters(step, bias=np.zeros_like(step.site.parameters["bias"])), "bias=False")
+                lambda step, _: with_parameters(step, bias=np.zeros_like(step.site.parameters["bias"])), "bias=False",
+                equation="y = γ · (x − μ) / √(σ² + ε)",
+                fix="Give the LayerNorm a bias and load it.")
     yield Fault("norm-weight-plus-one", NORMS, "the scale is 1 + gamma", "constructed", _plus_one,
-                "another model family's convention")
+                "another model family's convention",
+                equation="y = (1 + γ) · (x − μ) / √(σ² + ε) + β",
+                fix="Multiply by γ itself.")
     yield Fault("norm-over-positions", NORMS, "mean and variance are taken over the positions, not over the features",
                 "constructed",
-                lambda step, _: step.recast(_OverPositions), "a wrong axis")
+                lambda step, _: step.recast(_OverPositions), "a wrong axis",
+                equation="μ and σ² over the positions of each feature",
+                fix=_NORM)
     yield Fault("norm-shared", NORMS, "it has the parameters of the layer's other norm", "the third seed's tutorial", _shared,
-                "one LayerNorm object serves both residuals", own)
+                "one LayerNorm object serves both residuals", own,
+                fix="Give each layer two LayerNorms, attention.output.LayerNorm and output.LayerNorm, and load both.")
     yield Fault("residual-after-norm", NORMS, "the residual is added behind the norm: LayerNorm(x) + skip", "constructed",
-                _after_norm, "norm and sum in the wrong order", own)
-    yield Fault("residual-missing", NORMS, "the residual is not added", "constructed", _sum_of(1.0, 0.0), "", own)
+                _after_norm, "norm and sum in the wrong order", own,
+                equation="y = LayerNorm(x) + skip",
+                fix="Add the residual before the norm: LayerNorm(x + skip).")
+    yield Fault("residual-missing", NORMS, "the residual is not added", "constructed", _sum_of(1.0, 0.0), "", own,
+                equation="y = LayerNorm(x)",
+                fix="Add the residual before the norm: LayerNorm(x + skip).")
     yield Fault("residual-doubled", NORMS, "the residual is added twice", "constructed", _sum_of(1.0, 2.0),
-                "added in the sub-layer and around it", own)
+                "added in the sub-layer and around it", own,
+                equation="y = LayerNorm(x + 2 skip)",
+                fix="Add the residual once.")
     yield Fault("sublayer-missing", NORMS, "only the residual is normalised, the sub-layer's result is not added", "constructed",
-                _sum_of(0.0, 1.0), "", own)
+                _sum_of(0.0, 1.0), "", own,
+                equation="y = LayerNorm(skip)",
+                fix="Add the sub-layer's result to the residual.")
     yield Fault(
         "residual-scaled", NORMS, "the residual is multiplied by {value}", "constructed", only=own,
         parameter=Parameter("factor", lambda _: 1.0, lambda _: 0.5**0.5, lambda step, factor: _weighted(step, 1.0, factor),
                 least=-16.0),
+        equation="y = LayerNorm(x + c skip)",
+        fix="Add the residual without a factor.",
     )
     yield Fault("residual-from-layer-input", NORMS, "the residual is the layer's input, not the attention's output", "constructed",
                 _from_layer_input, "one variable kept for both residuals",
-                LAYER_OUTPUT)
+                LAYER_OUTPUT,
+                equation="y = LayerNorm(x + layer input)",
+                fix="Add the output of attention.output.LayerNorm behind the feed-forward network.")
 # fmt: on

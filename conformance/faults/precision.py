@@ -11,6 +11,8 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Step
 
+_PRECISION = "Switch off reduced precision, or declare the format that is computed in as the run's --dtype."
+
 Rounding = Callable[[Array], Array]
 
 LINEARS = frozenset({"linear", "first_token_linear"})
@@ -111,17 +113,20 @@ def faults() -> Iterator[Fault]:
     tables = frozenset({"word_lookup", "position_lookup", "token_type_lookup"})
     for name, cause in (("bfloat16", "autocast, or a runtime's default"), ("float16", "autocast, or a runtime's default")):
         yield Fault(f"precision-{name}", PRODUCTS, f"operands are rounded to {name}: reduced precision, not a wrong equation",
-                    "transformers#14450", _in_format(name), cause, late=True)
+                    "transformers#14450", _in_format(name), cause, late=True, fix=_PRECISION)
         yield Fault(f"weights-{name}", LINEARS | tables, f"the weights are those of the checkpoint rounded to {name}",
-                    "constructed", _held_in(name), "a checkpoint saved or loaded in half precision", late=True)
+                    "constructed", _held_in(name), "a checkpoint saved or loaded in half precision", late=True,
+                    fix="Load the weights in the format of the run, from a checkpoint that was not saved in a narrower one.")
         yield Fault(f"result-{name}", COMPUTED, f"the result is rounded to {name}: reduced precision, not a wrong equation",
-                    "constructed", _result(name), cause, late=True)
+                    "constructed", _result(name), cause, late=True, fix=_PRECISION)
     for end, truncated, rendered in (("", False, "rounded"), ("-truncated", True, "cut off")):
         yield Fault(f"precision-tf32{end}", PRODUCTS,
                 f"operands are {rendered} to TensorFloat-32: reduced precision, not a wrong equation",
                     "transformers#14450, thunder#2579", _in_tf32(truncated=truncated),
-                    "the default of CUDA's matrix products in some versions: torch.backends.cuda.matmul.allow_tf32", late=True)
+                    "the default of CUDA's matrix products in some versions: torch.backends.cuda.matmul.allow_tf32", late=True,
+                    fix="Set torch.backends.cuda.matmul.allow_tf32 = False, or the runtime's equivalent.")
     for end, axis, a in (("", None, "tensor"), ("-channel", 1, "output feature")):
         yield Fault(f"precision-int8{end}", LINEARS, f"the weights are rounded to 255 levels a {a}: int8 quantisation",
-                    "constructed", _weights(partial(_int8, axis=axis)), "a quantised export", late=True)
+                    "constructed", _weights(partial(_int8, axis=axis)), "a quantised export", late=True,
+                    fix="Run without quantisation, or export without it.")
 # fmt: on

@@ -11,6 +11,9 @@ from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.norm import Norm
 
+_POOLER = "Read the first token of each row: hidden[:, 0]."
+_QKV = "Check in which order query, key and value stand in the fused weight, and split or map it in that order."
+
 LINEARS = frozenset({"linear", "first_token_linear"})
 SELF = (".query", ".key", ".value")
 
@@ -86,28 +89,48 @@ def faults() -> Iterator[Fault]:
     linear, pooled = frozenset({"linear"}), frozenset({"first_token_linear"})
     for a, b in (("query", "key"), ("query", "value"), ("key", "value")):
         yield Fault(f"{a}-{b}-swapped", linear, f"{a} and {b} have each other's parameters", "jsbaan/transformer-from-scratch#1",
-                    _exchanged(**{a: b, b: a}), "a fused product unpacked in another order", (f".{a}", f".{b}"))
+                    _exchanged(**{a: b, b: a}), "a fused product unpacked in another order", (f".{a}", f".{b}"),
+                    fix=_QKV)
     yield Fault("qkv-rotated", linear, "query has key's parameters, key value's and value query's", "constructed",
-                _exchanged(query="key", key="value", value="query"), "a fused product unpacked in another order", SELF)
+                _exchanged(query="key", key="value", value="query"), "a fused product unpacked in another order", SELF,
+                fix=_QKV)
     yield Fault("next-sentence-order", LINEARS, "the two logits are exchanged", "transformers#836, transformers#524", _reversed,
-                "1 taken as is-next, BERT has 0", ("seq_relationship",))
+                "1 taken as is-next, BERT has 0", ("seq_relationship",),
+                fix="Logit 0 means that the second sentence follows the first, logit 1 that it does not.")
     yield Fault("class-labels-reversed", linear, "the class logits are in reverse order", "constructed", _reversed, "",
-                ("classifier",))
+                ("classifier",),
+                fix="Keep the order of the checkpoint's classifier rows (id2label).")
     yield Fault("weight-transposed", LINEARS, "the weight is transposed", "DeepLearningExamples#528", _transposed,
-                "(in, out) kernels of TensorFlow and JAX loaded as (out, in)")
-    yield Fault("weight-reversed", LINEARS, "the output features are in reverse order", "constructed", _reversed)
+                "(in, out) kernels of TensorFlow and JAX loaded as (out, in)",
+                equation="y = x W + b",
+                fix="Transpose the kernel when it is loaded; in a registration, `transposed(…)` says so.")
+    yield Fault("weight-reversed", LINEARS, "the output features are in reverse order", "constructed", _reversed,
+                equation="y_i = x W_(O−1−i)ᵀ + b_(O−1−i)",
+                fix="Keep the order of the weight's rows.")
     yield Fault("bias-missing", LINEARS, "the bias is not added", "vllm#46835", _bias(0.0),
-                "bias=False, or a tied bias that was dropped")
+                "bias=False, or a tied bias that was dropped",
+                equation="y = x Wᵀ",
+                fix="Give the layer a bias and load it.")
     yield Fault("bias-twice", LINEARS, "the bias is added twice", "transformers#2928, FARM#533", _bias(2.0),
-                "a layer that has a bias, and the same bias added behind it")
+                "a layer that has a bias, and the same bias added behind it",
+                equation="y = x Wᵀ + 2 b",
+                fix="Add the bias once.")
     yield Fault("pre-norm", linear, "the input is normalised first (pre-LN)", "annotated-transformer#110", _pre_norm,
-                "the order of GPT-2 and of the Annotated Transformer", (*SELF, ".intermediate.dense"))
-    yield Fault("pooler-token", pooled, "the last token is read, not the first", "constructed", _last)
+                "the order of GPT-2 and of the Annotated Transformer", (*SELF, ".intermediate.dense"),
+                equation="y = LayerNorm(x) Wᵀ + b",
+                fix="Feed the sub-layer its input without a norm; the norm stands behind the residual.")
+    yield Fault("pooler-token", pooled, "the last token is read, not the first", "constructed", _last,
+                fix=_POOLER)
     yield Fault("pooler-last-unmasked", pooled, "the last token that is not padding is read, not the first", "constructed",
-                _last_unmasked, "as in models that read from left to right")
+                _last_unmasked, "as in models that read from left to right",
+                fix=_POOLER)
     yield Fault("pooler-mean", pooled, "the mean over all tokens is read, not the first", "constructed", _mean,
-                "a sentence embedding's pooling")
-    yield Fault("pooler-second-token", pooled, "the second token is read, not the first", "constructed", _second)
+                "a sentence embedding's pooling",
+                fix=_POOLER)
+    yield Fault("pooler-second-token", pooled, "the second token is read, not the first", "constructed", _second,
+                fix=_POOLER)
     yield Fault("pooler-missing", pooled, "the first token is handed on as it is", "codertimo/BERT-pytorch#95, candle#2601",
-                _handed_on, "a BERT without pooler", ("pooler.dense",))
+                _handed_on, "a BERT without pooler", ("pooler.dense",),
+                equation="y = x₀",
+                fix="Apply pooler.dense and tanh to the first token.")
 # fmt: on

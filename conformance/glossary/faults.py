@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from conformance.faults import BY_NAME, Fault, Parameter
-from conformance.faults.remedies import remedy
 from conformance.glossary.activations import rows, shape, step_equation
 from conformance.glossary.entry import Section
 from conformance.glossary.known_faults import Known, acts_at, known_faults
@@ -28,16 +27,15 @@ def sections(name: str) -> Iterator[Section]:
     faults = known_faults()[name]
     places = [(generic, row) for generic, found in rows().items() for row in found if acts_at(faults, row)]
     kinds = list(dict.fromkeys(row.kind for _, row in places))
-    known = remedy(name)
-    yield "faulty equation", (known.equation,)
+    yield "faulty equation", _once(f.equation for f in faults)
     yield "correct equation", tuple(dict.fromkeys(" ".join(step_equation(kind)) for kind in kinds))
     yield "acts at", tuple(dict.fromkeys(f"{generic}  ({shape(row)})" for generic, row in places))
     yield from _extent(faults)
     parameter = next((f.parameter for f in faults if isinstance(f, Fault) and f.parameter), None)
     yield "number", _number(parameter) if parameter else ()
-    yield "usual cause", tuple(dict.fromkeys(f.cause for f in faults))
-    yield "source", tuple(dict.fromkeys(f.source for f in faults))
-    yield "how to repair it", (known.fix,)
+    yield "usual cause", _once(f.cause for f in faults)
+    yield "source", _once(f.source for f in faults)
+    yield "how to repair it", _once(f.fix for f in faults)
     yield from _recognised(name)
 
 
@@ -84,3 +82,7 @@ def _power(cell: Power) -> str:
 
 def _z(z: float) -> str:
     return "any difference" if z == float("inf") else f"{z:.3g}"
+
+
+def _once(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(texts))
