@@ -1,4 +1,13 @@
-"""The checks that a candidate is put through, by name: judgements of a golden, laws on batches that are drawn, the tokenizer."""
+"""The checks that a candidate is put through, by name: judgements of a golden, laws on batches that are drawn, the tokenizer.
+
+To add a law:
+
+1. Write it in its theme's module under `conformance.checks.laws`: a `Law` of a function of subject and example that raises
+   `LawBroken`, and returns the largest error over its limit.
+2. Give it a row here.
+3. Give `BROKEN` in `conformance/tests/lawless.py` a candidate that it catches, and `UNUSUAL` a correct one if it needs one.
+4. Paste the table that `python -m conformance.checks` prints into the README.
+"""
 
 from collections.abc import Mapping
 

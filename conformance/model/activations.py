@@ -3,6 +3,13 @@
 A name is Hugging Face's module path wherever a module exists, and one extra path where the tensor has no module (`scores`,
 `probs`, `context`, the losses, `embeddings.sum`). The table is written in the order of computation, so every parent stands
 before its children.
+
+To add an activation:
+
+1. Yield its row in `table`, behind its parents: name, kind, parents, parameters, axes, equation.
+2. If no equation of that kind exists, write a `Step` in `conformance.oracle` (value, Jacobians, roundings), and name it in
+   `conformance.oracle.network.EQUATIONS`; `conformance/tests/test_mathematics.py` checks its Jacobians and roundings.
+3. Run `python -m conformance.goldens.make fixtures`, which stores it in every golden that has it.
 """
 
 import re
