@@ -5,6 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import metadata
@@ -68,8 +69,11 @@ def name_of(implementation: Any) -> str:
     """What a result calls it: the name that was asked for, else the object's own `name`, its function's or its class's."""
     if isinstance(implementation, str):
         return implementation
-    name = getattr(implementation, "name", None) or getattr(implementation, "__name__", None)
-    return name if isinstance(name, str) else type(implementation).__name__
+    for attribute in ("name", "__name__"):
+        with suppress(Exception):  # what the candidate's own code raises
+            if isinstance(name := getattr(implementation, attribute, None), str) and name:
+                return str.__str__(name)
+    return type(implementation).__name__
 
 
 def _entry_points() -> dict[str, metadata.EntryPoint]:
@@ -157,3 +161,5 @@ def _imported(importer: Callable[[], Any], label: str) -> Implementation:
         return as_implementation(found)
     except UsageError as error:
         raise UsageError(f"{label}: {error}") from error
+    except Exception as error:  # of an attribute that is computed
+        raise PluginError(f"{label} cannot be looked into: {type(error).__name__}: {error}") from error

@@ -13,11 +13,17 @@ def pairs(output: Any, order: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
         CandidateError: it is neither, or yields what is no pair.
     """
     if isinstance(output, Mapping):
-        yield from sorted(output.items(), key=lambda item: order.get(item[0], len(order)))
+        named = ((_plain(name), value) for name, value in output.items())
+        yield from sorted(named, key=lambda item: order.get(item[0], len(order)))
         return
     if not isinstance(output, Iterable):
         raise CandidateError(f"a runner returns a mapping or an iterable of pairs, not {type(output).__name__}")
     for item in output:
         if not isinstance(item, tuple) or len(item) != 2:
             raise CandidateError(f"a runner yields pairs of a name and an array, not {type(item).__name__}")
-        yield item
+        yield _plain(item[0]), item[1]
+
+
+def _plain(name: Any) -> Any:
+    """A text of a class of the candidate's as a plain one, whose comparisons and hashes are Python's."""
+    return str.__str__(name) if isinstance(name, str) else name

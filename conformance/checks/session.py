@@ -8,7 +8,7 @@ import numpy as np
 from conformance.candidates.registry import Implementation, Runner
 from conformance.errors import CandidateError, Unsupported
 from conformance.judge.validate import accepted_array, known
-from conformance.model.checkpoint import Checkpoint
+from conformance.model.checkpoint import Checkpoint, own_copies
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.results.termination import call_candidate
@@ -16,10 +16,10 @@ from conformance.results.termination import call_candidate
 
 def require_support(candidate: Implementation, checkpoint: Checkpoint, device: str, dtype: str) -> None:
     """Raise `Unsupported` with the candidate's reason."""
-    supports = getattr(candidate, "supports", None)
+    supports = call_candidate(lambda: getattr(candidate, "supports", None))
     if supports is None:
         return
-    reason = call_candidate(lambda: supports(checkpoint.architecture, device, dtype))
+    reason = call_candidate(lambda: supports(checkpoint.architecture, device, dtype), may_refuse=True)
     if reason is None:
         return
     if not isinstance(reason, str) or not reason:
@@ -34,7 +34,7 @@ def prepared(candidate: Implementation, checkpoint: Checkpoint, device: str, dty
         CandidateCrash: what it raised.
         CandidateError: it returned nothing that can be called.
     """
-    runner = call_candidate(lambda: candidate.prepare(checkpoint, device, dtype))
+    runner = call_candidate(lambda: candidate.prepare(own_copies(checkpoint), device, dtype), may_refuse=True)
     if not callable(runner):
         raise CandidateError(f"prepare(checkpoint, device, dtype) returned {runner!r}; it returns a runner, a function of a batch")
     return runner

@@ -3,6 +3,7 @@
 import argparse
 import math
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from conformance.errors import ConformanceError, UsageError
 from conformance.judge.depth import DEPTHS
 
 FORMATS = ("pretty", "json", "markdown")
+_SIZE = re.compile(r"(\d{1,15})(KiB|MiB|GiB)?")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -240,11 +242,10 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-cache", action="store_true", help="compute what depends on no candidate anew, and keep none of it")
     parser.add_argument("--shard", default="1/1", metavar="K/N", help="the K-th of N shares; `report` puts them together")
+    parser.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="end a check that takes longer (default: none)")
+    parser.add_argument("--memory", type=_bytes, metavar="SIZE", help="address space of a worker, as 8GiB (default: any)")
     parser.add_argument(
-        "--timeout",
-        type=_seconds,
-        metavar="SECONDS",
-        help="run the checks in another process, and end one after so long; one that ends its process has crashed",
+        "--in-process", action="store_true", help="run candidates in this process, for a debugger; none is kept from the others"
     )
     _add_own(parser)
     parser.add_argument(
@@ -269,6 +270,14 @@ def _seconds(text: str) -> float:
     if not 0.0 < found < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
     return found
+
+
+def _bytes(text: str) -> int:
+    match = _SIZE.fullmatch(text)
+    if not match or not int(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 8GiB, 512MiB or a number of bytes")
+    exponent: int = ["", "KiB", "MiB", "GiB"].index(match[2] or "")
+    return int(match[1]) << (10 * exponent)
 
 
 def _add_golden(parser: argparse.ArgumentParser) -> None:

@@ -58,6 +58,10 @@ def run(arguments: Namespace) -> int:
 
         print(json.dumps(json_schema(), indent=2))
         return 0
+    if not arguments.in_process:
+        from conformance.cli.server import start_server
+
+        start_server()
     from conformance.cli.session import run_all
 
     if arguments.no_cache:
@@ -73,6 +77,7 @@ def _session(arguments: Namespace) -> "Session":
     from conformance.checks.known_failures import read
     from conformance.checks.search.plan import Plan
     from conformance.cli.session import Session, shard_of
+    from conformance.cli.worker import Limits
 
     return Session(
         arguments.implementation or (),
@@ -85,7 +90,8 @@ def _session(arguments: Namespace) -> "Session":
         known=read(arguments.known_failures) if arguments.known_failures else (),
         plan=Plan(arguments.examples, arguments.seed, depth=arguments.depth),
         shard=shard_of(arguments.shard),
-        timeout=arguments.timeout,
+        limits=Limits(arguments.timeout, arguments.memory),
+        in_process=arguments.in_process,
     )
 
 

@@ -2,11 +2,12 @@
 
 import hashlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 from conformance.candidates.registry import load, registered, require_known
@@ -14,13 +15,13 @@ from conformance.checks.apply_known_failures import apply_known_failures, expect
 from conformance.checks.catalogue import CHECKS, SMALL_GOLDENS
 from conformance.checks.check import Check
 from conformance.checks.known_failures import KnownFailure, matched
-from conformance.checks.published import CHECK, Published, check_published, published_of
+from conformance.checks.published import CHECK, check_published, published_of
 from conformance.checks.recording import Recording, header_of
 from conformance.checks.run_check import run
 from conformance.checks.search.plan import Plan
 from conformance.cli.output import show_results
 from conformance.cli.progress import progress
-from conformance.cli.worker import WorkerProcess
+from conformance.cli.worker import Limits, WorkerEndedError, WorkerProcess
 from conformance.errors import ConformanceError, UsageError
 from conformance.goldens.golden import Golden
 from conformance.goldens.manifest import located
@@ -31,6 +32,8 @@ from conformance.numerics.machine import measure_early
 from conformance.report.views import TEXTS
 from conformance.results.case import Case
 from conformance.results.result import Result
+
+INTERRUPTED = 130  # the exit code of shells after SIGINT
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,8 @@ class Session:
         chosen: whether the goldens were asked for by name; else each check has its usual ones.
         checks: patterns of checks' names; none: the values.
         shard: which of how many shares of the cases: `(1, 3)` is the first of three.
-        timeout: seconds after which a case is ended; with one, cases run in another process.
+        limits: of the process in which a candidate runs.
+        in_process: whether candidates run in this process, for a debugger; nothing limits them there.
     """
 
     implementations: Sequence[str]
@@ -56,75 +60,112 @@ class Session:
     known: Sequence[KnownFailure] = ()
     plan: Plan = field(default_factory=Plan)
     shard: tuple[int, int] = (1, 1)
-    timeout: float | None = None
+    limits: Limits = field(default_factory=Limits)
+    in_process: bool = False
 
 
 class Work:
-    """The cases of a session, and what comes of each."""
+    """What a worker does for a session: a case's result, or a candidate's traits. Candidates are imported here."""
 
-    def __init__(self, session: Session) -> None:
-        """Every check that is asked for, once, of every candidate on every golden in every dtype."""
-        self._session = session
-        self._published = {g: published_of(own) for g, own in session.goldens.items() if own}
-        self.cases = _cases(session, self._published)
-        self._known = matched(session.known, self.cases)
+    def __init__(self, session: Session, runs: int) -> None:
+        """`runs`: among how many cases the false-alarm probability is shared."""
+        self._session, self._runs = session, runs
+        measure_early(session.device)
 
     @classmethod
-    def of(cls, prepare: Callable[[], Session]) -> "Work":
+    def of(cls, prepare: Callable[[], Session], runs: int = 1) -> "Work":
         """Of a session that is made where it is worked on."""
-        return cls(prepare())
+        return cls(prepare(), runs)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the device still works."""
+        return not is_lost(self._session.device)
+
+    def answer(self, question: Case | str) -> Result | bool:
+        """The result of a case; of an implementation's name, whether to look into it may change how it is run."""
+        return _is_instrumented(question) if isinstance(question, str) else self.result(question)
 
     def result(self, case: Case) -> Result:
-        """In the light of what is known to fail."""
-        known = self._known.get(case, ())
-        return apply_known_failures(self._made(case), case.implementation, known)
+        """The result of a case, known failures applied."""
+        known = [entry for entry in self._session.known if entry.matches(case)]
+        return apply_known_failures(self._result(case), case.implementation, known)
 
-    def known(self, result: Result) -> Result:
-        """The same, of how a case ended that could not say so itself: with its process, or not at all."""
-        return expected(result, self._known.get(result.case, ())) if result.outcome in ("crash", "timeout") else result
-
-    def _made(self, case: Case) -> Result:
+    def _result(self, case: Case) -> Result:
         session, own = self._session, self._session.goldens[case.golden]
-        published = self._published.get(case.golden)
+        published = published_of(own) if own else None
         if case.check == CHECK and own and published:
-            return check_published(case.implementation, own, published, case.device, case.dtype, len(self.cases))
-        check, subject, runs = CHECKS[case.check], own or case.golden, len(self.cases)
-        return run(check, case.implementation, subject, case.device, case.dtype, runs, session.plan, require=session.require)
+            return check_published(case.implementation, own, published, case.device, case.dtype, self._runs)
+        subject = own or case.golden
+        require = session.require
+        return run(
+            CHECKS[case.check], case.implementation, subject, case.device, case.dtype, self._runs, session.plan, require=require
+        )
 
 
 def run_all(prepare: Callable[[], Session], out: Path, how: str) -> int:
     """Run every case, write `results.jsonl` and `report.html` into `out`, print the report; returns the exit code.
 
-    `prepare` makes the session, here, and in another process where the device is lost to this one.
+    `prepare` makes the session, here and in each worker. No candidate is imported here, unless the session is `in_process`.
     """
     session = prepare()
     _require_names(session)
     measure_early(session.device)
-    work = Work(session)
+    everything = _cases(session, partial(_asked_to_be_instrumented, prepare, session))
+    known = matched(session.known, everything)
     which, shards = session.shard
-    cases = work.cases[which - 1 :: shards]
-    path = out / "results.jsonl"
+    cases = everything[which - 1 :: shards]
+    path, page = out.resolve() / "results.jsonl", out.resolve() / "report.html"
     share = f"{which}/{shards}"
     header = header_of(
-        session.device, session.goldens, session.plan, share, _digest(work.cases), session.implementations, len(cases)
+        session.device, session.goldens, session.plan, share, _digest(everything), session.implementations, len(cases)
     )
-    there = WorkerProcess(partial(Work.of, prepare), session.timeout)
-    with Recording(path, header) as recording, progress(len(cases)) as underway, there:
-        for case in cases:
-            apart = session.timeout is not None or is_lost(session.device)
-            # What candidates print is no part of a report that is read by programs.
-            with underway.case(case), redirect_stdout(sys.stdout if how == "pretty" else sys.stderr):
-                result = work.known(there.result(case)) if apart else work.result(case)
-                recording.add(result, session.goldens[case.golden], session.require)
-            underway.came_of_it(result.outcome)
+    page.unlink(missing_ok=True)  # it shows an earlier run
+    recording = Recording(path, header)
+    try:
+        with recording, progress(len(cases)) as underway:
+            for case, result_of in _running(prepare, session, cases, len(everything)):
+                # What candidates print is no part of a report that is read by programs.
+                with underway.case(case), redirect_stdout(sys.stdout if how == "pretty" else sys.stderr):
+                    result = _with_known(result_of(case), known.get(case, ()))
+                    recording.add(result, session.goldens[case.golden], session.require)
+                underway.came_of_it(result.outcome)
+    except KeyboardInterrupt:
+        show_results(recording.results, how)
+        print(f"interrupted: {len(recording.results.cases)} of {len(cases)} checks were run; results: {path}", file=sys.stderr)
+        return INTERRUPTED
     results = recording.results
     show_results(results, how)
-    page = out / "report.html"
     page.write_text(TEXTS["html"](results), "utf-8")
     if how == "pretty":
-        print(f"\nresults: {path}\nas a page: {page}")
+        print(f"\nresults: {out / path.name}\nas a page: {out / page.name}")
     assert results.footer
     return results.footer.exit_code
+
+
+def _running(
+    prepare: Callable[[], Session], session: Session, cases: Sequence[Case], runs: int
+) -> Iterator[tuple[Case, Callable[[Case], Result]]]:
+    """Each case with what makes its result: the candidate's own worker, or this process, until it has lost the device."""
+    for _, theirs in groupby(cases, lambda case: case.implementation):
+        with WorkerProcess(partial(Work.of, prepare, runs), session.limits) as worker:
+            here = Work(session, runs)
+            for case in theirs:
+                yield case, here.result if session.in_process and here.is_whole else worker.result
+
+
+def _asked_to_be_instrumented(prepare: Callable[[], Session], session: Session, implementation: str) -> bool:
+    """Of the candidate itself, in a worker; one that ends it is not, and its cases say why."""
+    if session.in_process:
+        return _is_instrumented(implementation)
+    with WorkerProcess(partial(Work.of, prepare), session.limits) as worker, suppress(TimeoutError, WorkerEndedError):
+        return bool(worker.ask(implementation))
+    return False
+
+
+def _with_known(result: Result, known: Sequence[KnownFailure]) -> Result:
+    """Known failures applied to a case that could not say so itself: that ended with its process, or not at all."""
+    return expected(result, known) if result.outcome in ("crash", "timeout") else result
 
 
 def _require_names(session: Session) -> None:
@@ -152,21 +193,26 @@ def _digest(cases: Sequence[Case]) -> str:
     return hashlib.sha256("\n".join(map(str, cases)).encode()).hexdigest()
 
 
-def _cases(session: Session, published: Mapping[str, Published | None]) -> list[Case]:
-    """Every check that is asked for, once, of every candidate on every golden in every dtype: candidate by candidate on each."""
+def _cases(session: Session, is_instrumented: Callable[[str], bool]) -> list[Case]:
+    """Every check that is asked for, once, of every candidate on every golden in every dtype: candidate by candidate."""
     names = session.implementations or [r.name for r in registered()]
     checks = _checks(session.checks)
+    published = {name for name, own in session.goldens.items() if own and published_of(own)}
     found = []
-    for golden, own in session.goldens.items():
-        usual = [c for c in checks if session.chosen or own or c.every_golden or golden in SMALL_GOLDENS]
-        for name in names:
-            asked = [c.name for c in usual]
-            # To look into an exported program may change how it is run: its outputs are judged as it is, too.
-            if "values" in asked and "outputs" not in asked and _has_an_unobserved_self(name):
-                asked.append("outputs")
-            asked += [CHECK] if published.get(golden) else []
+    for name in names:
+        alone = _judges_outputs_alone(checks) and is_instrumented(name)
+        for golden, own in session.goldens.items():
+            asked = [c.name for c in checks if session.chosen or own or c.every_golden or golden in SMALL_GOLDENS]
+            asked += ["outputs"] if alone and "values" in asked else []
+            asked += [CHECK] if golden in published else []
             found += [Case(name, golden, session.device, dtype, check) for dtype in session.dtypes for check in asked]
     return list(dict.fromkeys(found))
+
+
+def _judges_outputs_alone(checks: Sequence[Check]) -> bool:
+    """Whether the values are asked for and the outputs are not, which are judged too where looking changes what runs."""
+    names = {check.name for check in checks}
+    return "values" in names and "outputs" not in names
 
 
 def _checks(patterns: Sequence[str]) -> list[Check]:
@@ -177,7 +223,8 @@ def _checks(patterns: Sequence[str]) -> list[Check]:
     return [c for name, c in CHECKS.items() if any(fnmatchcase(name, p) for p in patterns or ("values",))]
 
 
-def _has_an_unobserved_self(implementation: str) -> bool:
+def _is_instrumented(implementation: str) -> bool:
+    """Whether to look into the candidate may change how it is run, as of an exported program."""
     try:
         return hasattr(load(implementation), "unobserved")
     except ConformanceError:  # reported when it is run

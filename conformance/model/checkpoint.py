@@ -51,8 +51,22 @@ class LazyWeights(Mapping[str, Array]):
         return len(self._names)
 
 
+def own_copies(checkpoint: "Checkpoint") -> "Checkpoint":
+    """The checkpoint for a candidate: each parameter is a copy, so that nothing that is written into it reaches the oracle.
+
+    A read-only array is no protection: `torch.from_numpy` ignores the flag.
+    """
+
+    def copy(name: str) -> Array:
+        found = np.array(checkpoint.weights[name])
+        found.flags.writeable = False
+        return found
+
+    return Checkpoint(checkpoint.architecture, LazyWeights(checkpoint.weights, copy))
+
+
 def read_only(weights: Mapping[str, Array]) -> Mapping[str, Array]:
-    """The same arrays, which nobody can alter: candidates get them, and the oracle computes with them."""
+    """The same arrays, flagged as read-only."""
     for array in weights.values():
         array.flags.writeable = False
     return MappingProxyType(dict(weights))
@@ -158,6 +172,8 @@ def load_directory(folder: Path | str) -> Checkpoint:
     shapes = parameter_shapes(architecture)
     check_parameters(shapes, {n: s for n, s in found.items() if n not in _BUFFERS and n not in copies})
 
+    _require_finite(reader, stored)
+
     def load(name: str) -> Array:
         return np.asarray(_float64(reader, stored[name]))
 
@@ -195,6 +211,13 @@ def _reader(file: Path) -> Any:
         return safe_open(file, "pt")
     except Exception as error:  # safetensors raises its own untyped error for a damaged header
         raise CheckpointError(f"{file} cannot be read: {error}") from error
+
+
+def _require_finite(reader: Any, stored: Mapping[str, str]) -> None:
+    """Raise `CheckpointError` with every parameter that holds NaN or an infinity: no result of it could be judged."""
+    wrong = [name for name, key in stored.items() if not bool(reader.get_tensor(key).isfinite().all())]
+    if wrong:
+        raise CheckpointError(f"parameters that are not finite: {', '.join(wrong)}; repair the checkpoint")
 
 
 def _float64(reader: Any, key: str) -> Array:

@@ -52,14 +52,32 @@ def run_guarded(work: Callable[[], Termination]) -> Termination:
         return Termination("error", text, 3)
 
 
-def call_candidate(call: Callable[[], T]) -> T:
-    """Call the candidate's code. What it raises is its crash, and it may not end the process."""
+def call_candidate(call: Callable[[], T], *, may_refuse: bool = False) -> T:
+    """Call the candidate's code. What it raises is its crash, and it may not end the process.
+
+    Args:
+        call: its code, and nothing else.
+        may_refuse: whether it may still say, by `Unsupported` or `DependencyMissingError`, that it does not support the case.
+    """
     try:
         return call()
-    except (CandidateError, DependencyMissingError, Unsupported, KeyboardInterrupt):
+    except (CandidateError, KeyboardInterrupt):
         raise
+    except (Unsupported, DependencyMissingError) as error:
+        if may_refuse:
+            raise
+        raise CandidateCrash(f"{_rendered(error)}\na candidate says so in supports() or prepare(), not in a call") from error
     except BaseException as error:
-        raise CandidateCrash("".join(traceback.format_exception(error)[-1:] + traceback.format_exception(error)[:-1])) from error
+        raise CandidateCrash(_rendered(error)) from error
+
+
+def _rendered(error: BaseException) -> str:
+    """Its message, then its traceback. The message is the candidate's code, too: it may raise, or return no text."""
+    try:
+        *lines, last = traceback.format_exception(error)
+        return "".join([last, *lines])
+    except BaseException as another:
+        return f"{type(error).__name__}, whose text raises {type(another).__name__}"
 
 
 def termination_of(work: Callable[[], object]) -> Result | None:

@@ -9,6 +9,7 @@ from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import Error, FilterResult, Verdict
 from conformance.judge.statistics import SEPARABLE_Z
 from conformance.results.example import Example
+from conformance.results.outcomes import FAILING
 from conformance.results.records import (
     ActivationRecord,
     CaseRecords,
@@ -175,10 +176,17 @@ def _smallest(best: FilterResult) -> float | None:
     return e.right + math.copysign(e.room(SEPARABLE_Z), e.wrong - e.right) if e and best.expected_z else None
 
 
+def _exit_code(check: CheckRecord) -> int:
+    """That of its outcome, whatever the record says; an error is the harness's unless it says that it is the caller's."""
+    if check.outcome == "error":
+        return check.exit_code if check.exit_code in (1, 2) else 3
+    return 1 if check.outcome in FAILING else 0
+
+
 def footer(checks: Iterable[CheckRecord]) -> Footer:
     """The counts of a run and its exit code: the most severe of 3 (harness), 2 (usage), 1 (does not conform, or nothing judged)."""
     checks = list(checks)
-    code = max((c.exit_code for c in checks), default=1)
+    code = max(map(_exit_code, checks), default=1)
     if not any(c.executed for c in checks):
         code = max(code, 1)
     return Footer(sum(c.declared for c in checks), sum(c.executed for c in checks), dict(Counter(c.outcome for c in checks)), code)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from conformance.cli import main
-from conformance.cli.worker import WorkerProcess
+from conformance.cli.worker import Limits, WorkerProcess
 from conformance.errors import FixtureError
 from conformance.progress import report_progress, watched
 from conformance.results.case import Case
@@ -18,7 +18,9 @@ from conformance.results.result import Result
 class Doing:
     """Does what the candidate of a case is called."""
 
-    def result(self, case: Case) -> Result:
+    is_whole = True
+
+    def answer(self, case: Case) -> Result:
         if case.implementation == "hangs":
             time.sleep(600.0)
         if case.implementation == "dies":
@@ -33,7 +35,7 @@ def _not_ready() -> Doing:
 
 def test_a_case_that_hangs_or_ends_its_process_is_told_and_others_run_before_and_after() -> None:
     heard = []
-    with WorkerProcess(Doing, seconds=1.0) as there, watched(lambda what, done: heard.append((what, done))):
+    with WorkerProcess(Doing, Limits(seconds=1.0)) as there, watched(lambda what, done: heard.append((what, done))):
         results = [there.result(Case(name, "tiny")) for name in ("works", "hangs", "dies", "works")]
     assert [r.outcome for r in results] == ["pass", "timeout", "crash", "pass"]
     assert [r.exit_code for r in results] == [0, 1, 1, 0]

@@ -240,7 +240,7 @@ def result_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, candidate in (("pass", Candidate()), ("fail", Planted(epsilon(0)))):
         folder = tmp_path_factory.mktemp(name)
         globals()["same"] = candidate
-        main(["run", "-i", "conformance.tests.test_attacks:same", "--golden", "tiny", "--out", str(folder)])
+        main(["run", "-i", "conformance.tests.test_attacks:same", "--golden", "tiny", "--in-process", "--out", str(folder)])
         files[name] = folder / "results.jsonl"
     return files
 

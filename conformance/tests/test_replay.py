@@ -67,7 +67,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _missed(checkpoint: Path, out: Path) -> Path:
     """A run on the checkpoint that fails twice: by what it requires, and by the published values of that."""
-    assert main(["run", "-i", HIDING, "--checkpoint", str(checkpoint), *REQUIRED, "--out", str(out)]) == 1
+    assert main(["run", "-i", HIDING, "--checkpoint", str(checkpoint), *REQUIRED, "--in-process", "--out", str(out)]) == 1
     return out / "results.jsonl"
 
 

@@ -1,0 +1,237 @@
+"""Candidates that misbehave, each in one way: at import (as a module of its own), when they are asked, or in a call.
+
+What each must come to stands beside it. After each, a correct candidate is run, and must conform.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from conformance import Unsupported, trace
+
+_TRUE = trace("golden:tiny").activations["padded"]
+LAST = "encoder.layer.1.output.LayerNorm"
+GOOD = "from conformance.tests.zoo import good as candidate"
+_LARGE = torch.zeros(1).expand(50_000, 50_000)  # ten gigabytes, were it copied
+
+
+def right(batch: Any) -> dict[str, Any]:
+    """What a correct candidate yields on the golden `tiny` in float32."""
+    return {name: np.asarray(value, np.float32) for name, value in _TRUE.items()}
+
+
+def _raises(error: BaseException) -> Any:
+    raise error
+
+
+class _Evil(str):
+    """A name whose hash and comparison raise."""
+
+    def __hash__(self) -> int:
+        raise ValueError("hash")
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("eq")
+
+
+class _Array:
+    """No array, though it says so."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if self.error is not None:
+            raise self.error
+        return "no capsule"
+
+    def __dlpack_device__(self) -> Any:
+        return (1, 0)
+
+
+class _Tensor(torch.Tensor):
+    """A tensor that cannot be moved to the CPU."""
+
+    def cpu(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("not moved")
+
+
+class _Unspeakable(Exception):
+    """An error whose text raises."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+
+def _hidden_state(value: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Everything right but the last hidden state."""
+    return lambda batch: {**right(batch), LAST: value(right(batch)[LAST])}
+
+
+def _endless(batch: Any) -> Iterator[tuple[str, Any]]:
+    while True:
+        yield LAST, right(batch)[LAST]
+
+
+def _patching(batch: Any) -> Any:
+    F.scaled_dot_product_attention = F.gelu = F.layer_norm = lambda *a, **k: _raises(RuntimeError("patched"))
+    np.sqrt = np.exp = lambda x, *a, **k: x  # type: ignore[assignment]
+    return right(batch)
+
+
+def _settings(batch: Any) -> Any:
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    np.seterr(all="raise")
+    return right(batch)
+
+
+def _forking(batch: Any) -> Any:
+    if not os.fork():
+        time.sleep(600.0)
+    os._exit(4)
+
+
+def _talkative(batch: Any) -> Any:
+    print("{" * 10_000)
+    sys.stdout.write("\x1b[2J")
+    os.write(1, b"no JSON")
+    return right(batch)
+
+
+# In a call: the outcome, and what its reason says.
+CALLS: Mapping[str, tuple[Callable[[Any], Any], str, str]] = {
+    "raises": (lambda batch: _raises(ValueError("no")), "crash", "ValueError: no"),
+    "raises an error without a text": (lambda batch: _raises(_Unspeakable()), "crash", "_Unspeakable"),
+    "exits": (lambda batch: sys.exit(0), "crash", "SystemExit"),
+    "exits at once": (lambda batch: os._exit(0), "crash", "exit code 0"),
+    "is killed": (lambda batch: os.kill(os.getpid(), signal.SIGKILL), "crash", "Killed"),
+    "aborts": (lambda batch: os.abort(), "crash", "Aborted"),
+    "overflows the stack": (lambda batch: (lambda f: f(f))(lambda f: f(f)), "crash", "RecursionError"),
+    "says in a call that it is unsupported": (lambda batch: _raises(Unsupported("not today")), "crash", "not today"),
+    "leaves a process behind and ends": (_forking, "crash", "exit code 4"),
+    "returns nothing": (lambda batch: None, "fail", "not NoneType"),
+    "returns a number": (lambda batch: 3.0, "fail", "not float"),
+    "returns texts": (lambda batch: ["a", "b"], "fail", "pairs"),
+    "returns an empty mapping": (lambda batch: {}, "fail", "no output is exposed"),
+    "yields no pair": (lambda batch: iter([1]), "fail", "pairs"),
+    "yields one activation twice, for ever": (_endless, "fail", "yielded twice"),
+    "names an activation by a number": (lambda batch: {1: right(batch)["pooler.dense"]}, "fail", "is a text, not int"),
+    "names an activation that does not exist": (lambda batch: {"pooler.dence": 1.0}, "fail", "did you mean 'pooler.dense'"),
+    "names activations by texts that cannot be compared": (
+        lambda batch: iter([(_Evil(name), value) for name, value in right(batch).items()]), "pass", "",
+    ),
+    "yields an array whose __dlpack__ raises": (_hidden_state(lambda x: _Array(OSError("gone"))), "fail", "OSError: gone"),
+    "yields an array whose __dlpack__ exits": (_hidden_state(lambda x: _Array(SystemExit(0))), "fail", "SystemExit"),
+    "yields no array": (_hidden_state(lambda x: _Array()), "fail", "cannot be read"),
+    "yields a text": (_hidden_state(lambda x: "0.1"), "fail", "a str is no array"),
+    "yields an object": (_hidden_state(lambda x: object()), "fail", "a object is no array"),
+    "yields a tensor that cannot be moved": (
+        _hidden_state(lambda x: torch.from_numpy(x).as_subclass(_Tensor)), "fail", "not moved",
+    ),
+    "yields a sparse tensor": (_hidden_state(lambda x: torch.from_numpy(x).to_sparse()), "fail", "cannot be read"),
+    "yields a tensor without data": (_hidden_state(lambda x: torch.empty(x.shape, device="meta")), "fail", "device is meta"),
+    "yields an expanded tensor of ten gigabytes": (_hidden_state(lambda x: _LARGE), "fail", "(50000, 50000)"),
+    "yields another shape": (_hidden_state(lambda x: x[:, :-1]), "fail", "shape is"),
+    "yields another dtype": (_hidden_state(lambda x: x.astype(np.float64)), "fail", "dtype is float64"),
+    "yields integers": (_hidden_state(lambda x: x.astype(np.int32)), "fail", "dtype is int32"),
+    "yields complex numbers": (_hidden_state(lambda x: x.astype(np.complex64)), "fail", "dtype is complex64"),
+    "yields objects": (_hidden_state(lambda x: x.astype(object)), "fail", "dtype is object"),
+    "yields NaN": (_hidden_state(lambda x: x * np.float32("nan")), "fail", "not finite"),
+    "yields infinities": (_hidden_state(lambda x: x + np.float32("inf")), "fail", "not finite"),
+    "patches torch and NumPy": (_patching, "", ""),
+    "changes the settings of the process": (_settings, "pass", ""),
+    "writes to standard output": (_talkative, "pass", ""),
+    "alters its batch": (lambda batch: batch.input_ids.zero_() is None or right(batch), "pass", ""),
+    "hangs": (lambda batch: time.sleep(600.0), "timeout", "had not come to an end"),
+    "hangs and ignores signals": (
+        lambda batch: (signal.signal(signal.SIGTERM, signal.SIG_IGN), time.sleep(600.0)), "timeout", "had not come to an end",
+    ),
+}  # fmt: skip
+
+
+def _altering(checkpoint: Any, device: str, dtype: str) -> Any:
+    for name in checkpoint.weights:
+        torch.from_numpy(checkpoint.weights[name]).mul_(3.0)
+    return right
+
+
+class _Attributes:
+    """Its attributes raise."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise OSError(f"no {name}")
+
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
+        return right
+
+
+class _Support:
+    """What `supports` does."""
+
+    def __init__(self, supports: Callable[..., Any]) -> None:
+        self.supports = supports
+
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
+        return right
+
+
+# When asked: the candidate, its outcome, and what its reason says.
+ASKED: Mapping[str, tuple[Any, str, str]] = {
+    "alters the checkpoint": (_altering, "pass", ""),
+    "cannot be prepared": (lambda *a: _raises(MemoryError("too large")), "crash", "MemoryError"),
+    "ends the process in prepare": (lambda *a: os._exit(7), "crash", "exit code 7"),
+    "is prepared to nothing": (lambda *a: None, "fail", "returned None"),
+    "has attributes that raise": (_Attributes(), "error", "OSError: no named_modules"),
+    "raises in supports": (_Support(lambda *a: _raises(KeyError("x"))), "crash", "KeyError"),
+    "supports what is no reason": (_Support(lambda *a: 7), "fail", "None or a reason, not 7"),
+    "says that it is unsupported": (_Support(lambda *a: "not this one"), "skip", "not this one"),
+    "says so in prepare": (lambda *a: _raises(Unsupported("nor this")), "skip", "nor this"),
+}
+
+# At import: the module's source, its outcome, and what its reason says.
+IMPORTS: Mapping[str, tuple[str, str, str]] = {
+    "exits": ("import os; os._exit(0)", "crash", "exit code 0"),
+    "raises": ("1 / 0", "error", "ZeroDivisionError"),
+    "raises SystemExit": ("raise SystemExit(0)", "error", "SystemExit"),
+    "is interrupted": ("raise KeyboardInterrupt", "crash", "exit code"),
+    "hangs": ("import time; time.sleep(600)", "timeout", "had not come to an end"),
+    "prints": (f"print('{{'); import os; os.write(1, b'no JSON')\n{GOOD}", "pass", ""),
+    "patches attention": (
+        f"import torch.nn.functional as F; F.scaled_dot_product_attention = None\n{GOOD}",
+        "pass",
+        "",
+    ),
+    "has no such object": ("", "error", "candidate"),
+    "has a syntax error": ("def", "error", "SyntaxError"),
+}
+
+
+def good(checkpoint: Any, device: str, dtype: str) -> Any:
+    """A correct candidate."""
+    return right
+
+
+def _calling(call: Callable[[Any], Any]) -> Any:
+    return lambda checkpoint, device, dtype: call
+
+
+def __getattr__(name: str) -> Any:
+    """`call_N`, `asked_N`: the N-th of each, so that it can be named on the command line."""
+    kind, _, number = name.partition("_")
+    with contextlib.suppress(ValueError, IndexError):
+        if kind == "call":
+            return _calling(list(CALLS.values())[int(number)][0])
+        if kind == "asked":
+            return list(ASKED.values())[int(number)][0]
+    raise AttributeError(name)
