@@ -79,3 +79,7 @@ class NotFiniteError(CandidateError):
 
 class CandidateCrash(CandidateFailure):
     """The candidate's own code raised; the text has its traceback."""
+
+
+class CandidateTimeout(CandidateFailure):
+    """The candidate had not come to an end in the time that it was given."""

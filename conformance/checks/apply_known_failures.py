@@ -1,29 +1,34 @@
 """What a result means where failures are known: each is to fail where it is declared, and nothing else is."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from conformance.candidates.registry import as_implementation, load
+from conformance.candidates.registry import Implementation, as_implementation, load
 from conformance.checks.known_failures import KnownFailure, read, require_existing
 from conformance.errors import ConformanceError, UsageError
 from conformance.judge.evidence import Verdict
 from conformance.results.result import Result
 
+Load = Callable[[str], Implementation]
 
-def apply_known_failures(result: Result, implementation: str | Any, entries: Sequence[KnownFailure]) -> Result:
-    """`expected` by these entries and by those that the candidate brings itself; an `error` where its file cannot be used."""
+
+def apply_known_failures(result: Result, implementation: str | Any, entries: Sequence[KnownFailure], load: Load = load) -> Result:
+    """`expected` by these entries and by those that the candidate brings itself; an `error` where its file cannot be used.
+
+    `load` is how a candidate is had by its name.
+    """
     try:
-        brought = declared(implementation)
+        brought = declared(implementation, load)
         require_existing(brought, [result.case])
         return expected(result, [*entries, *brought])
     except UsageError as error:
         return replace(result, outcome="error", reason=str(error), exit_code=error.exit_code)
 
 
-def declared(implementation: str | Any) -> list[KnownFailure]:
+def declared(implementation: str | Any, load: Load = load) -> list[KnownFailure]:
     """Those of the file that a candidate's attribute `known_failures` names.
 
     None where the candidate cannot be had, which is reported when it is run.

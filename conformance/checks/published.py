@@ -5,14 +5,14 @@ by what rounding accumulates from the token ids on (`judge.reference`), both at 
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from conformance.candidates.registry import name_of
+from conformance.candidates.registry import Implementation, load, name_of
 from conformance.checks.catalogue import PUBLISHED
 from conformance.checks.trace import record
 from conformance.errors import CandidateError
@@ -86,14 +86,27 @@ def published_of(golden: Golden, known: tuple[Published, ...] = KNOWN) -> Publis
     return None
 
 
-def check_published(implementation: object, golden: Golden, published: Published, device: str, dtype: str, runs: int = 1) -> Result:
+def check_published(
+    implementation: object,
+    golden: Golden,
+    published: Published,
+    device: str,
+    dtype: str,
+    runs: int = 1,
+    load: Callable[[str], Implementation] = load,
+) -> Result:
     """Whether a candidate gives the published values. Nothing is raised.
 
-    The false-alarm probability of 1e-6 is shared among `runs` such calls.
+    The false-alarm probability of 1e-6 is shared among `runs` such calls. `load` is how a candidate is had by its name.
     """
     case = Case(name_of(implementation), golden.name, device, dtype, CHECK)
     start = time.perf_counter()
-    ending = termination_of(lambda: _require(implementation, golden, published, device, dtype, share(runs)))
+
+    def require() -> None:
+        candidate = load(implementation) if isinstance(implementation, str) else implementation
+        _require(candidate, golden, published, device, dtype, share(runs))
+
+    ending = termination_of(require)
     seconds = time.perf_counter() - start
     if ending is None:
         return Result(case, "pass", executed=True, seconds=seconds)

@@ -1,6 +1,6 @@
 """Run one check on a candidate. What a check needs is imported when it runs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from conformance.checks.search.plan import USUAL, Plan
 from conformance.results.case import Case
 
 if TYPE_CHECKING:
+    from conformance.candidates.registry import Implementation
     from conformance.goldens.golden import Golden
     from conformance.results.example import Example
     from conformance.results.result import Result
@@ -25,9 +26,14 @@ def run(
     plan: Plan = USUAL,
     known: "Sequence[Example]" = (),
     require: Sequence[str] = (),
+    load: "Callable[[str], Implementation] | None" = None,
 ) -> "Result":
-    """The check's result; `implementation` and `golden` are names or objects. Nothing is raised."""
-    from conformance.candidates.registry import as_implementation, load, name_of
+    """The check's result; `implementation` and `golden` are names or objects. Nothing is raised.
+
+    `load` is how a candidate is had by its name: `candidates.registry.load` unless another is given.
+    """
+    from conformance.candidates import registry
+    from conformance.candidates.registry import as_implementation, name_of
     from conformance.checks.repro.artifacts import with_repro
     from conformance.goldens.custom_golden import fits, open_golden
     from conformance.results.termination import termination_of
@@ -36,7 +42,8 @@ def run(
     found: list[Any] = []
 
     def opened() -> None:
-        found.append(load(implementation) if isinstance(implementation, str) else as_implementation(implementation))
+        named = isinstance(implementation, str)
+        found.append((load or registry.load)(implementation) if named else as_implementation(implementation))
         found.append(open_golden(golden) if isinstance(golden, str) else golden)
 
     ending = termination_of(opened)
@@ -47,7 +54,7 @@ def run(
         kept = {f"example-{i}": e.batch for i, e in enumerate(known, 1) if fits(e.batch, subject.checkpoint.architecture)}
         subject = replace(subject, batches={**kept, **subject.batches}) if kept else subject
     result = _execute(check, CheckRequest(case, candidate, subject, runs, plan, known, require))
-    return with_repro(replace(result, case=case), subject, candidate)
+    return with_repro(replace(result, case=case), subject, candidate, implementation)
 
 
 def _execute(check: Check, request: CheckRequest) -> "Result":

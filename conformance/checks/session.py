@@ -8,23 +8,29 @@ import numpy as np
 from conformance.candidates.registry import Implementation, Runner
 from conformance.errors import CandidateError, Unsupported
 from conformance.judge.validate import accepted_array, known
+from conformance.model.architecture import Architecture
 from conformance.model.checkpoint import Checkpoint, own_copies
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.results.termination import call_candidate
 
 
-def require_support(candidate: Implementation, checkpoint: Checkpoint, device: str, dtype: str) -> None:
-    """Raise `Unsupported` with the candidate's reason."""
+def refusal(candidate: Implementation, architecture: Architecture, device: str, dtype: str) -> str | None:
+    """Why the candidate does not support a case; None where it does, or does not say."""
     supports = call_candidate(lambda: getattr(candidate, "supports", None))
     if supports is None:
-        return
-    reason = call_candidate(lambda: supports(checkpoint.architecture, device, dtype), may_refuse=True)
-    if reason is None:
-        return
-    if not isinstance(reason, str) or not reason:
-        raise CandidateError(f"supports() returns None or a reason, not {reason!r}")
-    raise Unsupported(reason)
+        return None
+    reason = call_candidate(lambda: supports(architecture, device, dtype), may_refuse=True)
+    if reason is not None and (not isinstance(reason, str) or not reason):
+        raise CandidateError(f"supports() returns None or a reason, not {call_candidate(lambda: repr(reason))}")
+    return reason
+
+
+def require_support(candidate: Implementation, checkpoint: Checkpoint, device: str, dtype: str) -> None:
+    """Raise `Unsupported` with the candidate's reason."""
+    reason = refusal(candidate, checkpoint.architecture, device, dtype)
+    if reason is not None:
+        raise Unsupported(reason)
 
 
 def prepared(candidate: Implementation, checkpoint: Checkpoint, device: str, dtype: str) -> Runner:
@@ -36,7 +42,8 @@ def prepared(candidate: Implementation, checkpoint: Checkpoint, device: str, dty
     """
     runner = call_candidate(lambda: candidate.prepare(own_copies(checkpoint), device, dtype), may_refuse=True)
     if not callable(runner):
-        raise CandidateError(f"prepare(checkpoint, device, dtype) returned {runner!r}; it returns a runner, a function of a batch")
+        found = call_candidate(lambda: repr(runner))
+        raise CandidateError(f"prepare(checkpoint, device, dtype) returned {found}; it returns a runner, a function of a batch")
     return runner
 
 

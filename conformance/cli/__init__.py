@@ -245,6 +245,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="end a check that takes longer (default: none)")
     parser.add_argument("--memory", type=_bytes, metavar="SIZE", help="address space of a worker, as 8GiB (default: any)")
     parser.add_argument(
+        "--network", action="store_true", help="let candidates use the network (default: not, where the system allows to forbid it)"
+    )
+    parser.add_argument(
         "--in-process", action="store_true", help="run candidates in this process, for a debugger; none is kept from the others"
     )
     _add_own(parser)

@@ -59,10 +59,10 @@ def run(arguments: Namespace) -> int:
         print(json.dumps(json_schema(), indent=2))
         return 0
     if not arguments.in_process:
-        from conformance.cli.server import start_server
+        from conformance.isolation.server import start_server
 
         start_server()
-    from conformance.cli.session import run_all
+    from conformance.cli.run import run_all
 
     if arguments.no_cache:
         from conformance.judge import cache
@@ -77,7 +77,7 @@ def _session(arguments: Namespace) -> "Session":
     from conformance.checks.known_failures import read
     from conformance.checks.search.plan import Plan
     from conformance.cli.session import Session, shard_of
-    from conformance.cli.worker import Limits
+    from conformance.isolation.process import Limits
 
     return Session(
         arguments.implementation or (),
@@ -90,7 +90,7 @@ def _session(arguments: Namespace) -> "Session":
         known=read(arguments.known_failures) if arguments.known_failures else (),
         plan=Plan(arguments.examples, arguments.seed, depth=arguments.depth),
         shard=shard_of(arguments.shard),
-        limits=Limits(arguments.timeout, arguments.memory),
+        limits=Limits(arguments.timeout, arguments.memory, network=arguments.network),
         in_process=arguments.in_process,
     )
 

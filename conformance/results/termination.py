@@ -5,7 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from conformance.errors import CandidateCrash, CandidateError, ConformanceError, DependencyMissingError, Unavailable, Unsupported
+from conformance.errors import (
+    CandidateCrash,
+    CandidateError,
+    CandidateFailure,
+    CandidateTimeout,
+    ConformanceError,
+    DependencyMissingError,
+    Unavailable,
+    Unsupported,
+)
 from conformance.results.case import Case
 from conformance.results.outcomes import Outcome, severity
 from conformance.results.result import Result
@@ -45,6 +54,8 @@ def run_guarded(work: Callable[[], Termination]) -> Termination:
         return Termination("fail", str(error), 1)
     except CandidateCrash as error:
         return Termination("crash", str(error), 1)
+    except CandidateTimeout as error:
+        return Termination("timeout", str(error), 1)
     except ConformanceError as error:
         return Termination("error", str(error), error.exit_code)
     except Exception as error:
@@ -61,7 +72,7 @@ def call_candidate(call: Callable[[], T], *, may_refuse: bool = False) -> T:
     """
     try:
         return call()
-    except (CandidateError, KeyboardInterrupt):
+    except (CandidateFailure, KeyboardInterrupt):
         raise
     except (Unsupported, DependencyMissingError) as error:
         if may_refuse:

@@ -24,6 +24,7 @@ ORDER = (
     "diagnosis",
     "results",
     "checks",
+    "isolation",
     "glossary",
     "report",
     "suite",

@@ -6,6 +6,7 @@ What each must come to stands beside it. After each, a correct candidate is run,
 import contextlib
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 from conformance import Unsupported, trace
 
 _TRUE = trace("golden:tiny").activations["padded"]
+MARKS = "ZOO_MARKS"  # names a file in which processes that are left behind write their numbers
 LAST = "encoder.layer.1.output.LayerNorm"
 GOOD = "from conformance.tests.zoo import good as candidate"
 _LARGE = torch.zeros(1).expand(50_000, 50_000)  # ten gigabytes, were it copied
@@ -96,10 +98,42 @@ def _settings(batch: Any) -> Any:
     return right(batch)
 
 
+def _sleep() -> None:
+    with open(os.environ[MARKS], "a") as marks:
+        marks.write(f"{os.getpid()}\n")
+    time.sleep(600.0)
+
+
 def _forking(batch: Any) -> Any:
     if not os.fork():
-        time.sleep(600.0)
+        _sleep()
+    time.sleep(0.2)
     os._exit(4)
+
+
+def _daemon(batch: Any) -> Any:
+    if not os.fork():
+        os.setsid()
+        if not os.fork():
+            _sleep()
+        os._exit(0)
+    time.sleep(0.2)
+    return right(batch)
+
+
+def _in_every_file(act: Callable[[int], object]) -> None:
+    for number in range(3, 256):
+        with contextlib.suppress(OSError):
+            act(number)
+
+
+def _parent(batch: Any) -> Any:
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(600.0)
+
+
+def _network(batch: Any) -> Any:
+    socket.create_connection(("192.0.2.1", 9), timeout=2.0)  # RFC 5737: an address of no machine
 
 
 def _talkative(batch: Any) -> Any:
@@ -120,6 +154,13 @@ CALLS: Mapping[str, tuple[Callable[[Any], Any], str, str]] = {
     "overflows the stack": (lambda batch: (lambda f: f(f))(lambda f: f(f)), "crash", "RecursionError"),
     "says in a call that it is unsupported": (lambda batch: _raises(Unsupported("not today")), "crash", "not today"),
     "leaves a process behind and ends": (_forking, "crash", "exit code 4"),
+    "leaves a process of another session behind": (_daemon, "pass", ""),
+    "kills its parent": (_parent, "crash", "ended the process"),
+    "closes every file": (lambda batch: _in_every_file(os.close), "crash", "it ended"),
+    "writes into every file": (lambda batch: _in_every_file(lambda n: os.write(n, b"\0\0\0\4junk")), "crash", "it ended"),
+    "writes without end": (lambda batch: [os.write(2, b"x" * 2**20) for _ in range(2**20)], "timeout", "had not come"),
+    "takes too much memory": (lambda batch: np.ones(2**32), "crash", "MemoryError"),
+    "uses the network": (_network, "crash", "unreachable"),
     "returns nothing": (lambda batch: None, "fail", "not NoneType"),
     "returns a number": (lambda batch: 3.0, "fail", "not float"),
     "returns texts": (lambda batch: ["a", "b"], "fail", "pairs"),
@@ -149,7 +190,7 @@ CALLS: Mapping[str, tuple[Callable[[Any], Any], str, str]] = {
     "yields objects": (_hidden_state(lambda x: x.astype(object)), "fail", "dtype is object"),
     "yields NaN": (_hidden_state(lambda x: x * np.float32("nan")), "fail", "not finite"),
     "yields infinities": (_hidden_state(lambda x: x + np.float32("inf")), "fail", "not finite"),
-    "patches torch and NumPy": (_patching, "", ""),
+    "patches torch and NumPy": (_patching, "pass", ""),
     "changes the settings of the process": (_settings, "pass", ""),
     "writes to standard output": (_talkative, "pass", ""),
     "alters its batch": (lambda batch: batch.input_ids.zero_() is None or right(batch), "pass", ""),
@@ -158,6 +199,14 @@ CALLS: Mapping[str, tuple[Callable[[Any], Any], str, str]] = {
         lambda batch: (signal.signal(signal.SIGTERM, signal.SIG_IGN), time.sleep(600.0)), "timeout", "had not come to an end",
     ),
 }  # fmt: skip
+
+# Those that cannot be run in the process of the tests: they end it, or leave it changed.
+APART = frozenset(
+    {"exits at once", "is killed", "aborts", "hangs", "hangs and ignores signals", "kills its parent", "closes every file"}
+    | {"leaves a process behind and ends", "leaves a process of another session behind", "writes into every file"}
+    | {"writes without end", "takes too much memory", "uses the network"}
+    | {"patches torch and NumPy", "changes the settings of the process", "writes to standard output"}
+)
 
 
 def _altering(checkpoint: Any, device: str, dtype: str) -> Any:

@@ -14,7 +14,7 @@ from conformance.checks.repro.importing import origin
 from conformance.checks.repro.patch import new_test, patch_of
 from conformance.checks.repro.snippet import snippet
 from conformance.checks.search.subject import Subject
-from conformance.errors import CandidateCrash, CandidateError
+from conformance.errors import CandidateFailure
 from conformance.goldens.golden import Golden, stored_arrays
 from conformance.judge.screen import screened
 from conformance.model.batch import Batch
@@ -74,18 +74,21 @@ def _batches(result: Result, golden: Golden) -> Mapping[str, Batch]:
     return {name: batch for name, batch in golden.batches.items() if name in failed}
 
 
-def with_repro(result: Result, golden: Golden, candidate: Any) -> Result:
-    """A failure's result with its counterexample in full: what was run, where it shows, and the script that shows it."""
+def with_repro(result: Result, golden: Golden, candidate: Any, implementation: str | Any) -> Result:
+    """A failure's result with its counterexample in full: what was run, where it shows, and the script that shows it.
+
+    `candidate` is what was loaded, `implementation` what was asked for: the same object, or the name.
+    """
     if result.outcome not in ("fail", "crash", "xfail"):
         return result
     found = result.counterexample or (None if result.searched else _run_again(result, golden, candidate))
     if found is None:
         return result
     name = result.case.implementation
-    where = "" if Path(name).is_file() else origin(name, candidate)
+    where = "" if Path(name).is_file() else origin(name, implementation)
     rendered = words(golden.folder, found.example.batch)
     found = replace(found, network=golden.origin or golden.name, origin=where, words=rendered)
-    script = snippet(result.case, found.network, candidate, found, result.reason)
+    script = snippet(result.case, found.network, implementation, found, result.reason)
     return replace(result, counterexample=replace(found, script=script))
 
 
@@ -101,7 +104,7 @@ def _run_again(result: Result, golden: Golden, candidate: Any) -> Counterexample
         try:
             subject = Subject.prepared(candidate, golden.checkpoint, result.case.device, result.case.dtype)
             run = Run(batch, subject.run(batch))
-        except (CandidateError, CandidateCrash):
+        except CandidateFailure:
             return Counterexample(example, {"run-1": Run(batch, {})}, crashes=result.outcome == "crash")
     # From what the check looked at alone, which may be a part of what there is.
     looked_at = {v.activation for v in result.verdicts if not v.hidden}

@@ -8,11 +8,11 @@ from conformance.candidates.registry import load, registered
 from conformance.errors import ConformanceError
 
 
-def imported(name: str, candidate: Any) -> str:
+def imported(name: str, implementation: str | Any) -> str:
     """The lines that bind it to `candidate`: by its entry point, its module, its file; or one to be filled in."""
     if Path(name).is_file():
         return f"from conformance import Archive\ncandidate = Archive({str(Path(name).resolve())!r})"
-    module, _, path = origin(name, candidate).partition(":")
+    module, _, path = origin(name, implementation).partition(":")
     if not path:
         return f"candidate = ...  # {name}: no module holds it by a name, so put here what makes it"
     first, *rest = path.split(".")
@@ -21,15 +21,20 @@ def imported(name: str, candidate: Any) -> str:
     return f"from {module} import {first} as candidate"
 
 
-def origin(name: str, candidate: Any) -> str:
-    """`module:name` of the candidate: what its name stands for if that is it, or else where it is found; or an empty text."""
+def origin(name: str, implementation: str | Any) -> str:
+    """`module:name` of the candidate: what its name stands for if that is it, or else where it is found; or an empty text.
+
+    `implementation` is what was asked for: the name, or an object that is called so.
+    """
     known = next((r.origin for r in registered() if r.name == name), name if ":" in name else "")
+    if isinstance(implementation, str):
+        return known
     try:
-        if known and load(name) is candidate:
+        if known and load(name) is implementation:
             return known
     except ConformanceError:
         pass
-    return _origin(candidate)
+    return _origin(implementation)
 
 
 def _origin(candidate: Any) -> str:

@@ -11,9 +11,9 @@ from conformance.results.law_broken import Location, Run
 from conformance.results.result import Counterexample
 
 
-def snippet(case: Case, network: str, candidate: Any, found: Counterexample, reason: str) -> str:
+def snippet(case: Case, network: str, implementation: str | Any, found: Counterexample, reason: str) -> str:
     """Python source. `network` is what `open_golden` calls it."""
-    lines = [f'"""{_quoted(f"{case}: {reason}")}"""', "", *_imports(case, network, candidate, found), ""]
+    lines = [f'"""{_quoted(f"{case}: {reason}")}"""', "", *_imports(case, network, implementation, found), ""]
     if found.lines:
         return "\n".join([*lines, *found.lines]) + "\n"
     runs = list(found.runs.values()) or [Run(found.example.batch, {})]
@@ -40,7 +40,7 @@ def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"""', "'''").strip()
 
 
-def _imports(case: Case, network: str, candidate: Any, found: Counterexample) -> Iterator[str]:
+def _imports(case: Case, network: str, implementation: str | Any, found: Counterexample) -> Iterator[str]:
     loader = "load_directory" if network.startswith(PREFIX) else "load_golden"
     if "random.getstate" in found.watch:
         yield "import random"
@@ -53,7 +53,7 @@ def _imports(case: Case, network: str, candidate: Any, found: Counterexample) ->
         yield "import torch"
     yield 'sys.path.insert(0, "")  # what lies in the folder that this is run from'
     yield f"from conformance import Batch, {loader}"
-    yield imported(case.implementation, candidate)
+    yield imported(case.implementation, implementation)
 
 
 def _prepared(case: Case, network: str, *, masks: bool) -> list[str]:

@@ -3,7 +3,7 @@
 import multiprocessing
 from multiprocessing.context import BaseContext
 
-_PRELOADED = "conformance.cli.warm"
+_PRELOADED = "conformance.isolation.preload"
 
 
 def context() -> BaseContext:

@@ -1,0 +1,76 @@
+"""What a session comes to: every check that is asked for, once, of every candidate on every golden in every dtype."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+
+from conformance.candidates.registry import registered, require_known
+from conformance.checks.catalogue import CHECKS, SMALL_GOLDENS
+from conformance.checks.check import Check
+from conformance.checks.published import CHECK, published_of
+from conformance.cli.session import Session
+from conformance.errors import UsageError
+from conformance.goldens.manifest import located
+from conformance.names import unknown
+from conformance.numerics.devices import require_name
+from conformance.numerics.formats import format_named
+from conformance.results.case import Case
+
+
+def cases_of(session: Session, is_instrumented: Callable[[str], bool]) -> list[Case]:
+    """Candidate by candidate. `is_instrumented` says of a candidate whether to look into it may change how it is run.
+
+    Raises:
+        UsageError: no name of a kind is right, so that nothing can be run; or a pattern of checks matches none.
+    """
+    _require_names(session)
+    names = session.implementations or [r.name for r in registered()]
+    checks = checks_of(session.checks)
+    published = {name for name, own in session.goldens.items() if own and published_of(own)}
+    found = []
+    for name in names:
+        alone = _judges_outputs_alone(checks) and is_instrumented(name)
+        for golden, own in session.goldens.items():
+            asked = [c.name for c in checks if session.chosen or own or c.every_golden or golden in SMALL_GOLDENS]
+            asked += ["outputs"] if alone and "values" in asked else []
+            asked += [CHECK] if golden in published else []
+            found += [Case(name, golden, session.device, dtype, check) for dtype in session.dtypes for check in asked]
+    return list(dict.fromkeys(found))
+
+
+def digest(cases: Sequence[Case]) -> str:
+    """By which shards that were run apart know each other: of what all of them together are to run."""
+    return hashlib.sha256("\n".join(map(str, cases)).encode()).hexdigest()
+
+
+def checks_of(patterns: Sequence[str]) -> list[Check]:
+    """Those that a pattern matches, in the catalogue's order; `UnknownNameError` for a pattern that matches none."""
+    idle = [p for p in patterns if not any(fnmatchcase(name, p) for name in CHECKS)]
+    if idle:
+        raise unknown("check", idle[0], CHECKS)
+    return [c for name, c in CHECKS.items() if any(fnmatchcase(name, p) for p in patterns or ("values",))]
+
+
+def _judges_outputs_alone(checks: Sequence[Check]) -> bool:
+    """Whether the values are asked for and the outputs are not, which are judged too where looking changes what runs."""
+    names = {check.name for check in checks}
+    return "values" in names and "outputs" not in names
+
+
+def _require_names(session: Session) -> None:
+    _require_any(session.implementations, require_known)
+    _require_any(session.dtypes, format_named)
+    _require_any([session.device], require_name)
+    _require_any([name for name, own in session.goldens.items() if own is None], located)
+
+
+def _require_any(names: Sequence[str], require: Callable[[str], object]) -> None:
+    """Raise what is wrong with the first name where no name is right: a slip of the pen must not overwrite earlier results."""
+    errors = []
+    for name in names:
+        try:
+            require(name)
+        except UsageError as error:
+            errors.append(error)
+    if names and len(errors) == len(names):
+        raise errors[0]

@@ -1,0 +1,94 @@
+"""One run from the command line: cases, progress, the results file, the report, the exit code."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+from conformance.checks.known_failures import matched
+from conformance.checks.recording import Recording, header_of
+from conformance.cli.cases import cases_of, digest
+from conformance.cli.output import show_results
+from conformance.cli.progress import progress
+from conformance.cli.session import Session
+from conformance.cli.work import IsolatedWork, SearchingWork, Work, is_instrumented
+from conformance.isolation.output import to_standard_error
+from conformance.isolation.process import WorkerProcess
+from conformance.numerics.machine import measure_early
+from conformance.report.printable import printable_lines
+from conformance.report.views import TEXTS
+from conformance.results.case import Case
+from conformance.results.result import Result
+
+INTERRUPTED = 130  # the exit code of shells after SIGINT
+
+
+def run_all(prepare: Callable[[], Session], out: Path, how: str) -> int:
+    """Run every case, write `results.jsonl` and `report.html` into `out`, print the report; returns the exit code.
+
+    `prepare` makes the session, here and in each worker. No candidate is imported here, unless the session is `in_process`.
+    """
+    session = prepare()
+    measure_early(session.device)
+
+    def asked_in_a_worker(name: str) -> bool:
+        with _worker(prepare, session, 1) as worker:
+            return is_instrumented(worker, name)
+
+    everything = cases_of(session, asked_in_a_worker)
+    matched(session.known, everything)
+    which, shards = session.shard
+    cases = everything[which - 1 :: shards]
+    path, page = out.resolve() / "results.jsonl", out.resolve() / "report.html"
+    header = header_of(
+        session.device, session.goldens, session.plan, f"{which}/{shards}", digest(everything), session.implementations, len(cases)
+    )
+    page.unlink(missing_ok=True)  # it shows an earlier run
+    recording = Recording(path, header)
+    try:
+        with recording, progress(len(cases)) as underway:
+            for case, result_of in _running(prepare, session, cases, len(everything)):
+                # What candidates print is no part of a report that is read by programs.
+                with underway.case(case), redirect_stdout(sys.stdout if how == "pretty" else sys.stderr):
+                    result = result_of(case)
+                    recording.add(result, session.goldens[case.golden], session.require)
+                underway.came_of_it(result.outcome)
+    except KeyboardInterrupt:
+        show_results(recording.results, how)
+        print(f"interrupted: {len(recording.results.cases)} of {len(cases)} checks were run; results: {path}", file=sys.stderr)
+        return INTERRUPTED
+    results = recording.results
+    show_results(results, how)
+    page.write_text(TEXTS["html"](results), "utf-8")
+    if how == "pretty":
+        print(f"\nresults: {out / path.name}\nas a page: {out / page.name}")
+    assert results.footer
+    return results.footer.exit_code
+
+
+def _running(
+    prepare: Callable[[], Session], session: Session, cases: Sequence[Case], runs: int
+) -> Iterator[tuple[Case, Callable[[Case], Result]]]:
+    """Each case with what makes its result, while the candidate's worker is there."""
+    for _, theirs in groupby(cases, lambda case: case.implementation):
+        with _worker(prepare, session, runs) as worker:
+            work = IsolatedWork(session, runs, worker) if worker else Work(session, runs)
+            for case in theirs:
+                yield case, work.result
+
+
+@contextmanager
+def _worker(prepare: Callable[[], Session], session: Session, runs: int) -> Iterator[WorkerProcess | None]:
+    """A worker for a candidate; None where candidates run in this process."""
+    if session.in_process:
+        yield None
+        return
+    with WorkerProcess(partial(SearchingWork, prepare, runs), session.limits, _show) as worker:
+        yield worker
+
+
+def _show(text: str) -> None:
+    """What a candidate writes, on standard error, without what would move the cursor."""
+    to_standard_error("\n".join(printable_lines(text)))

@@ -1,0 +1,257 @@
+"""A worker: a process of its own, in which one candidate is imported and run, and whose end is nobody else's."""
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from conformance.errors import CandidateCrash, CandidateFailure, CandidateTimeout, FixtureError
+from conformance.isolation.confinement import bind_to_parent, kill_orphans, leave_helpers, leave_network, limit_memory
+from conformance.isolation.link import Link
+from conformance.isolation.messages import Answer, Parameter, Progress
+from conformance.isolation.output import Output, to_standard_error
+from conformance.isolation.server import context
+from conformance.numerics.formats import Array
+from conformance.progress import report_progress, watched
+
+_PATIENCE = 3600.0  # seconds that one call of the system may wait at the most; then it is asked again
+_GRACE = 5.0  # seconds between the end of a process's answers and its own
+
+
+_WORKERS: set[int] = set()  # of this process, alive
+
+
+class Work(Protocol):
+    """What a worker does."""
+
+    def answer(self, question: Any) -> object:
+        """The answer to a question."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the device still works, so that the worker can go on."""
+
+
+Ask = Callable[[str], Array]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a worker may take.
+
+    Attributes:
+        seconds: how long its answers may take together, until it is given that time again; None: as long as it likes.
+        memory: of address space, in bytes; None: as much as there is.
+        output: how many bytes of what it writes are shown.
+        network: whether it may use the network; without, it cannot where the system allows to forbid it.
+    """
+
+    seconds: float | None = None
+    memory: int | None = None
+    output: int = 2**20
+    network: bool = False
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A process, the connection to it, and what it writes."""
+
+    process: BaseProcess
+    link: Link
+    output: Output
+
+
+class WorkerProcess:
+    """Answers questions in another process; in a new one once the process has ended, or the device is broken for it.
+
+    Args:
+        prepare: makes the work there, of a function that asks here for a parameter; it is sent.
+        limits: of the process.
+        show: is given what it writes.
+    """
+
+    def __init__(
+        self, prepare: Callable[[Ask], Work], limits: Limits = Limits(), show: Callable[[str], object] = to_standard_error
+    ) -> None:
+        """Nothing is started yet."""
+        self._prepare, self._limits, self._show = prepare, limits, show
+        self._running: _Running | None = None
+        self.failure = CandidateFailure("nothing has run yet")  # how the last process came to its end
+        self.renew()
+
+    @property
+    def process(self) -> object:
+        """By what to know the process again; None: there is none."""
+        return self._running and self._running.process
+
+    def renew(self) -> None:
+        """Give the worker the time of its limits again."""
+        self._left = math.inf if self._limits.seconds is None else self._limits.seconds
+
+    def ask(self, question: object, parameters: Mapping[str, Array] | None = None) -> object:
+        """The answer to a question; meanwhile the worker may ask for `parameters`.
+
+        Raises:
+            CandidateTimeout: there was none in time; the process is ended.
+            CandidateCrash: the process ended; the text says how.
+            FixtureError: the process could not be made ready.
+        """
+        self._running = running = self._running or self._started()
+        start = time.monotonic()
+        try:
+            running.link.send(question)
+            answer = self._answer(running, start + self._left, parameters or {})
+        except TimeoutError:
+            raise self._end(CandidateTimeout(f"it had not come to an end after {self._limits.seconds:g} s")) from None
+        except (EOFError, OSError):
+            running.process.join(_GRACE)
+            how = _how(running.process.exitcode)
+            raise self._end(CandidateCrash(f"it ended the process that it ran in{how}")) from None
+        finally:
+            self._left -= time.monotonic() - start
+        if not answer.is_whole:
+            self._end(CandidateCrash("what ran before has broken the device for its process"))
+        return answer.value
+
+    def _end(self, why: CandidateFailure) -> CandidateFailure:
+        """End the process; returns why."""
+        self.failure = why
+        self.close()
+        return why
+
+    def _started(self) -> _Running:
+        started = context()
+        pipe, theirs = started.Pipe()
+        written, writing = started.Pipe(duplex=False)
+        start = _Start(self._prepare, self._limits, os.getcwd(), dict(os.environ))
+        process = started.Process(target=_serve, args=(start, theirs, writing))  # type: ignore[attr-defined]  # every context has it
+        process.start()
+        _WORKERS.add(process.pid or 0)
+        theirs.close()
+        writing.close()
+        running = _Running(process, Link(pipe), Output(written, self._limits.output, self._show))
+        try:
+            self._answer(running, math.inf, {})  # ready: what it takes to get so far is not the candidate's
+        except (EOFError, OSError) as error:
+            _kill(running)
+            raise FixtureError("the process for the candidates could not be made ready; its error is above") from error
+        return running
+
+    def _answer(self, running: _Running, end: float, parameters: Mapping[str, Array]) -> Answer:
+        """What it answers; what it says of progress, writes and needs before is seen to.
+
+        Raises:
+            TimeoutError: the time is up.
+            EOFError: the process has ended, though what it has started may hold its end of the pipe.
+        """
+        while True:
+            heard: list[Any] = [
+                running.link.connection,
+                running.process.sentinel,
+                *([running.output.end] if running.output.is_open else []),
+            ]
+            ready = wait(heard, min(max(end - time.monotonic(), 0.0), _PATIENCE))
+            if running.output.end in ready:
+                running.output.forward()
+            if running.link.connection in ready:
+                message, array = running.link.receive()
+                match message:
+                    case Answer():
+                        return message if array is None else replace(message, value=array)
+                    case Parameter(name):
+                        running.link.send(None, parameters[name])
+                    case Progress(what, done):
+                        report_progress(what, done)
+            elif running.process.sentinel in ready:
+                raise EOFError
+            elif time.monotonic() >= end:
+                raise TimeoutError
+
+    def close(self) -> None:
+        """End the process, in the middle of whatever it does."""
+        if self._running is not None:
+            _kill(self._running)
+            self._running = None
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process."""
+        self.close()
+
+
+def _kill(running: _Running) -> None:
+    """The process and its group: what it has started may outlive it."""
+    with suppress(OSError):  # there is no such group any more, or not yet
+        if hasattr(os, "killpg") and running.process.pid:
+            os.killpg(running.process.pid, signal.SIGKILL)
+    running.process.kill()
+    running.process.join()
+    _WORKERS.discard(running.process.pid or 0)
+    kill_orphans(but=_WORKERS)
+    running.output.drain()
+    running.link.connection.close()
+
+
+def _how(code: int | None) -> str:
+    """The signal that ended a process, or its exit code; of one that is still there and does not answer there is neither."""
+    if code is None:
+        return ", or its connection"
+    return f" (exit code {code})" if code >= 0 else f" ({signal.strsignal(-code) or f'signal {-code}'})"
+
+
+@dataclass(frozen=True)
+class _Start:
+    """What a worker begins with: it may be forked from a server that was started elsewhere, under other variables."""
+
+    prepare: Callable[[Ask], Work]
+    limits: Limits
+    folder: str
+    variables: Mapping[str, str]
+
+
+def _serve(start: _Start, pipe: Connection, writing: Connection) -> None:
+    """The worker: an answer for each question. It ends with the process that asks."""
+    if not start.limits.network:
+        leave_network()
+    leave_helpers()
+    bind_to_parent()
+    os.environ.clear()
+    os.environ.update(start.variables)
+    os.chdir(start.folder)
+    limit_memory(start.limits.memory)
+    for standard in (1, 2):
+        os.dup2(writing.fileno(), standard)
+    writing.close()
+    link, turn = Link(pipe), threading.Lock()
+
+    def parameter(name: str) -> Array:
+        with turn:  # a candidate may have several threads
+            link.send(Parameter(name))
+            array: Array = link.receive()[1]
+            return array
+
+    work = start.prepare(parameter)
+    link.send(Answer("ready", True))
+    while True:
+        try:
+            question, _ = link.receive()
+        except EOFError:
+            return
+        with watched(lambda what, done: link.send(Progress(what, done))):
+            found = work.answer(question)
+        if isinstance(found, np.ndarray):
+            link.send(Answer(None, work.is_whole), found)
+        else:
+            link.send(Answer(found, work.is_whole))
