@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from conformance.model.batch import Batch
 
+INTERRUPTED = 130  # the exit code of shells after SIGINT
+
 
 class ConformanceError(Exception):
     """Base of everything raised on purpose."""
@@ -52,6 +54,12 @@ class DependencyMissingError(ConformanceError):
 
 class Unsupported(ConformanceError):
     """The candidate does not support the case: a skip, and not counted as declared."""
+
+    exit_code = 1
+
+
+class NotApplicable(ConformanceError):
+    """What a check looks at the candidate does not expose: a skip, and not counted as declared."""
 
     exit_code = 1
 

@@ -17,7 +17,6 @@ deterministic: all are, except searches that draw other examples each time. `con
 entries to a result. A candidate may bring its own: an attribute `known_failures`, the path of such a file.
 """
 
-import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -26,6 +25,7 @@ from warnings import warn
 
 from conformance.checks.validate_patterns import missing
 from conformance.errors import UsageError
+from conformance.files import read_toml, reading
 from conformance.names import RENAMED_FAULTS
 from conformance.results.case import Case
 
@@ -58,17 +58,17 @@ class KnownFailure:
 
 def read(path: Path) -> list[KnownFailure]:
     """The entries of a file; `UsageError` says which entry lacks what."""
-    try:
-        found = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
-    entries = found.get("known-failure", [])
-    if set(found) - {"known-failure"} or not isinstance(entries, list):
-        raise UsageError(f"{path} holds {', '.join(found)}; expected [[known-failure]] tables alone")
-    return [_entry(entry, f"{path}, entry {i}") for i, entry in enumerate(entries, 1)]
+    with reading(path, "known failures", UsageError):
+        found = read_toml(path)
+        entries = found.get("known-failure", [])
+        if set(found) - {"known-failure"} or not isinstance(entries, list):
+            raise UsageError(f"{path} holds {', '.join(found)}; expected [[known-failure]] tables alone")
+        return [_entry(entry, f"{path}, entry {i}") for i, entry in enumerate(entries, 1)]
 
 
-def _entry(entry: dict[str, object], where: str) -> KnownFailure:
+def _entry(entry: object, where: str) -> KnownFailure:
+    if not isinstance(entry, dict):
+        raise UsageError(f"{where} is no table: {entry!r:.40}")
     allowed = ("check", "reason", "issue", "activation", "fault", *_PATTERNS[1:])
     unknown = sorted(set(entry) - set(allowed))
     missing = [key for key in ("check", "reason") if not entry.get(key)]
@@ -82,7 +82,7 @@ def _entry(entry: dict[str, object], where: str) -> KnownFailure:
     fault = str(entry.get("fault", ""))
     if fault in RENAMED_FAULTS:
         warn(f"{where}: the fault {fault!r} is now called {RENAMED_FAULTS[fault]!r}", DeprecationWarning, stacklevel=2)
-    return KnownFailure(**{**entry, "fault": RENAMED_FAULTS.get(fault, fault)}, where=where)  # type: ignore[arg-type]
+    return KnownFailure(**{**entry, "fault": RENAMED_FAULTS.get(fault, fault)}, where=where)
 
 
 def matched(entries: Sequence[KnownFailure], cases: Iterable[Case], *, named: bool = True) -> dict[Case, list[KnownFailure]]:

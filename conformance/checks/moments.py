@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.errors import CandidateError, Unsupported
+from conformance.errors import CandidateError, NotApplicable
 from conformance.judge.statistics import max_threshold, share
 from conformance.judge.validate import accepted_array
 from conformance.model.batch import Batch
@@ -24,7 +24,7 @@ Stream = Iterator[tuple[str, Any]]
 
 
 def watched(checkpoint: Checkpoint, device: str, dtype: str, *, calls: int = 1) -> Callable[[Any, Stream], Stream]:
-    """A look at a stream: raises `CandidateError` at the first mean or variance that is off, `Unsupported` where none is seen.
+    """A look at a stream: raises `CandidateError` at the first mean or variance that is off, `NotApplicable` where none is seen.
 
     Among `calls` calls, and the norms of each, the false-alarm probability of 1e-6 is shared.
     """
@@ -40,7 +40,7 @@ def watched(checkpoint: Checkpoint, device: str, dtype: str, *, calls: int = 1) 
                 seen += 1
             yield name, value
         if not seen:
-            raise Unsupported(f"none of {', '.join(norms)} is exposed, so there is no mean or variance to be seen")
+            raise NotApplicable(f"none of {', '.join(norms)} is exposed, so there is no mean or variance to be seen")
 
     return look
 

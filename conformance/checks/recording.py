@@ -15,7 +15,7 @@ from conformance import __version__
 from conformance.candidates.registry import registered
 from conformance.checks.repro.artifacts import remove_artifacts, write_repro
 from conformance.checks.search.plan import Plan
-from conformance.errors import ConformanceError
+from conformance.errors import ConformanceError, UsageError
 from conformance.goldens.custom_golden import open_golden
 from conformance.goldens.golden import Golden, stored_arrays
 from conformance.goldens.manifest import manifest
@@ -23,7 +23,9 @@ from conformance.judge.statistics import FALSE_ALARM
 from conformance.model.digest import content_digest
 from conformance.numerics.devices import description, is_whole
 from conformance.numerics.machine import this_machine
-from conformance.results.file import Writer
+from conformance.results.case import Case
+from conformance.results.file import Writer, resumable
+from conformance.results.merge import case_of
 from conformance.results.records import (
     SCHEMA_VERSION,
     CaseRecords,
@@ -37,16 +39,46 @@ from conformance.results.records import (
 from conformance.results.result import Result
 from conformance.results.to_records import footer, records_of
 
+# What a run that is resumed has in common with its first part; a candidate's own code may have changed in between.
+_OF_A_RUN = tuple(name for name in Header.__struct_fields__ if name not in ("started", "machine"))
+
 
 class Recording:
     """Writes while it is open; a run that ends in between leaves a file that says so."""
 
-    def __init__(self, path: Path, header: Header) -> None:
-        """Create the file."""
+    def __init__(self, path: Path, header: Header, *, resume: bool = False) -> None:
+        """Create the file; or go on with the one that is there, if it is of the same run and `resume` is set.
+
+        Raises:
+            UsageError: another run writes there; or what is there is of another run.
+        """
         self._path, self._header = path, header
-        self._writer = Writer(path)
         self._records: list[CaseRecords] = []
-        self._writer.write(header)
+        self._writer = Writer(path, resume=resume)
+        try:
+            if resume and path.stat().st_size:
+                self._resume()
+            else:
+                self._writer.write(header)
+        except BaseException:
+            self._writer.__exit__(None, None, None)
+            raise
+
+    def _resume(self) -> None:
+        run, size = resumable(self._path)
+        if run.header is None:
+            raise UsageError(f"{self._path} has no header, so that it cannot be resumed")
+        other = [name for name in _OF_A_RUN if getattr(run.header, name) != getattr(self._header, name)]
+        if other:
+            differ = "; ".join(f"{n} was {getattr(run.header, n)!s:.60}, is {getattr(self._header, n)!s:.60}" for n in other)
+            raise UsageError(f"{self._path} is of another run, and cannot be resumed: {differ}")
+        self._header, self._records = run.header, list(run.cases)
+        self._writer.keep(size)
+
+    @property
+    def recorded(self) -> frozenset[Case]:
+        """The cases whose results are there."""
+        return frozenset(case_of(records.check) for records in self._records)
 
     def __enter__(self) -> Self:
         """The recording."""
@@ -112,7 +144,7 @@ def header_of(
     import torch
 
     stored = {
-        name: GoldenRecord(int(e["version"]), e["stored_digest"], e["weights_digest"], e["source"])
+        name: GoldenRecord(e.version, e.stored_digest, e.weights_digest, e.source)
         for name, e in manifest().items()
         if name in goldens and goldens[name] is None
     }

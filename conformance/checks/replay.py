@@ -1,19 +1,19 @@
 """Running again what a failure left behind: its file, or the results file in which it is recorded."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+import msgspec
 
 from conformance.checks.catalogue import PUBLISHED, named
 from conformance.checks.published import check_published, published_of
 from conformance.checks.run_check import run
 from conformance.checks.search.plan import Plan
 from conformance.errors import UsageError
+from conformance.files import parsed_json, read_safetensors, reading
 from conformance.goldens.custom_golden import golden_of, open_golden, recorded_as
 from conformance.goldens.golden import Golden, nested
 from conformance.model.batch import Batch
@@ -44,6 +44,18 @@ class _Failure:
     require: Sequence[str] = ()
 
 
+class _About(msgspec.Struct, frozen=True):
+    """What stands in the metadata of what a failure leaves behind."""
+
+    implementation: str
+    golden: str
+    device: str
+    dtype: str
+    check: str
+    variation: dict[str, Any]
+    require: list[str]
+
+
 def replayed(path: Path) -> list[Result]:
     """The results of what `path` holds: one failure, or every one of a results file, an `error` for one that cannot be run again.
 
@@ -66,17 +78,14 @@ def _attempted(record: CheckRecord, headers: Sequence[Header]) -> Result:
 
 
 def _of_file(path: Path) -> _Failure:
-    try:
-        with safe_open(path, "np") as file:
-            about = json.loads((file.metadata() or {})["replay"])
-            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 -- no mapping
-        case = Case(about["implementation"], about["golden"], about["device"], about["dtype"], about["check"])
+    with reading(path, "what a failure leaves behind", UsageError):
+        arrays, metadata = read_safetensors(path)
+        about = parsed_json(metadata.get("replay"), _About)
+        case = Case(about.implementation, about.golden, about.device, about.dtype, about.check)
         batches = {name: Batch.of(found) for name, found in nested(arrays, "batch").items()}
         if "example" in batches:  # what stands beside it are the runs that were made of it
             batches = {"example": batches["example"]}
-        return _Failure(case, batches, about["variation"], about["require"])
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
-        raise UsageError(f"{path} is not what a failure leaves behind: {error!r}") from error
+        return _Failure(case, batches, about.variation, about.require)
 
 
 def _of_record(record: CheckRecord, headers: Sequence[Header]) -> _Failure:

@@ -1,5 +1,6 @@
 """Run one check on a candidate. What a check needs is imported when it runs."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -46,9 +47,10 @@ def run(
         found.append((load or registry.load)(implementation) if named else as_implementation(implementation))
         found.append(open_golden(golden) if isinstance(golden, str) else golden)
 
+    start = time.perf_counter()
     ending = termination_of(opened)
     if ending is not None:
-        return replace(ending, case=case)
+        return replace(ending, case=case, seconds=time.perf_counter() - start)
     candidate, subject = found
     if not check.searches:
         kept = {f"example-{i}": e.batch for i, e in enumerate(known, 1) if fits(e.batch, subject.checkpoint.architecture)}

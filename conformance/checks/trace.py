@@ -1,15 +1,13 @@
 """Traces: every activation that one candidate made of a golden's batches, kept in a file of the fixtures' own form."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
-import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from conformance.candidates.registry import Runner, as_implementation, load, name_of
@@ -17,6 +15,7 @@ from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.session import accepted, prepared, require_support
 from conformance.errors import UsageError
+from conformance.files import parsed_json, read_safetensors, reading
 from conformance.goldens.custom_golden import on_inputs, open_golden
 from conformance.goldens.golden import Golden, nested, stored_arrays
 from conformance.model.architecture import Architecture
@@ -58,6 +57,18 @@ class Trace:
     folder: Path | None = field(default=None, repr=False)
 
     _repr_html_ = shown_by("report.walk.walk_page:trace_fragment")
+
+
+class _About(msgspec.Struct, frozen=True):
+    """What stands in a trace's metadata: `order` are the activations of each batch, in the order of computation."""
+
+    name: str
+    golden: str
+    dtype: str
+    device: str
+    architecture: dict[str, Any]
+    folder: str | None
+    order: dict[str, list[str]]
 
 
 def trace(
@@ -151,34 +162,28 @@ def require_same_inputs(a: Trace, b: Trace) -> None:
 
 def save(trace: Trace, path: Path) -> None:
     """Write a trace as safetensors."""
-    about: dict[str, Any] = {"name": trace.name, "golden": trace.golden, "dtype": trace.dtype, "device": trace.device}
-    about |= {"architecture": trace.architecture.as_dict(), "folder": str(trace.folder) if trace.folder else None}
     order = {n: list(found) for n, found in trace.activations.items()}
+    folder = str(trace.folder) if trace.folder else None
+    about = _About(trace.name, trace.golden, trace.dtype, trace.device, trace.architecture.as_dict(), folder, order)
     arrays = stored_arrays(trace.batches, trace.activations)
-    metadata = {"trace": json.dumps({**about, "order": order})}
+    metadata = {"trace": msgspec.json.encode(about).decode()}
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({k: np.array(v, order="C") for k, v in arrays.items()}, path, metadata)
 
 
 def read(path: Path) -> Trace:
     """A trace that `save` wrote; `UsageError` where it is none."""
-    try:
-        with safe_open(path, "np") as file:
-            about = json.loads((file.metadata() or {})["trace"])
-            return _read(about, {key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118 -- no mapping
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
-        raise UsageError(f"{path} is no trace: {error!r}") from error
-
-
-def _read(about: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Trace:
-    batches, activations = (nested(arrays, what) for what in ("batch", "activation"))
-    return Trace(
-        about["name"],
-        about["golden"],
-        about["dtype"],
-        about["device"],
-        {n: Batch.of(batches[n]) for n in about["order"]},
-        {n: {a: np.asarray(activations[n][a], np.float64) for a in names} for n, names in about["order"].items()},
-        Architecture.from_config(about["architecture"]),
-        Path(about["folder"]) if about["folder"] else None,
-    )
+    with reading(path, "a trace", UsageError):
+        arrays, metadata = read_safetensors(path)
+        about = parsed_json(metadata.get("trace"), _About)
+        batches, activations = (nested(arrays, what) for what in ("batch", "activation"))
+        return Trace(
+            about.name,
+            about.golden,
+            about.dtype,
+            about.device,
+            {n: Batch.of(batches[n]) for n in about.order},
+            {n: {a: np.asarray(activations[n][a], np.float64) for a in names} for n, names in about.order.items()},
+            Architecture.from_config(about.architecture),
+            Path(about.folder) if about.folder else None,
+        )

@@ -13,7 +13,7 @@ from typing import Any
 
 from conformance.checks.search.plan import EXAMPLES
 from conformance.cli.help import REFERENCE
-from conformance.errors import ConformanceError, UsageError
+from conformance.errors import INTERRUPTED, ConformanceError, UsageError
 from conformance.judge.depth import DEPTHS
 
 FORMATS = ("pretty", "json", "markdown")
@@ -30,6 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConformanceError as error:
         print(f"bert-conformance: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("bert-conformance: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except SystemExit as error:  # argparse has had its say
         if isinstance(error.__context__, BrokenPipeError):  # so rich ends where the reader of a pipe has seen enough
             return 1
@@ -256,6 +259,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--known-failures", type=Path, metavar="FILE", help="a TOML file of what is known to fail")
     parser.add_argument("--out", type=Path, default=Path("conformance-results"), metavar="DIR", help="where results.jsonl goes")
+    parser.add_argument(
+        "--resume", action="store_true", help="run only what is missing in DIR's results.jsonl, of a run that was cut short"
+    )
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of the results file and stop")
 
 

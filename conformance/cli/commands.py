@@ -25,7 +25,7 @@ def listing(arguments: Namespace) -> int:
         for r in registered()
     ]
     rows += [
-        {"kind": "golden", "name": name, "from": f"version {entry['version']}", "origin": entry["source"]}
+        {"kind": "golden", "name": name, "from": f"version {entry.version}", "origin": entry.source}
         for name, entry in manifest().items()
     ]
     _table(rows, arguments.format)
@@ -70,7 +70,7 @@ def run(arguments: Namespace) -> int:
         os.environ[cache.VARIABLE] = cache.OFF  # in processes that are started from here, too
     # How to call the command itself cannot be sent to another process, where the session may have to be made anew.
     asked = Namespace(**{name: value for name, value in vars(arguments).items() if name != "command"})
-    return run_all(partial(_session, asked), arguments.out, arguments.format)
+    return run_all(partial(_session, asked), arguments.out, arguments.format, resume=arguments.resume)
 
 
 def _session(arguments: Namespace) -> "Session":

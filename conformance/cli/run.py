@@ -14,21 +14,22 @@ from conformance.cli.output import show_results
 from conformance.cli.progress import progress
 from conformance.cli.session import Session
 from conformance.cli.work import IsolatedWork, SearchingWork, Work, is_instrumented
+from conformance.errors import INTERRUPTED, UsageError
 from conformance.isolation.output import to_standard_error
 from conformance.isolation.process import WorkerProcess
 from conformance.numerics.machine import measure_early
 from conformance.report.printable import printable_lines
 from conformance.report.views import TEXTS
 from conformance.results.case import Case
+from conformance.results.file import ResultsFileError
 from conformance.results.result import Result
 
-INTERRUPTED = 130  # the exit code of shells after SIGINT
 
-
-def run_all(prepare: Callable[[], Session], out: Path, how: str) -> int:
+def run_all(prepare: Callable[[], Session], out: Path, how: str, *, resume: bool = False) -> int:
     """Run every case, write `results.jsonl` and `report.html` into `out`, print the report; returns the exit code.
 
     `prepare` makes the session, here and in each worker. No candidate is imported here, unless the session is `in_process`.
+    `resume` leaves out the cases whose results are in `results.jsonl` already.
     """
     session = prepare()
     measure_early(session.device)
@@ -45,8 +46,11 @@ def run_all(prepare: Callable[[], Session], out: Path, how: str) -> int:
     header = header_of(
         session.device, session.goldens, session.plan, f"{which}/{shards}", digest(everything), session.implementations, len(cases)
     )
+    recording = Recording(path, header, resume=resume)
     page.unlink(missing_ok=True)  # it shows an earlier run
-    recording = Recording(path, header)
+    if recording.recorded:
+        cases = [case for case in cases if case not in recording.recorded]
+        print(f"resumed: {len(recording.recorded)} checks are in {path}, {len(cases)} are run", file=sys.stderr)
     try:
         with recording, progress(len(cases)) as underway:
             for case, result_of in _running(prepare, session, cases, len(everything)):
@@ -55,10 +59,11 @@ def run_all(prepare: Callable[[], Session], out: Path, how: str) -> int:
                     result = result_of(case)
                     recording.add(result, session.goldens[case.golden], session.require)
                 underway.came_of_it(result.outcome)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, ResultsFileError) as why:
         show_results(recording.results, how)
-        print(f"interrupted: {len(recording.results.cases)} of {len(cases)} checks were run; results: {path}", file=sys.stderr)
-        return INTERRUPTED
+        interrupted = isinstance(why, KeyboardInterrupt)
+        print(f"{'interrupted' if interrupted else why}; {_how_to_go_on(recording, path)}", file=sys.stderr)
+        return INTERRUPTED if interrupted else UsageError.exit_code
     results = recording.results
     show_results(results, how)
     page.write_text(TEXTS["html"](results), "utf-8")
@@ -66,6 +71,11 @@ def run_all(prepare: Callable[[], Session], out: Path, how: str) -> int:
         print(f"\nresults: {out / path.name}\nas a page: {out / page.name}")
     assert results.footer
     return results.footer.exit_code
+
+
+def _how_to_go_on(recording: Recording, path: Path) -> str:
+    recorded, cases = len(recording.recorded), recording.results.headers[0].cases
+    return f"{recorded} of {cases} checks are in {path}; the same command with --resume runs the rest"
 
 
 def _running(

@@ -3,6 +3,7 @@
 A check that searches looks into the candidate's module, and is made in the worker.
 """
 
+import time
 from collections.abc import Callable
 from functools import cache
 
@@ -76,12 +77,14 @@ class IsolatedWork:
 
     def _searched(self, case: Case) -> Result:
         found: list[object] = []
+        start = time.perf_counter()
         ended = termination_of(lambda: found.append(asked(self._worker, case)))
         if ended is None:
             (result,) = found
             assert isinstance(result, Result)
             return result
-        return expected(Result(case, ended.outcome, ended.reason, ended.exit_code), self._session.known)
+        seconds = time.perf_counter() - start
+        return expected(Result(case, ended.outcome, ended.reason, ended.exit_code, seconds=seconds), self._session.known)
 
 
 class SearchingWork(CandidateWork):

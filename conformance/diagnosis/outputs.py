@@ -1,6 +1,5 @@
 """Reading the outputs of a closed system: which numbers there are, of which outputs, for which inputs."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -9,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
 
 from conformance.diagnosis.closed import EMBEDDING, Output, last_hidden
 from conformance.diagnosis.printed import Known, PrintedNumber, depth, filled
 from conformance.diagnosis.tables import tables
 from conformance.errors import UsageError
+from conformance.files import open_safetensors, read_npz, read_numbers, read_text, reading
 from conformance.model.activations import Activation, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
@@ -63,10 +62,8 @@ def read(file: Path) -> Given:
         UsageError: the file cannot be read, or holds no outputs.
     """
     readers = {".json": _json, ".npz": _arrays, ".safetensors": _arrays}
-    try:
+    with reading(file, "outputs", UsageError):
         found = readers.get(file.suffix, _text)(file)
-    except (OSError, ValueError, SafetensorError) as error:  # a UnicodeError is a ValueError
-        raise UsageError(f"{file} cannot be read: {error}") from error
     if not found.tables:
         raise UsageError(
             f"{file} holds no outputs, only {', '.join(found.inputs) or 'texts'}; expected last_hidden_state, pooler_output, "
@@ -77,7 +74,7 @@ def read(file: Path) -> Given:
 
 def _text(file: Path) -> Given:
     found: dict[str, OutputTable] = {}
-    for name, tree in tables(file.read_text("utf-8"), str(file)):
+    for name, tree in tables(read_text(file), str(file)):
         if name in found:
             raise UsageError(f"{file} has two tables {f'called {name}' if name else 'without a name'}; write NAME = before each")
         found[name] = OutputTable(tree)
@@ -85,17 +82,13 @@ def _text(file: Path) -> Given:
 
 
 def _json(file: Path) -> Given:
-    def constant(name: str) -> PrintedNumber:
-        return PrintedNumber(name)
-
-    text = file.read_text("utf-8")
-    found = json.loads(text, parse_float=PrintedNumber, parse_int=PrintedNumber, parse_constant=constant)
+    found = read_numbers(file, PrintedNumber)
     if not isinstance(found, dict):
         raise UsageError(f"{file} holds a {type(found).__name__}, expected an object: inputs and outputs by name")
     texts = found.pop("text", ())
     texts = (texts,) if isinstance(texts, str) else texts
     if not isinstance(texts, list | tuple) or not all(type(t) is str for t in texts):
-        raise UsageError(f"{file}: text is {texts!r}, expected a text or a list of them")
+        raise UsageError(f"{file}: text is {texts!r:.100}, expected a text or a list of them")
     inputs = {name: _integers(found.pop(name), name) for name in INPUTS if name in found}
     return Given({name: _table(name, part) for name, part in found.items()}, inputs, tuple(texts))
 
@@ -106,7 +99,7 @@ def _integers(tree: Any, name: str) -> Any:
     try:
         return int(tree)
     except (TypeError, ValueError):
-        raise UsageError(f"{name} has {tree!r}, expected integers") from None
+        raise UsageError(f"{name} has {tree!r:.100}, expected integers") from None
 
 
 def _table(name: str, part: Any) -> OutputTable:
@@ -124,15 +117,7 @@ def _table(name: str, part: Any) -> OutputTable:
 
 def _arrays(file: Path) -> Given:
     """Keys are names of inputs and outputs; `NAME/positions` and the like belong to a part of a table."""
-    found: dict[str, npt.NDArray[Any]] = {}
-    if file.suffix == ".npz":
-        with np.load(file, allow_pickle=False) as stored:
-            found = dict(stored)
-    else:
-        with safe_open(file, "pt") as reader:  # through torch: NumPy has no bfloat16
-            for key in reader.keys():  # noqa: SIM118 (a reader is no mapping)
-                tensor = reader.get_tensor(key)
-                found[key] = (tensor.double() if tensor.is_floating_point() else tensor).numpy()
+    found = read_npz(file) if file.suffix == ".npz" else _tensors(file)
     inputs = {name: found.pop(name) for name in INPUTS if name in found}
     outputs = {}
     for name, array in found.items():
@@ -144,6 +129,16 @@ def _arrays(file: Path) -> Given:
             digits = int(found[f"{name}/digits"]) if f"{name}/digits" in found else None
             outputs[name] = OutputTable(np.asarray(array, np.float64), parts, digits)
     return Given(outputs, inputs)
+
+
+def _tensors(file: Path) -> dict[str, npt.NDArray[Any]]:
+    """Through torch: NumPy has no bfloat16."""
+    found = {}
+    with open_safetensors(file, "pt") as reader:
+        for key in reader.keys():  # noqa: SIM118 -- no mapping
+            tensor = reader.get_tensor(key)
+            found[key] = (tensor.double() if tensor.is_floating_point() else tensor).numpy()
+    return found
 
 
 def resolved(given: Mapping[str, OutputTable], architecture: Architecture, batch: Batch) -> tuple[Output, ...]:

@@ -17,11 +17,14 @@ from conformance.errors import UsageError
 from conformance.numerics.formats import Array
 
 ELLIPSES = ("...", "…")
+_EXPONENT = 300  # within float64's range
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?(?P<decimals>\d*)|\.(?P<only>\d+))(?:[eE](?P<exponent>[-+]?\d+))?")
 
 
 class PrintedNumber(str):
     """A number's text, distinguished from other text."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,10 @@ def unit(text: str) -> float:
     if found is None:
         raise ValueError(text)
     decimals = len(found["decimals"] or found["only"] or "")
-    return float(10.0 ** (int(found["exponent"] or 0) - decimals))
+    exponent = int(found["exponent"] or 0) - decimals
+    if not -_EXPONENT <= exponent <= _EXPONENT:
+        raise ValueError(text)
+    return float(10.0**exponent)
 
 
 def filled(tree: Any, shape: tuple[int, ...], name: str, digits: int | None = None) -> Known:

@@ -6,8 +6,10 @@ from typing import Any
 from conformance.diagnosis.printed import ELLIPSES, PrintedNumber
 from conformance.errors import UsageError
 
-# `last_hidden_state=tensor(` or `embedding: array(` or nothing, before a bracket.
-_START = re.compile(r"(?:(?P<name>[A-Za-z_][\w.]*)\s*[=:]\s*)?(?:[A-Za-z_][\w.]*\(\s*)?(?=\[)")
+# `last_hidden_state=tensor(` or `embedding: array(` or nothing, before a bracket; looked for in so many characters before it.
+_BEFORE = 300
+_START = re.compile(r"(?:\b(?P<name>[A-Za-z_][\w.]*)\s*[=:]\s*)?(?:\b[A-Za-z_][\w.]*\(\s*)?$")
+_AXES = 16  # more brackets inside each other than any table has
 _TOKEN = re.compile(r"\s*(?:(?P<open>\[)|(?P<close>\])|(?P<gap>\.\.\.|…)|(?P<comma>,)|(?P<number>[^\s,\[\]]+))")
 _LIKE_A_NUMBER = re.compile(r"[-+]?(?:\d|\.\d|nan|inf)", re.IGNORECASE)
 EXPECTED = "a table as print() shows it, such as tensor([[0.1, ..., 0.2]]), or lines of numbers"
@@ -21,9 +23,10 @@ def tables(text: str, file: str) -> list[tuple[str, Any]]:
     """
     found: list[tuple[str, Any]] = []
     at = 0
-    while (start := _START.search(text, at)) is not None:
-        tree, at = _bracket(text, start.end(), file)
-        found.append((start["name"] or "", tree))
+    while (start := text.find("[", at)) >= 0:
+        before = _START.search(text[max(at, start - _BEFORE) : start])
+        tree, at = _bracket(text, start, file)
+        found.append((before["name"] or "" if before else "", tree))
     if found:
         return found
     rows = [line.replace(",", " ").replace(";", " ").split() for line in text.splitlines() if line.strip() and line[0] != "#"]
@@ -50,6 +53,8 @@ def _bracket(text: str, start: int, file: str) -> tuple[Any, int]:
         at = token.end()
         if token["open"]:
             open_lists.append([])
+            if len(open_lists) > _AXES:
+                raise UsageError(f"{file}: {_AXES} brackets inside each other at {_where(text, start)}; expected {EXPECTED}")
         elif token["gap"]:
             open_lists[-1].append("...")
         elif token["number"]:

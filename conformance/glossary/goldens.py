@@ -15,10 +15,10 @@ def summaries() -> Mapping[str, str]:
 def sections(name: str) -> Iterator[Section]:
     """Its architecture, its batches, and how to run on it."""
     entry = manifest()[name]
-    yield "architecture", tuple(f"{key}: {_plain(value)}" for key, value in entry["architecture"].items())
-    yield "batches", (", ".join(entry["batches"]),)
-    yield "weights", (entry["source"],)
-    yield "version", (f"{entry['version']}; results of different versions are not compared",)
+    yield "architecture", tuple(f"{key}: {_plain(value)}" for key, value in entry.architecture.items())
+    yield "batches", (", ".join(entry.batches),)
+    yield "weights", (entry.source,)
+    yield "version", (f"{entry.version}; results of different versions are not compared",)
     yield "to run on it alone", (f"bert-conformance run -i NAME --golden {name}",)
 
 

@@ -1,15 +1,14 @@
 """A golden of one's own: any local checkpoint on any inputs, with the oracle run on the spot."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from conformance.errors import UsageError
+from conformance.files import read_json, read_safetensors, reading
 from conformance.goldens.batches import batch, drawn
 from conformance.goldens.golden import Golden, load_golden
 from conformance.goldens.recipe import SEED
@@ -92,26 +91,24 @@ def read_batches(file: Path) -> dict[str, Batch]:
     Raises:
         UsageError: the file cannot be read, or holds no batch.
     """
-    try:
-        if file.suffix == ".safetensors":
-            found: dict[str, object] = {}
-            for key, array in load_file(file).items():
-                which, _, name = key.removeprefix("batch/").rpartition("/")
-                part = found.setdefault(which or file.stem, {})
-                assert isinstance(part, dict)
-                part[name] = array
-        else:
-            found = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UsageError(f"{file} cannot be read as a batch: {error}") from error
-    if not isinstance(found, dict):
-        raise UsageError(f"{file} holds no batch: it is a {type(found).__name__}, expected names and arrays")
+    with reading(file, "a batch", UsageError):
+        return _batches(file)
+
+
+def _batches(file: Path) -> dict[str, Batch]:
+    found: dict[str, Any] = {}
+    if file.suffix == ".safetensors":
+        for key, array in read_safetensors(file)[0].items():
+            which, _, name = key.removeprefix("batch/").rpartition("/")
+            found.setdefault(which or file.stem, {})[name] = array
+    else:
+        found = read_json(file, dict[str, Any])
     if "input_ids" in found:
         found = {file.stem: found}
     wrong = [name for name, part in found.items() if not isinstance(part, dict) or "/" in name]
     if wrong or not found:
         raise UsageError(f"{file} holds no batch: {', '.join(wrong) or 'it is empty'}; expected input_ids and what belongs to them")
-    return {name: Batch.of(part) for name, part in found.items()}  # type: ignore[arg-type]
+    return {name: Batch.of(part) for name, part in found.items()}
 
 
 def fits(given: Batch, a: Architecture) -> bool:

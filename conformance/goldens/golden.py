@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from conformance.errors import FixtureError, UsageError
-from conformance.goldens.manifest import fixtures_directory, located, manifest
+from conformance.files import read_safetensors, reading
+from conformance.goldens.manifest import Entry, fixtures_directory, located, manifest
 from conformance.goldens.recipe import Recipe
 from conformance.goldens.recipes import RECIPES
 from conformance.goldens.saved_golden import SavedGolden
@@ -106,39 +105,44 @@ def load_golden(name: str | Path, folder: Path | None = None) -> Golden:
     """
     called, home = located(name, folder)
     entry = manifest(home)[called]
+    if not entry.is_whole:
+        raise FixtureError(f"golden {called}: its entry in the manifest is not as it was written; it was altered")
     try:
         return _described(called, entry, _stored(called, entry, home or fixtures_directory()), home)
     except (KeyError, TypeError, ValueError, UsageError) as error:
         raise FixtureError(f"golden {called}: its manifest does not describe it ({error!r}); it was altered") from error
 
 
-def _stored(name: str, entry: Mapping[str, Any], home: Path) -> dict[str, npt.NDArray[Any]]:
+def _stored(name: str, entry: Entry, home: Path) -> dict[str, npt.NDArray[Any]]:
     """The tensors of its file, which are what the manifest says."""
     file = home / f"{name}.safetensors"
-    restore = "make it again" if "checkpoint" in entry else "reinstall"
+    restore = "make it again" if entry.checkpoint else "reinstall"
     try:
-        stored: dict[str, npt.NDArray[Any]] = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise FixtureError(f"golden {name}: {file} cannot be read ({error}); {restore}, or restore it from a checkout") from error
-    if content_digest(stored) != entry["stored_digest"]:
+        with reading(file, "the arrays of a golden", FixtureError):
+            stored, _ = read_safetensors(file)
+    except FixtureError as error:
+        raise FixtureError(f"golden {name}: {error}; {restore}, or restore it from a checkout") from error
+    if content_digest(stored) != entry.stored_digest:
         raise FixtureError(f"golden {name}: {file} is not what the manifest describes; it was altered")
     return stored
 
 
-def _described(name: str, entry: Mapping[str, Any], stored: Mapping[str, npt.NDArray[Any]], home: Path | None) -> Golden:
+def _described(name: str, entry: Entry, stored: Mapping[str, npt.NDArray[Any]], home: Path | None) -> Golden:
     """Its network is that of its recipe, of a shipped golden, or the checkpoint that it was made from."""
-    recipe: Recipe = SavedGolden.described(name, home, entry) if home and "checkpoint" in entry else RECIPES[name]
+    recipe: Recipe = SavedGolden.described(name, home, entry) if home and entry.checkpoint else RECIPES[name]
     kept = isinstance(recipe, SavedGolden)
     batches = {batch: Batch.of(arrays) for batch, arrays in nested(stored, "batch").items()}
     activations = {
         batch: {key: np.asarray(array, np.float64) for key, array in found.items()}
         for batch, found in nested(stored, "activation").items()
     }
-    architecture, digest = Architecture.from_config(entry["architecture"]), str(entry["weights_digest"])
+    if set(batches) != set(entry.batches):
+        raise ValueError(f"the file has the batches {', '.join(batches)}, and the manifest {', '.join(entry.batches)}")
+    architecture, digest = Architecture.from_config(entry.architecture), entry.weights_digest
     return Golden(
         name,
-        int(entry["version"]),
-        {batch: batches[batch] for batch in entry["batches"]},
+        entry.version,
+        {batch: batches[batch] for batch in entry.batches},
         lambda: _verified(recipe, architecture, digest),
         {} if kept else activations,
         recorded=activations if kept else {},

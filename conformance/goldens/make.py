@@ -4,14 +4,14 @@ import json
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 from safetensors.numpy import save_file
 
 from conformance.errors import UsageError
 from conformance.goldens.golden import Golden, load_golden, stored_arrays
-from conformance.goldens.manifest import MANIFEST, SCHEMA, manifest
+from conformance.goldens.manifest import MANIFEST, SCHEMA, Entry, manifest, of_entry
 from conformance.goldens.recipe import Recipe
 from conformance.goldens.recipes import RECIPES
 from conformance.goldens.saved_golden import SavedGolden
@@ -31,7 +31,8 @@ def make(folder: Path, recipes: Iterable[Recipe] = tuple(RECIPES.values())) -> N
         arrays = stored_arrays(batches, {b: _kept(recipe, checkpoint, batch) for b, batch in batches.items()})
         save_file(arrays, folder / f"{recipe.name}.safetensors")
         entries[recipe.name] = _entry(recipe, batches, content_digest(arrays))
-    (folder / MANIFEST).write_text(json.dumps({"schema": SCHEMA, "goldens": entries}, indent=2) + "\n", "utf-8")
+    text = json.dumps(msgspec.to_builtins({"schema": SCHEMA, "goldens": entries}), indent=2)
+    (folder / MANIFEST).write_text(f"{text}\n", "utf-8")
 
 
 def keep(own: Golden, folder: Path) -> Golden:
@@ -55,17 +56,18 @@ def _kept(recipe: Recipe, checkpoint: Checkpoint, batch: Batch) -> dict[str, Arr
     return {name: np.array(value, order="C") for name, value in walk if recipe.keeps(name)}
 
 
-def _entry(recipe: Recipe, batches: Mapping[str, Batch], stored_digest: str) -> dict[str, Any]:
-    where = {"checkpoint": recipe.beside} if isinstance(recipe, SavedGolden) else {}
-    return {
-        "version": recipe.version,
-        "source": recipe.source,
-        **where,
-        "architecture": recipe.checkpoint().architecture.as_dict(),
-        "batches": list(batches),
-        "weights_digest": recipe.weights_digest(),
-        "stored_digest": stored_digest,
-    }
+def _entry(recipe: Recipe, batches: Mapping[str, Batch], stored_digest: str) -> Entry:
+    architecture, weights_digest = recipe.checkpoint().architecture.as_dict(), recipe.weights_digest()
+    return Entry(
+        recipe.version,
+        recipe.source,
+        architecture,
+        list(batches),
+        weights_digest,
+        stored_digest,
+        of_entry(recipe.version, architecture, list(batches), weights_digest, stored_digest),
+        recipe.beside if isinstance(recipe, SavedGolden) else "",
+    )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
 """The fixtures, and goldens in folders of their own: where they lie, and what their manifests say. Imports nothing heavy."""
 
-import json
+import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from conformance.errors import FixtureError, UnknownNameError, UsageError
+from conformance.files import read_json, reading
 from conformance.names import nearest
 
 MANIFEST = "manifest.json"
-SCHEMA = 1
+SCHEMA = 2
 
 
 def fixtures_directory() -> Path:
@@ -20,13 +24,57 @@ def fixtures_directory() -> Path:
     raise FixtureError(f"no fixtures: neither {package.parent / 'fixtures'} nor {package / '_fixtures'} has a {MANIFEST}")
 
 
-def manifest(folder: Path | None = None) -> dict[str, Any]:
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A golden, as its manifest describes it.
+
+    Attributes:
+        version: changes when the meaning of a verdict may.
+        source: where the weights come from, for people.
+        architecture: as `Architecture.as_dict` has it.
+        batches: names, in the order in which they are run.
+        weights_digest: of the weights, in float64.
+        stored_digest: of the arrays in the file.
+        digest: of the version, the architecture, the batches and both digests: `of_entry`.
+        checkpoint: of one that was made from a checkpoint, where that lies as seen from the folder; else empty.
+    """
+
+    version: Annotated[int, msgspec.Meta(ge=0)]
+    source: str
+    architecture: dict[str, Any]
+    batches: Annotated[list[str], msgspec.Meta(min_length=1)]
+    weights_digest: str
+    stored_digest: str
+    digest: str
+    checkpoint: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is as it was written."""
+        return self.digest == of_entry(self.version, self.architecture, self.batches, self.weights_digest, self.stored_digest)
+
+
+def of_entry(version: int, architecture: Mapping[str, Any], batches: Sequence[str], weights: str, stored: str) -> str:
+    """SHA-256 of what an entry says, but for where the weights lie, since they may be moved: so an edited entry is noticed."""
+    said = (version, architecture, batches, weights, stored)
+    return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
+
+
+class _Schema(msgspec.Struct, frozen=True):
+    schema: int
+
+
+class _Manifest(msgspec.Struct, frozen=True):
+    goldens: dict[str, Entry]
+
+
+def manifest(folder: Path | None = None) -> dict[str, Entry]:
     """The manifest: an entry a golden; `FixtureError` when it cannot be read."""
     file = (folder or fixtures_directory()) / MANIFEST
-    try:
-        return dict(json.loads(file.read_text("utf-8"))["goldens"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise FixtureError(f"{file} cannot be read: {error}") from error
+    with reading(file, "a manifest", FixtureError):
+        schema = read_json(file, _Schema).schema
+        if schema != SCHEMA:
+            raise FixtureError(f"{file} is of schema {schema}, this is {SCHEMA}; make the golden again")
+        return read_json(file, _Manifest).goldens
 
 
 def is_folder(golden: str | Path) -> bool:

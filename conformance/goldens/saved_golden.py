@@ -8,10 +8,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from conformance.errors import FixtureError, UsageError
-from conformance.goldens.manifest import MANIFEST
+from conformance.goldens.manifest import MANIFEST, Entry
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, load_directory
 from conformance.model.digest import content_digest
@@ -45,9 +45,9 @@ class SavedGolden:
         return cls(home.name, home, str(checkpoint), os.path.relpath(checkpoint, home), given=batches)
 
     @classmethod
-    def described(cls, name: str, home: Path, entry: Mapping[str, Any]) -> Self:
+    def described(cls, name: str, home: Path, entry: Entry) -> Self:
         """As the manifest in `home` has it."""
-        found = cls(name, home, entry["source"], entry["checkpoint"], int(entry["version"]))
+        found = cls(name, home, entry.source, entry.checkpoint, entry.version)
         return cls(name, home, found.source, found.beside, found.version, _stamp(found.folder))
 
     @property

@@ -1,8 +1,11 @@
 """The architecture of a BERT: one small frozen value that fixes every equation of the forward pass."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
+
+import msgspec
 
 from conformance.errors import UnsupportedArchitectureError
 
@@ -14,6 +17,9 @@ _COUNTS = {
     "vocab_size": 1, "hidden_size": 1, "num_hidden_layers": 0, "num_attention_heads": 1, "intermediate_size": 1,
     "max_position_embeddings": 1, "type_vocab_size": 1, "num_labels": 1, "position_offset": 0,
 }  # fmt: skip
+# The deepest published has 1,000 layers (Wang et al. 2022, DeepNet). A table of activations is made of them before any is seen.
+_LARGEST = {"num_hidden_layers": 10_000}
+_INT32 = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -61,10 +67,11 @@ class Architecture:
         """Refuse what the equations do not cover; raises `UnsupportedArchitectureError`."""
         for name, least in _COUNTS.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or value < least:
-                raise UnsupportedArchitectureError(f"{name} is {value!r}, expected an integer of at least {least}")
-        if not isinstance(self.layer_norm_eps, float) or self.layer_norm_eps < 0.0:
-            raise UnsupportedArchitectureError(f"layer_norm_eps is {self.layer_norm_eps!r}, expected a number of at least 0")
+            largest = _LARGEST.get(name, _INT32)
+            if not isinstance(value, int) or not least <= value <= largest:
+                raise UnsupportedArchitectureError(f"{name} is {value!r:.40}, expected an integer from {least} to {largest}")
+        if not isinstance(self.layer_norm_eps, float) or not 0.0 <= self.layer_norm_eps < math.inf:
+            raise UnsupportedArchitectureError(f"layer_norm_eps is {self.layer_norm_eps!r:.40}, expected a number of at least 0")
         if self.hidden_size % self.num_attention_heads:
             raise UnsupportedArchitectureError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
@@ -101,10 +108,17 @@ class Architecture:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **switches: Any) -> "Architecture":
-        """From a Hugging Face `config.json`; keys without a meaning here are ignored, `switches` win."""
+        """From a Hugging Face `config.json`; keys without a meaning here are ignored, `switches` win.
+
+        Raises:
+            UnsupportedArchitectureError: a key is missing, of the wrong type, or of a value for which there are no equations.
+        """
         names = {f.name for f in fields(cls)}
-        known = {k: v for k, v in config.items() if k in names}
-        return cls(**{**known, **switches, "heads": tuple({**known, **switches}.get("heads", ()))})
+        known = {k: v for k, v in {**config, **switches}.items() if k in names}
+        try:
+            return msgspec.convert(known, cls)
+        except msgspec.ValidationError as error:
+            raise UnsupportedArchitectureError(f"no architecture: {error}") from error
 
     def as_dict(self) -> dict[str, Any]:
         """A plain dictionary, heads as a list."""

@@ -1,7 +1,6 @@
 """A checkpoint: an architecture and its parameters under Hugging Face's names."""
 
 import atexit
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,10 +11,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from conformance.errors import CheckpointError, UnsupportedArchitectureError
+from conformance.files import open_safetensors, read_json, reading
 from conformance.model.activations import parameter_shapes
 from conformance.model.architecture import Architecture
 from conformance.model.digest import content_digest
@@ -137,6 +136,7 @@ COPIES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
+_FLOATS = ("F64", "F32", "F16", "BF16")
 _BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
 
 _HEAD_MARKS = {
@@ -161,6 +161,11 @@ def load_directory(folder: Path | str) -> Checkpoint:
         conformance.errors.CheckpointError: no-such-folder is not a local folder
     """
     folder = Path(folder)
+    with reading(folder, "a checkpoint", CheckpointError):
+        return _loaded(folder)
+
+
+def _loaded(folder: Path) -> Checkpoint:
     config, reader = _config(folder / "config.json"), _reader(folder / "model.safetensors")
     stored = _canonical(reader.keys())
     heads = tuple(head for head, mark in _HEAD_MARKS.items() if mark in stored)
@@ -186,31 +191,30 @@ def load_directory(folder: Path | str) -> Checkpoint:
 def _config(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise CheckpointError(f"{file} does not exist; a checkpoint is a directory with config.json and model.safetensors")
-    try:
-        config = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{file} is no JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{file} holds a {type(config).__name__}, expected an object")
+    with reading(file, "a configuration", CheckpointError):
+        config = read_json(file, dict[str, Any])
     required = [f.name for f in fields(Architecture) if f.default is MISSING]
     missing = [name for name in required if name not in config]
     if missing:
         raise CheckpointError(f"{file} lacks {', '.join(missing)}")
     kind = config.get("model_type", "bert")
     if kind != "bert":
-        raise UnsupportedArchitectureError(f"{file} is of a {kind!r}, and the equations are those of 'bert'")
+        raise UnsupportedArchitectureError(f"{file} is of a {kind!r:.40}, and the equations are those of 'bert'")
     if config.get("is_decoder"):
         raise UnsupportedArchitectureError(f"{file} is of a decoder, and the equations are those of an encoder")
-    return dict(config)
+    return config
 
 
 def _reader(file: Path) -> Any:
     if not file.is_file():
         raise CheckpointError(f"{file} does not exist; a checkpoint is a directory with config.json and model.safetensors")
-    try:
-        return safe_open(file, "pt")
-    except Exception as error:  # safetensors raises its own untyped error for a damaged header
-        raise CheckpointError(f"{file} cannot be read: {error}") from error
+    with reading(file, "a file of parameters", CheckpointError):
+        reader = open_safetensors(file, "pt")
+        kinds = {key: reader.get_slice(key).get_dtype() for key in reader.keys()}  # noqa: SIM118 -- no mapping
+    wrong = [f"{key} is {kind}" for key, kind in kinds.items() if kind not in _FLOATS and canonical_name(key) not in _BUFFERS]
+    if wrong:
+        raise CheckpointError(f"{file} has parameters that are no floating-point numbers: {', '.join(wrong)}")
+    return reader
 
 
 def _require_finite(reader: Any, stored: Mapping[str, str]) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.errors import CheckpointError
+from conformance.files import read_text, reading
 from conformance.model.batch import Batch
 
 
@@ -12,13 +13,16 @@ def tokenized(folder: Path, texts: Sequence[tuple[str, str | None]]) -> Batch:
     """Texts, or pairs of texts, as one right-padded batch, by `tokenizer.json` or else `vocab.txt` in `folder`.
 
     Raises:
-        CheckpointError: there is neither.
+        CheckpointError: there is neither, or it cannot be read.
     """
-    tokenizer = _tokenizer(folder)
-    if tokenizer is None:
-        raise CheckpointError(f"{folder} has neither tokenizer.json nor vocab.txt; give token ids with --batch instead of --text")
-    tokenizer.enable_padding()
-    encoded = tokenizer.encode_batch([text if pair is None else (text, pair) for text, pair in texts])
+    with reading(folder, "a tokenizer", CheckpointError):
+        tokenizer = _tokenizer(folder)
+        if tokenizer is None:
+            raise CheckpointError(
+                f"{folder} has neither tokenizer.json nor vocab.txt; give token ids with --batch instead of --text"
+            )
+        tokenizer.enable_padding()
+        encoded = tokenizer.encode_batch([text if pair is None else (text, pair) for text, pair in texts])
     return Batch.of(
         {
             "input_ids": [e.ids for e in encoded],
@@ -31,12 +35,11 @@ def tokenized(folder: Path, texts: Sequence[tuple[str, str | None]]) -> Batch:
 def words(folder: Path | None, batch: Batch) -> list[list[str]] | None:
     """The token of each id, by the tokenizer in `folder`; `[id]` where it has none; None without a tokenizer that can be read."""
     try:
-        tokenizer = _tokenizer(folder) if folder else None
-    except Exception:  # the library raises nothing narrower; ids are reported then
+        with reading(folder or "", "a tokenizer", CheckpointError):
+            tokenizer = _tokenizer(folder) if folder else None
+            return tokenizer and [[tokenizer.id_to_token(int(i)) or f"[{i}]" for i in row] for row in batch.input_ids]
+    except CheckpointError:  # ids are reported then
         return None
-    if tokenizer is None:
-        return None
-    return [[tokenizer.id_to_token(int(i)) or f"[{i}]" for i in row] for row in batch.input_ids]
 
 
 def _tokenizer(folder: Path) -> Any:
@@ -44,7 +47,7 @@ def _tokenizer(folder: Path) -> Any:
     from tokenizers import BertWordPieceTokenizer, Tokenizer
 
     if (folder / "tokenizer.json").is_file():
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer = Tokenizer.from_str(read_text(folder / "tokenizer.json"))
         tokenizer.no_truncation()
         return tokenizer
     return BertWordPieceTokenizer(str(folder / "vocab.txt")) if (folder / "vocab.txt").is_file() else None

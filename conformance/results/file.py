@@ -1,26 +1,45 @@
 """The results file: JSON Lines, a record a line. How it is written, so that a crash loses nothing, and read, as far as it goes."""
 
+import fcntl
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 import msgspec
 
 from conformance.errors import UsageError
+from conformance.files import read_bytes, reading
 from conformance.results.merge import merged
 from conformance.results.records import SCHEMA_VERSION, ActivationRecord, CaseRecords, CheckRecord, Footer, Header, Record, Results
 from conformance.results.shards import Run
 
+_LARGEST = 2**30  # bytes: some thousand checks of networks of twelve layers
+
 
 class Writer:
-    """Writes a results file: flushed a record, fsynced a check, so that a crash loses nothing that was judged."""
+    """Writes a results file: flushed a record, fsynced a check, so that a crash loses nothing that was judged.
 
-    def __init__(self, path: Path) -> None:
-        """Create the file and its folder."""
+    While it is open, no other run writes there.
+
+    Raises:
+        UsageError: another run writes there; or there is something else than a regular file.
+    """
+
+    def __init__(self, path: Path, *, resume: bool = False) -> None:
+        """Create the file and its folder; to resume, leave what is there until `keep` says how much of it stays."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("wb")
+        self._path = path
+        self._file = _locked(path)
+        if not resume:
+            self.keep(0)
+
+    def keep(self, size: int) -> None:
+        """Keep the first `size` bytes, and write after them."""
+        self._file.truncate(size)
+        self._file.seek(size)
 
     def __enter__(self) -> Self:
         """The writer."""
@@ -31,11 +50,52 @@ class Writer:
         self._file.close()
 
     def write(self, record: Record) -> None:
-        """One line."""
-        self._file.write(msgspec.json.encode(record) + b"\n")
-        self._file.flush()
-        if isinstance(record, CheckRecord | Footer):
-            os.fsync(self._file.fileno())
+        """One line; `ResultsFileError` where it cannot be written."""
+        try:
+            self._file.write(msgspec.json.encode(record) + b"\n")
+            self._file.flush()
+            if isinstance(record, CheckRecord | Footer):
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            raise ResultsFileError(f"{self._path} cannot be written: {error.strerror}") from error
+
+
+class ResultsFileError(UsageError):
+    """The results file cannot be written any further; what stands in it can be read."""
+
+
+def _locked(path: Path) -> BinaryIO:
+    """The file, open for this process alone until it is closed; links and pipes are not followed."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        what = "it is a link" if path.is_symlink() else error.strerror
+        raise UsageError(f"{path} cannot be opened for writing: {what}") from error
+    file = os.fdopen(descriptor, "r+b", buffering=0)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise UsageError(f"{path} is not a regular file")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise UsageError(f"another run writes {path}; wait for its end, or choose another folder with --out") from error
+    except UsageError:
+        file.close()
+        raise
+    return file
+
+
+def resumable(path: Path) -> tuple[Run, int]:
+    """The run of a file as far as its last whole check, and how many bytes that is; `UsageError` where there are several runs."""
+    found = runs(path)
+    if len(found) > 1:
+        raise UsageError(f"{path} holds {len(found)} runs; a run that is resumed stands alone in its file")
+    size = checked = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        size += len(line)
+        if line.endswith(b"\n") and isinstance(_record(line, 0, path), CheckRecord | Header):
+            checked = size
+    return found[0], checked
 
 
 def read_results(*paths: Path | str) -> Results:
@@ -59,10 +119,8 @@ def runs(path: Path) -> list[Run]:
     Raises:
         UsageError: it cannot be opened, is no results file, or is of another schema version.
     """
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
+    with reading(path, "results", UsageError):
+        lines = read_bytes(path, _LARGEST).splitlines(keepends=True)
     whole = (line for line in lines if line.endswith(b"\n"))  # the last one was being written where it has no end
     records = [_record(line, number, path) for number, line in enumerate(whole, 1)]
     if any(isinstance(r, Header) and r.schema != SCHEMA_VERSION for r in records):
@@ -73,10 +131,8 @@ def runs(path: Path) -> list[Run]:
 
 
 def _record(line: bytes, number: int, path: Path) -> Record:
-    try:
+    with reading(f"{path}, line {number}", f"a record of schema {SCHEMA_VERSION}", UsageError):
         return msgspec.json.decode(line, type=Record)  # type: ignore[no-any-return]  # a union, for which it says Any
-    except (msgspec.MsgspecError, UnicodeError) as error:
-        raise UsageError(f"{path}, line {number} is no record of schema {SCHEMA_VERSION}: {error}") from error
 
 
 def _parts(records: Iterable[Record]) -> list[list[Record]]:

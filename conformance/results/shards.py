@@ -1,11 +1,14 @@
 """Runs as they stand in files, and whether together they are whole: all shards, all ends, one version of each golden. Pure."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.errors import UsageError
 from conformance.results.records import CaseRecords, Footer, GoldenRecord, Header, Note
+from conformance.results.to_records import footer
 
+_SHARE = re.compile(r"[0-9]{1,4}")  # more shares than four digits count are no run's
 _ALIKE = ("suite", "torch", "transformers", "numpy", "onnxruntime", "seed", "examples")  # what the shards of one run have in common
 
 
@@ -32,8 +35,8 @@ class Run:
     def shard(self) -> tuple[int, int]:
         """Which of how many it is; raises `UsageError` where its header says nothing of the kind."""
         which, _, count = (self.header.shard if self.header else "1/1").partition("/")
-        if not (which.isdecimal() and count.isdecimal()):
-            raise UsageError(f"the header of {self.name} has no shard K/N")
+        if not (_SHARE.fullmatch(which) and _SHARE.fullmatch(count) and 1 <= int(which) <= int(count)):
+            raise UsageError(f"the header of {self.name} has no shard K/N, 1 ≤ K ≤ N")
         return int(which), int(count)
 
     @property
@@ -70,11 +73,30 @@ def incomplete(runs: Sequence[Run]) -> Iterator[Note]:
             only = (f"{k}/{count}{f' ({run.source})' if run.source else ''}" for k, run in sorted(there.items()))
             yield Note("missing", f"shard {', '.join(missing)}; of this run there is {', '.join(only)}")
     for run in runs:
-        if run.footer is None:
-            after = f" after {len(run.cases)} of {run.header.cases} checks" if run.header and run.header.cases else ""
-            yield Note("missing", f"the end of {run.name}: it was cut short{after}, and has no footer")
-        elif (counted := sum(run.footer.outcomes.values())) != len(run.cases):
-            yield Note("missing", f"{run.name} has {len(run.cases)} checks, and its footer counts {counted}")
+        yield from _unlike_ends(run)
+
+
+def _unlike_ends(run: Run) -> Iterator[Note]:
+    """What header and footer say of the checks between them, where it is not so."""
+    planned = run.header.cases if run.header else 0
+    if run.footer is None:
+        after = f" after {len(run.cases)} of {planned} checks" if planned else ""
+        yield Note("missing", f"the end of {run.name}: it was cut short{after}, and has no footer")
+        return
+    if planned > len(run.cases):
+        yield Note("missing", f"{planned - len(run.cases)} of the {planned} checks of {run.name}")
+    if (ended := sum(run.footer.outcomes.values())) > len(run.cases):
+        yield Note("missing", f"{run.name} has {len(run.cases)} checks, and its footer counts {ended}")
+        return
+    counted = footer(records.check for records in run.cases)
+    for what in ("outcomes", "ran", "declared", "exit_code"):
+        said, found = getattr(run.footer, what), getattr(counted, what)
+        if said != found:
+            yield Note("contradiction", f"{run.name}: the footer says {what} {_listed(said)}, the checks {_listed(found)}")
+
+
+def _listed(found: object) -> str:
+    return ", ".join(f"{n} {outcome}" for outcome, n in sorted(found.items())) if isinstance(found, dict) else str(found)
 
 
 def differing(runs: Iterable[Run]) -> Iterator[Note]:

@@ -12,6 +12,7 @@ from conformance.errors import (
     CandidateTimeout,
     ConformanceError,
     DependencyMissingError,
+    NotApplicable,
     Unavailable,
     Unsupported,
 )
@@ -46,7 +47,7 @@ def run_guarded(work: Callable[[], Termination]) -> Termination:
     """Every way in which a case can end, with its exit code: what is not the candidate's doing is the harness's (3)."""
     try:
         return work()
-    except Unsupported as why:
+    except (Unsupported, NotApplicable) as why:
         return Termination("skip", str(why), declared=False)
     except (Unavailable, DependencyMissingError) as why:
         return Termination("skip", str(why))
@@ -72,7 +73,7 @@ def call_candidate(call: Callable[[], T], *, may_refuse: bool = False) -> T:
     """
     try:
         return call()
-    except (CandidateFailure, KeyboardInterrupt):
+    except (CandidateFailure, NotApplicable, KeyboardInterrupt):
         raise
     except (Unsupported, DependencyMissingError) as error:
         if may_refuse:

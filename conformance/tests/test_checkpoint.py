@@ -123,7 +123,7 @@ def test_texts_are_read_by_the_checkpoint_s_vocabulary(tmp_path: Path) -> None:
         ('{"x": {"input_id": [[1]]}}', "found input_id"),
         (json.dumps({"input_ids": [[1] * 33]}), "33 tokens, and the network takes at most 32"),
         ("[", "cannot be read as a batch"),
-        ("[]", "it is a list"),
+        ("[]", "Expected `object`, got `array`"),
     ],
 )
 def test_a_batch_that_does_not_fit_is_told_where_and_what_was_expected(content: str, words: str, tmp_path: Path) -> None:

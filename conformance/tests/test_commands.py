@@ -61,7 +61,7 @@ def test_trace_saves_what_diff_reads(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "6×16×32" in capsys.readouterr().out.replace(" ", "")
     assert main(["diff", str(file), "golden:tiny"]) == 0
     assert main(["diff", str(file), "hf-eager", "--format", "json"]) == 0
-    with pytest.raises(UsageError, match="no trace"):
+    with pytest.raises(UsageError, match="cannot be read as a trace"):
         traces.read(Path(__file__))
 
 
@@ -80,7 +80,7 @@ def test_a_failure_leaves_behind_what_replay_runs_again(results: Path, capsys: p
     (left,) = (results / "failures").glob("*.safetensors")
     assert main(["replay", str(left)]) == 1
     assert "epsilon is 1e-05, the checkpoint says 1e-12" in " ".join(capsys.readouterr().out.split())
-    with pytest.raises(UsageError, match="not what a failure leaves behind"):
+    with pytest.raises(UsageError, match="cannot be read as what a failure leaves behind"):
         replayed(Path(__file__).with_suffix(".safetensors"))
 
 

@@ -18,7 +18,7 @@ from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.make import make
-from conformance.goldens.manifest import fixtures_directory
+from conformance.goldens.manifest import fixtures_directory, of_entry
 from conformance.goldens.recipes import RECIPES
 from conformance.judge.verify import verify
 from conformance.model.digest import content_digest
@@ -154,10 +154,12 @@ def test_it_verifies_in_three_parts(home: Path, capsys: Told) -> None:
     assert [(part["golden"], part["outcome"]) for part in rendered] == [("mine", "pass")] * 3 + [("tiny", "pass")] * 3
 
 
-def _entry(folder: Path, **changes: Any) -> None:
+def _entry(folder: Path, *, whole: bool = True, **changes: Any) -> None:
     file = folder / "manifest.json"
     found = json.loads(file.read_text())
-    found["goldens"]["mine"] |= changes
+    entry = found["goldens"]["mine"] = found["goldens"]["mine"] | changes
+    if whole:
+        entry["digest"] = of_entry(*(entry[k] for k in ("version", "architecture", "batches", "weights_digest", "stored_digest")))
     file.write_text(json.dumps(found))
 
 
@@ -166,6 +168,11 @@ def _without_a_digest(home: Path) -> None:
     found = json.loads(file.read_text())
     del found["goldens"]["mine"]["stored_digest"]
     file.write_text(json.dumps(found))
+
+
+def _older(home: Path) -> None:
+    file = home / "mine" / "manifest.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "schema": 1}))
 
 
 def _cut(file: Path) -> None:
@@ -190,8 +197,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "tensors gone": (lambda home: (home / "mine" / STORED).unlink(), "cannot be read"),
     "manifest cut short": (lambda home: _cut(home / "mine" / "manifest.json"), "manifest.json cannot be read"),
     "manifest is a list": (lambda home: (home / "mine" / "manifest.json").write_text("[]"), "manifest.json cannot be read"),
-    "manifest without a digest": (_without_a_digest, "its manifest does not describe it (KeyError('stored_digest'))"),
+    "manifest without a digest": (_without_a_digest, "Object missing required field `stored_digest`"),
     "manifest of other batches": (lambda home: _entry(home / "mine", batches=["b"]), "its manifest does not describe it"),
+    "manifest without batches": (lambda home: _entry(home / "mine", batches=[]), "Expected `array` of length >= 1"),
+    "manifest of another version": (lambda home: _entry(home / "mine", whole=False, version=7), "its entry in the manifest is not"),
+    "manifest of an older schema": (_older, "is of schema 1, this is 2; make the golden again"),
     "other weights": (lambda home: _scale(home / "my-bert", 1.001), "have SHA-256"),
     "weights cut short": (lambda home: _cut(home / "my-bert" / WEIGHTS), "the checkpoint that it was made from cannot be read"),
     "weights gone": (lambda home: (home / "my-bert" / WEIGHTS).unlink(), "model.safetensors does not exist"),
@@ -328,5 +338,5 @@ def test_the_shipped_ones_are_made_by_the_same_hands(tmp_path: Path) -> None:
     assert [part.outcome for part in verify("tiny", tmp_path)] == ["pass"] * 3
     ours, theirs = (json.loads((folder / "manifest.json").read_text())["goldens"] for folder in (tmp_path, fixtures_directory()))
     # Products in float64 differ in their last bits from one BLAS kernel to another: `verify` judges them, no digest does.
-    of_inputs = theirs["tiny"] | {"stored_digest": ours["tiny"]["stored_digest"]}
+    of_inputs = theirs["tiny"] | {key: ours["tiny"][key] for key in ("stored_digest", "digest")}
     assert ours == {"tiny": of_inputs}

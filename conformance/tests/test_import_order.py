@@ -12,6 +12,7 @@ import conformance
 ROOT = Path(conformance.__file__).parent
 ORDER = (
     "errors",
+    "files",
     "names",
     "progress",
     "numerics",

@@ -16,7 +16,7 @@ from conformance.candidates import capture
 from conformance.cli import main
 from conformance.errors import CheckpointError, ConformanceError, FixtureError
 from conformance.goldens import golden as golden_module
-from conformance.goldens.manifest import fixtures_directory
+from conformance.goldens.manifest import fixtures_directory, of_entry
 from conformance.judge.verify import verify
 from conformance.model.checkpoint import check_parameters, load_directory
 from conformance.results.file import Writer, read_results
@@ -187,7 +187,9 @@ def test_a_damaged_fixture_is_a_broken_harness(fixtures: Path, damage: str) -> N
 
 def test_a_wrong_digest_of_the_weights_is_a_broken_harness(fixtures: Path) -> None:
     manifest = json.loads((fixtures / "manifest.json").read_text())
-    manifest["goldens"]["tiny"]["weights_digest"] = "0" * 64
+    entry = manifest["goldens"]["tiny"]
+    entry["weights_digest"] = "0" * 64
+    entry["digest"] = of_entry(*(entry[k] for k in ("version", "architecture", "batches", "weights_digest", "stored_digest")))
     (fixtures / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(FixtureError, match="expected 0000"):
         assert load_golden("tiny", fixtures).checkpoint

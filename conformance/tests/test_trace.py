@@ -245,7 +245,7 @@ def test_two_implementations_are_traced_side_by_side(tmp_path: Path, capsys: Cap
         (["golden:tiny", "--text", "hello"], "golden tiny has no tokenizer"),
         (["hf-eager", "--golden", "tiny", "--checkpoint", "somewhere"], "are two networks"),
         (["golden:tiny", "--golden", "deep"], "add --golden tiny"),
-        (["nowhere.safetensors"], "nowhere.safetensors is no trace"),
+        (["nowhere.safetensors"], "nowhere.safetensors cannot be read as a trace: No such file"),
     ],
 )
 def test_what_cannot_be_traced_is_one_clear_error(arguments: list[str], words: str, capsys: Captured) -> None:

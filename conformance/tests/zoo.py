@@ -276,8 +276,10 @@ def _calling(call: Callable[[Any], Any]) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """`call_N`, `asked_N`: the N-th of each, so that it can be named on the command line."""
+    """`call_N`, `asked_N`: the N-th of each, so that it can be named on the command line; `call_hangs` that which does."""
     kind, _, number = name.partition("_")
+    if name == "call_hangs":
+        return _calling(CALLS["hangs"][0])
     with contextlib.suppress(ValueError, IndexError):
         if kind == "call":
             return _calling(list(CALLS.values())[int(number)][0])

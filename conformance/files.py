@@ -1,0 +1,137 @@
+"""Reading files of anybody's: first the size, then the form, then the values. What is wrong is one error of the project's own.
+
+A reader is bounded in time and memory: no file is larger than its limit, and nothing that it says of itself is believed.
+"""
+
+import json
+import os
+import stat
+import tomllib
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from conformance.errors import ConformanceError
+
+if TYPE_CHECKING:  # `bert-conformance list` reads manifests, and needs no NumPy
+    import numpy.typing as npt
+
+    Arrays = dict[str, npt.NDArray[Any]]
+
+TEXT = 64 * 2**20  # bytes of a file of text: a hidden state of 64 sentences of 128 tokens and 384 features, printed, is half of it
+ARRAYS = 2**34  # bytes of a file of arrays, as it is or once it is unpacked: more than the largest BERT in float64
+SHOWN = 300  # characters of what is wrong that are quoted
+
+T = TypeVar("T")
+
+
+@contextmanager
+def reading(path: Path | str, what: str, kind: type[ConformanceError]) -> Iterator[None]:
+    """Around the reading of a file: whatever is raised inside that is not the project's own comes out as `kind`.
+
+    Args:
+        path: the file or folder.
+        what: what it is expected to be, as "a trace".
+        kind: of the error.
+    """
+    try:
+        yield
+    except ConformanceError:
+        raise
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # some libraries' errors are no Exception
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        name = "" if isinstance(error, OSError | ValueError) and text else f"{type(error).__name__}: "
+        raise kind(f"{path} cannot be read as {what}: {name}{text[:SHOWN]}") from error
+
+
+def read_bytes(path: Path, limit: int = TEXT) -> bytes:
+    """A regular file's content; `ValueError` for another kind of file, and for one that is larger than `limit`."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise ValueError("it is not a regular file")
+        if about.st_size > limit:
+            raise ValueError(f"it has {about.st_size} bytes, and at most {limit} are read")
+        return file.read(limit)
+
+
+def read_text(path: Path, limit: int = TEXT) -> str:
+    """A file of UTF-8; `ValueError` as for `read_bytes`, and where it is none."""
+    return read_bytes(path, limit).decode("utf-8")
+
+
+def read_json(path: Path, form: type[T], limit: int = TEXT) -> T:
+    """A file of JSON, of that form; `ValueError` says where it is of another (`msgspec.ValidationError`)."""
+    return msgspec.json.decode(read_bytes(path, limit), type=form)
+
+
+def parsed_json(text: str | None, form: type[T]) -> T:
+    """JSON that stands in a file's metadata; `ValueError` where it is not there."""
+    if text is None:
+        raise ValueError("its metadata say nothing of it")
+    return msgspec.json.decode(text, type=form)
+
+
+def read_numbers(path: Path, number: Callable[[str], Any]) -> Any:
+    """A file of JSON, in which `number` makes every number of its text."""
+    return json.loads(read_text(path), parse_float=number, parse_int=number, parse_constant=number)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A file of TOML."""
+    return tomllib.loads(read_text(path))
+
+
+def open_safetensors(path: Path, framework: str = "np") -> Any:
+    """An open safetensors file, whose header has been checked against its size; `framework` is what its tensors are of."""
+    from safetensors import safe_open
+
+    _require_regular(path)
+    return safe_open(path, framework)
+
+
+def read_safetensors(path: Path) -> tuple["Arrays", Mapping[str, str]]:
+    """Its arrays in NumPy, and its metadata."""
+    with open_safetensors(path) as file:
+        return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118 -- no mapping
+
+
+def read_npz(path: Path) -> "Arrays":
+    """The arrays of an `.npz` file: none of Python's objects, and none that is larger than what is stored of it."""
+    _require_regular(path)
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if sum(member.file_size for member in members) > ARRAYS:
+            raise ValueError(f"unpacked it has more than {ARRAYS} bytes")
+        return {member.filename.removesuffix(".npy"): _member(archive, member) for member in members}
+
+
+def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> "npt.NDArray[Any]":
+    import numpy as np
+
+    with archive.open(member) as file:
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        shape, columns, dtype = read[np.lib.format.read_magic(file)](file)
+        if dtype.hasobject:
+            raise ValueError(f"{member.filename} has objects of Python's, which are not loaded")
+        size = prod(shape) * dtype.itemsize
+        content = file.read(min(size, member.file_size) + 1)
+        if len(content) != size:
+            raise ValueError(f"{member.filename} says that it has {size} bytes, and has {len(content)}")
+        return np.frombuffer(content, dtype).reshape(shape, order="F" if columns else "C")
+
+
+def _require_regular(path: Path) -> None:
+    """Raise `ValueError` for what is no regular file, or is too large: a library would wait for a pipe."""
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise ValueError("it is not a regular file")
+    if about.st_size > ARRAYS:
+        raise ValueError(f"it has {about.st_size} bytes, and at most {ARRAYS} are read")

@@ -1,0 +1,113 @@
+"""Runs that were cut short are resumed to the records of a whole one; two runs do not write into one folder."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.benchmarks.interruptions import interrupted, on_a_full_disk, records, resumed, undisturbed
+from conformance.cli import main
+from conformance.errors import INTERRUPTED
+
+RUN = ["run", "-i", "hf-eager", "-i", "making-bert", "--golden", "tiny", "--in-process"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], float]:
+    return undisturbed(tmp_path_factory.mktemp("whole"))
+
+
+# `python -m conformance.benchmarks.interruptions` tries twenty random moments.
+@pytest.mark.parametrize(("how", "at"), [(signal.SIGKILL, 0.7), (signal.SIGINT, 0.85)])
+def test_a_run_that_was_killed_is_resumed_to_the_same_records(
+    how: signal.Signals, at: float, whole: tuple[list[Any], float], tmp_path: Path
+) -> None:
+    expected, seconds = whole
+    interrupted(tmp_path, at * seconds, how)
+    assert resumed(tmp_path) == expected
+
+
+def test_a_full_disk_loses_nothing_that_was_judged(whole: tuple[list[Any], float], tmp_path: Path) -> None:
+    expected, _ = whole
+    ended = on_a_full_disk(tmp_path, 60_000)
+    assert ended.returncode == 2
+    assert "results.jsonl cannot be written: File too large" in ended.stderr
+    assert "--resume runs the rest" in ended.stderr
+    assert '"outcome":"pass"' in ended.stdout  # what was judged is printed
+    assert resumed(tmp_path) == expected
+
+
+def test_resume_runs_only_what_is_missing_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*RUN, "--out", str(tmp_path)]) == 0
+    file = tmp_path / "results.jsonl"
+    before = records(tmp_path)
+    lines = file.read_bytes().splitlines(keepends=True)
+    first = next(i for i, line in enumerate(lines) if b'"kind":"check"' in line) + 1
+    file.write_bytes(b"".join(lines[:first]) + lines[first][:40])
+    capsys.readouterr()
+    assert main([*RUN, "--out", str(tmp_path), "--resume"]) == 0
+    assert f"resumed: 1 checks are in {file}, 1 are run" in capsys.readouterr().err
+    assert records(tmp_path) == before
+    assert file.read_bytes().startswith(b"".join(lines[:first]))
+    assert main([*RUN, "--out", str(tmp_path), "--resume"]) == 0
+    assert "2 checks are in" in capsys.readouterr().err
+    assert records(tmp_path) == before
+
+
+def test_resume_without_results_is_a_whole_run(tmp_path: Path) -> None:
+    assert main([*RUN, "--out", str(tmp_path), "--resume"]) == 0
+    assert len(records(tmp_path)) == 2 + 2 * 47 + 1
+
+
+def test_a_run_of_something_else_is_not_resumed_and_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*RUN, "--out", str(tmp_path)]) == 0
+    before = (tmp_path / "results.jsonl").read_bytes()
+    assert main([*RUN, "--out", str(tmp_path), "--resume", "--dtype", "bfloat16"]) == 2
+    assert "is of another run, and cannot be resumed: run was" in capsys.readouterr().err
+    assert main([*RUN, "--out", str(tmp_path), "--resume", "--depth", "screen"]) == 2
+    assert "depth was full, is screen" in capsys.readouterr().err
+    assert (tmp_path / "results.jsonl").read_bytes() == before
+
+
+def test_two_runs_do_not_write_into_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*RUN, "--out", str(tmp_path)]) == 0
+    before = (tmp_path / "results.jsonl").read_bytes()
+    with (tmp_path / "results.jsonl").open("r+b") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert main([*RUN, "--out", str(tmp_path)]) == 2
+    assert "another run writes" in capsys.readouterr().err
+    assert (tmp_path / "results.jsonl").read_bytes() == before
+    assert (tmp_path / "report.html").exists()
+
+
+def test_results_are_not_written_through_a_link_or_into_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "results.jsonl").symlink_to(tmp_path / "precious")
+    assert main([*RUN, "--out", str(tmp_path)]) == 2
+    assert "it is a link" in capsys.readouterr().err
+    assert (tmp_path / "precious").read_text() == "kept"
+    (tmp_path / "results.jsonl").unlink()
+    os.mkfifo(tmp_path / "results.jsonl")
+    assert main([*RUN, "--out", str(tmp_path)]) == 2
+    assert "is not a regular file" in capsys.readouterr().err
+
+
+def test_an_interrupt_prints_what_is_known_and_how_to_go_on_without_a_traceback(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "conformance", "run", "-i", "hf-eager", "-i", "conformance.tests.zoo:call_hangs"]
+    command += ["--golden", "tiny", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as run:
+        results, end = tmp_path / "results.jsonl", time.monotonic() + 60.0
+        while not (results.exists() and b'"kind":"check"' in results.read_bytes()) and time.monotonic() < end:
+            time.sleep(0.05)
+        os.killpg(run.pid, signal.SIGINT)  # as a terminal sends it
+        out, error = run.communicate(timeout=60.0)
+    assert run.returncode == INTERRUPTED
+    assert "hf-eager on tiny, cpu, float32: conforms" in out
+    assert f"1 of 2 checks are in {results}; the same command with --resume runs the rest" in error
+    assert "Traceback" not in error
