@@ -1,5 +1,6 @@
 """Names that a caller gives: lists of them, and the error for a name that does not exist, with the nearest that do."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import TypeVar
@@ -7,9 +8,19 @@ from typing import TypeVar
 from conformance.errors import UnknownNameError, UsageError
 
 T = TypeVar("T")
+_LONGEST = 200  # characters, where most file systems allow 255 bytes
 
 # Faults that were called otherwise before: old results files and lists of known failures are still read.
 RENAMED_FAULTS: Mapping[str, str] = {"activation-form": "gelu-variant"}
+
+
+def plain_name(name: str, more: str) -> str:
+    """The name in ASCII letters, digits and the characters of `more`, at most 200, with `_` for every other.
+
+    Names that differ in other characters, or further on, stay different, by eight digits of their SHA-256.
+    """
+    plain = "".join(c if (c.isascii() and c.isalnum()) or c in more else "_" for c in name)[:_LONGEST]
+    return plain if plain == name else f"{plain}_{hashlib.sha256(name.encode('utf-8', 'backslashreplace')).hexdigest()[:8]}"
 
 
 def nearest(name: str, existing: Iterable[str], others: str = "") -> str:

@@ -63,7 +63,7 @@ def replayed(path: Path) -> list[Result]:
         UsageError: it is neither, or nothing in it failed; or its one failure cannot be run again.
     """
     if path.suffix == ".safetensors":
-        return [_again(_of_file(path))]
+        return [_again(failure_of(path))]
     results = read_results(path)
     failed = [check for check in results.checks if check.outcome in FAILED]
     if not failed:
@@ -77,7 +77,8 @@ def _attempted(record: CheckRecord, headers: Sequence[Header]) -> Result:
     return found[0] if ending is None else replace(ending, case=case_of(record))
 
 
-def _of_file(path: Path) -> _Failure:
+def failure_of(path: Path) -> _Failure:
+    """What a failure left behind; `UsageError` where the file is none."""
     with reading(path, "what a failure leaves behind", UsageError):
         arrays, metadata = read_safetensors(path)
         about = parsed_json(metadata.get("replay"), _About)

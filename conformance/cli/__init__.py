@@ -15,6 +15,7 @@ from conformance.checks.search.plan import EXAMPLES
 from conformance.cli.help import REFERENCE
 from conformance.errors import INTERRUPTED, ConformanceError, UsageError
 from conformance.judge.depth import DEPTHS
+from conformance.printable import printable_lines
 
 FORMATS = ("pretty", "json", "markdown")
 _SIZE = re.compile(r"(\d{1,15})(KiB|MiB|GiB)?")
@@ -28,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _require_our_packages()
         return int(arguments.command(arguments))
     except ConformanceError as error:
-        print(f"bert-conformance: {error}", file=sys.stderr)
+        print("\n".join(printable_lines(f"bert-conformance: {error}")), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("bert-conformance: interrupted", file=sys.stderr)

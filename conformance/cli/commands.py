@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformance.errors import DependencyMissingError, UsageError
+from conformance.printable import printable
 
 if TYPE_CHECKING:
     from conformance.cli.session import Session
@@ -217,7 +218,8 @@ def _table(rows: list[dict[str, Any]], how: str) -> None:
         return
     if not rows:
         return
-    cells = [list(rows[0]), *([str(v).replace("|", "\\|") if how == "markdown" else str(v) for v in row.values()] for row in rows)]
+    shown = [[printable(str(value)) for value in row.values()] for row in rows]
+    cells = [list(rows[0]), *([v.replace("|", "\\|") if how == "markdown" else v for v in row] for row in shown)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
     edge = "| " if how == "markdown" else ""
     for number, line in enumerate(cells):

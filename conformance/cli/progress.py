@@ -9,8 +9,8 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from conformance.printable import printable
 from conformance.progress import watched
-from conformance.report.printable import printable
 from conformance.results.outcomes import FAILING, ORDER
 
 _SAMPLES = 1000  # of the speed, as many as rich keeps: so its estimate is of the whole run, whose cases are not alike

@@ -18,7 +18,7 @@ from conformance.errors import INTERRUPTED, UsageError
 from conformance.isolation.output import to_standard_error
 from conformance.isolation.process import WorkerProcess
 from conformance.numerics.machine import measure_early
-from conformance.report.printable import printable_lines
+from conformance.printable import printable_lines
 from conformance.report.views import TEXTS
 from conformance.results.case import Case
 from conformance.results.file import ResultsFileError

@@ -109,8 +109,8 @@ def load_golden(name: str | Path, folder: Path | None = None) -> Golden:
         raise FixtureError(f"golden {called}: its entry in the manifest is not as it was written; it was altered")
     try:
         return _described(called, entry, _stored(called, entry, home or fixtures_directory()), home)
-    except (KeyError, TypeError, ValueError, UsageError) as error:
-        raise FixtureError(f"golden {called}: its manifest does not describe it ({error!r}); it was altered") from error
+    except (KeyError, OSError, TypeError, ValueError, UsageError) as error:
+        raise FixtureError(f"golden {called}: its manifest does not describe it ({error!r:.300}); it was altered") from error
 
 
 def _stored(name: str, entry: Entry, home: Path) -> dict[str, npt.NDArray[Any]]:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from conformance.errors import ConformanceError
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
-
-TEXT = 100_000  # characters of an error's text that are sent: more is read by nobody
+from conformance.results.termination import LONGEST
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class Failure:
     def of(cls, error: ConformanceError) -> "Failure":
         """As the nearest of the project's own classes: a candidate's own exists in the worker alone."""
         kind = next(c for c in type(error).__mro__ if c.__module__.startswith("conformance."))
-        return cls(kind, str(error)[:TEXT])
+        return cls(kind, str(error)[: 2 * LONGEST])
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ class Judge:
 
     def _refused(self, name: Any, reason: str) -> Verdict:
         """What breaks the contract, under a name that can be printed."""
-        rendered = name.encode("utf-8", "backslashreplace").decode() if isinstance(name, str) else repr(type(name))
+        rendered = name[:200].encode("utf-8", "backslashreplace").decode() if isinstance(name, str) else repr(type(name))
         kind = UNKNOWN
         if rendered in self.order:
             self._seen.add(rendered)

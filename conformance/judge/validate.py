@@ -24,7 +24,7 @@ def known(name: Any, table: Mapping[str, Activation]) -> Activation:
 
     near = get_close_matches(name, table, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise CandidateError(f"unknown activation {name!r}{hint}")
+    raise CandidateError(f"unknown activation {name!r:.200}{hint}")
 
 
 def _setting(row: Activation, axis: str) -> str:

@@ -6,6 +6,7 @@ What is missing or contradicts itself is a test case that fails: servers show th
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
+from conformance.printable import printable_lines
 from conformance.report.findings import layers_of
 from conformance.report.words import mistakes, place, rendered, smallest
 from conformance.results.outcomes import OUTCOME_TEXT
@@ -60,5 +61,5 @@ def _note(suite: ElementTree.Element, note: Note) -> None:
 
 
 def _legal(text: str) -> str:
-    """Without what is no character of XML 1.0 (section 2.2, production 2)."""
-    return "".join(c for c in text if c in "\t\n\r" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c >= "\U00010000")
+    """Without what is no character of XML 1.0 (section 2.2, production 2), or cannot be seen."""
+    return "\n".join(printable_lines(text))

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Iterator
 from html import escape
 
+from conformance.printable import printable, printable_lines
 from conformance.report.document import Code, Document, Folded, Heading, Items, Lists, Paragraph, Table, Verdict
-from conformance.report.printable import printable, printable_lines
 
 _SPECIAL = re.compile(r"[\\`*_\[\]|~$]")
 _FIRST = re.compile(r"^(\d*)([#>+=.)-])")  # of a heading, a quotation or a list, where a line begins with it

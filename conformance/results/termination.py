@@ -21,6 +21,7 @@ from conformance.results.outcomes import Outcome, severity
 from conformance.results.result import Result
 
 T = TypeVar("T")
+LONGEST = 20_000  # characters of a reason: a traceback of some hundred calls
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ class Termination:
     by_values: bool = False
 
     def __post_init__(self) -> None:
-        # A surrogate in somebody's message must not keep it from being written down.
-        object.__setattr__(self, "reason", self.reason.encode("utf-8", "backslashreplace").decode())
+        # A surrogate in somebody's message must not keep it from being written down, nor fill the disk.
+        further = f"\n… and {len(self.reason) - LONGEST} characters more" if len(self.reason) > LONGEST else ""
+        object.__setattr__(self, "reason", self.reason[:LONGEST].encode("utf-8", "backslashreplace").decode() + further)
 
     @property
     def rank(self) -> int:

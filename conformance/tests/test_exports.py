@@ -1,8 +1,10 @@
 """Exports: ours conform, a stranger's archive is seen into without its source, and each trap of exporting is caught by name."""
 
+import io
 import json
 import math
 import warnings
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -381,3 +383,27 @@ def test_a_file_of_no_known_kind_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(UsageError, match=r"no exported program that can be read; by their suffixes these can: \.pt"):
         Archive(path)
+
+
+class _Runs:
+    """What writes a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.file,)
+
+
+def test_code_that_is_pickled_in_an_exported_program_is_not_run(tmp_path: Path) -> None:
+    good, evil, pickled = tmp_path / "good.pt2", tmp_path / "evil.pt2", io.BytesIO()
+    torch.export.save(torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),)), good)
+    torch.save(_Runs(tmp_path / "ran"), pickled)
+    with zipfile.ZipFile(good) as read, zipfile.ZipFile(evil, "w") as written:
+        for member in read.infolist():
+            is_target = member.filename.endswith("sample_inputs/model.pt")
+            written.writestr(member.filename, pickled.getvalue() if is_target else read.read(member.filename))
+    result = check(Archive(evil), "tiny")
+    assert result.outcome == "fail"
+    assert "that could run code" in result.reason
+    assert not (tmp_path / "ran").exists()

@@ -14,6 +14,7 @@ ORDER = (
     "errors",
     "files",
     "names",
+    "printable",
     "progress",
     "numerics",
     "model",

@@ -74,7 +74,7 @@ def _missed(checkpoint: Path, out: Path) -> Path:
 @pytest.mark.usefixtures("known")
 def test_published_values_that_were_missed_are_missed_again(checkpoint: Path, tmp_path: Path) -> None:
     file = _missed(checkpoint, tmp_path)
-    (left,) = (tmp_path / "failures").glob(f"*-{PUBLISHED}.safetensors")
+    (left,) = (tmp_path / "failures").glob(f"*-{PUBLISHED}_*.safetensors")
     for again in (*replayed(file)[1:], *replayed(left)):
         assert (again.case.check, again.outcome) == (PUBLISHED, "fail")
         assert "of which values are published" in again.reason

@@ -1,5 +1,6 @@
 """What a failure leaves: a file that `replay` takes, a script, a patch, a record that is enough elsewhere."""
 
+import ast
 import json
 import os
 import subprocess
@@ -7,10 +8,20 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
+from conformance.checks.repro.artifacts import artifact_path
+from conformance.checks.repro.patch import new_test
+from conformance.checks.repro.snippet import snippet
 from conformance.cli import main
+from conformance.model.batch import Batch
+from conformance.results.case import Case
+from conformance.results.example import Example
 from conformance.results.file import read_results
+from conformance.results.law_broken import Location, Run
+from conformance.results.result import Counterexample
 from conformance.tests.lawless import BROKEN
 from conformance.tests.planted import Planted, epsilon
 
@@ -213,3 +224,58 @@ def test_a_shard_that_is_missing_is_told(tmp_path: Path, capsys: pytest.CaptureF
 def test_a_shard_that_makes_no_sense_is_refused(shard: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "-i", "hf-eager", "--golden", "tiny", "--shard", shard, "--out", str(tmp_path)]) == 2
     assert "expected K/N" in capsys.readouterr().err
+
+
+NAMES = st.one_of(
+    st.text(max_size=60),
+    st.sampled_from(
+        [
+            "x\nimport os; os.abort()",
+            'a:b"""',
+            "a:b'''",
+            'ends with "',
+            "a.b:c-d",
+            "a:class",
+            "a b:c",
+            "\u202e:x",
+            "\ud800:x",
+            "a\\",
+            "m:o.p",
+        ]
+    ),
+)
+
+
+@given(NAMES, st.text(max_size=60), st.sampled_from(["tiny", "checkpoint:/a'b\"\n/c"]))
+def test_a_script_and_a_patch_parse_and_hold_nothing_of_a_name_but_texts(name: str, reason: str, network: str) -> None:
+    batch = Batch.of({"input_ids": [[1, 2]]})
+    example, place = Example(batch), Location("pooler.dense", (0, 1), (0, 1), (1.0, 2.0))
+    case = Case(name, "tiny", check="values")
+    for found in (
+        Counterexample(example, {"run-1": Run(batch, {})}, place, 0.5),
+        Counterexample(example, {"run-1": Run(batch, {}), "run-2": Run(batch, {})}, place, 0.5),
+        Counterexample(example, {}, crashes=True),
+        Counterexample(example, {}),
+    ):
+        source = snippet(case, network, name, found, reason)
+        source.encode()  # can be written
+        calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)}
+        assert calls <= CALLS
+    added = [line[1:] for line in new_test(case, network, example).splitlines() if line.startswith("+") and line[:3] != "+++"]
+    calls = {ast.unparse(node.func) for node in ast.walk(ast.parse("\n".join(added))) if isinstance(node, ast.Call)}
+    assert calls == {"conformance.parametrize_with_checks", "conformance.example", "check"}
+
+
+CALLS = {
+    "sys.path.insert", "load_golden", "load_directory", "Path", "candidate.prepare", "dict", "runner", "Batch.of", "run",
+    "float", "print", "abs", "SystemExit", "getattr",
+    "importlib.import_module", "Batch.of(inputs).on",
+}  # fmt: skip
+
+
+def test_files_of_names_that_differ_in_odd_characters_do_not_meet(tmp_path: Path) -> None:
+    names = ("a:b", "a/b", "a_b", "a b", "ä", "ö", "x" * 300, "x" * 301, "\ud800")
+    paths = {artifact_path(Case(name, "tiny"), tmp_path) for name in names}
+    assert len(paths) == len(names)
+    for path in paths:
+        path.write_bytes(b"")

@@ -26,7 +26,10 @@ READERS = {".pt": "torchscript", ".pth": "torchscript", ".ts": "torchscript", ".
 
 @dataclass(frozen=True)
 class Archive:
-    """An exported program in a file. Loading a TorchScript archive runs its code: give one that you trust.
+    """An exported program in a file.
+
+    A TorchScript archive is a program, which loading runs: give one that you trust. Of an exported program (`.pt2`) tensors are
+    loaded and no other pickled object, and an ONNX model is data.
 
     Attributes:
         path: the file; its suffix says of which kind it is.

@@ -1,6 +1,9 @@
 """A program that `torch.export.save` wrote: its graph of ATen operations is interpreted one by one, and its values are kept."""
 
+import os
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,16 +17,37 @@ from conformance.candidates.archives.inputs import fields_of
 from conformance.candidates.archives.program import constant
 from conformance.errors import CandidateError
 
+_TENSORS_ALONE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # read by torch.load
+
 
 def opened(path: Path, device: str, inputs: Sequence[str]) -> "Exported | str":
     """The program in a file, or why it cannot run there; `CandidateError` as for any archive."""
     if torch.device(device).type != "cpu":
         return "an exported program runs where it was exported; here that is the CPU"
     try:
-        program = torch.export.load(path)
+        with _no_pickled_code():
+            program = torch.export.load(path)
+    except pickle.UnpicklingError as error:
+        raise CandidateError(
+            f"{path} has pickled objects that are no tensors, and loading them could run code; export it again"
+        ) from error
     except Exception as error:  # what a damaged archive raises is many things
         raise CandidateError(f"{path} is no exported program that can be loaded: {error}") from error
     return Exported(program, inputs)
+
+
+@contextmanager
+def _no_pickled_code() -> Iterator[None]:
+    """torch.load takes tensors alone: torch.export's falls back to a load that runs whatever a pickle says."""
+    before = os.environ.get(_TENSORS_ALONE)
+    os.environ[_TENSORS_ALONE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_TENSORS_ALONE]
+        else:
+            os.environ[_TENSORS_ALONE] = before
 
 
 class Exported:

@@ -1,6 +1,5 @@
 """The files that a failure leaves: its inputs and activations, a script, a patch. A pass takes them away."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,22 +19,18 @@ from conformance.goldens.golden import Golden, stored_arrays
 from conformance.judge.screen import screened
 from conformance.model.batch import Batch
 from conformance.model.tokenizer import words
+from conformance.names import plain_name
 from conformance.results.case import Case
 from conformance.results.example import Example
 from conformance.results.law_broken import Location, Run
 from conformance.results.result import Counterexample, Result
-
-_LONGEST = 200  # characters, where most file systems allow 255 bytes
 
 
 def artifact_path(case: Case, folder: Path) -> Path:
     """The file that a failure of that case leaves; beside it, with other suffixes, its script and its patch."""
     parts = [case.implementation, case.golden, case.device, case.dtype]
     name = "-".join(parts if case.check == "values" else [*parts, case.check])
-    plain = "".join(c if (c.isascii() and c.isalnum()) or c in "-_." else "_" for c in name)[:_LONGEST]
-    # Names that differ in other characters, or further on, have files of their own.
-    distinct = "" if plain == name else f"-{hashlib.sha256(name.encode('utf-8', 'backslashreplace')).hexdigest()[:8]}"
-    return folder / f"{plain}{distinct}.safetensors"
+    return folder / f"{plain_name(name, '-_.')}.safetensors"
 
 
 def remove_artifacts(case: Case, folder: Path) -> None:

@@ -1,11 +1,13 @@
 """How a candidate is had in a script of its own."""
 
 import sys
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
 from conformance.candidates.registry import load, registered
 from conformance.errors import ConformanceError
+from conformance.printable import printable
 
 
 def imported(name: str, implementation: str | Any) -> str:
@@ -14,8 +16,13 @@ def imported(name: str, implementation: str | Any) -> str:
         return f"from conformance import Archive\ncandidate = Archive({str(Path(name).resolve())!r})"
     module, _, path = origin(name, implementation).partition(":")
     if not path:
-        return f"candidate = ...  # {name}: no module holds it by a name, so put here what makes it"
+        return f"candidate = ...  # {printable(name)}: no module holds it by a name, so put here what makes it"
     first, *rest = path.split(".")
+    if not all(part.isidentifier() and not iskeyword(part) for part in (*module.split("."), first, *rest)):
+        found = f"importlib.import_module({module!r})"
+        for part in (first, *rest):
+            found = f"getattr({found}, {part!r})"
+        return f"import importlib\ncandidate = {found}"
     if rest:
         return f"from {module} import {first}\ncandidate = {path}"
     return f"from {module} import {first} as candidate"

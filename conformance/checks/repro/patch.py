@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from conformance.names import plain_name
 from conformance.results.case import Case
 from conformance.results.example import Example
 
@@ -56,7 +57,7 @@ def _first_import(lines: list[str]) -> int:
 
 def new_test(case: Case, network: str, found: Example) -> str:
     """A unified diff that adds a test with the example, for a candidate that has a name."""
-    slug = "".join(c if c.isalnum() else "_" for c in f"{case.implementation}_{case.check}")
+    slug = plain_name(f"{case.implementation}_{case.check}", "_")
     options = f"goldens=[{network!r}], devices=[{case.device!r}], dtypes=[{case.dtype!r}], checks=[{case.check!r}]"
     lines = [
         f"{IMPORT}\n",

@@ -6,14 +6,18 @@ from typing import Any
 from conformance.checks.repro.importing import imported
 from conformance.goldens.custom_golden import PREFIX
 from conformance.model.batch import Batch
+from conformance.printable import printable_lines
 from conformance.results.case import Case
 from conformance.results.law_broken import Location, Run
 from conformance.results.result import Counterexample
 
+_ABOUT = 100  # lines of what was wrong: of a traceback, more than its innermost part
+
 
 def snippet(case: Case, network: str, implementation: str | Any, found: Counterexample, reason: str) -> str:
     """Python source. `network` is what `open_golden` calls it."""
-    lines = [f'"""{_quoted(f"{case}: {reason}")}"""', "", *_imports(case, network, implementation, found), ""]
+    about = printable_lines(f"{case}: {reason}".strip())
+    lines = [*(f"# {line}".rstrip() for line in about[:_ABOUT]), "", *_imports(case, network, implementation, found), ""]
     if found.lines:
         return "\n".join([*lines, *found.lines]) + "\n"
     runs = list(found.runs.values()) or [Run(found.example.batch, {})]
@@ -34,10 +38,6 @@ def snippet(case: Case, network: str, implementation: str | Any, found: Countere
         if not found.crashes:
             lines += ["# What is wrong is seen by looking into it, which this script does not do.", f"raise SystemExit({reason!r})"]
     return "\n".join(lines) + "\n"
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"""', "'''").strip()
 
 
 def _imports(case: Case, network: str, implementation: str | Any, found: Counterexample) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from markupsafe import Markup, escape
 
-from conformance.report.printable import printable
+from conformance.printable import printable
 
 Value = str | float | None
 

@@ -1,0 +1,1 @@
+"""Damaged files through every reader: `python -m conformance.benchmarks.readers`."""

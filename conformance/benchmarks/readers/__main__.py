@@ -1,0 +1,119 @@
+"""Damaged files through every reader: `python -m conformance.benchmarks.readers [--count N] [--seed S] [--write]`.
+
+A reader gives a value, or one of the project's own errors, within 5 s and 1 GiB. `--write` keeps the table, `RESULTS.md`.
+"""
+
+import argparse
+import random
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from conformance.benchmarks.readers.good_files import Reader, readers
+from conformance.benchmarks.readers.mutations import mutated
+from conformance.errors import ConformanceError
+
+SECONDS, MEMORY = 5.0, 2**30  # that a reader may take
+TABLE = Path(__file__).with_name("RESULTS.md")
+WRONG = ("untyped error", "too long", "too large")
+COLUMNS = ("read", "typed error", *WRONG)
+
+
+@dataclass
+class Tally:
+    """What came of the damaged files of one reader."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    untyped: list[str] = field(default_factory=list)
+    slowest: float = 0.0
+
+
+class _TooLong(BaseException):
+    """A reader took longer than it may."""
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Ends what takes longer than it may."""
+
+    def end(*_: object) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def tried(reader: Reader, count: int, seed: int, folder: Path) -> Tally:
+    """So many damaged files through a reader; the good ones first, which must be read."""
+    tally, draw = Tally(), random.Random(seed)
+    folder.mkdir()
+    for number in range(-1, count):
+        for name, data in reader.files.items():
+            (folder / name).write_bytes(mutated(data, draw) if name == reader.damaged and number >= 0 else data)
+        if number < 0:
+            reader.read(folder)
+            continue
+        start = time.perf_counter()
+        tally.outcomes[_outcome(reader, folder, tally)] += 1
+        tally.slowest = max(tally.slowest, time.perf_counter() - start)
+    return tally
+
+
+def _outcome(reader: Reader, folder: Path, tally: Tally) -> str:
+    before, outcome = _peak(), "read"
+    try:
+        with limited():
+            reader.read(folder)
+    except ConformanceError:
+        outcome = "typed error"
+    except _TooLong:
+        outcome = "too long"
+    except Exception as error:
+        outcome = "untyped error"
+        tally.untyped.append(f"{type(error).__name__}: {error!s:.200}")
+    return "too large" if _peak() - before > MEMORY else outcome
+
+
+def _peak() -> int:
+    """The most memory that this process has had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> int:
+    """A line a reader; 1 where one of them does otherwise than it should."""
+    parser = argparse.ArgumentParser(prog="conformance.benchmarks.readers", description=__doc__)
+    parser.add_argument("--count", type=int, default=20_000, help="damaged files a reader (default: 20,000)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="readers whose name begins so")
+    parser.add_argument("--write", action="store_true", help=f"keep the table, {TABLE.name}")
+    arguments = parser.parse_args()
+    rows = [f"| reader | {' | '.join(COLUMNS)} | slowest, s |", "|---|" + "---:|" * (len(COLUMNS) + 1)]
+    wrong = 0
+    with tempfile.TemporaryDirectory() as home:
+        for name, reader in readers(Path(home)).items():
+            if not name.startswith(arguments.only):
+                continue
+            tally = tried(reader, arguments.count, arguments.seed, Path(home) / f"damaged {name}")
+            rows.append(f"| {name} | {' | '.join(str(tally.outcomes[c]) for c in COLUMNS)} | {tally.slowest:.2f} |")
+            print(rows[-1], *sorted(set(tally.untyped))[:5], sep="\n", flush=True)
+            wrong += sum(tally.outcomes[c] for c in WRONG)
+    if arguments.write:
+        how = f"`python -m conformance.benchmarks.readers --count {arguments.count} --seed {arguments.seed} --write`"
+        TABLE.write_text("\n".join([f"{arguments.count} damaged files a reader: {how}.", "", *rows, ""]), "utf-8")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""Every reader of the project, with good files for it."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+from tokenizers import BertWordPieceTokenizer
+
+from conformance.checks import known_failures, replay, trace
+from conformance.checks.recording import Recording, header_of
+from conformance.checks.run import check
+from conformance.checks.search.plan import Plan
+from conformance.diagnosis import outputs
+from conformance.files import read_safetensors
+from conformance.goldens.custom_golden import golden_of, read_batches
+from conformance.goldens.golden import load_golden
+from conformance.goldens.make import keep
+from conformance.goldens.manifest import manifest, of_entry
+from conformance.model.activations import parameter_shapes
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
+from conformance.model.checkpoint import load_directory
+from conformance.model.digest import content_digest
+from conformance.model.tokenizer import tokenized
+from conformance.results.file import read_results
+
+SMALL = Architecture(
+    vocab_size=12, hidden_size=4, num_hidden_layers=1, num_attention_heads=2, intermediate_size=6, max_position_embeddings=8
+)
+BATCH = Batch.of({"input_ids": [[1, 2, 3, 0]], "token_type_ids": [[0, 0, 1, 0]], "attention_mask": [[1, 1, 1, 0]]})
+KNOWN = """
+[[known-failure]]
+check = "values"
+reason = "the norm's epsilon is 1e-5 until the next release"
+activation = "encoder.layer.*.LayerNorm"
+fault = "epsilon"
+implementation = "hf-*"
+
+[[known-failure]]
+check = "*"
+reason = "é"
+"""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader with the files that it reads.
+
+    Attributes:
+        read: reads a folder.
+        damaged: the name of the file that is damaged.
+        files: the good ones, by name.
+    """
+
+    read: Callable[[Path], object]
+    damaged: str
+    files: Mapping[str, bytes]
+
+
+def readers(folder: Path) -> dict[str, Reader]:
+    """Every reader, by name; good files are made in `folder`."""
+    checkpoint, mine = _checkpoint(folder / "checkpoint"), _golden(folder / "mine", folder / "checkpoint")
+    hidden = np.random.default_rng(0).normal(size=(1, 4, 4)).astype(np.float32)
+    return {
+        "checkpoint: config.json": Reader(_read_checkpoint, "config.json", checkpoint),
+        "checkpoint: model.safetensors": Reader(_read_checkpoint, "model.safetensors", checkpoint),
+        "tokenizer: tokenizer.json": _alone("tokenizer.json", _tokenizer(), lambda file: _read_tokenizer(file.parent)),
+        "tokenizer: vocab.txt": _alone("vocab.txt", "\n".join(_WORDS).encode(), lambda file: _read_tokenizer(file.parent)),
+        "outputs: JSON": _alone("outputs.json", _json_outputs(hidden), _read_outputs),
+        "outputs: text": _alone("outputs.txt", f"last_hidden_state = {hidden!r}".encode(), _read_outputs),
+        "outputs: npz": _alone("outputs.npz", _npz(folder, hidden), _read_outputs),
+        "outputs: safetensors": _alone("outputs.safetensors", _tensors(folder, hidden), _read_outputs),
+        "failure": _alone("failure.safetensors", _failure(folder, hidden), replay.failure_of),
+        "golden: manifest": Reader(_read_golden, "manifest.json", mine),
+        "golden: arrays": Reader(_read_golden, "mine.safetensors", mine),
+        "trace": _alone("trace.safetensors", _trace(folder), trace.read),
+        "known failures": _alone("known.toml", KNOWN.encode(), known_failures.read),
+        "results": _alone("results.jsonl", _results(folder), read_results),
+        "batch: JSON": _alone("batch.json", _json_batch(), read_batches),
+        "batch: safetensors": _alone("batch.safetensors", _tensor_batch(folder), read_batches),
+    }
+
+
+def _alone(name: str, data: bytes, read: Callable[[Path], object]) -> Reader:
+    return Reader(lambda folder: read(folder / name), name, {name: data})
+
+
+def _of_folder(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def _checkpoint(folder: Path) -> dict[str, bytes]:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**SMALL.as_dict(), "model_type": "bert"}))
+    draw = np.random.default_rng(1)
+    save_file({n: draw.normal(size=s).astype(np.float32) for n, s in parameter_shapes(SMALL).items()}, folder / "model.safetensors")
+    return _of_folder(folder)
+
+
+def _read_checkpoint(folder: Path) -> object:
+    return load_directory(folder).digest
+
+
+def _golden(folder: Path, checkpoint: Path) -> dict[str, bytes]:
+    own = golden_of("small", load_directory(checkpoint), {"one": BATCH})
+    keep(replace(own, origin=f"checkpoint:{checkpoint}", folder=checkpoint), folder)
+    return _of_folder(folder)
+
+
+def _read_golden(folder: Path) -> object:
+    """Digests are put right where the form is, so that what stands behind them is reached."""
+    file = folder / "manifest.json"
+    try:
+        tree = json.loads(file.read_text())
+        for name, e in manifest(folder).items():
+            stored = content_digest(read_safetensors(folder / f"{name}.safetensors")[0])
+            digest = of_entry(e.version, e.architecture, e.batches, e.weights_digest, stored)
+            tree["goldens"][name] |= {"stored_digest": stored, "digest": digest}
+        file.write_text(json.dumps(tree))
+    except Exception:  # of this preparation: the reader says what is wrong
+        pass
+    return load_golden(folder)
+
+
+_WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "##c")
+
+
+def _tokenizer() -> bytes:
+    return BertWordPieceTokenizer({word: i for i, word in enumerate(_WORDS)}).to_str().encode()  # type: ignore[no-any-return]  # a text
+
+
+def _read_tokenizer(folder: Path) -> object:
+    return tokenized(folder, [("a bc", None), ("b", "a")])
+
+
+def _json_outputs(hidden: np.ndarray) -> bytes:
+    table = {"values": hidden.tolist(), "positions": [0, 1, 2, 3]}
+    return json.dumps({"last_hidden_state": table, "text": ["a b"], "input_ids": BATCH.input_ids.tolist()}).encode()
+
+
+def _npz(folder: Path, hidden: np.ndarray) -> bytes:
+    np.savez(folder / "outputs.npz", last_hidden_state=hidden, input_ids=BATCH.input_ids)
+    return (folder / "outputs.npz").read_bytes()
+
+
+def _tensors(folder: Path, hidden: np.ndarray) -> bytes:
+    save_file({"last_hidden_state": hidden, "last_hidden_state/positions": np.arange(4)}, folder / "outputs.safetensors")
+    return (folder / "outputs.safetensors").read_bytes()
+
+
+def _read_outputs(file: Path) -> object:
+    return outputs.resolved(outputs.read(file).tables, SMALL, BATCH)
+
+
+def _failure(folder: Path, hidden: np.ndarray) -> bytes:
+    about = {"implementation": "hf-eager", "golden": "tiny", "device": "cpu", "dtype": "float32", "check": "values"}
+    arrays = {f"batch/example/{name}": array for name, array in BATCH.arrays().items()}
+    text = json.dumps({**about, "variation": {}, "require": ["pooler.*"]})
+    save_file({**arrays, "activation/run-1/pooler.dense": hidden[0]}, folder / "failure.safetensors", {"replay": text})
+    return (folder / "failure.safetensors").read_bytes()
+
+
+def _trace(folder: Path) -> bytes:
+    golden = golden_of("small", load_directory(folder / "checkpoint"), {"one": BATCH})
+    trace.save(trace.true_trace(golden), folder / "trace.safetensors")
+    return (folder / "trace.safetensors").read_bytes()
+
+
+def _results(folder: Path) -> bytes:
+    """Of one check, with three of its activations."""
+    path = folder / "results.jsonl"
+    with Recording(path, header_of("cpu", {"tiny": None}, Plan(), cases=1)) as recording:
+        recording.add(check("hf-eager", "tiny"))
+    lines = path.read_bytes().splitlines(keepends=True)
+    return b"".join([*lines[:4], *lines[-2:]])
+
+
+def _json_batch() -> bytes:
+    return json.dumps({name: array.tolist() for name, array in BATCH.arrays().items()}).encode()
+
+
+def _tensor_batch(folder: Path) -> bytes:
+    save_file(BATCH.arrays(), folder / "batch.safetensors")
+    return (folder / "batch.safetensors").read_bytes()

@@ -1,0 +1,95 @@
+"""Damaged files through every reader: a value, or an error of the project's own.
+
+`python -m conformance.benchmarks.readers` tries 20,000 a reader, and measures time and memory.
+"""
+
+import random
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from conformance.benchmarks.readers.__main__ import limited
+from conformance.benchmarks.readers.good_files import Reader, readers
+from conformance.benchmarks.readers.mutations import mutated
+from conformance.errors import ConformanceError, UsageError
+from conformance.files import read_bytes, read_npz, reading
+
+NAMES = (
+    "checkpoint: config.json", "checkpoint: model.safetensors", "tokenizer: tokenizer.json", "tokenizer: vocab.txt",
+    "outputs: JSON", "outputs: text", "outputs: npz", "outputs: safetensors", "failure", "golden: manifest", "golden: arrays",
+    "trace", "known failures", "results", "batch: JSON", "batch: safetensors",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Reader]:
+    found = readers(tmp_path_factory.mktemp("good"))
+    assert tuple(found) == NAMES
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_damaged_file_is_read_or_refused_with_an_error_of_the_project(
+    name: str, known: Mapping[str, Reader], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    reader, folder = known[name], tmp_path_factory.mktemp("damaged")
+    for file, data in reader.files.items():
+        (folder / file).write_bytes(data)
+    reader.read(folder)  # as it is
+
+    @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+    @given(st.integers(0, 2**32))
+    def damaged(seed: int) -> None:
+        for file, data in reader.files.items():
+            (folder / file).write_bytes(mutated(data, random.Random(seed)) if file == reader.damaged else data)
+        with limited(), suppress(ConformanceError):
+            reader.read(folder)
+
+    damaged()
+
+
+def test_what_is_raised_inside_comes_out_as_the_kind_that_was_asked_for() -> None:
+    for error in (ValueError("x" * 1000), RecursionError("deep"), MemoryError(), KeyError("k"), OSError(2, "No such file")):
+        with pytest.raises(UsageError, match="f cannot be read as a thing: ") as found, reading("f", "a thing", UsageError):
+            raise error
+        assert len(str(found.value)) < 400
+    with pytest.raises(KeyboardInterrupt), reading("f", "a thing", UsageError):
+        raise KeyboardInterrupt
+
+
+def test_what_a_file_says_of_its_size_is_not_believed(tmp_path: Path) -> None:
+    import io
+    import zipfile
+
+    import numpy as np
+
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (40_000, 40_000)})
+    with zipfile.ZipFile(tmp_path / "large.npz", "w") as archive:
+        archive.writestr("a.npy", header.getvalue() + b"\0" * 80)
+    with pytest.raises(ValueError, match="says that it has 12800000000 bytes, and has 80"):
+        read_npz(tmp_path / "large.npz")
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_bytes(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(ValueError, match="has 5 bytes, and at most 4 are read"):
+        read_bytes(tmp_path / "file", 4)
+
+
+def test_objects_of_python_s_are_not_loaded(tmp_path: Path) -> None:
+    import numpy as np
+
+    np.savez(tmp_path / "objects.npz", a=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(ValueError, match="has objects of Python's"):
+        read_npz(tmp_path / "objects.npz")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    import os
+
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="not a regular file"):
+        read_bytes(tmp_path / "pipe")
