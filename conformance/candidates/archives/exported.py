@@ -28,9 +28,7 @@ def opened(path: Path, device: str, inputs: Sequence[str]) -> "Exported | str":
         with _no_pickled_code():
             program = torch.export.load(path)
     except pickle.UnpicklingError as error:
-        raise CandidateError(
-            f"{path} has pickled objects that are no tensors, and loading them could run code; export it again"
-        ) from error
+        raise CandidateError(f"{path} has pickled objects other than tensors, which are not loaded: that could run code") from error
     except Exception as error:  # what a damaged archive raises is many things
         raise CandidateError(f"{path} is no exported program that can be loaded: {error}") from error
     return Exported(program, inputs)
