@@ -16,8 +16,8 @@ TorchScript archives (.pt), programs of torch.export (.pt2) and ONNX models (.on
 need no source: interior activations are found in the graph, by the checkpoint's parameters (by
 name, or by value in a frozen archive), and made outputs of a copy. The file itself is judged too,
 by its outputs, since a runtime may fuse other operations where it is looked into. Loading a
-TorchScript archive runs its code. Where the names of the inputs do not say which is which, write
-conformance.Archive(FILE, inputs=(...)).
+TorchScript archive runs its code; of a .pt2 file tensors alone are unpickled. Where the names of
+the inputs do not say which is which, write conformance.Archive(FILE, inputs=(...)).
 
 Inputs: the goldens' own; with --checkpoint the texts, or a JSON file {"input_ids": [[...]],
 "attention_mask": ...}, or several such by name; without either a generated batch. --golden takes a
@@ -28,11 +28,22 @@ and shrinks what fails. --examples says how many, --seed from what. A failure le
 of --out: the batch with its activations, which `replay` runs again, a script that shows it without
 the suite, and a patch that keeps it in a test.
 
+Workers: each candidate is imported and run in a process of its own, without a network where the
+system allows that (--network: with it), and is judged in this one; checks that search run in the
+worker. --timeout SECONDS is how long a candidate may take in one check, --memory SIZE (8GiB) its
+address space. What it writes goes to standard error, its first MiB. --in-process runs candidates
+here, for a debugger. A worker that ends is a crash of the candidate, and the next check has a new
+one.
+
+A run that was cut short (killed, interrupted, a full disk) is resumed by the same command with
+--resume: what is in the results file stays, the rest is run. A run of other candidates, goldens,
+versions or options is not resumed. Two runs at a time into one --out are refused.
+
 Devices: `--device cuda`, or any other of torch's. Matrix units may truncate sums instead of
 rounding them: half formats are multiplied in them, and float32 where a kernel splits it in TF32; a
 step that fits is reported as `float32 in matrix units`. TF32 by itself is reduced precision. A
-look-up outside of a table breaks an accelerator for the whole process; the rest of the run goes on
-in another process.
+look-up outside of a table breaks an accelerator for the whole worker; the rest of the run goes on
+in another one.
 
 Known failures (--known-failures FILE, or an attribute `known_failures` of the implementation), in
 TOML:
@@ -49,7 +60,7 @@ An entry that passes, or that matches nothing, is a failure. A name that does no
 A broken harness is never excused.
 
 Exit codes: 0 conforms, 1 does not (or nothing was judged), 2 usage, 3 the harness, a fixture or the
-machine is broken.
+machine is broken, 130 interrupted.
 """,
     "report": """
 The form is that of the suffix: .html, .md, .txt, .xml (JUnit) or .json. Of several files the report

@@ -1,6 +1,7 @@
 """The worker's side: the candidate that it holds, and its answers."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ class CandidateWork:
         self._architecture: Architecture | None = None
         self._device = "cpu"
         self._stream: Iterator[tuple[str, Any]] = iter(())
+        self._checkpoints = 0
         self._number, self._last = 0, described(np.empty(0))
 
     @property
@@ -81,10 +83,19 @@ class CandidateWork:
 
     def _prepare(self, question: Prepare) -> None:
         require_device(question.device)
-        checkpoint = Checkpoint(question.architecture, LazyWeights(question.parameters, self._parameter))
+        self._checkpoints += 1
+        read = partial(self._parameter_of, self._checkpoints)
+        checkpoint = Checkpoint(question.architecture, LazyWeights(question.parameters, read))
         self._runner = None  # its memory is free before another is prepared
         self._runner = prepared(self._form(unobserved=question.unobserved), checkpoint, question.device, question.dtype)
         self._architecture, self._device = question.architecture, question.device
+
+    def _parameter_of(self, checkpoint: int, name: str) -> Array:
+        if checkpoint != self._checkpoints:
+            raise RuntimeError(
+                "a checkpoint's weights are read in prepare() or in calls of its runner; another one has been prepared"
+            )
+        return self._parameter(name)
 
     def _order(self) -> dict[str, int]:
         assert self._architecture is not None

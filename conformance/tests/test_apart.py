@@ -1,6 +1,7 @@
 """Work in a process of its own: what hangs is ended, what ends the process has crashed, and the next question is answered."""
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -135,3 +136,16 @@ def test_a_timeout_is_a_number_of_seconds(seconds: str, capsys: pytest.CaptureFi
         main(["run", "--timeout", seconds])
     assert ended.value.code == 2
     assert "is no number of seconds above 0" in capsys.readouterr().err
+
+
+def test_a_process_leaves_the_network_where_the_system_allows_it_whoever_runs_it() -> None:
+    code = (
+        "import os, sys, socket, encodings.idna; from conformance.isolation.confinement import leave_network\n"
+        "if sys.argv[1] == 'nobody': os.setgid(65534); os.setuid(65534)\n"
+        "user = os.getuid(); left = leave_network(); assert os.getuid() == user or not left\n"
+        "names = [name for _, name in socket.if_nameindex()]; assert not left or names == ['lo'], names\n"
+        "server = socket.create_server(('127.0.0.1', 0)); socket.create_connection(server.getsockname(), 5).close()\n"
+    )
+    for user in ("same", *(["nobody"] if os.getuid() == 0 else [])):
+        done = subprocess.run([sys.executable, "-c", code, user], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr

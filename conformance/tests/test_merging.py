@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from conformance.cli import main
@@ -109,6 +110,20 @@ def test_a_run_that_has_no_end_or_another_than_it_counts_is_not_whole() -> None:
     whole = _of("pass", "a.jsonl")
     robbed = Run(whole.header, (), whole.footer, whole.source)
     assert _notes(merged([robbed])) == ["missing: a.jsonl has 0 checks, and its footer counts 1"]
+
+
+def test_a_footer_is_recounted_and_its_exit_code_is_not_believed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failed = _of("fail", "a.jsonl")
+    assert failed.footer
+    for code in (0, 256, -1):
+        lying = Run(failed.header, failed.cases, msgspec.structs.replace(failed.footer, exit_code=code), failed.source)
+        assert _notes(merged([lying])) == [f"contradiction: a.jsonl: the footer says exit_code {code}, the checks 1"]
+        assert main(["report", _written(lying, tmp_path / f"{code}.jsonl")]) == 1
+    passed = _of("pass", "a.jsonl")
+    lying = Run(failed.header, failed.cases, passed.footer, failed.source)
+    assert "contradiction: a.jsonl: the footer says outcomes 1 pass, the checks 1 fail" in _notes(merged([lying]))
+    short = Run(msgspec.structs.replace(passed.header or header(), cases=3), passed.cases, passed.footer, passed.source)
+    assert _notes(merged([short])) == ["missing: 2 of the 3 checks of a.jsonl"]
 
 
 def test_other_versions_of_a_golden_are_refused_with_where_they_are() -> None:
