@@ -1,6 +1,6 @@
 """Running again what a failure left behind: its file, or the results file in which it is recorded."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ FAILED = ("fail", "crash", "timeout")
 
 
 @dataclass(frozen=True)
-class _Failure:
+class Failure:
     """What is to be run again.
 
     Attributes:
@@ -56,28 +56,30 @@ class _About(msgspec.Struct, frozen=True):
     require: list[str]
 
 
-def replayed(path: Path) -> list[Result]:
+def replayed(path: Path, again: "Callable[[Failure], Result] | None" = None) -> list[Result]:
     """The results of what `path` holds: one failure, or every one of a results file, an `error` for one that cannot be run again.
+
+    `again` runs one of them: `run_again` unless another is given.
 
     Raises:
         UsageError: it is neither, or nothing in it failed; or its one failure cannot be run again.
     """
     if path.suffix == ".safetensors":
-        return [_again(failure_of(path))]
+        return [(again or run_again)(failure_of(path))]
     results = read_results(path)
     failed = [check for check in results.checks if check.outcome in FAILED]
     if not failed:
         raise UsageError(f"{path}: nothing failed there, so there is nothing to run again")
-    return [_attempted(record, results.headers) for record in failed]
+    return [_attempted(record, results.headers, again or run_again) for record in failed]
 
 
-def _attempted(record: CheckRecord, headers: Sequence[Header]) -> Result:
+def _attempted(record: CheckRecord, headers: Sequence[Header], again: "Callable[[Failure], Result]") -> Result:
     found: list[Result] = []
-    ending = termination_of(lambda: found.append(_again(_of_record(record, headers))))
+    ending = termination_of(lambda: found.append(again(_of_record(record, headers))))
     return found[0] if ending is None else replace(ending, case=case_of(record))
 
 
-def failure_of(path: Path) -> _Failure:
+def failure_of(path: Path) -> Failure:
     """What a failure left behind; `UsageError` where the file is none."""
     with reading(path, "what a failure leaves behind", UsageError):
         arrays, metadata = read_safetensors(path)
@@ -86,15 +88,15 @@ def failure_of(path: Path) -> _Failure:
         batches = {name: Batch.of(found) for name, found in nested(arrays, "batch").items()}
         if "example" in batches:  # what stands beside it are the runs that were made of it
             batches = {"example": batches["example"]}
-        return _Failure(case, batches, about.variation, about.require)
+        return Failure(case, batches, about.variation, about.require)
 
 
-def _of_record(record: CheckRecord, headers: Sequence[Header]) -> _Failure:
+def _of_record(record: CheckRecord, headers: Sequence[Header]) -> Failure:
     case, found = case_of(record), record.counterexample
     if found is None:
-        return _Failure(replace(case, golden=_network(record.golden, headers)), {}, require=record.require)
+        return Failure(replace(case, golden=_network(record.golden, headers)), {}, require=record.require)
     case = replace(case, implementation=found.origin or case.implementation, golden=found.network)
-    return _Failure(case, {"example": Batch.of(found.batch)}, found.variation, record.require)
+    return Failure(case, {"example": Batch.of(found.batch)}, found.variation, record.require)
 
 
 def _network(golden: str, headers: Sequence[Header]) -> str:
@@ -103,7 +105,7 @@ def _network(golden: str, headers: Sequence[Header]) -> str:
     return next((recorded_as(golden, source) for source in sources), golden)
 
 
-def _again(failure: _Failure) -> Result:
+def run_again(failure: Failure) -> Result:
     """A law on its example alone; a judgement on the batches, or on the golden's own where there are none."""
     case, golden = failure.case, open_golden(failure.case.golden)
     if case.check == PUBLISHED:

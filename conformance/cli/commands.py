@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformance.errors import DependencyMissingError, UsageError
+from conformance.isolation.server import start_server
 from conformance.printable import printable
 
 if TYPE_CHECKING:
@@ -60,8 +61,6 @@ def run(arguments: Namespace) -> int:
         print(json.dumps(json_schema(), indent=2))
         return 0
     if not arguments.in_process:
-        from conformance.isolation.server import start_server
-
         start_server()
     from conformance.cli.run import run_all
 
@@ -146,11 +145,13 @@ def report(arguments: Namespace) -> int:
 
 def replay(arguments: Namespace) -> int:
     """`replay`: the exit code is that of what is run again."""
+    start_server()
     from conformance.checks.replay import replayed
     from conformance.cli.output import show_results
+    from conformance.cli.work import in_a_worker
     from conformance.results.to_records import results_of
 
-    results = results_of(replayed(arguments.file))
+    results = results_of(replayed(arguments.file, in_a_worker))
     show_results(results, arguments.format)
     assert results.footer is not None
     return results.footer.exit_code

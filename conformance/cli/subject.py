@@ -1,7 +1,7 @@
 """What `trace` and `diff` are about: the network and its inputs, and each side's activations."""
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,13 +49,16 @@ def _is_saved(side: str) -> bool:
     return Path(side).suffix == ".safetensors"
 
 
-def traced(side: str, golden: Golden, arguments: Namespace) -> Trace:
-    """One side's activations: read from a file, the oracle's own for `golden:NAME`, or those of an implementation that is run."""
+def traced(side: str, golden: Golden, arguments: Namespace, recorded: Callable[[str, Golden, str, str], Trace] = record) -> Trace:
+    """One side's activations: read from a file, the oracle's own for `golden:NAME`, or those of an implementation that is run.
+
+    `recorded` runs it: in this process unless another function is given.
+    """
     if _is_saved(side):
         return read(Path(side))
     if side.startswith(TRUTH):
         return true_trace(golden, side)
     try:
-        return record(side, golden, arguments.device, arguments.dtype)
+        return recorded(side, golden, arguments.device, arguments.dtype)
     except (Unsupported, Unavailable) as why:
         raise UsageError(f"{side} cannot run on {golden.name}: {why}") from why

@@ -5,16 +5,18 @@ A check that searches looks into the candidate's module, and is made in the work
 
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 from conformance.candidates.registry import Implementation, load
 from conformance.checks.apply_known_failures import apply_known_failures, expected
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.published import CHECK, check_published, published_of
+from conformance.checks.replay import Failure, run_again
 from conformance.checks.run_check import run
 from conformance.cli.cases import checks_of
 from conformance.cli.session import Session
 from conformance.errors import ConformanceError
+from conformance.isolation.messages import Do
 from conformance.isolation.process import WorkerProcess
 from conformance.isolation.remote import RemoteCandidate, asked
 from conformance.isolation.serve import CandidateWork
@@ -102,6 +104,14 @@ class SearchingWork(CandidateWork):
             assert self._searches is not None
             return self._searches.result(question)
         return super().answer(question)
+
+
+def in_a_worker(failure: Failure) -> Result:
+    """A failure that is run again, in a worker; `CandidateCrash` where it ends that."""
+    with WorkerProcess(CandidateWork) as worker:
+        result = asked(worker, Do(partial(run_again, failure)))
+    assert isinstance(result, Result)
+    return result
 
 
 def is_instrumented(worker: WorkerProcess | None, name: str) -> bool:

@@ -1,5 +1,6 @@
 """What is sent between the process that judges and a worker: questions, answers, and what is needed for an answer."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from conformance.errors import ConformanceError
@@ -78,6 +79,13 @@ class Read:
     """The values of the activation that came last, by its number in the call; answered with a NumPy array."""
 
     number: int
+
+
+@dataclass(frozen=True)
+class Do:
+    """Call a function in the worker; answered with what it returns."""
+
+    function: Callable[[], object]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from conformance.candidates.registry import load
 from conformance.candidates.stream import pairs
 from conformance.checks.session import prepared, refusal
 from conformance.errors import CandidateError, ConformanceError
-from conformance.isolation.messages import Call, Failure, Head, Load, Next, Prepare, Read, Supports, Traits
+from conformance.isolation.messages import Call, Do, Failure, Head, Load, Next, Prepare, Read, Supports, Traits
 from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 from conformance.model.checkpoint import Checkpoint, LazyWeights
@@ -56,6 +56,8 @@ class CandidateWork:
         match question:
             case Load(name):
                 return self._loaded(name)
+            case Do(function):
+                return function()
             case Supports(architecture, device, dtype, unobserved):
                 return refusal(self._form(unobserved=unobserved), architecture, device, dtype)
             case Prepare():

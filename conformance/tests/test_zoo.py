@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conformance import check
+from conformance.cli import main
 from conformance.results.file import read_results
 from conformance.results.records import Results
 from conformance.tests.zoo import APART, ASKED, CALLS, IMPORTS, MARKS, good
@@ -104,3 +105,16 @@ def test_in_the_same_process_they_end_so_too_and_a_correct_one_after_them_confor
 def test_what_a_candidate_writes_into_its_checkpoint_reaches_no_other_candidate_in_the_same_process() -> None:
     assert check(ASKED["alters the checkpoint"][0], "tiny").outcome == "pass"
     assert check(good, "tiny").outcome == "pass"
+
+
+@pytest.mark.parametrize("call", ["exits at once", "is killed"])
+def test_a_candidate_that_ends_the_process_ends_no_diff_and_no_replay_with_a_verdict(
+    call: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name = f"{ZOO}:call_{list(CALLS).index(call)}"
+    assert main(["diff", name, "golden:tiny"]) == 1
+    assert "it ended the process that it ran in" in capfd.readouterr().err
+    assert main(["run", "-i", name, "--golden", "tiny", "--out", str(tmp_path)]) == 1
+    capfd.readouterr()
+    assert main(["replay", str(tmp_path / "results.jsonl")]) == 1
+    assert "it ended the process that it ran in" in capfd.readouterr().out
