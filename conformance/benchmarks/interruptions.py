@@ -70,6 +70,13 @@ def resumed(out: Path) -> list[Any]:
     return records(out)
 
 
+def difference(expected: list[Any], found: list[Any]) -> str:
+    """The first records that differ; an empty text where none do."""
+    if len(expected) != len(found):
+        return f"{len(found)} records, expected {len(expected)}"
+    return next((f"{b}, expected {a}" for a, b in zip(expected, found, strict=True) if a != b), "")
+
+
 def require_nothing_left(session: int) -> None:
     """Raise `RuntimeError` where a process of that session is there after `_GRACE` seconds."""
     end = time.monotonic() + _GRACE
@@ -105,15 +112,14 @@ def main(show: Callable[[str], object] = print) -> int:
             out, after, how = Path(folder) / str(number), draw.uniform(0.0, seconds), SIGNALS[number % len(SIGNALS)]
             interrupted(out, after, how)
             there = (out / "results.jsonl").read_bytes().count(b'"kind":"check"') if (out / "results.jsonl").exists() else 0
-            same = resumed(out) == expected
-            wrong += not same
-            show(f"{how.name} after {after:.2f} s, {there} checks: resumed to {'the same' if same else 'OTHER'} records")
+            wrong += bool(other := difference(expected, resumed(out)))
+            show(f"{how.name} after {after:.2f} s, {there} checks: resumed to {other or 'the same records'}")
         size = os.path.getsize(Path(folder) / "whole" / "results.jsonl") // 2
         out = Path(folder) / "full"
         on_a_full_disk(out, size)
-        same = resumed(out) == expected
-        show(f"file limited to {size} bytes: resumed to {'the same' if same else 'OTHER'} records")
-    return int(bool(wrong) or not same)
+        wrong += bool(other := difference(expected, resumed(out)))
+        show(f"file limited to {size} bytes: resumed to {other or 'the same records'}")
+    return int(wrong > 0)
 
 
 if __name__ == "__main__":
