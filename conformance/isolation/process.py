@@ -1,8 +1,10 @@
 """A worker: a process of its own, in which one candidate is imported and run, and whose end is nobody else's."""
 
+import io
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -234,6 +236,8 @@ def _serve(start: _Start, pipe: Connection, writing: Connection) -> None:
     for standard in (1, 2):
         os.dup2(writing.fileno(), standard)
     writing.close()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(write_through=True)  # what is printed before the process is ended is seen
     link, turn = Link(pipe), threading.Lock()
 
     def parameter(name: str) -> Array:

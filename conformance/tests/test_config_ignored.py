@@ -277,7 +277,7 @@ def test_an_offset_leaves_a_position_at_least() -> None:
 
 
 def test_no_number_that_is_hard_coded_is_right_on_every_golden() -> None:
-    goldens = [Architecture.from_config(entry["architecture"]) for entry in manifest().values()]
+    goldens = [Architecture.from_config(entry.architecture) for entry in manifest().values()]
     numbers = [f.name for f in fields(Architecture) if isinstance(getattr(goldens[0], f.name), (int, float, str))]
     alike = [n for n in numbers if len({getattr(a, n) for a in goldens}) == 1]
     assert alike == ["shared_layer_norm"]  # a switch of the tutorial's, which no checkpoint of BERT has

@@ -102,6 +102,7 @@ def test_in_the_same_process_they_end_so_too_and_a_correct_one_after_them_confor
     assert check(good, "tiny").outcome == "pass"
 
 
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 def test_what_a_candidate_writes_into_its_checkpoint_reaches_no_other_candidate_in_the_same_process() -> None:
     assert check(ASKED["alters the checkpoint"][0], "tiny").outcome == "pass"
     assert check(good, "tiny").outcome == "pass"
