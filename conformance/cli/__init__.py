@@ -14,7 +14,7 @@ from typing import Any
 from conformance.checks.search.plan import EXAMPLES
 from conformance.cli.help import REFERENCE
 from conformance.errors import INTERRUPTED, ConformanceError, UsageError
-from conformance.isolation.server import start_server
+from conformance.isolation.server import started_context
 from conformance.judge.depth import DEPTHS
 from conformance.printable import printable_lines
 
@@ -153,7 +153,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 
 
 def _diff(arguments: argparse.Namespace) -> int:
-    start_server()
+    started_context()
     from conformance.cli.diff import run
 
     return run(arguments)

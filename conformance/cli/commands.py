@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformance.errors import DependencyMissingError, UsageError
-from conformance.isolation.server import start_server
+from conformance.isolation.server import started_context
 from conformance.printable import printable
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def run(arguments: Namespace) -> int:
         print(json.dumps(json_schema(), indent=2))
         return 0
     if not arguments.in_process:
-        start_server()
+        # It imports while this process does.
+        started_context("conformance.cli.work", *(["conformance.checks.searched"] if arguments.check else []))
     from conformance.cli.run import run_all
 
     if arguments.no_cache:
@@ -145,7 +146,7 @@ def report(arguments: Namespace) -> int:
 
 def replay(arguments: Namespace) -> int:
     """`replay`: the exit code is that of what is run again."""
-    start_server()
+    started_context("conformance.checks.searched")
     from conformance.checks.replay import replayed
     from conformance.cli.output import show_results
     from conformance.cli.work import in_a_worker

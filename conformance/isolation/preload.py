@@ -3,8 +3,6 @@
 import warnings
 from contextlib import suppress
 
-import conformance.checks.judged
-import conformance.checks.searched
 import conformance.isolation.serve  # noqa: F401
 from conformance.isolation.confinement import adopt_orphans
 

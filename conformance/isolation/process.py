@@ -21,7 +21,7 @@ from conformance.isolation.confinement import bind_to_parent, kill_orphans, leav
 from conformance.isolation.link import Link
 from conformance.isolation.messages import Answer, Parameter, Progress
 from conformance.isolation.output import Output, to_standard_error
-from conformance.isolation.server import context
+from conformance.isolation.server import started_context
 from conformance.numerics.formats import Array
 from conformance.progress import report_progress, watched
 
@@ -131,7 +131,7 @@ class WorkerProcess:
         return why
 
     def _started(self) -> _Running:
-        started = context()
+        started = started_context()
         pipe, theirs = started.Pipe()
         written, writing = started.Pipe(duplex=False)
         start = _Start(self._prepare, self._limits, os.getcwd(), dict(os.environ))
