@@ -249,7 +249,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-cache", action="store_true", help="compute what depends on no candidate anew, and keep none of it")
     parser.add_argument("--shard", default="1/1", metavar="K/N", help="the K-th of N shares; `report` puts them together")
     parser.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="end a check that takes longer (default: none)")
-    parser.add_argument("--memory", type=_bytes, metavar="SIZE", help="address space of a worker, as 8GiB (default: any)")
+    parser.add_argument("--memory", type=_bytes, metavar="SIZE", help="how much a candidate may take, as 8GiB (default: any)")
     parser.add_argument(
         "--network", action="store_true", help="let candidates use the network (default: not, where the system allows to forbid it)"
     )

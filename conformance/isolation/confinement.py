@@ -80,10 +80,18 @@ def _below(pid: int | None) -> set[int]:
 
 
 def limit_memory(size: int | None) -> None:
-    """At most so many bytes of address space; and no dump of them where the process is aborted."""
+    """At most so many bytes of address space beyond what the process has now; and no dump of them where it is aborted."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if size is not None:
-        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+        limit = _address_space() + size
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _address_space() -> int:
+    """That of this process, in bytes; 0 where there is no /proc. Libraries reserve gigabytes of it that they never use."""
+    with suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    return 0
 
 
 def leave_network() -> bool:

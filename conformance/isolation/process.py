@@ -52,7 +52,7 @@ class Limits:
 
     Attributes:
         seconds: how long its answers may take together, until it is given that time again; None: as long as it likes.
-        memory: of address space, in bytes; None: as much as there is.
+        memory: of address space beyond what an idle worker has, in bytes; None: as much as there is.
         output: how many bytes of what it writes are shown.
         network: whether it may use the network; without, it cannot where the system allows to forbid it.
     """

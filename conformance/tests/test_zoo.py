@@ -28,7 +28,7 @@ RUNS = {
     | {f"at_import_{i}:candidate": (f"import: {name}", *expected) for i, (name, (_, *expected)) in enumerate(IMPORTS.items())},
 }
 LIMIT = "4"  # seconds
-MEMORY = "24GiB"  # of address space, of which torch takes some by itself
+MEMORY = "8GiB"
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ CALLS: Mapping[str, tuple[Callable[[Any], Any], str, str]] = {
     "closes every file": (lambda batch: _in_every_file(os.close), "crash", "it ended"),
     "writes into every file": (lambda batch: _in_every_file(lambda n: os.write(n, b"\0\0\0\4junk")), "crash", "it ended"),
     "writes without end": (lambda batch: [os.write(2, b"x" * 2**20) for _ in range(2**20)], "timeout", "had not come"),
-    "takes too much memory": (lambda batch: np.ones(2**32), "crash", "MemoryError"),
+    "takes too much memory": (lambda batch: np.ones(2**31), "crash", "MemoryError"),
     "uses the network": (_network, "crash", "unreachable"),
     "returns nothing": (lambda batch: None, "fail", "not NoneType"),
     "returns a number": (lambda batch: 3.0, "fail", "not float"),
