@@ -89,5 +89,9 @@ class CandidateCrash(CandidateFailure):
     """The candidate's own code raised; the text has its traceback."""
 
 
+class CandidateEnded(CandidateCrash):
+    """The candidate has ended its process; it cannot be asked again."""
+
+
 class CandidateTimeout(CandidateFailure):
     """The candidate had not come to an end in the time that it was given."""

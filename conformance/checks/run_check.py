@@ -59,9 +59,14 @@ def run(
     return with_repro(replace(result, case=case), subject, candidate, implementation)
 
 
+def entry_point(check: Check) -> Any:
+    """What a check is made by: a function of a request, or a law."""
+    module, _, name = check.entry_point.partition(":")
+    return getattr(import_module(f"conformance.{module}"), name)
+
+
 def _execute(check: Check, request: CheckRequest) -> "Result":
     from conformance.checks.searched import execute
 
-    module, _, name = check.entry_point.partition(":")
-    found = getattr(import_module(f"conformance.{module}"), name)
+    found = entry_point(check)
     return found(request) if callable(found) else execute(found, request)

@@ -17,7 +17,7 @@ from conformance.checks.search.static_shape import static_shape
 from conformance.checks.search.strategies import ROWS
 from conformance.checks.search.subject import Clock, Subject
 from conformance.checks.session import require_support
-from conformance.errors import CandidateCrash
+from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout
 from conformance.goldens.custom_golden import fits, golden_of
 from conformance.judge.evidence import Verdict
 from conformance.model.batch import Batch
@@ -70,6 +70,8 @@ def _hunted(law: Law, request: CheckRequest, found: SearchState, clock: Clock) -
     find_counterexample(partial(law.holds, subject), law.examples(architecture), plan, found, known, str(case))
     if found.failure is None:
         return Termination("pass")
+    if isinstance(found.failure, CandidateEnded | CandidateTimeout):
+        raise found.failure
     size = static_shape(subject, request.golden.batches)
     outcome: Outcome = "crash" if isinstance(found.failure, CandidateCrash) else "fail"
     return Termination(outcome, f"{size}{found.failure}{_how_often(found)}", 1)

@@ -29,11 +29,12 @@ of --out: the batch with its activations, which `replay` runs again, a script th
 the suite, and a patch that keeps it in a test.
 
 Workers: each candidate is imported and run in a process of its own, without a network where the
-system allows that (--network: with it), and is judged in this one; checks that search run in the
-worker. --timeout SECONDS is how long a candidate may take in one check, --memory SIZE (8GiB) how
-much address space, beyond that of an idle worker. What it writes goes to standard error, its first
-MiB. --in-process runs candidates here, for a debugger. A worker that ends is a crash of the
-candidate, and the next check has a new one.
+system allows that (--network: with it), and is judged in this one. Laws (the checks that search,
+but for generated-batches) look into the candidate's module, and run in the worker. --timeout
+SECONDS is how long a candidate may take in one check, --memory SIZE (8GiB) how much address space,
+beyond that of an idle worker. What it writes goes to standard error, its first MiB. --in-process
+runs candidates here, for a debugger. A worker that ends is a crash of the candidate, and the next
+check has a new one.
 
 A run that was cut short (killed, interrupted, a full disk) is resumed by the same command with
 --resume: what is in the results file stays, the rest is run. A run of other candidates, goldens,

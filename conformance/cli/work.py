@@ -1,6 +1,6 @@
 """A case's result, and where it is made: the candidate in its worker, the judgement in the process that asks.
 
-A check that searches looks into the candidate's module, and is made in the worker.
+A law may look into the candidate's module, and is made in the worker, unless it has the oracle for a reference.
 """
 
 import time
@@ -12,7 +12,7 @@ from conformance.checks.apply_known_failures import apply_known_failures, expect
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.published import CHECK, check_published, published_of
 from conformance.checks.replay import Failure, run_again
-from conformance.checks.run_check import run
+from conformance.checks.run_check import entry_point, run
 from conformance.cli.cases import checks_of
 from conformance.cli.session import Session
 from conformance.errors import ConformanceError
@@ -75,9 +75,9 @@ class IsolatedWork:
     def result(self, case: Case) -> Result:
         """The result of a case: a crash where it ends the worker, a timeout where the candidate does not end in time."""
         self._worker.renew()
-        return self._searched(case) if _is_search(case) else self._here.result(case)
+        return self._inside(case) if _looks_inside(case) else self._here.result(case)
 
-    def _searched(self, case: Case) -> Result:
+    def _inside(self, case: Case) -> Result:
         found: list[object] = []
         start = time.perf_counter()
         ended = termination_of(lambda: found.append(asked(self._worker, case)))
@@ -122,5 +122,7 @@ def is_instrumented(worker: WorkerProcess | None, name: str) -> bool:
         return False
 
 
-def _is_search(case: Case) -> bool:
-    return case.check in CHECKS and CHECKS[case.check].searches
+def _looks_inside(case: Case) -> bool:
+    """Whether the check may look into the candidate's module: a law may, unless it has the oracle for a reference."""
+    check = CHECKS.get(case.check)
+    return check is not None and check.searches and not entry_point(check).by_oracle

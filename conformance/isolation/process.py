@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from conformance.errors import CandidateCrash, CandidateFailure, CandidateTimeout, FixtureError
+from conformance.errors import CandidateEnded, CandidateFailure, CandidateTimeout, FixtureError
 from conformance.isolation.confinement import bind_to_parent, kill_orphans, leave_helpers, leave_network, limit_memory
 from conformance.isolation.link import Link
 from conformance.isolation.messages import Answer, Parameter, Progress
@@ -104,7 +104,7 @@ class WorkerProcess:
 
         Raises:
             CandidateTimeout: there was none in time; the process is ended.
-            CandidateCrash: the process ended; the text says how.
+            CandidateEnded: the process ended; the text says how.
             FixtureError: the process could not be made ready.
         """
         self._running = running = self._running or self._started()
@@ -117,11 +117,11 @@ class WorkerProcess:
         except (EOFError, OSError):
             running.process.join(_GRACE)
             how = _how(running.process.exitcode)
-            raise self._end(CandidateCrash(f"it ended the process that it ran in{how}")) from None
+            raise self._end(CandidateEnded(f"it ended the process that it ran in{how}")) from None
         finally:
             self._left -= time.monotonic() - start
         if not answer.is_whole:
-            self._end(CandidateCrash("what ran before has broken the device for its process"))
+            self._end(CandidateEnded("what ran before has broken the device for its process"))
         return answer.value
 
     def _end(self, why: CandidateFailure) -> CandidateFailure:

@@ -119,3 +119,18 @@ def test_a_candidate_that_ends_the_process_ends_no_diff_and_no_replay_with_a_ver
     capfd.readouterr()
     assert main(["replay", str(tmp_path / "results.jsonl")]) == 1
     assert "it ended the process that it ran in" in capfd.readouterr().out
+
+
+def test_a_candidate_cannot_alter_the_judgement_of_drawn_batches_and_what_ends_it_is_placed(tmp_path: Path) -> None:
+    patching, ending, good_one = f"{ZOO}:patching_and_wrong", f"{ZOO}:ending_at_odd_lengths", "hf-sdpa"
+    names = [x for name in (patching, ending, good_one) for x in ("-i", name)]
+    command = ["run", *names, "--golden", "tiny", "--check", "generated-batches", "--examples", "8", "--out", str(tmp_path)]
+    assert main(command) == 1
+    found = {case.check.implementation: case.check for case in read_results(tmp_path / "results.jsonl").cases}
+    assert found[patching].outcome == "fail"
+    assert found[ending].outcome == "crash"
+    assert "exit code 5" in found[ending].reason
+    example = found[ending].counterexample
+    assert example
+    assert len(example.batch["input_ids"][0]) % 2  # the one on which it ended, and no other
+    assert found[good_one].outcome == "pass"

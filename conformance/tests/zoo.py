@@ -271,6 +271,23 @@ def good(checkpoint: Any, device: str, dtype: str) -> Any:
     return right
 
 
+def patching_and_wrong(checkpoint: Any, device: str, dtype: str) -> Any:
+    """Wrong by a factor, with comparisons patched so that nothing differs in its process."""
+    from implementations.hugging_face import hf_sdpa
+
+    runner = hf_sdpa.prepare(checkpoint, device, dtype)
+    np.isfinite = np.max = np.abs = lambda x, *a, **k: np.zeros_like(x)  # type: ignore[assignment]
+    return lambda batch: ((name, value * 1.5) for name, value in runner(batch))
+
+
+def ending_at_odd_lengths(checkpoint: Any, device: str, dtype: str) -> Any:
+    """Ends its process on batches of odd length."""
+    from implementations.hugging_face import hf_sdpa
+
+    runner = hf_sdpa.prepare(checkpoint, device, dtype)
+    return lambda batch: os._exit(5) if batch.input_ids.shape[1] % 2 else runner(batch)
+
+
 def _calling(call: Callable[[Any], Any]) -> Any:
     return lambda checkpoint, device, dtype: call
 

@@ -14,12 +14,12 @@ from hypothesis.strategies import SearchStrategy
 
 from conformance.checks.search.namespaced_database import namespaced
 from conformance.checks.search.plan import Plan
-from conformance.errors import CandidateCrash, CandidateError, Unsupported, UsageError
+from conformance.errors import CandidateCrash, CandidateEnded, CandidateError, CandidateTimeout, Unsupported, UsageError
 from conformance.progress import report_progress
 from conformance.results.example import Example
 from conformance.results.law_broken import LawBroken
 
-Failure = LawBroken | CandidateError | CandidateCrash
+Failure = LawBroken | CandidateError | CandidateCrash | CandidateTimeout
 
 
 @dataclass
@@ -75,6 +75,10 @@ def find_counterexample(
         except Unsupported as why:
             skips.append(why)
             return 0.0
+        except (CandidateEnded, CandidateTimeout) as failure:
+            if found.failure is None:  # it is not run on a smaller one: it says the same of all
+                found.example, found.failure = example, failure
+            raise _Falsified from None
         except (LawBroken, CandidateError, CandidateCrash) as failure:
             if found.failure is None or type(failure) is type(found.failure):
                 found.example, found.failure = example, failure

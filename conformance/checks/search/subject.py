@@ -10,7 +10,7 @@ from conformance.candidates.capture import at_once
 from conformance.candidates.registry import Runner
 from conformance.candidates.stream import pairs
 from conformance.checks.session import accepted, prepared
-from conformance.errors import CandidateCrash, CandidateError
+from conformance.errors import CandidateCrash, CandidateError, CandidateFailure
 from conformance.model.activations import outputs, table
 from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint, rounded_weights
@@ -107,7 +107,7 @@ class Subject:
         """
         try:
             return self._accepted(batch, self._answer(given(self._here(batch)), table(self.checkpoint.architecture)))
-        except (CandidateError, CandidateCrash) as failure:
+        except CandidateFailure as failure:
             failure.batch = batch
             raise
 
