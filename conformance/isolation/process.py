@@ -236,8 +236,8 @@ def _serve(start: _Start, pipe: Connection, writing: Connection) -> None:
     for standard in (1, 2):
         os.dup2(writing.fileno(), standard)
     writing.close()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(write_through=True)  # what is printed before the process is ended is seen
+    # Without a buffer: what is printed before the process is ended is seen.
+    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
     link, turn = Link(pipe), threading.Lock()
 
     def parameter(name: str) -> Array:
