@@ -17,9 +17,10 @@ deterministic: all are, except searches that draw other examples each time. `con
 entries to a result. A candidate may bring its own: an attribute `known_failures`, the path of such a file.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from warnings import warn
 
@@ -110,17 +111,14 @@ def _is_of_another_run(entry: KnownFailure, cases: Sequence[Case]) -> bool:
 
 def require_existing(entries: Iterable[KnownFailure], cases: Sequence[Case], *, named: bool = True) -> None:
     """Raise `UsageError` for entries with a pattern that matches nothing that exists, in these cases or anywhere: all of them."""
-    rendered = [f"{e.where}: {wrong}".removeprefix(": ") for e in entries for wrong in _missing(e, cases, named)]
+    run = {what: {getattr(case, what) for case in cases} for what in _PATTERNS}
+
+    @cache  # entries speak of the same things, most of the time
+    def wrong(what: str, pattern: str) -> str | None:
+        return missing(what, pattern, run.get(what, ()))
+
+    speaks_of = [what for what in (*_PATTERNS, "activation", "fault") if named or what != "implementation"]
+    found = [(e, wrong(what, pattern)) for e in entries for what in speaks_of if (pattern := getattr(e, what))]
+    rendered = [f"{e.where}: {text}".removeprefix(": ") for e, text in found if text]
     if rendered:
         raise UsageError("known failures of what does not exist: " + "; ".join(rendered))
-
-
-def _missing(entry: KnownFailure, cases: Sequence[Case], named: bool) -> Iterator[str]:
-    for what in (*_PATTERNS, "activation", "fault"):
-        if what == "implementation" and not named:
-            continue
-        pattern = getattr(entry, what)
-        run = {getattr(case, what) for case in cases} if what in _PATTERNS else ()
-        wrong = missing(what, pattern, run) if pattern else None
-        if wrong:
-            yield wrong
