@@ -1,6 +1,10 @@
 """The server from which workers are forked: it has imported the suite and torch, and no candidate. Imports nothing heavy itself."""
 
 import multiprocessing
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 
 _PRELOADED = "conformance.isolation.preload"
@@ -17,5 +21,19 @@ def started_context(*more: str) -> BaseContext:
 
     found = multiprocessing.get_context("forkserver")
     found.set_forkserver_preload([_PRELOADED, *more])
-    forkserver.ensure_running()
+    with _interrupts_ignored():
+        forkserver.ensure_running()
     return found
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """A process that is started meanwhile, and those that are forked from it, leave Ctrl-C to the one that asks."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

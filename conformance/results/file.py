@@ -52,8 +52,9 @@ class Writer:
     def write(self, record: Record) -> None:
         """One line; `ResultsFileError` where it cannot be written."""
         try:
-            self._file.write(msgspec.json.encode(record) + b"\n")
-            self._file.flush()
+            left = memoryview(msgspec.json.encode(record) + b"\n")
+            while left:  # a disk that is nearly full takes a part
+                left = left[self._file.write(left) :]
             if isinstance(record, CheckRecord | Footer):
                 os.fsync(self._file.fileno())
         except OSError as error:
@@ -82,6 +83,8 @@ def _locked(path: Path) -> BinaryIO:
     except UsageError:
         file.close()
         raise
+    except OSError:  # a file system without locks
+        pass
     return file
 
 

@@ -20,7 +20,7 @@ from conformance.progress import report_progress, watched
 
 
 class Doing:
-    """Does what it is told."""
+    """Does what the question says."""
 
     is_whole = True
 

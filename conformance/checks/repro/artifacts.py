@@ -57,6 +57,7 @@ def write_repro(
         "require": list(require),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_artifacts(case, folder)  # a link that lies there is not followed
     arrays = stored_arrays(batches, activations)
     save_file({k: np.array(v, order="C") for k, v in arrays.items()}, path, {"replay": json.dumps(about)})
     if found:
