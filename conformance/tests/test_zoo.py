@@ -42,11 +42,12 @@ class Ran:
 
 
 def _run(names: Iterable[str], folder: Path) -> Ran:
-    """A correct candidate, these, and another correct one, from a folder with the modules that misbehave at import."""
+    """Each of these with a correct one after it, and others before and after all, from a folder with what misbehaves at import."""
     for i, (source, _, _) in enumerate(IMPORTS.values()):
         (folder / f"at_import_{i}.py").write_text(f"{source}\n")
     command = ["run", "--golden", "tiny", "--timeout", LIMIT, "--memory", MEMORY, "--format", "json"]
-    command += [x for name in (*CONTROLS[:1], *names, *CONTROLS[1:]) for x in ("-i", name)]
+    each = [x for i, name in enumerate(names) for x in (name, f"{ZOO}:good_{i}")]
+    command += [x for name in (*CONTROLS[:1], *each, *CONTROLS[1:]) for x in ("-i", name)]
     marks = folder / "marks"
     environment = {**os.environ, MARKS: str(marks)}
     done = subprocess.run(
@@ -76,8 +77,9 @@ def test_misbehaving_candidates_end_in_outcomes_of_their_own_and_correct_ones_be
         if name not in said or said[name][0] != outcome or reason not in said[name][1]
     }
     assert wrong == {}
-    assert [said[name][0] for name in CONTROLS] == ["pass", "pass"]
-    assert len(json.loads(ran.out)["cases"]) == len(said) == len(RUNS[run]) + len(CONTROLS)  # all that is on standard output
+    controls = [*CONTROLS, *(f"{ZOO}:good_{i}" for i in range(len(RUNS[run])))]
+    assert {name: said[name][0] for name in controls} == dict.fromkeys(controls, "pass")
+    assert len(json.loads(ran.out)["cases"]) == len(said) == len(RUNS[run]) + len(controls)  # all that is on standard output
     assert ran.results.sound
     assert ran.results.footer
     assert ran.results.footer.exit_code == (2 if run == "asked" else 1)  # 2: a name that does not exist is the caller's mistake
