@@ -1,6 +1,7 @@
 """Reading files of anybody's: first the size, then the form, then the values. What is wrong is one error of the project's own.
 
-A reader is bounded in time and memory: no file is larger than its limit, and nothing that it says of itself is believed.
+No file is read beyond its limit, and nothing that it says of its size is believed. A file of text at the limit may take some
+gigabytes and more than ten seconds, since each number is an object.
 """
 
 import json

@@ -21,7 +21,10 @@ class _Header:
 
 
 class Link:
-    """One end. What is received of an array is a copy that nobody else can alter."""
+    """One end. What is received of an array is a copy that nobody else can alter.
+
+    Messages are pickled: who writes there on purpose can run code at the other end.
+    """
 
     def __init__(self, connection: Connection) -> None:
         """Of a duplex pipe."""
