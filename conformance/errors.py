@@ -28,6 +28,12 @@ class UnknownNameError(UsageError):
     """A name that nothing is registered under."""
 
 
+class PluginError(ConformanceError):
+    """A plug-in that could not be imported; its text has the distribution, the version and the traceback."""
+
+    exit_code = 1
+
+
 class CheckpointError(UsageError):
     """A checkpoint whose parameters are missing, unexpected, or of the wrong shape."""
 

@@ -1,7 +1,7 @@
 """Reading files of anybody's: first the size, then the form, then the values. What is wrong is one error of the project's own.
 
-No file is read beyond its limit, and nothing that it says of its size is believed. A file of text at the limit may take some
-gigabytes and more than ten seconds, since each number is an object.
+No file is read beyond its limits, and nothing that it says of its size is believed. The limits keep a file of text, whatever is in
+it, below 5 s and 1 GiB: `python -m conformance.benchmarks.readers --full` measures it.
 """
 
 import json
@@ -24,8 +24,12 @@ if TYPE_CHECKING:  # `bert-conformance list` reads manifests, and needs no NumPy
 
     Arrays = dict[str, npt.NDArray[Any]]
 
-TEXT = 64 * 2**20  # bytes of a file of text: a hidden state of 64 sentences of 128 tokens and 384 features, printed, is half of it
-ARRAYS = 2**34  # bytes of a file of arrays, as it is or once it is unpacked: more than the largest BERT in float64
+TEXT = 16 * 2**20  # bytes of a file of text: the largest tokenizer of a published BERT (LaBSE, 500,000 pieces) is 10 MB
+JSON = 4 * 2**20  # bytes of a configuration, a manifest or batches: these are ids of some hundred thousand tokens
+SETTINGS, DOTS = 2**18, 100  # bytes of a file of TOML, and dots in a line of it: tomllib takes cubic time of a key's parts
+PRINTED = 2**19  # numbers that are read with their digits, an object each: a hidden state of 4 x 128 x 768 is fewer
+ARRAYS = 2**34  # bytes of a file of arrays: more than the largest BERT in float64
+OUTPUTS = 2**28  # bytes of arrays that are unpacked, or read all together: twice a hidden state of 64 x 512 x 1024 in float32
 SHOWN = 300  # characters of what is wrong that are quoted
 
 T = TypeVar("T")
@@ -53,7 +57,7 @@ def reading(path: Path | str, what: str, kind: type[ConformanceError]) -> Iterat
 
 
 def read_bytes(path: Path, limit: int = TEXT) -> bytes:
-    """A regular file's content; `ValueError` for another kind of file, and for one that is larger than `limit`."""
+    """A regular file's content; `ValueError` for another kind of file, and for one of more than `limit` bytes."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode):
@@ -63,14 +67,20 @@ def read_bytes(path: Path, limit: int = TEXT) -> bytes:
         return file.read(limit)
 
 
-def read_text(path: Path, limit: int = TEXT) -> str:
+def read_text(path: Path) -> str:
     """A file of UTF-8; `ValueError` as for `read_bytes`, and where it is none."""
-    return read_bytes(path, limit).decode("utf-8")
+    return read_bytes(path).decode("utf-8")
 
 
-def read_json(path: Path, form: type[T], limit: int = TEXT) -> T:
+def read_json(path: Path, form: type[T]) -> T:
     """A file of JSON, of that form; `ValueError` says where it is of another (`msgspec.ValidationError`)."""
-    return msgspec.json.decode(read_bytes(path, limit), type=form)
+    return msgspec.json.decode(read_bytes(path, JSON), type=form)
+
+
+def require_printed(count: int) -> None:
+    """Raise `ValueError` for more numbers than are read with their digits."""
+    if count > PRINTED:
+        raise ValueError(f"it has more than {PRINTED} values, which are for an .npz or .safetensors file")
 
 
 def parsed_json(text: str | None, form: type[T]) -> T:
@@ -81,20 +91,25 @@ def parsed_json(text: str | None, form: type[T]) -> T:
 
 
 def read_numbers(path: Path, number: Callable[[str], Any]) -> Any:
-    """A file of JSON, in which `number` makes every number of its text."""
-    return json.loads(read_text(path), parse_float=number, parse_int=number, parse_constant=number)
+    """A file of JSON, in which `number` makes every number of its text; `ValueError` where it has more than `PRINTED` values."""
+    text = read_text(path)
+    require_printed(text.count(","))
+    return json.loads(text, parse_float=number, parse_int=number, parse_constant=number)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """A file of TOML."""
-    return tomllib.loads(read_text(path))
+    content = read_bytes(path, SETTINGS)
+    if max(line.count(b".") for line in content.split(b"\n")) > DOTS:
+        raise ValueError(f"a line has more than {DOTS} dots")
+    return tomllib.loads(content.decode("utf-8"))
 
 
-def open_safetensors(path: Path, framework: str = "np") -> Any:
+def open_safetensors(path: Path, framework: str = "np", limit: int = ARRAYS) -> Any:
     """An open safetensors file, whose header has been checked against its size; `framework` is what its tensors are of."""
     from safetensors import safe_open
 
-    _require_regular(path)
+    _require_regular(path, limit)
     return safe_open(path, framework)
 
 
@@ -106,11 +121,11 @@ def read_safetensors(path: Path) -> tuple["Arrays", Mapping[str, str]]:
 
 def read_npz(path: Path) -> "Arrays":
     """The arrays of an `.npz` file: none of Python's objects, and none that is larger than what is stored of it."""
-    _require_regular(path)
+    _require_regular(path, OUTPUTS)
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
-        if sum(member.file_size for member in members) > ARRAYS:
-            raise ValueError(f"unpacked it has more than {ARRAYS} bytes")
+        if sum(member.file_size for member in members) > OUTPUTS:
+            raise ValueError(f"unpacked it has more than {OUTPUTS} bytes")
         return {member.filename.removesuffix(".npy"): _member(archive, member) for member in members}
 
 
@@ -129,10 +144,10 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> "npt.NDArray[A
         return np.frombuffer(content, dtype).reshape(shape, order="F" if columns else "C")
 
 
-def _require_regular(path: Path) -> None:
+def _require_regular(path: Path, limit: int) -> None:
     """Raise `ValueError` for what is no regular file, or is too large: a library would wait for a pipe."""
     about = path.stat()
     if not stat.S_ISREG(about.st_mode):
         raise ValueError("it is not a regular file")
-    if about.st_size > ARRAYS:
-        raise ValueError(f"it has {about.st_size} bytes, and at most {ARRAYS} are read")
+    if about.st_size > limit:
+        raise ValueError(f"it has {about.st_size} bytes, and at most {limit} are read")

@@ -67,6 +67,11 @@ def at_once() -> Iterator[None]:
         _AT_ONCE.reset(token)
 
 
+def is_at_once() -> bool:
+    """Whether this is inside `at_once`."""
+    return _AT_ONCE.get()
+
+
 def captured(
     module: nn.Module, taps: Mapping[str, Tap], forward: Callable[[], Mapping[str, Any] | None]
 ) -> Iterator[tuple[str, torch.Tensor]]:

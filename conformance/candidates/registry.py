@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
-from conformance.errors import ConformanceError, UnknownNameError, UsageError
+from conformance.errors import PluginError, UnknownNameError, UsageError
 
 GROUP = "bert_conformance.implementations"
 SWITCH = "BERT_CONFORMANCE_NO_PLUGINS"
@@ -25,12 +25,6 @@ class Implementation(Protocol):
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Runner:
         """A runner for this checkpoint on this device in this dtype."""
-
-
-class PluginError(ConformanceError):
-    """A plug-in that could not be imported; its text has the distribution, the version and the traceback."""
-
-    exit_code = 1
 
 
 @dataclass(frozen=True)

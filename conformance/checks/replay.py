@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from conformance.candidates.registry import Implementation, load
 from conformance.checks.catalogue import PUBLISHED, named
 from conformance.checks.published import check_published, published_of
 from conformance.checks.run_check import run
@@ -105,13 +106,16 @@ def _network(golden: str, headers: Sequence[Header]) -> str:
     return next((recorded_as(golden, source) for source in sources), golden)
 
 
-def run_again(failure: Failure) -> Result:
-    """A law on its example alone; a judgement on the batches, or on the golden's own where there are none."""
+def run_again(failure: Failure, load: Callable[[str], Implementation] = load) -> Result:
+    """A law on its example alone; a judgement on the batches, or on the golden's own where there are none.
+
+    `load` is how a candidate is had by its name.
+    """
     case, golden = failure.case, open_golden(failure.case.golden)
     if case.check == PUBLISHED:
-        return _published_again(case, golden)
+        return _published_again(case, golden, load)
     check = named(case.check)
-    again = partial(run, check, case.implementation, device=case.device, dtype=case.dtype, require=failure.require)
+    again = partial(run, check, case.implementation, device=case.device, dtype=case.dtype, require=failure.require, load=load)
     if check.searches and "example" in failure.batches:
         return again(golden, plan=Plan(examples=0), known=[Example(failure.batches["example"], failure.variation)])
     if failure.batches and not check.searches:
@@ -119,11 +123,11 @@ def run_again(failure: Failure) -> Result:
     return again(golden)  # what failed before anything was tried is searched again
 
 
-def _published_again(case: Case, golden: Golden) -> Result:
+def _published_again(case: Case, golden: Golden, load: Callable[[str], Implementation]) -> Result:
     published = published_of(golden)
     if published is None:
         raise UsageError(f"no values are published of {case.golden}: they are found by the name of the folder, and its sizes")
-    return check_published(case.implementation, golden, published, case.device, case.dtype)
+    return check_published(case.implementation, golden, published, case.device, case.dtype, load=load)
 
 
 def _with(golden: Golden, batches: Mapping[str, Batch]) -> Golden:

@@ -4,7 +4,6 @@ import json
 import os
 import sys
 from argparse import Namespace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,16 +61,14 @@ def run(arguments: Namespace) -> int:
         return 0
     if not arguments.in_process:
         # It imports while this process does.
-        started_context("conformance.cli.work", *(["conformance.checks.searched"] if arguments.check else []))
+        started_context(*(["conformance.checks.laws.law"] if arguments.check else []))
     from conformance.cli.run import run_all
 
     if arguments.no_cache:
         from conformance.judge import cache
 
         os.environ[cache.VARIABLE] = cache.OFF  # in processes that are started from here, too
-    # How to call the command itself cannot be sent to another process, where the session may have to be made anew.
-    asked = Namespace(**{name: value for name, value in vars(arguments).items() if name != "command"})
-    return run_all(partial(_session, asked), arguments.out, arguments.format, resume=arguments.resume)
+    return run_all(_session(arguments), arguments.out, arguments.format, resume=arguments.resume)
 
 
 def _session(arguments: Namespace) -> "Session":

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -13,10 +12,11 @@ from conformance.cli.cases import cases_of, digest
 from conformance.cli.output import show_results
 from conformance.cli.progress import progress
 from conformance.cli.session import Session
-from conformance.cli.work import IsolatedWork, SearchingWork, Work, is_instrumented
+from conformance.cli.work import IsolatedWork, Work, is_instrumented
 from conformance.errors import INTERRUPTED, UsageError
 from conformance.isolation.output import to_standard_error
 from conformance.isolation.process import WorkerProcess
+from conformance.isolation.serve import CandidateWork
 from conformance.numerics.machine import measure_early
 from conformance.printable import printable_lines
 from conformance.report.views import TEXTS
@@ -25,17 +25,16 @@ from conformance.results.file import ResultsFileError
 from conformance.results.result import Result
 
 
-def run_all(prepare: Callable[[], Session], out: Path, how: str, *, resume: bool = False) -> int:
+def run_all(session: Session, out: Path, how: str, *, resume: bool = False) -> int:
     """Run every case, write `results.jsonl` and `report.html` into `out`, print the report; returns the exit code.
 
-    `prepare` makes the session, here and in each worker. No candidate is imported here, unless the session is `in_process`.
+    No candidate is imported here, unless the session is `in_process`.
     `resume` leaves out the cases whose results are in `results.jsonl` already.
     """
-    session = prepare()
     measure_early(session.device)
 
     def asked_in_a_worker(name: str) -> bool:
-        with _worker(prepare, session, 1) as worker:
+        with _worker(session) as worker:
             return is_instrumented(worker, name)
 
     everything = cases_of(session, asked_in_a_worker)
@@ -53,7 +52,7 @@ def run_all(prepare: Callable[[], Session], out: Path, how: str, *, resume: bool
         print(f"resumed: {len(recording.recorded)} checks are in {path}, {len(cases)} are run", file=sys.stderr)
     try:
         with recording, progress(len(cases)) as underway:
-            for case, result_of in _running(prepare, session, cases, len(everything)):
+            for case, result_of in _running(session, cases, len(everything)):
                 # What candidates print is no part of a report that is read by programs.
                 with underway.case(case), redirect_stdout(sys.stdout if how == "pretty" else sys.stderr):
                     result = result_of(case)
@@ -78,24 +77,22 @@ def _how_to_go_on(recording: Recording, path: Path) -> str:
     return f"{recorded} of {cases} checks are in {path}; the same command with --resume runs the rest"
 
 
-def _running(
-    prepare: Callable[[], Session], session: Session, cases: Sequence[Case], runs: int
-) -> Iterator[tuple[Case, Callable[[Case], Result]]]:
+def _running(session: Session, cases: Sequence[Case], runs: int) -> Iterator[tuple[Case, Callable[[Case], Result]]]:
     """Each case with what makes its result, while the candidate's worker is there."""
     for _, theirs in groupby(cases, lambda case: case.implementation):
-        with _worker(prepare, session, runs) as worker:
+        with _worker(session) as worker:
             work = IsolatedWork(session, runs, worker) if worker else Work(session, runs)
             for case in theirs:
                 yield case, work.result
 
 
 @contextmanager
-def _worker(prepare: Callable[[], Session], session: Session, runs: int) -> Iterator[WorkerProcess | None]:
+def _worker(session: Session) -> Iterator[WorkerProcess | None]:
     """A worker for a candidate; None where candidates run in this process."""
     if session.in_process:
         yield None
         return
-    with WorkerProcess(partial(SearchingWork, prepare, runs), session.limits, _show) as worker:
+    with WorkerProcess(CandidateWork, session.limits, _show) as worker:
         yield worker
 
 

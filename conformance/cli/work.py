@@ -1,30 +1,22 @@
-"""A case's result, and where it is made: the candidate in its worker, the judgement in the process that asks.
+"""A case's result: the candidate is in its worker, or here; it is judged in the process that asks."""
 
-A law may look into the candidate's module, and is made in the worker, unless it has the oracle for a reference.
-"""
-
-import time
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 
 from conformance.candidates.registry import Implementation, load
-from conformance.checks.apply_known_failures import apply_known_failures, expected
+from conformance.checks.apply_known_failures import apply_known_failures
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.published import CHECK, check_published, published_of
 from conformance.checks.replay import Failure, run_again
-from conformance.checks.run_check import entry_point, run
-from conformance.cli.cases import checks_of
+from conformance.checks.run_check import run
 from conformance.cli.session import Session
 from conformance.errors import ConformanceError
-from conformance.isolation.messages import Do
 from conformance.isolation.process import WorkerProcess
-from conformance.isolation.remote import RemoteCandidate, asked
+from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.serve import CandidateWork
-from conformance.numerics.formats import Array
 from conformance.numerics.machine import measure_early
 from conformance.results.case import Case
 from conformance.results.result import Result
-from conformance.results.termination import termination_of
 
 
 class Work:
@@ -69,49 +61,24 @@ class IsolatedWork:
 
     def __init__(self, session: Session, runs: int, worker: WorkerProcess) -> None:
         """Nothing is loaded yet."""
-        self._session, self._worker = session, worker
-        self._here = Work(session, runs, cache(lambda name: RemoteCandidate(worker, name)))
+        self._worker = worker
+        self._work = Work(session, runs, loading_in(worker))
 
     def result(self, case: Case) -> Result:
         """The result of a case: a crash where it ends the worker, a timeout where the candidate does not end in time."""
         self._worker.renew()
-        return self._inside(case) if _looks_inside(case) else self._here.result(case)
-
-    def _inside(self, case: Case) -> Result:
-        found: list[object] = []
-        start = time.perf_counter()
-        ended = termination_of(lambda: found.append(asked(self._worker, case)))
-        if ended is None:
-            (result,) = found
-            assert isinstance(result, Result)
-            return result
-        seconds = time.perf_counter() - start
-        return expected(Result(case, ended.outcome, ended.reason, ended.exit_code, seconds=seconds), self._session.known)
+        return self._work.result(case)
 
 
-class SearchingWork(CandidateWork):
-    """The work of a worker that holds a candidate, and searches for examples on which it fails."""
-
-    def __init__(self, prepare: Callable[[], Session], runs: int, parameter: Callable[[str], Array]) -> None:
-        """`prepare` makes the session anew, where a check searches."""
-        super().__init__(parameter)
-        session = prepare()
-        self._searches = Work(session, runs) if any(check.searches for check in checks_of(session.checks)) else None
-
-    def answer(self, question: object) -> object:
-        """The result of a case of a check that searches; else what the candidate answers."""
-        if isinstance(question, Case):
-            assert self._searches is not None
-            return self._searches.result(question)
-        return super().answer(question)
+def loading_in(worker: WorkerProcess) -> Callable[[str], Implementation]:
+    """How a candidate is had by its name: loaded in the worker, once."""
+    return cache(lambda name: RemoteCandidate(worker, name))
 
 
 def in_a_worker(failure: Failure) -> Result:
-    """A failure that is run again, in a worker; `CandidateCrash` where it ends that."""
+    """A failure that is run again, the candidate in a worker."""
     with WorkerProcess(CandidateWork) as worker:
-        result = asked(worker, Do(partial(run_again, failure)))
-    assert isinstance(result, Result)
-    return result
+        return run_again(failure, loading_in(worker))
 
 
 def is_instrumented(worker: WorkerProcess | None, name: str) -> bool:
@@ -120,9 +87,3 @@ def is_instrumented(worker: WorkerProcess | None, name: str) -> bool:
         return hasattr(load(name), "unobserved") if worker is None else RemoteCandidate(worker, name).is_instrumented
     except ConformanceError:  # reported when it is run
         return False
-
-
-def _looks_inside(case: Case) -> bool:
-    """Whether the check may look into the candidate's module: a law may, unless it has the oracle for a reference."""
-    check = CHECKS.get(case.check)
-    return check is not None and check.searches and not entry_point(check).by_oracle

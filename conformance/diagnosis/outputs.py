@@ -13,7 +13,7 @@ from conformance.diagnosis.closed import EMBEDDING, Output, last_hidden
 from conformance.diagnosis.printed import Known, PrintedNumber, depth, filled
 from conformance.diagnosis.tables import tables
 from conformance.errors import UsageError
-from conformance.files import open_safetensors, read_npz, read_numbers, read_text, reading
+from conformance.files import OUTPUTS, open_safetensors, read_npz, read_numbers, read_text, reading
 from conformance.model.activations import Activation, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
@@ -127,17 +127,19 @@ def _arrays(file: Path) -> Given:
         if not axis:
             parts = {a: found[f"{name}/{a}"].reshape(-1).tolist() for a in _AXES.values() if f"{name}/{a}" in found}
             digits = int(found[f"{name}/digits"]) if f"{name}/digits" in found else None
-            outputs[name] = OutputTable(np.asarray(array, np.float64), parts, digits)
+            if array.dtype.kind not in "biuf":
+                raise UsageError(f"{file}: {name} is of {array.dtype}, expected numbers")
+            outputs[name] = OutputTable(array, parts, digits)
     return Given(outputs, inputs)
 
 
 def _tensors(file: Path) -> dict[str, npt.NDArray[Any]]:
     """Through torch: NumPy has no bfloat16."""
     found = {}
-    with open_safetensors(file, "pt") as reader:
+    with open_safetensors(file, "pt", OUTPUTS) as reader:
         for key in reader.keys():  # noqa: SIM118 -- no mapping
             tensor = reader.get_tensor(key)
-            found[key] = (tensor.double() if tensor.is_floating_point() else tensor).numpy()
+            found[key] = (tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor).numpy()
     return found
 
 

@@ -7,7 +7,7 @@ and raises no alarm.
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,9 +82,10 @@ def depth(tree: Any) -> int:
     """How many axes a tree has."""
     if isinstance(tree, np.ndarray):
         return tree.ndim
-    if not isinstance(tree, Sequence) or isinstance(tree, str):
-        return 0
-    return 1 + max((depth(part) for part in tree), default=0)
+    axes, level = 0, [tree]
+    while lists := [part for part in level if isinstance(part, list | tuple)]:
+        axes, level = axes + 1, [element for part in lists for element in part]
+    return axes
 
 
 def _read(text: Any, name: str, index: tuple[int, ...]) -> tuple[float, float]:

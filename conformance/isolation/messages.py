@@ -1,12 +1,26 @@
-"""What is sent between the process that judges and a worker: questions, answers, and what is needed for an answer."""
+"""What is sent between the process that judges and a worker.
 
-from collections.abc import Callable
+A worker is asked by pickled questions: it trusts who started it. What it says is a `Said`: plain values of a fixed form, in
+MessagePack, so that nothing that a candidate writes there runs in the process that judges, or is taken for what it is not.
+"""
+
 from dataclasses import dataclass
+from typing import Any
 
-from conformance.errors import ConformanceError
+import msgspec
+
+from conformance import errors
+from conformance.errors import CandidateFailure, ConformanceError
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
+from conformance.numerics.formats import Array
+from conformance.results.example import Example
+from conformance.results.law_broken import LawBroken, Location, Run
 from conformance.results.termination import LONGEST
+
+SMALL = 2**16  # bytes: an activation that is no larger is sent with what is said of it
+TOGETHER = 2**20  # bytes of activations that are sent together, where all of them are wanted at once
+WIDEST = 8  # bytes of an element that is sent
 
 
 @dataclass(frozen=True)
@@ -17,21 +31,8 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Traits:
-    """What of a candidate must be known before it is run.
-
-    Attributes:
-        is_instrumented: whether it has a form `unobserved`, since to look into it may change how it is run.
-        known_failures: its attribute of that name, the path of a file; None: it has none.
-    """
-
-    is_instrumented: bool
-    known_failures: str | None
-
-
-@dataclass(frozen=True)
 class Supports:
-    """Whether it supports a case; answered with None or a reason."""
+    """Whether it supports a case; answered with `Reason`."""
 
     architecture: Architecture
     device: str
@@ -52,74 +53,241 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Call:
-    """Call what was prepared."""
+    """Call what was prepared.
+
+    Attributes:
+        mask: the dtype of the attention mask that it is given.
+        at_once: whether the call runs to its end before its first activation is seen, as in `candidates.capture.at_once`.
+    """
 
     batch: Batch
+    mask: str = "int64"
+    at_once: bool = False
 
 
 @dataclass(frozen=True)
 class Next:
-    """The next activation of the call; answered with `Head`, or with None after the last."""
-
-
-@dataclass(frozen=True)
-class Head:
-    """An activation, without its values; as in `candidates.arrays.Described`. `unreadable` says why it is no array, if so."""
-
-    number: int
-    name: object
-    dtype: str = ""
-    shape: tuple[int, ...] = ()
-    device: str | None = None
-    unreadable: str = ""
+    """The next activations of the call, one unless it is at once; answered with `Heads`, none after the last."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """The values of the activation that came last, by its number in the call; answered with a NumPy array."""
+    """The values of the activation that came last, by its number in the call; answered with `Done` and an array."""
 
     number: int
 
 
 @dataclass(frozen=True)
-class Do:
-    """Call a function in the worker; answered with what it returns."""
+class Tokenize:
+    """Read a text with the candidate's tokenizer; answered with `Reading`."""
 
-    function: Callable[[], object]
+    vocabulary: tuple[str, ...]
+    lower_case: bool
+    strip_accents: bool | None
+    text: str
 
 
 @dataclass(frozen=True)
-class Parameter:
-    """Asked by a worker: the parameter of that name."""
+class Hold:
+    """Evaluate a law, by its check's name, on what was prepared; answered with `Held` or `Broken`.
+
+    Without an example: whether it applies; answered with `Done`.
+    """
+
+    check: str
+    golden: str
+    name: str
+    tests: int
+    example: Example | None = None
+
+
+class Said(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """What a worker says."""
+
+
+class Done(Said, frozen=True):
+    """There is nothing to be said, or nothing more."""
+
+
+class Traits(Said, frozen=True):
+    """What of a candidate must be known before it is run.
+
+    Attributes:
+        is_instrumented: whether it has a form `unobserved`, since to look into it may change how it is run.
+        known_failures: its attribute of that name, the path of a file; None: it has none.
+        batch_invariant: whether it promises that.
+        tokenizes: whether it brings a tokenizer.
+    """
+
+    is_instrumented: bool
+    known_failures: str | None
+    batch_invariant: bool
+    tokenizes: bool
+
+
+class Reason(Said, frozen=True):
+    """Why it does not support a case; None: it does."""
+
+    text: str | None
+
+
+class Head(msgspec.Struct, frozen=True):
+    """An activation, as in `candidates.arrays.Described`.
+
+    Attributes:
+        number: how many came before it in the call, and itself.
+        name: None where the candidate gave something else for a name; then `unreadable` says what.
+        unreadable: why it is no array, if so.
+        is_sent: whether its values come with the answer.
+    """
+
+    number: int
+    name: str | None
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    device: str | None = None
+    unreadable: str = ""
+    is_sent: bool = False
+
+
+class Heads(Said, frozen=True):
+    """The next activations, in the order in which they came; the arrays of those that are sent follow."""
+
+    heads: tuple[Head, ...]
+
+
+class Reading(Said, frozen=True):
+    """A tokenizer's ids, and the begin and the end of each; None: it says nothing of them."""
+
+    ids: tuple[int, ...]
+    offsets: tuple[tuple[int, int], ...] | None
+
+
+class Held(Said, frozen=True):
+    """A law holds: the error over its limit, and the seconds that were the candidate's."""
+
+    excess: float
+    seconds: float
+
+
+class SentRun(msgspec.Struct, frozen=True):
+    """A run, as in `results.law_broken.Run`: the names of its arrays, which follow, the batch's first."""
+
+    batch: tuple[str, ...]
+    values: tuple[str, ...]
+    mask: str
+
+
+class Broken(Said, frozen=True):
+    """A law does not hold, as in `results.law_broken.LawBroken`."""
+
+    reason: str
+    runs: tuple[SentRun, ...]
+    place: Location | None
+    excess: float | None
+    watch: str
+    script: tuple[str, ...]
+    raises: bool
+    claim: str
+    seconds: float
+
+    @classmethod
+    def of(cls, broken: LawBroken, seconds: float) -> "tuple[Broken, list[Array]]":
+        """It, and the arrays of its runs."""
+        runs = tuple(SentRun(tuple(run.batch.arrays()), tuple(run.values), run.mask) for run in broken.runs)
+        arrays: list[Any] = [array for run in broken.runs for array in (*run.batch.arrays().values(), *run.values.values())]
+        reason = broken.reason[: 2 * LONGEST]
+        rest = (broken.place, broken.excess, broken.watch, broken.script, broken.raises, broken.claim, seconds)
+        return cls(reason, runs, *rest), arrays
+
+    def error(self, arrays: list[Any]) -> LawBroken:
+        """What is raised where the law was asked; `ValueError` or `UsageError` where the arrays are not those of its runs."""
+        runs, left = [], arrays
+        for run in self.runs:
+            batch, left = left[: len(run.batch)], left[len(run.batch) :]
+            values, left = left[: len(run.values)], left[len(run.values) :]
+            arrays_of = (dict(zip(run.batch, batch, strict=True)), dict(zip(run.values, values, strict=True)))
+            runs.append(Run(Batch.of(arrays_of[0]), arrays_of[1], run.mask))
+        return LawBroken(self.reason, tuple(runs), self.place, self.excess, self.watch, self.script, self.raises, self.claim)
+
+
+class Failure(Said, frozen=True):
+    """In place of an answer: an error of the project's own, by its class's name, raised anew where it was asked.
+
+    Attributes:
+        batch: names of the arrays of the batch that it was raised for, which follow; none where that is not known.
+    """
+
+    kind: str
+    text: str
+    batch: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, error: ConformanceError) -> "tuple[Failure, list[Any]]":
+        """As the nearest of the project's own classes: a candidate's own exists in the worker alone."""
+        kind = next(c.__name__ for c in type(error).__mro__ if getattr(errors, c.__name__, None) is c)
+        batch = error.batch if isinstance(error, CandidateFailure) else None
+        arrays: dict[str, Any] = batch.arrays() if batch else {}
+        return cls(kind, str(error)[: 2 * LONGEST], tuple(arrays)), list(arrays.values())
+
+    def error(self, arrays: list[Any]) -> ConformanceError:
+        """It; `ValueError` where there is no error of that name, or the arrays are not those of its batch."""
+        kind = getattr(errors, self.kind, None)
+        if not isinstance(kind, type) or not issubclass(kind, ConformanceError):
+            raise ValueError(f"there is no error {self.kind!r:.100}")
+        error = kind(self.text)
+        if self.batch and isinstance(error, CandidateFailure):
+            error.batch = Batch.of(dict(zip(self.batch, arrays, strict=True)))
+        return error
+
+
+class Parameter(Said, frozen=True):
+    """Asked by a worker: the parameter of that name; it is sent an array."""
 
     name: str
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(Said, frozen=True):
     """Said by a worker, as `conformance.progress.report_progress` is called."""
 
     what: str
     done: float
 
 
-@dataclass(frozen=True)
-class Failure:
-    """In place of an answer: an error of the project's own, raised anew where it was asked."""
-
-    kind: type[ConformanceError]
-    text: str
-
-    @classmethod
-    def of(cls, error: ConformanceError) -> "Failure":
-        """As the nearest of the project's own classes: a candidate's own exists in the worker alone."""
-        kind = next(c for c in type(error).__mro__ if c.__module__.startswith("conformance."))
-        return cls(kind, str(error)[: 2 * LONGEST])
+Answered = Done | Traits | Reason | Heads | Reading | Held | Broken | Failure
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Said, frozen=True):
     """An answer, and whether the device still works."""
 
-    value: object
+    value: Answered
     is_whole: bool
+
+
+_DECODER = msgspec.msgpack.Decoder(Answer | Parameter | Progress)
+
+
+def encoded(message: Said) -> bytes:
+    """As it is sent; a surrogate in a candidate's text is escaped."""
+    try:
+        return msgspec.msgpack.encode(message)
+    except UnicodeEncodeError:
+        plain = msgspec.to_builtins(message)
+        return msgspec.msgpack.encode(_escaped(plain))
+
+
+def decoded(message: bytes) -> Answer | Parameter | Progress:
+    """The inverse; `msgspec.MsgspecError` for what is no such message."""
+    found: Answer | Parameter | Progress = _DECODER.decode(message)
+    return found
+
+
+def _escaped(plain: Any) -> Any:
+    match plain:
+        case str():
+            return plain.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {key: _escaped(value) for key, value in plain.items()}
+        case list() | tuple():
+            return [_escaped(value) for value in plain]
+    return plain

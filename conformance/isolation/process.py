@@ -3,26 +3,29 @@
 import io
 import math
 import os
+import pickle
 import signal
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol, Self
 
-import numpy as np
+import msgspec
 
 from conformance.errors import CandidateEnded, CandidateFailure, CandidateTimeout, FixtureError
 from conformance.isolation.confinement import bind_to_parent, kill_orphans, leave_helpers, leave_network, limit_memory
-from conformance.isolation.link import Link
-from conformance.isolation.messages import Answer, Parameter, Progress
+from conformance.isolation.link import Link, NoMessageError
+from conformance.isolation.messages import Answer, Answered, Done, Parameter, Progress, decoded, encoded
 from conformance.isolation.output import Output, to_standard_error
 from conformance.isolation.server import started_context
 from conformance.numerics.formats import Array
+from conformance.printable import printable
 from conformance.progress import report_progress, watched
 
 _PATIENCE = 3600.0  # seconds that one call of the system may wait at the most; then it is asked again
@@ -35,7 +38,7 @@ _WORKERS: set[int] = set()  # of this process, alive
 class Work(Protocol):
     """What a worker does."""
 
-    def answer(self, question: Any) -> object:
+    def answer(self, question: Any) -> "Reply":
         """The answer to a question."""
 
     @property
@@ -44,6 +47,7 @@ class Work(Protocol):
 
 
 Ask = Callable[[str], Array]
+Reply = tuple[Answered, Sequence[Any]]  # a message, and the NumPy arrays that come with it
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,7 @@ class WorkerProcess:
         """Nothing is started yet."""
         self._prepare, self._limits, self._show = prepare, limits, show
         self._running: _Running | None = None
+        self.holds: object = None  # what the asker last had it prepare
         self.failure = CandidateFailure("nothing has run yet")  # how the last process came to its end
         self.renew()
 
@@ -99,21 +104,24 @@ class WorkerProcess:
         """Give the worker the time of its limits again."""
         self._left = math.inf if self._limits.seconds is None else self._limits.seconds
 
-    def ask(self, question: object, parameters: Mapping[str, Array] | None = None) -> object:
-        """The answer to a question; meanwhile the worker may ask for `parameters`.
+    def ask(self, question: object, parameters: Mapping[str, Array] | None = None, most: float = 0) -> Reply:
+        """The answer to a question, with arrays of at most `most` bytes; meanwhile the worker may ask for `parameters`.
 
         Raises:
             CandidateTimeout: there was none in time; the process is ended.
-            CandidateEnded: the process ended; the text says how.
+            CandidateEnded: the process ended, or said what is no answer; the text says how.
             FixtureError: the process could not be made ready.
         """
         self._running = running = self._running or self._started()
         start = time.monotonic()
+        running.link.deadline = start + self._left
         try:
-            running.link.send(question)
-            answer = self._answer(running, start + self._left, parameters or {})
+            running.link.send(pickle.dumps(question))
+            answer, arrays = self._answer(running, parameters or {}, most)
         except TimeoutError:
             raise self._end(CandidateTimeout(f"it had not come to an end after {self._limits.seconds:g} s")) from None
+        except NoMessageError as error:
+            raise self._end(CandidateEnded(f"where its process answers, something else was written: {error}")) from None
         except (EOFError, OSError):
             running.process.join(_GRACE)
             how = _how(running.process.exitcode)
@@ -122,7 +130,7 @@ class WorkerProcess:
             self._left -= time.monotonic() - start
         if not answer.is_whole:
             self._end(CandidateEnded("what ran before has broken the device for its process"))
-        return answer.value
+        return answer.value, arrays
 
     def _end(self, why: CandidateFailure) -> CandidateFailure:
         """End the process; returns why."""
@@ -132,7 +140,7 @@ class WorkerProcess:
 
     def _started(self) -> _Running:
         started = started_context()
-        pipe, theirs = started.Pipe()
+        ours, theirs = socket.socketpair()
         written, writing = started.Pipe(duplex=False)
         start = _Start(self._prepare, self._limits, os.getcwd(), dict(os.environ))
         process = started.Process(target=_serve, args=(start, theirs, writing))  # type: ignore[attr-defined]  # every context has it
@@ -140,43 +148,44 @@ class WorkerProcess:
         _WORKERS.add(process.pid or 0)
         theirs.close()
         writing.close()
-        running = _Running(process, Link(pipe), Output(written, self._limits.output, self._show))
+        running = _Running(process, Link(ours), Output(written, self._limits.output, self._show))
         try:
-            self._answer(running, math.inf, {})  # ready: what it takes to get so far is not the candidate's
+            self._answer(running, {}, 0)  # ready: what it takes to get so far is not the candidate's
         except (EOFError, OSError) as error:
             _kill(running)
             raise FixtureError("the process for the candidates could not be made ready; its error is above") from error
         return running
 
-    def _answer(self, running: _Running, end: float, parameters: Mapping[str, Array]) -> Answer:
+    def _answer(self, running: _Running, parameters: Mapping[str, Array], most: float) -> tuple[Answer, Sequence[Any]]:
         """What it answers; what it says of progress, writes and needs before is seen to.
 
         Raises:
             TimeoutError: the time is up.
             EOFError: the process has ended, though what it has started may hold its end of the pipe.
+            NoMessageError: it says what it cannot say.
         """
+        link, sentinel = running.link, running.process.sentinel
         while True:
-            heard: list[Any] = [
-                running.link.connection,
-                running.process.sentinel,
-                *([running.output.end] if running.output.is_open else []),
-            ]
-            ready = wait(heard, min(max(end - time.monotonic(), 0.0), _PATIENCE))
+            left = link.deadline - time.monotonic()
+            if left <= 0.0:
+                raise TimeoutError
+            heard: list[Any] = [link.end, sentinel, *([running.output.end] if running.output.is_open else [])]
+            ready = wait(heard, min(left, _PATIENCE))
             if running.output.end in ready:
                 running.output.forward()
-            if running.link.connection in ready:
-                message, array = running.link.receive()
+            if link.end in ready:
+                message, arrays = _received(link, most)
                 match message:
                     case Answer():
-                        return message if array is None else replace(message, value=array)
-                    case Parameter(name):
-                        running.link.send(None, parameters[name])
+                        return message, arrays
+                    case Parameter(name) if name in parameters:
+                        link.send(b"", [parameters[name]])
                     case Progress(what, done):
-                        report_progress(what, done)
-            elif running.process.sentinel in ready:
-                raise EOFError
-            elif time.monotonic() >= end:
-                raise TimeoutError
+                        report_progress(printable(what), done)
+                    case _:
+                        raise NoMessageError("a parameter is asked for that there is not")
+            elif sentinel in ready:
+                raise EOFError("it has ended")
 
     def close(self) -> None:
         """End the process, in the middle of whatever it does."""
@@ -203,7 +212,16 @@ def _kill(running: _Running) -> None:
     _WORKERS.discard(running.process.pid or 0)
     kill_orphans(but=_WORKERS)
     running.output.drain()
-    running.link.connection.close()
+    running.link.close()
+
+
+def _received(link: Link, most: float) -> tuple[Answer | Parameter | Progress, Sequence[Any]]:
+    """What a worker says; `NoMessageError` where it is nothing that it can say."""
+    message, arrays = link.receive(most)
+    try:
+        return decoded(message), arrays
+    except msgspec.MsgspecError as error:
+        raise NoMessageError(str(error)) from error
 
 
 def _how(code: int | None) -> str:
@@ -223,7 +241,7 @@ class _Start:
     variables: Mapping[str, str]
 
 
-def _serve(start: _Start, pipe: Connection, writing: Connection) -> None:
+def _serve(start: _Start, end: socket.socket, writing: Connection) -> None:
     """The worker: an answer for each question. It ends with the process that asks."""
     if not start.limits.network:
         leave_network()
@@ -238,24 +256,21 @@ def _serve(start: _Start, pipe: Connection, writing: Connection) -> None:
     writing.close()
     # Without a buffer: what is printed before the process is ended is seen.
     sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
-    link, turn = Link(pipe), threading.Lock()
+    link, turn = Link(end), threading.Lock()
 
     def parameter(name: str) -> Array:
         with turn:  # a candidate may have several threads
-            link.send(Parameter(name))
-            array: Array = link.receive()[1]
+            link.send(encoded(Parameter(name)))
+            array: Array = link.receive(math.inf)[1][0]
             return array
 
     work = start.prepare(parameter)
-    link.send(Answer("ready", True))
+    link.send(encoded(Answer(Done(), True)))
     while True:
         try:
-            question, _ = link.receive()
+            question = pickle.loads(link.receive()[0])  # of the process that started this one
         except EOFError:
             return
-        with watched(lambda what, done: link.send(Progress(what, done))):
-            found = work.answer(question)
-        if isinstance(found, np.ndarray):
-            link.send(Answer(None, work.is_whole), found)
-        else:
-            link.send(Answer(found, work.is_whole))
+        with watched(lambda what, done: link.send(encoded(Progress(what, done)))):
+            found, arrays = work.answer(question)
+        link.send(encoded(Answer(found, work.is_whole)), arrays)

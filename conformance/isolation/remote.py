@@ -1,15 +1,47 @@
 """A candidate in a worker, as an implementation here: what judges it cannot tell it from one in this process."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from functools import cache, partial
-from typing import Any
+from math import prod
+from typing import Any, TypeVar
 
 from conformance.candidates.arrays import Described, Unreadable
-from conformance.isolation.messages import Call, Failure, Head, Load, Next, Prepare, Read, Supports, Traits
+from conformance.candidates.capture import is_at_once
+from conformance.checks.search.subject import IsolatedRunner, Subject
+from conformance.errors import CandidateEnded, CandidateError, UsageError
+from conformance.isolation.messages import (
+    TOGETHER,
+    WIDEST,
+    Broken,
+    Call,
+    Done,
+    Failure,
+    Head,
+    Heads,
+    Held,
+    Hold,
+    Load,
+    Next,
+    Prepare,
+    Read,
+    Reading,
+    Reason,
+    Said,
+    Supports,
+    Tokenize,
+    Traits,
+)
 from conformance.isolation.process import WorkerProcess
+from conformance.model.activations import table
 from conformance.model.architecture import Architecture
-from conformance.model.batch import TorchBatch
+from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint
+from conformance.results.example import Example
+
+_RUNS = 3  # that a law compares, at most
+
+S = TypeVar("S", bound=Said)
 
 
 class RemoteCandidate:
@@ -32,9 +64,7 @@ class RemoteCandidate:
         self._load()
 
     def _load(self) -> None:
-        traits = asked(self._worker, Load(self.name))
-        assert isinstance(traits, Traits)
-        self.is_instrumented, self.known_failures = traits.is_instrumented, traits.known_failures
+        self._traits, _ = asked(self._worker, Load(self.name), Traits)
         self._process = self._worker.process
 
     def _require_loaded(self) -> None:
@@ -43,51 +73,147 @@ class RemoteCandidate:
             self._load()
 
     @property
+    def is_instrumented(self) -> bool:
+        """Whether it has a form `unobserved`."""
+        return self._traits.is_instrumented
+
+    @property
+    def known_failures(self) -> str | None:
+        """Its attribute of that name, the path of a file."""
+        return self._traits.known_failures
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Whether it promises that."""
+        return self._traits.batch_invariant
+
+    @property
     def unobserved(self) -> "RemoteCandidate":
         """It without what looks into it, where it has such a form."""
         return RemoteCandidate(self._worker, self.name, unobserved=self.is_instrumented)
 
+    @property
+    def tokenizer(self) -> Callable[..., Any] | None:
+        """Its tokenizer, as `checks.laws.tokenization` describes it; None where it brings none."""
+        return self._tokenizer if self._traits.tokenizes else None
+
+    def _tokenizer(self, vocabulary: Sequence[str], *, lower_case: bool, strip_accents: bool | None) -> Callable[[str], Any]:
+        def read(text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]] | None]:
+            self._require_loaded()
+            reading, _ = asked(self._worker, Tokenize(tuple(vocabulary), lower_case, strip_accents, text), Reading)
+            return reading.ids, reading.offsets
+
+        return read
+
     def supports(self, architecture: Architecture, device: str, dtype: str) -> object:
         """None or a reason."""
         self._require_loaded()
-        return asked(self._worker, Supports(architecture, device, dtype, self._unobserved))
+        return asked(self._worker, Supports(architecture, device, dtype, self._unobserved), Reason)[0].text
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> "RemoteRunner":
         """A runner; the worker asks for the parameters that the candidate reads."""
         self._require_loaded()
-        names = tuple(checkpoint.weights)
-        asked(self._worker, Prepare(checkpoint.architecture, names, device, dtype, self._unobserved), checkpoint)
-        return RemoteRunner(self._worker, checkpoint)
+        question = Prepare(checkpoint.architecture, tuple(checkpoint.weights), device, dtype, self._unobserved)
+        return RemoteRunner(self._worker, question, checkpoint)
 
 
-class RemoteRunner:
-    """A runner in a worker. What it yields is described first, and sent when it is read."""
+class RemoteRunner(IsolatedRunner):
+    """A runner in a worker, which holds one: it is prepared anew where another has taken its place.
 
-    def __init__(self, worker: WorkerProcess, checkpoint: Checkpoint) -> None:
-        self._worker, self._checkpoint, self._process = worker, checkpoint, worker.process
+    What it yields is described first; its values are sent with that where they are few, else when they are read.
+    """
+
+    def __init__(self, worker: WorkerProcess, question: Prepare, checkpoint: Checkpoint) -> None:
+        self._worker, self._question, self._checkpoint = worker, question, checkpoint
+        self._prepare()
+        self._process = worker.process
+
+    def _prepare(self) -> None:
+        self._worker.holds = None
+        asked(self._worker, self._question, Done, checkpoint=self._checkpoint)
+        self._worker.holds = self
+
+    def _ask(self, question: object, *kinds: type[S], most: float = 0) -> tuple[S, Sequence[Any]]:
+        if self._worker.process is not self._process:  # another one has not prepared it
+            raise self._worker.failure
+        if self._worker.holds is not self:
+            assert not isinstance(question, Next | Read), "it is gone: another one has been prepared"
+            self._prepare()
+        return asked(self._worker, question, *kinds, checkpoint=self._checkpoint, most=most)
 
     def __call__(self, batch: TorchBatch) -> Iterator[tuple[Any, Any]]:
         """The pairs, each as it comes."""
-        self._ask(Call(batch.numpy()))
+        mask = "int64" if batch.attention_mask is None else str(batch.attention_mask.dtype).removeprefix("torch.")
+        self._ask(Call(batch.numpy(), mask, is_at_once()), Done)
         return self._pairs()
 
     def _pairs(self) -> Iterator[tuple[Any, Any]]:
-        while isinstance(head := self._ask(Next()), Head):
-            if head.unreadable:
-                yield head.name, Unreadable(head.unreadable)
-            else:
-                read = cache(partial(self._ask, Read(head.number)))
-                yield head.name, Described(head.dtype, head.shape, head.device, read)
+        while True:
+            found, arrays = self._ask(Next(), Heads, most=TOGETHER)
+            if not found.heads:
+                return
+            left = iter(arrays)
+            for head in found.heads:
+                if head.name is None:
+                    raise CandidateError(head.unreadable)
+                if head.unreadable:
+                    yield head.name, Unreadable(head.unreadable)
+                else:
+                    sent = next(left, None) if head.is_sent else None
+                    yield head.name, Described(head.dtype, head.shape, head.device, cache(partial(self._values, head, sent)))
 
-    def _ask(self, question: object) -> object:
-        if self._worker.process is not self._process:  # another one has not prepared it
-            raise self._worker.failure
-        return asked(self._worker, question, self._checkpoint)
+    def _values(self, head: Head, sent: Any) -> Any:
+        values = sent
+        if sent is None:
+            _, arrays = self._ask(Read(head.number), Done, most=prod(head.shape) * WIDEST)
+            values = arrays[0] if arrays else None
+        if values is None or values.shape != head.shape:
+            raise CandidateEnded("what its process sent for an activation is not of the shape that it said")
+        return values
+
+    def applies(self, check: str, subject: Subject) -> None:
+        """Raise what the law raises there where it says nothing of the subject."""
+        self._ask(Hold(check, subject.golden, subject.name, subject.tests), Done)
+
+    def holds(self, check: str, subject: Subject, example: Example) -> float:
+        """The error over its limit, or what the law raises there."""
+        question = Hold(check, subject.golden, subject.name, subject.tests, example)
+        found, arrays = self._ask(question, Held, Broken, most=_RUNS * _bytes(subject, example))
+        if isinstance(found, Broken):
+            subject.clock.seconds += found.seconds
+            raise _error(found, arrays)
+        assert isinstance(found, Held)
+        subject.clock.seconds += found.seconds
+        return found.excess
 
 
-def asked(worker: WorkerProcess, question: object, checkpoint: Checkpoint | None = None) -> object:
-    """The answer of a worker; a failure there is raised here."""
-    found = worker.ask(question, checkpoint.weights if checkpoint else None)
+def _bytes(subject: Subject, example: Example) -> int:
+    """What the activations of a batch take, and the inputs of the longest that a law makes of it."""
+    a, size, length = subject.checkpoint.architecture, example.batch.size, example.batch.length
+    activations = sum(prod(row.shape(size, length, a.num_attention_heads)) for row in table(a).values())
+    return WIDEST * (activations + len(fields(Batch)) * size * max(2 * a.longest, length))
+
+
+def asked(
+    worker: WorkerProcess, question: object, *kinds: type[S], checkpoint: Checkpoint | None = None, most: float = 0
+) -> tuple[S, Sequence[Any]]:
+    """The answer of a worker, and its arrays; a failure there is raised here.
+
+    Raises:
+        ConformanceError: as the worker says; `CandidateEnded` where that is none of the answers to the question.
+    """
+    found, arrays = worker.ask(question, checkpoint.weights if checkpoint else None, most)
     if isinstance(found, Failure):
-        raise found.kind(found.text)
-    return found
+        raise _error(found, arrays)
+    for kind in kinds:
+        if isinstance(found, kind):
+            return found, arrays
+    raise CandidateEnded(f"its process answers {type(question).__name__} by {type(found).__name__}")
+
+
+def _error(found: Failure | Broken, arrays: Sequence[Any]) -> Exception:
+    """What is raised for it here."""
+    try:
+        return found.error(list(arrays))
+    except (ValueError, UsageError) as error:
+        return CandidateEnded(f"its process reports an error that cannot be one: {error}")

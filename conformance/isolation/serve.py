@@ -1,25 +1,53 @@
 """The worker's side: the candidate that it holds, and its answers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from conformance.candidates.arrays import described
+from conformance.candidates.arrays import Described, described
+from conformance.candidates.capture import at_once
 from conformance.candidates.registry import load
 from conformance.candidates.stream import pairs
+from conformance.checks.catalogue import named
+from conformance.checks.run_check import entry_point
+from conformance.checks.search.subject import Clock, Subject
 from conformance.checks.session import prepared, refusal
-from conformance.errors import CandidateError, ConformanceError
-from conformance.isolation.messages import Call, Do, Failure, Head, Load, Next, Prepare, Read, Supports, Traits
+from conformance.errors import CandidateError, ConformanceError, UsageError
+from conformance.isolation.messages import (
+    SMALL,
+    TOGETHER,
+    WIDEST,
+    Broken,
+    Call,
+    Done,
+    Failure,
+    Head,
+    Heads,
+    Held,
+    Hold,
+    Load,
+    Next,
+    Prepare,
+    Read,
+    Reading,
+    Reason,
+    Supports,
+    Tokenize,
+    Traits,
+)
+from conformance.isolation.process import Reply
 from conformance.model.activations import table
-from conformance.model.architecture import Architecture
+from conformance.model.batch import TorchBatch
 from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.numerics.devices import is_lost, require_device
 from conformance.numerics.formats import Array
+from conformance.results.law_broken import LawBroken
 from conformance.results.termination import call_candidate
-
-_PLAIN = (str, int, float, bool, bytes)  # of what is yielded for a name, what can be sent as it is
 
 
 class CandidateWork:
@@ -33,51 +61,62 @@ class CandidateWork:
         """Nothing is imported yet."""
         self._parameter = parameter
         self._candidate: Any = None
-        self._runner: Any = None
-        self._architecture: Architecture | None = None
+        self._subject: Subject | None = None
         self._device = "cpu"
         self._stream: Iterator[tuple[str, Any]] = iter(())
         self._checkpoints = 0
+        self._at_once = False
         self._number, self._last = 0, described(np.empty(0))
+        self._failure: ConformanceError | None = None
+        self._tokenizers: dict[tuple[tuple[str, ...], bool, bool | None], Callable[[str], Any]] = {}
 
     @property
     def is_whole(self) -> bool:
         """Whether the device still works."""
         return not is_lost(self._device)
 
-    def answer(self, question: object) -> object:
+    def answer(self, question: object) -> Reply:
         """The answer, or the `Failure` that takes its place."""
         try:
             return self._answered(question)
         except ConformanceError as error:
             return Failure.of(error)
 
-    def _answered(self, question: object) -> object:
+    def _answered(self, question: object) -> Reply:
         match question:
             case Load(name):
-                return self._loaded(name)
-            case Do(function):
-                return function()
+                return self._loaded(name), ()
             case Supports(architecture, device, dtype, unobserved):
-                return refusal(self._form(unobserved=unobserved), architecture, device, dtype)
+                return Reason(refusal(self._form(unobserved=unobserved), architecture, device, dtype)), ()
             case Prepare():
                 self._prepare(question)
-                return None
-            case Call(batch):
-                self._number = 0
-                self._stream = call_candidate(lambda: pairs(self._runner(batch.on(self._device)), self._order()))
-                return None
+            case Call():
+                self._call(question)
             case Next():
                 return self._next()
             case Read(number):
                 assert number == self._number, "it is gone: a candidate may use the memory of an activation again"
-                return self._last.read()
-        raise TypeError(f"no question: {question!r}")
+                return Done(), (self._last.read(),)
+            case Tokenize():
+                return call_candidate(lambda: self._reading(question)), ()
+            case Hold():
+                return self._held(question)
+            case _:
+                raise TypeError(f"no question: {question!r}")
+        return Done(), ()
 
     def _loaded(self, name: str) -> Traits:
         self._candidate = load(name)
-        path = call_candidate(lambda: getattr(self._candidate, "known_failures", None))
-        return Traits(self._form(unobserved=True) is not self._candidate, None if path is None else str(path))
+        path = self._trait("known_failures")
+        return Traits(
+            self._form(unobserved=True) is not self._candidate,
+            None if path is None else call_candidate(lambda: str.__str__(str(path))),
+            call_candidate(lambda: bool(self._trait("batch_invariant"))),
+            self._trait("tokenizer") is not None,
+        )
+
+    def _trait(self, name: str) -> Any:
+        return call_candidate(lambda: getattr(self._candidate, name, None))
 
     def _form(self, *, unobserved: bool) -> Any:
         """The candidate as it is looked into, or its attribute `unobserved` if it has one."""
@@ -86,11 +125,12 @@ class CandidateWork:
     def _prepare(self, question: Prepare) -> None:
         require_device(question.device)
         self._checkpoints += 1
-        read = partial(self._parameter_of, self._checkpoints)
-        checkpoint = Checkpoint(question.architecture, LazyWeights(question.parameters, read))
-        self._runner = None  # its memory is free before another is prepared
-        self._runner = prepared(self._form(unobserved=question.unobserved), checkpoint, question.device, question.dtype)
-        self._architecture, self._device = question.architecture, question.device
+        weights = LazyWeights(question.parameters, partial(self._parameter_of, self._checkpoints))
+        self._subject, self._stream = None, iter(())  # its memory is free before another is prepared
+        checkpoint, candidate = Checkpoint(question.architecture, weights), self._form(unobserved=question.unobserved)
+        runner = prepared(candidate, checkpoint, question.device, question.dtype)
+        self._subject = Subject(candidate, checkpoint, question.device, question.dtype, "", runner)
+        self._device = question.device
 
     def _parameter_of(self, checkpoint: int, name: str) -> Array:
         if checkpoint != self._checkpoints:
@@ -99,19 +139,93 @@ class CandidateWork:
             )
         return self._parameter(name)
 
-    def _order(self) -> dict[str, int]:
-        assert self._architecture is not None
-        return {name: i for i, name in enumerate(table(self._architecture))}
+    @property
+    def _prepared(self) -> Subject:
+        assert self._subject is not None, "nothing is prepared"
+        return self._subject
 
-    def _next(self) -> Head | None:
-        found = call_candidate(lambda: next(self._stream, None))
-        if found is None:
-            return None
-        name, value = found
+    def _call(self, question: Call) -> None:
+        self._number, subject = 0, self._prepared
+        order = {name: i for i, name in enumerate(table(subject.checkpoint.architecture))}
+        self._at_once, self._failure = question.at_once, None
+        with self._as_called():
+            self._stream = call_candidate(lambda: pairs(subject.runner(_given(question, subject.device)), order))
+
+    def _as_called(self) -> AbstractContextManager[None]:
+        return at_once() if self._at_once else nullcontext()
+
+    def _next(self) -> Reply:
+        """As many as are sent together. A failure after some of them is the next answer."""
+        heads: list[Head] = []
+        arrays: list[Any] = []
+        try:
+            while not heads or (self._at_once and heads[-1].is_sent and sum(a.nbytes for a in arrays) < TOGETHER - SMALL):
+                if self._failure is not None:
+                    raise self._failure
+                with self._as_called():
+                    found = call_candidate(lambda: next(self._stream, None))
+                if found is None:
+                    break
+                head, values = self._described(*found)
+                heads.append(head)
+                arrays += values
+        except ConformanceError as failure:
+            if not heads:
+                raise
+            self._failure = failure
+        return Heads(tuple(heads)), arrays
+
+    def _described(self, name: Any, value: Any) -> tuple[Head, Sequence[Any]]:
         self._number += 1
-        named = name if type(name) in _PLAIN else repr(type(name))
+        if type(name) is not str:
+            return Head(self._number, None, unreadable=f"an activation's name is a text, not {type(name).__name__}"), ()
         try:
             self._last = last = described(value)
         except CandidateError as error:
-            return Head(self._number, named, unreadable=str(error))
-        return Head(self._number, named, last.dtype, last.shape, last.device)
+            return Head(self._number, name, unreadable=str(error)), ()
+        values = _small(last)
+        return Head(self._number, name, last.dtype, tuple(map(int, last.shape)), last.device, is_sent=bool(values)), values
+
+    def _reading(self, question: Tokenize) -> Reading:
+        from conformance.checks.laws.tokenization import plain_reading
+
+        key = (question.vocabulary, question.lower_case, question.strip_accents)
+        if key not in self._tokenizers:
+            made = self._candidate.tokenizer(list(key[0]), lower_case=key[1], strip_accents=key[2])
+            self._tokenizers[key] = made
+        ids, offsets = plain_reading(self._tokenizers[key](question.text))
+        return Reading(tuple(ids), None if offsets is None else tuple(offsets))
+
+    def _held(self, question: Hold) -> Reply:
+        law = entry_point(named(question.check))
+        clock = Clock()
+        subject = replace(self._prepared, name=question.name, golden=question.golden, tests=question.tests, clock=clock)
+        if question.example is None:
+            law.applies(subject)
+            return Done(), ()
+        try:
+            return Held(law.holds(subject, question.example), clock.seconds), ()
+        except LawBroken as broken:
+            return Broken.of(broken, clock.seconds)
+        except KeyError as error:
+            raise UsageError(f"an example that is kept for {question.check} lacks the variation {error}") from error
+
+
+def _small(described: Described) -> Sequence[Any]:
+    """The values, where they are few; else, or where they are no numbers, nothing: what is wrong with them is said first."""
+    if prod(described.shape) * WIDEST > SMALL:
+        return ()
+    try:
+        values = described.read()
+    except CandidateError:
+        return ()
+    return (values,) if values.dtype.kind in "biuf" else ()
+
+
+def _given(question: Call, device: str) -> TorchBatch:
+    import torch
+
+    given = question.batch.on(device)
+    if given.attention_mask is not None and question.mask != "int64":
+        given.attention_mask = given.attention_mask.to(getattr(torch, question.mask))
+    return given

@@ -12,11 +12,11 @@ from conformance.results.outcomes import Outcome
 SCHEMA_VERSION = 1
 
 
-class _Record(msgspec.Struct, frozen=True, tag_field="kind", rename={"overall": "global"}):
+class _Record(msgspec.Struct, frozen=True, gc=False, tag_field="kind", rename={"overall": "global"}):
     """A line of the file; `kind` says which."""
 
 
-class GoldenRecord(msgspec.Struct, frozen=True):
+class GoldenRecord(msgspec.Struct, frozen=True, gc=False):
     """A golden that is run on: results on different versions or digests are not compared silently."""
 
     version: int
@@ -30,7 +30,7 @@ class GoldenRecord(msgspec.Struct, frozen=True):
         return self.version, self.stored_digest, self.weights_digest
 
 
-class ImplementationRecord(msgspec.Struct, frozen=True):
+class ImplementationRecord(msgspec.Struct, frozen=True, gc=False):
     """Which version of a candidate was run: the distribution that registers it, and the `module:name` that it is registered as."""
 
     distribution: str
@@ -38,14 +38,14 @@ class ImplementationRecord(msgspec.Struct, frozen=True):
     origin: str
 
 
-class FunctionRecord(msgspec.Struct, frozen=True):
+class FunctionRecord(msgspec.Struct, frozen=True, gc=False):
     """The largest errors of a library function that were measured: over its scale (`numerics.functions`), and in ULP."""
 
     absolute: float | None
     ulp: float | None
 
 
-class MachineRecord(msgspec.Struct, frozen=True):
+class MachineRecord(msgspec.Struct, frozen=True, gc=False):
     """The float32 arithmetic of torch on the machine, measured before anything was judged.
 
     Attributes:
@@ -63,7 +63,7 @@ class MachineRecord(msgspec.Struct, frozen=True):
     exceeding: list[str] = []
 
 
-class Header(_Record, frozen=True, tag="header"):
+class Header(_Record, frozen=True, gc=False, tag="header"):
     """What ran, where; `shard` is which share of the run, and `run` is the same in all of its shares; `started` is ISO 8601.
 
     `implementations` are the candidates that are registered, by name; of an object that is not, no version is known. `onnxruntime`
@@ -96,7 +96,7 @@ class Header(_Record, frozen=True, tag="header"):
     depth: str = "full"
 
 
-class ErrorRecord(msgspec.Struct, frozen=True):
+class ErrorRecord(msgspec.Struct, frozen=True, gc=False):
     """An error: rms and max in sigma (null at exact activations), largest absolute, where."""
 
     rms: float | None
@@ -105,7 +105,7 @@ class ErrorRecord(msgspec.Struct, frozen=True):
     index: tuple[int, ...]
 
 
-class FaultRecord(msgspec.Struct, frozen=True):
+class FaultRecord(msgspec.Struct, frozen=True, gc=False):
     """A fault that explains the error: `estimate`, its standard deviation and the right value where it is a number got wrong."""
 
     name: str
@@ -123,7 +123,7 @@ class FaultRecord(msgspec.Struct, frozen=True):
             msgspec.structs.force_setattr(self, "name", RENAMED_FAULTS[self.name])
 
 
-class StripRecord(msgspec.Struct, frozen=True):
+class StripRecord(msgspec.Struct, frozen=True, gc=False):
     """Where along an axis of `size` an error sits: RMS of each slice, or of so many side by side; null where none is judged."""
 
     axis: str
@@ -131,7 +131,7 @@ class StripRecord(msgspec.Struct, frozen=True):
     values: list[float | None]
 
 
-class SpreadRecord(msgspec.Struct, frozen=True):
+class SpreadRecord(msgspec.Struct, frozen=True, gc=False):
     """The distribution of an error, in `sigma` or `ulp`: its histogram; of the worst, its RMS along each axis.
 
     `tokens` has the RMS at each row and position.
@@ -143,7 +143,7 @@ class SpreadRecord(msgspec.Struct, frozen=True):
     tokens: list[list[float | None]]
 
 
-class ActivationRecord(_Record, frozen=True, tag="activation"):
+class ActivationRecord(_Record, frozen=True, gc=False, tag="activation"):
     """One activation's verdict on one batch; `global` is the global error.
 
     `faults` together explain it best; `alternatives` are such sets that cannot be distinguished from it on this batch; `anatomy` is
@@ -170,7 +170,7 @@ class ActivationRecord(_Record, frozen=True, tag="activation"):
     spread: SpreadRecord | None = None
 
 
-class Sensitivity(msgspec.Struct, frozen=True):
+class Sensitivity(msgspec.Struct, frozen=True, gc=False):
     """How well one fault would have been seen: at its weakest place, and at how many of the places that it can act on.
 
     For a fault that is a number got wrong, `right` and `smallest`: the right value, and the nearest wrong one that shows, at the
@@ -187,7 +187,7 @@ class Sensitivity(msgspec.Struct, frozen=True):
     smallest: float | None = None
 
 
-class PlaceRecord(msgspec.Struct, frozen=True):
+class PlaceRecord(msgspec.Struct, frozen=True, gc=False):
     """One element that shows a failure: what is found there, what is expected (or found in the other run), what is allowed between.
 
     `element` is where in the first run it stands; numbers are null where they are not finite.
@@ -200,7 +200,7 @@ class PlaceRecord(msgspec.Struct, frozen=True):
     allowed: float
 
 
-class CounterexampleRecord(msgspec.Struct, frozen=True):
+class CounterexampleRecord(msgspec.Struct, frozen=True, gc=False):
     """The smallest example that fails: all that it takes to run it again. `network` is a golden, or `checkpoint:DIR`.
 
     `words` are the batch's tokens, where there is a tokenizer. `runs` are the inputs that were run, in order; `script` shows the
@@ -217,7 +217,7 @@ class CounterexampleRecord(msgspec.Struct, frozen=True):
     place: PlaceRecord | None = None
 
 
-class CheckRecord(_Record, frozen=True, tag="check"):
+class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
     """One check of one candidate on one golden; `judged` of `activations` were observed.
 
     Of a check that draws its batches, `tried` are how many, and `worst` the largest error over its limit among those that hold.
@@ -245,7 +245,7 @@ class CheckRecord(_Record, frozen=True, tag="check"):
     require: list[str] = []
 
 
-class Footer(_Record, frozen=True, tag="footer"):
+class Footer(_Record, frozen=True, gc=False, tag="footer"):
     """The counts."""
 
     declared: int

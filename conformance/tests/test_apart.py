@@ -1,33 +1,42 @@
 """Work in a process of its own: what hangs is ended, what ends the process has crashed, and the next question is answered."""
 
 import os
+import pickle
+import socket
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from conformance import check, load_golden
 from conformance.cli import main
-from conformance.errors import CandidateCrash, CandidateTimeout, ConformanceError, FixtureError
-from conformance.isolation.process import Limits, WorkerProcess
+from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout, ConformanceError, FixtureError
+from conformance.isolation.messages import Answer, Call, Done, Failure, Head, Heads, Parameter, Progress, Reason, encoded
+from conformance.isolation.process import Limits, Reply, WorkerProcess
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.serve import CandidateWork
+from conformance.model.batch import Batch
 from conformance.progress import report_progress, watched
 
 
 class Doing:
-    """Does what the question says."""
+    """Does what the question says; `Reason` says it again."""
 
     is_whole = True
 
     def __init__(self, parameter: Callable[[str], Any]) -> None:
         self.parameter = parameter
 
-    def answer(self, question: str) -> object:
+    def answer(self, question: str) -> Reply:
         report_progress("at work", 0.5)
         match question:
             case "hangs":
@@ -40,14 +49,79 @@ class Doing:
             case "breaks the device":
                 self.is_whole = False
             case "answers by an array":
-                return self.parameter("x") * 2.0
-            case "writes where answers are sent":
-                for number in range(3, 100):
-                    try:
-                        os.write(number, b"\0\0\0\4junk")
-                    except OSError:
-                        continue
-        return question
+                return Done(), [self.parameter("x") * 2.0]
+            case str() if question in FORGERIES:
+                FORGERIES[question](_end())
+        return Reason(question), ()
+
+
+def _end() -> socket.socket:
+    """The end at which answers are sent, as a candidate finds it."""
+    for number in range(3, 100):
+        try:
+            found = socket.socket(fileno=os.dup(number))
+        except OSError:
+            continue
+        if found.family == socket.AF_UNIX and found.type == socket.SOCK_STREAM:
+            return found
+    raise LookupError
+
+
+class _Code:
+    """Runs where it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return (os.mkdir, (os.environ["RAN"],))
+
+
+def _framed(message: bytes, *arrays: tuple[tuple[int, ...], str, bool]) -> bytes:
+    frame = msgspec.msgpack.encode({"message": message, "arrays": [dict(zip(HEADER, a, strict=True)) for a in arrays]})
+    return struct.pack("!I", len(frame)) + frame
+
+
+HEADER = ("shape", "dtype", "in_file")
+
+
+def _file(end: socket.socket, descriptor: int) -> None:
+    end.sendall(_framed(encoded(Answer(Done(), True)), ((100_000,), "<f8", True)))
+    socket.send_fds(end, [b"\0"], [descriptor])
+
+
+def _shorter(end: socket.socket) -> None:
+    descriptor = os.memfd_create("array")
+    os.truncate(descriptor, 1000)
+    _file(end, descriptor)
+
+
+def _endless(end: socket.socket) -> None:
+    while True:
+        end.sendall(_framed(encoded(Progress("at work", 0.5))))
+
+
+def _stalled(end: socket.socket) -> None:
+    end.sendall(_framed(encoded(Reason("half")))[:-1])
+    time.sleep(600.0)
+
+
+FORGERIES: dict[str, Callable[[socket.socket], object]] = {
+    "pickled": lambda end: end.sendall(pickle.dumps(_Code())),
+    "pickled in a message": lambda end: end.sendall(_framed(pickle.dumps(_Code()))),
+    "pickled as multiprocessing does": lambda end: Connection(end.detach()).send(_Code()),
+    "a long message": lambda end: end.sendall(b"\xff" * 100),
+    "no answer": lambda end: end.sendall(_framed(msgspec.json.encode({"type": "Answer"}))),
+    "an answer of another form": lambda end: end.sendall(
+        _framed(msgspec.msgpack.encode({"type": "Answer", "value": {"type": "Held", "excess": "0"}, "is_whole": True}))
+    ),
+    "an array that nobody asked for": lambda end: end.sendall(_framed(b"", ((2**40,), "<f8", False))),
+    "an array of objects": lambda end: end.sendall(_framed(b"", ((1,), "|O", False)) + bytes(8)),
+    "an array of a negative size": lambda end: end.sendall(_framed(b"", ((-1, 8), "<f8", False))),
+    "a shorter file": _shorter,
+    "a pipe for a file": lambda end: _file(end, os.pipe()[0]),
+    "no file": lambda end: end.sendall(_framed(encoded(Answer(Done(), True)), ((100_000,), "<f8", True)) + b"\0"),
+    "a parameter that there is not": lambda end: end.sendall(_framed(encoded(Parameter("y")))),
+    "endless progress": _endless,
+    "half of a message": _stalled,
+}
 
 
 def _not_ready(parameter: object) -> Doing:
@@ -57,7 +131,7 @@ def _not_ready(parameter: object) -> Doing:
 def _came_of(worker: WorkerProcess, question: str) -> object:
     worker.renew()
     try:
-        return worker.ask(question)
+        return worker.ask(question, most=2**20)
     except ConformanceError as error:
         return error
 
@@ -66,7 +140,7 @@ def test_a_process_that_hangs_or_ends_is_reported_and_questions_before_and_after
     heard = []
     with WorkerProcess(Doing, Limits(seconds=1.0)) as there, watched(lambda what, done: heard.append((what, done))):
         works, hangs, dies, again = [_came_of(there, question) for question in ("works", "hangs", "dies", "works")]
-    assert works == again == "works"
+    assert works == again == (Reason("works"), [])
     assert isinstance(hangs, CandidateTimeout)
     assert str(hangs) == "it had not come to an end after 1 s"
     assert isinstance(dies, CandidateCrash)
@@ -77,7 +151,8 @@ def test_a_process_that_hangs_or_ends_is_reported_and_questions_before_and_after
 def test_arrays_go_both_ways_large_and_small() -> None:
     with WorkerProcess(Doing) as there:
         for array in (np.ones(3), np.arange(50_000.0).reshape(100, 500), np.empty((0, 4)), np.asfortranarray(np.eye(200))):
-            np.testing.assert_array_equal(there.ask("answers by an array", {"x": array}), 2.0 * array)
+            _, (doubled,) = there.ask("answers by an array", {"x": array}, array.nbytes)
+            np.testing.assert_array_equal(doubled, 2.0 * array)
 
 
 def test_what_it_writes_is_shown_up_to_its_limit() -> None:
@@ -96,14 +171,47 @@ def test_after_a_device_is_broken_a_new_process_answers() -> None:
         first = there.process
         there.ask("breaks the device")
         assert there.process is None
-        assert there.ask("works") == "works"
+        assert there.ask("works") == (Reason("works"), [])
         assert there.process is not first
 
 
-def test_what_a_candidate_writes_where_answers_are_sent_is_its_crash() -> None:
-    with WorkerProcess(Doing, Limits(seconds=10.0)) as there:
-        assert isinstance(_came_of(there, "writes where answers are sent"), CandidateCrash | CandidateTimeout)
-        assert _came_of(there, "works") == "works"
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_what_is_written_where_answers_are_sent_is_the_candidates_crash_and_runs_nothing(
+    forgery: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAN", str(tmp_path / "ran"))
+    with WorkerProcess(Doing, Limits(seconds=1.0)) as there:
+        assert isinstance(_came_of(there, forgery), CandidateEnded | CandidateTimeout)
+        assert _came_of(there, "works") == (Reason("works"), [])
+    assert not (tmp_path / "ran").exists()
+
+
+class Lying(CandidateWork):
+    """Reports what cannot be; the candidate in it is a correct one."""
+
+    def __init__(self, lie: Reply, parameter: Callable[[str], Any]) -> None:
+        super().__init__(parameter)
+        self.lie = lie
+
+    def answer(self, question: object) -> Reply:
+        return self.lie if isinstance(question, Call) else super().answer(question)
+
+
+LIES: dict[str, Reply] = {
+    "an error that is none": (Failure("SystemExit", "0"), ()),
+    "a class that is no error": (Failure("Any", "0"), ()),
+    "a batch that is none": (Failure("CandidateCrash", "", ("input_ids",)), ()),
+    "an answer to another question": (Reason(None), ()),
+    "no arrays": (Heads((Head(1, "pooler", "float32", (2, 3), is_sent=True),)), ()),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_an_answer_that_cannot_be_one_is_the_candidates_crash(lie: str) -> None:
+    with WorkerProcess(partial(Lying, LIES[lie])) as there:
+        result = check(RemoteCandidate(there, "hf-eager"), "tiny")
+    assert result.outcome in ("crash", "fail")
+    assert "harness" not in result.reason
 
 
 def test_work_that_cannot_be_made_ready_is_nobodys_crash() -> None:
@@ -120,14 +228,27 @@ def test_a_candidate_in_a_worker_is_judged_as_one_here(dtype: str) -> None:
     assert there.outcome == "pass"
 
 
-def test_an_activation_is_read_before_the_next_one_is_asked_for() -> None:
-    golden = load_golden("tiny")
+def test_a_large_activation_is_read_before_the_next_one_is_asked_for() -> None:
+    golden, batch = load_golden("tiny"), Batch.of({"input_ids": np.ones((32, 16), int)})  # activations of 128 KiB
     with WorkerProcess(CandidateWork) as worker:
         runner = RemoteCandidate(worker, "hf-eager").prepare(golden.checkpoint, "cpu", "float32")
-        (_, first), (name, second), *_ = runner(golden.batches["padded"].on("cpu"))
+        stream = runner(batch.on("cpu"))
+        _, first = next(stream)
+        next(stream)
         with pytest.raises(CandidateCrash):
             first.read()
-        del name, second
+
+
+def test_a_runner_whose_place_another_has_taken_is_prepared_anew() -> None:
+    shallow, deep = load_golden("tiny"), load_golden("deep")
+    with WorkerProcess(CandidateWork) as worker:
+        candidate = RemoteCandidate(worker, "hf-eager")
+        runner = candidate.prepare(shallow.checkpoint, "cpu", "float32")
+        batch = shallow.batches["padded"].on("cpu")
+        before = {name: value.read() for name, value in runner(batch)}
+        candidate.prepare(deep.checkpoint, "cpu", "float32")
+        after = {name: value.read() for name, value in runner(batch)}
+    np.testing.assert_equal(after, before)
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "inf", "soon"])

@@ -1,6 +1,6 @@
 """Damaged files through every reader: a value, or an error of the project's own.
 
-`python -m conformance.benchmarks.readers` tries 20,000 a reader, and measures time and memory.
+`python -m conformance.benchmarks.readers` tries 20,000 a reader, and measures time and memory; with `--full`, of files at their limits.
 """
 
 import random
@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conformance import files
 from conformance.benchmarks.readers.__main__ import limited
 from conformance.benchmarks.readers.good_files import Reader, readers
 from conformance.benchmarks.readers.mutations import mutated
 from conformance.errors import ConformanceError, UsageError
-from conformance.files import read_bytes, read_npz, reading
+from conformance.files import DOTS, JSON, PRINTED, SETTINGS, TEXT, read_bytes, read_npz, reading
 
 NAMES = (
     "checkpoint: config.json", "checkpoint: model.safetensors", "tokenizer: tokenizer.json", "tokenizer: vocab.txt",
@@ -77,6 +78,38 @@ def test_what_a_file_says_of_its_size_is_not_believed(tmp_path: Path) -> None:
     assert read_bytes(tmp_path / "file", 5) == b"12345"
     with pytest.raises(ValueError, match="has 5 bytes, and at most 4 are read"):
         read_bytes(tmp_path / "file", 4)
+
+
+# What is in the file, and what is said of it. As much as is allowed is measured by `conformance.benchmarks.readers --full`.
+BEYOND: Mapping[str, tuple[str, bytes, str]] = {
+    "numbers in JSON": ("outputs: JSON", b'{"last_hidden_state": [' + b"0," * PRINTED + b"0]}", "more than 524288 values"),
+    "numbers in text": ("outputs: text", b"[" + b"0 " * (PRINTED + 1) + b"]", "more than 524288 values"),
+    "numbers in lines": ("outputs: text", b"0 0\n" * PRINTED, "more than 524288 values"),
+    "tables in text": ("outputs: text", b"[0]" * (2**16 + 1), "more than 65536 tables"),
+    "bytes of text": ("outputs: text", b"#" * (TEXT + 1), "16777217 bytes"),
+    "bytes of JSON": ("batch: JSON", b" " * (JSON + 1), "4194305 bytes"),
+    "bytes of TOML": ("known failures", b"#" * (SETTINGS + 1), "262145 bytes"),
+    "dots in TOML": ("known failures", b"a" + b".a" * (DOTS + 1) + b"=0", "more than 100 dots"),
+    "lists in results": ("results", b"[]" * (2**22 + 1), "4194304 lists"),
+}
+
+
+@pytest.mark.parametrize("what", BEYOND)
+def test_more_than_a_reader_takes_is_refused(what: str, known: Mapping[str, Reader], tmp_path: Path) -> None:
+    name, content, text = BEYOND[what]
+    (tmp_path / known[name].damaged).write_bytes(content)
+    with pytest.raises(UsageError, match=text):
+        known[name].read(tmp_path)
+
+
+def test_arrays_that_are_large_once_they_are_unpacked_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+
+    np.savez_compressed(tmp_path / "zeros.npz", a=np.zeros(100_000))
+    assert read_npz(tmp_path / "zeros.npz")["a"].shape == (100_000,)
+    monkeypatch.setattr(files, "OUTPUTS", 800_000)
+    with pytest.raises(ValueError, match="unpacked it has more than 800000 bytes"):
+        read_npz(tmp_path / "zeros.npz")
 
 
 def test_objects_of_python_s_are_not_loaded(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ CALLS: Mapping[str, tuple[Callable[[Any], Any], str, str]] = {
     "leaves a process of another session behind": (_daemon, "pass", ""),
     "kills its parent": (_parent, "crash", "ended the process"),
     "closes every file": (lambda batch: _in_every_file(os.close), "crash", "it ended"),
-    "writes into every file": (lambda batch: _in_every_file(lambda n: os.write(n, b"\0\0\0\4junk")), "crash", "it ended"),
+    "writes into every file": (lambda batch: _in_every_file(lambda n: os.write(n, b"\0\0\0\4junk")), "crash", "something else"),
     "writes without end": (lambda batch: [os.write(2, b"x" * 2**20) for _ in range(2**20)], "timeout", "had not come"),
     "takes too much memory": (lambda batch: np.ones(2**31), "crash", "MemoryError"),
     "uses the network": (_network, "crash", "unreachable"),

@@ -1,6 +1,7 @@
-"""Damaged files through every reader: `python -m conformance.benchmarks.readers [--count N] [--seed S] [--write]`.
+"""Damaged files through every reader: `python -m conformance.benchmarks.readers [--count N] [--seed S] [--full] [--write]`.
 
-A reader gives a value, or one of the project's own errors, within 5 s and 1 GiB. `--write` keeps the table, `RESULTS.md`.
+A reader gives a value, or one of the project's own errors, within 5 s and 1 GiB. `--full` tries files of text at their limits
+instead, each full of what takes most time or memory, in a process of its own. `--write` keeps the table, `RESULTS.md` or `FULL.md`.
 """
 
 import argparse
@@ -11,17 +12,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from conformance.benchmarks.readers.full_files import full_files, read_apart
 from conformance.benchmarks.readers.good_files import Reader, readers
 from conformance.benchmarks.readers.mutations import mutated
 from conformance.errors import ConformanceError
 
 SECONDS, MEMORY = 5.0, 2**30  # that a reader may take
-TABLE = Path(__file__).with_name("RESULTS.md")
+TABLE, FULL = Path(__file__).with_name("RESULTS.md"), Path(__file__).with_name("FULL.md")
 WRONG = ("untyped error", "too long", "too large")
 COLUMNS = ("read", "typed error", *WRONG)
 
@@ -98,13 +100,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="readers whose name begins so")
     parser.add_argument("--write", action="store_true", help=f"keep the table, {TABLE.name}")
+    parser.add_argument("--full", action="store_true", help="files at their limits, and no damaged ones")
     arguments = parser.parse_args()
-    rows = [f"| reader | {' | '.join(COLUMNS)} | slowest, s |", "|---|" + "---:|" * (len(COLUMNS) + 1)]
-    wrong = 0
     with tempfile.TemporaryDirectory() as home:
-        for name, reader in readers(Path(home)).items():
-            if not name.startswith(arguments.only):
-                continue
+        known = {name: r for name, r in readers(Path(home)).items() if name.startswith(arguments.only)}
+        if arguments.full:
+            return _full(known, Path(home) / "full", keep=arguments.write)
+        rows = [f"| reader | {' | '.join(COLUMNS)} | slowest, s |", "|---|" + "---:|" * (len(COLUMNS) + 1)]
+        wrong = 0
+        for name, reader in known.items():
             tally = tried(reader, arguments.count, arguments.seed, Path(home) / f"damaged {name}")
             rows.append(f"| {name} | {' | '.join(str(tally.outcomes[c]) for c in COLUMNS)} | {tally.slowest:.2f} |")
             print(rows[-1], *sorted(set(tally.untyped))[:5], sep="\n", flush=True)
@@ -112,6 +116,20 @@ def main() -> int:
     if arguments.write:
         how = f"`python -m conformance.benchmarks.readers --count {arguments.count} --seed {arguments.seed} --write`"
         TABLE.write_text("\n".join([f"{arguments.count} damaged files a reader: {how}.", "", *rows, ""]), "utf-8")
+    return int(wrong > 0)
+
+
+def _full(known: Mapping[str, Reader], folder: Path, *, keep: bool) -> int:
+    rows, wrong = ["| reader | full of | MiB | outcome | s | MiB of memory |", "|---|---|---:|---|---:|---:|"], 0
+    for full in full_files(known):
+        took = read_apart(known[full.reader], full.content, folder)
+        size, memory = len(full.content) / 2**20, took.memory / 2**20
+        rows.append(f"| {full.reader} | {full.what} | {size:.1f} | {took.outcome} | {took.seconds:.2f} | {memory:.0f} |")
+        print(rows[-1], flush=True)
+        wrong += took.outcome not in ("read", "typed error") or took.seconds > SECONDS or took.memory > MEMORY
+    if keep:
+        how = "`python -m conformance.benchmarks.readers --full --write`"
+        FULL.write_text("\n".join([f"Files at the readers' limits, on one machine: {how}.", "", *rows, ""]), "utf-8")
     return int(wrong > 0)
 
 

@@ -57,7 +57,7 @@ def _all_are_registered(subject: Subject, example: Example) -> float:
     return 0.0
 
 
-registered_tensors = Law(_all_are_registered, applies=require_module, once=True)
+registered_tensors = Law(_all_are_registered, applies=require_module, once=True, in_its_process=True)
 
 
 def _round_trips(subject: Subject, example: Example) -> float:
@@ -89,7 +89,7 @@ def _of_other_weights(checkpoint: IdentityKey[Checkpoint]) -> Checkpoint:
     return Checkpoint(checkpoint.value.architecture, read_only({name: np.array(0.5 * w + 0.25) for name, w in weights}))
 
 
-state_round_trip = Law(_round_trips, applies=require_module, affords=0.25)  # each is prepared anew
+state_round_trip = Law(_round_trips, applies=require_module, affords=0.25, in_its_process=True)  # each is prepared anew
 
 _TIED = "bert.embeddings.word_embeddings.weight"
 
@@ -124,4 +124,4 @@ def _are_one(subject: Subject, example: Example) -> float:
     return 0.0
 
 
-tied_weights = Law(_are_one, applies=_require_tied_head, once=True)
+tied_weights = Law(_are_one, applies=_require_tied_head, once=True, in_its_process=True)

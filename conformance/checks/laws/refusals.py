@@ -60,8 +60,8 @@ def _typed(a: Architecture) -> st.SearchStrategy[Batch]:
     return batches(a, token_types=True)
 
 
-ids_refused = Law(_refuses_the_id, _typed, _beyond)
-negative_ids_refused = Law(_refuses_the_id, _typed, _below)
+ids_refused = Law(_refuses_the_id, _typed, _beyond, in_its_process=True)
+negative_ids_refused = Law(_refuses_the_id, _typed, _below, in_its_process=True)
 
 
 def _longer(batch: Batch, a: Architecture) -> st.SearchStrategy[Variation]:
@@ -86,4 +86,4 @@ def _has_a_table(subject: Subject) -> None:
         raise Unsupported("sinusoidal positions have no last one")
 
 
-length_refused = Law(_refuses_the_length, _typed, _longer, applies=_has_a_table)
+length_refused = Law(_refuses_the_length, _typed, _longer, applies=_has_a_table, in_its_process=True)

@@ -45,7 +45,7 @@ def _twice(subject: Subject, example: Example) -> float:
         return _require_same(subject, run_of(subject, example.batch), run_of(subject, example.batch))
 
 
-repeated = Law(_twice)
+repeated = Law(_twice, in_its_process=True)
 
 
 def _between(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:
@@ -76,7 +76,7 @@ def _again(subject: Subject, example: Example) -> float:
         return _require_same(fresh, first, run_of(fresh, example.batch), between)
 
 
-called_again = Law(_again, variations=_between, affords=0.25)  # each is prepared anew
+called_again = Law(_again, variations=_between, affords=0.25, in_its_process=True)  # each is prepared anew
 
 
 def _seeds(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:
@@ -104,4 +104,4 @@ def _modules(subject: Subject) -> Iterable[tuple[str, Any]]:
     return subject.module.named_modules() if subject.module is not None else ()
 
 
-dropout_off = Law(_whatever_the_seed, variations=_seeds)
+dropout_off = Law(_whatever_the_seed, variations=_seeds, in_its_process=True)

@@ -31,7 +31,7 @@ def _inputs_are_untouched(subject: Subject, example: Example) -> float:
     return 0.0
 
 
-inputs_untouched = Law(_inputs_are_untouched)
+inputs_untouched = Law(_inputs_are_untouched, in_its_process=True)
 
 # Python, so that a script can ask as well.
 SETTINGS = {
@@ -85,7 +85,7 @@ def _require_settings(subject: Subject, example: Example) -> float:
     return 0.0
 
 
-settings_untouched = Law(_settings_are_untouched, affords=0.25)  # each is prepared anew
+settings_untouched = Law(_settings_are_untouched, affords=0.25, in_its_process=True)  # each is prepared anew
 
 
 def require_module(subject: Subject) -> None:
@@ -130,4 +130,4 @@ def _is_same(a: Any, b: Any) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | (torch.isnan(a) & torch.isnan(b))).all())
 
 
-weights_untouched = Law(_weights_are_untouched, applies=require_module, affords=0.25)
+weights_untouched = Law(_weights_are_untouched, applies=require_module, affords=0.25, in_its_process=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from conformance.checks.laws.law import Law
@@ -116,7 +117,8 @@ def _reads_as_the_library(subject: Subject, example: Example) -> float:
     text, switches = example.variation["text"], {k: v for k, v in example.variation.items() if k != "text"}
     ids, offsets = reference(**switches)(text)
     with subject.clock.running():
-        found_ids, found_offsets = call_candidate(lambda: _answer(subject.candidate, text, switches))
+        made = IdentityKey(subject.candidate)
+        found_ids, found_offsets = call_candidate(lambda: plain_reading(_made(made, **switches)(text)))
     for what, found, expected in (("ids", found_ids, list(ids)), ("offsets", found_offsets, list(offsets or ()))):
         if found is not None and found != expected:
             rendered = f"{what} of {text!r} with {_rendered(switches)} are {_shown(what, found)}, expected {_shown(what, expected)}"
@@ -130,10 +132,11 @@ def _made(candidate: IdentityKey[Any], lower_case: bool, strip_accents: bool | N
     return made
 
 
-def _answer(candidate: Any, text: str, switches: dict[str, Any]) -> tuple[list[int], list[tuple[int, int]] | None]:
-    """What the candidate says, as plain numbers."""
-    ids, offsets = _made(IdentityKey(candidate), **switches)(text)
-    return [int(i) for i in ids], None if offsets is None else [(int(begin), int(end)) for begin, end in offsets]
+def plain_reading(reading: Any) -> tuple[list[int], list[tuple[int, int]] | None]:
+    """What a candidate's tokenizer says, as plain numbers; raises whatever its code does, and `OverflowError` beyond int64."""
+    ids, offsets = reading
+    plain = np.array([int(i) for i in ids], np.int64).tolist()
+    return plain, None if offsets is None else [(int(begin), int(end)) for begin, end in offsets]
 
 
 def _rendered(switches: dict[str, Any]) -> str:

@@ -1,14 +1,17 @@
 """A subject: one candidate, prepared for one network on one device in one dtype, and run on whatever batch a search brings."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from conformance.candidates.capture import at_once
 from conformance.candidates.registry import Runner
 from conformance.candidates.stream import pairs
+from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.session import accepted, prepared
 from conformance.errors import CandidateCrash, CandidateError, CandidateFailure
 from conformance.model.activations import outputs, table
@@ -18,6 +21,7 @@ from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.formats import Array
 from conformance.numerics.machine import this_machine
 from conformance.oracle import Network
+from conformance.results.example import Example
 from conformance.results.law_broken import Values
 from conformance.results.termination import call_candidate
 
@@ -38,6 +42,18 @@ class Clock:
             self.seconds += time.perf_counter() - start
 
 
+class IsolatedRunner(ABC):
+    """A runner in another process, where what looks into that process is evaluated."""
+
+    @abstractmethod
+    def applies(self, check: str, subject: "Subject") -> None:
+        """`Law.applies` of a check, there."""
+
+    @abstractmethod
+    def holds(self, check: str, subject: "Subject", example: Example) -> float:
+        """`Law.holds` of a check, there."""
+
+
 @dataclass(frozen=True)
 class Subject:
     """A prepared candidate.
@@ -48,7 +64,6 @@ class Subject:
         golden: the name under which its network is opened.
         name: the one under which the candidate is loaded, where it has one.
         runner: what `prepare` gave.
-        weights: the parameters as the candidate holds them.
         tests: among how many comparisons the false-alarm probability is shared.
         clock: how long the candidate's own code took.
     """
@@ -59,7 +74,6 @@ class Subject:
     dtype: str
     golden: str
     runner: Runner
-    weights: Mapping[str, Array] = field(repr=False)
     name: str = ""
     tests: int = 1
     clock: Clock = field(default_factory=Clock, repr=False)
@@ -72,15 +86,18 @@ class Subject:
         clock = Clock()
         with clock.running():
             runner = prepared(candidate, checkpoint, device, dtype)
-        # All of them at once, since a search reads them again for every batch.
-        weights = dict(rounded_weights(checkpoint, dtype))
-        return cls(candidate, checkpoint, device, dtype, golden, runner, weights, clock=clock)
+        return cls(candidate, checkpoint, device, dtype, golden, runner, clock=clock)
 
     def afresh(self, checkpoint: Checkpoint | None = None) -> "Subject":
         """The same, prepared anew, of another checkpoint where one is given: it has not been called yet."""
         with self.clock.running():
             runner = prepared(self.candidate, checkpoint or self.checkpoint, self.device, self.dtype)
         return replace(self, runner=runner)
+
+    @property
+    def weights(self) -> Mapping[str, Array]:
+        """The parameters as the candidate holds them."""
+        return _all_weights(IdentityKey(self.checkpoint), self.dtype)
 
     @property
     def functions(self) -> Accuracy:
@@ -145,3 +162,9 @@ class Subject:
             if item is end:
                 return
             yield item
+
+
+@lru_cache(maxsize=1)
+def _all_weights(checkpoint: IdentityKey[Checkpoint], dtype: str) -> Mapping[str, Array]:
+    """All of them at once, since a search reads them again for every batch."""
+    return dict(rounded_weights(checkpoint.value, dtype))

@@ -1,0 +1,128 @@
+"""Files of text at their readers' limits, each full of one thing, and what it takes to read them."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance.benchmarks.readers.good_files import Reader
+from conformance.errors import ConformanceError
+from conformance.files import DOTS, JSON, PRINTED, SETTINGS, TEXT
+from conformance.results.file import LARGEST
+
+
+@dataclass(frozen=True)
+class FullFile:
+    """A file that is full of one thing."""
+
+    reader: str
+    what: str
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Took:
+    """What came of it: how it ended, and seconds and bytes of memory beyond those of the process before."""
+
+    outcome: str
+    seconds: float
+    memory: int
+
+
+def _filled(head: bytes, unit: bytes, tail: bytes, size: int) -> bytes:
+    """As many units between head and tail as there is room for."""
+    return head + unit * ((size - len(head) - len(tail)) // len(unit)) + tail
+
+
+def _numbered(pattern: bytes, count: int) -> bytes:
+    return b"".join(pattern % i for i in range(count))
+
+
+def full_files(known: Mapping[str, Reader]) -> Iterator[FullFile]:
+    """Every one of a reader in `known`."""
+    for reader, what, content in _FULL:
+        if reader in known:
+            yield FullFile(reader, what, content(known[reader].files[known[reader].damaged]))
+
+
+_OUTPUTS = b'{"input_ids": [[1, 2, 3, 0]], "last_hidden_state": ['
+_CHECK = b'[[known-failure]]\ncheck="v"\nreason="r"\n'
+_VALUES = PRINTED - 8  # beside those of what stands around them
+
+
+def _tokenizer(good: bytes) -> bytes:
+    tree = json.loads(good)
+    entry = len('"12345678":1234567,')
+    tree["model"]["vocab"] |= {f"{i:08}": i + len(tree["model"]["vocab"]) for i in range((TEXT - 2 * len(good)) // entry)}
+    return json.dumps(tree, separators=(",", ":")).encode()
+
+
+def _of_records(good: bytes) -> bytes:
+    first, activation, *_, check, footer = good.splitlines(keepends=True)
+    return _filled(first, activation, check + footer, LARGEST)
+
+
+_FULL: tuple[tuple[str, str, Callable[[bytes], bytes]], ...] = (
+    ("checkpoint: config.json", "names", lambda good: b'{"a":0' + _numbered(b',"%07d":0', JSON // 12 - 1) + b"}"),
+    ("tokenizer: tokenizer.json", "pieces", _tokenizer),
+    ("tokenizer: vocab.txt", "pieces", lambda good: good + _numbered(b"\n%06x", TEXT // 7 - len(good))),
+    ("tokenizer: vocab.txt", "line ends", lambda good: _filled(good, b"\n", b"", TEXT)),
+    ("outputs: JSON", "numbers", lambda good: _OUTPUTS + b"0," * _VALUES + b"0]}"),
+    ("outputs: JSON", "long numbers", lambda good: _OUTPUTS + b"0.12345678901," * _VALUES + b"0]}"),
+    ("outputs: JSON", "lists", lambda good: _OUTPUTS + b"[]," * _VALUES + b"0]}"),
+    ("outputs: JSON", "names", lambda good: b'{"a":0' + _numbered(b',"%07d":0', _VALUES) + b"}"),
+    ("outputs: text", "numbers", lambda good: b"[" + b"0," * _VALUES + b"0]"),
+    ("outputs: text", "lines", lambda good: b"0\n" * _VALUES),
+    ("outputs: text", "words", lambda good: b"a b\n" * _VALUES),
+    ("outputs: text", "a line", lambda good: _filled(b"", b"0 ", b"", TEXT)),
+    ("outputs: text", "tables", lambda good: b"[0]" * _VALUES),
+    ("outputs: text", "names", lambda good: _numbered(b"a%06x=[0] ", TEXT // 12)),
+    ("outputs: text", "long names", lambda good: _filled(b"", b"a." * 150 + b"[0]", b"", TEXT)),
+    ("outputs: text", "brackets", lambda good: _filled(b"", b"[", b"", TEXT)),
+    ("golden: manifest", "lists", lambda good: _filled(b'{"schema":2,"goldens":{"a":{"batches":[', b"[],", b"0]}}}", JSON)),
+    ("known failures", "entries", lambda good: _filled(b"", _CHECK, b"", SETTINGS)),
+    ("known failures", "numbers", lambda good: _filled(b"a=[", b"0,", b"0]", SETTINGS)),
+    ("known failures", "dots", lambda good: _numbered(b"a%05d" + b".a" * DOTS + b"=0\n", SETTINGS // (2 * DOTS + 9))),
+    ("results", "activations", _of_records),
+    ("batch: JSON", "numbers", lambda good: _filled(b'{"input_ids":[[', b"0,", b"0]]}", JSON)),
+    ("batch: JSON", "lists", lambda good: _filled(b'{"input_ids":[', b"[],", b"[]]}", JSON)),
+)
+
+
+def read_apart(reader: Reader, content: bytes, folder: Path) -> Took:
+    """Read it in place of the file that is damaged, in a process that is forked for it."""
+    folder.mkdir(exist_ok=True)
+    for name, data in reader.files.items():
+        (folder / name).write_bytes(content if name == reader.damaged else data)
+    receive, send = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(send, _took(reader, folder).encode())
+        os._exit(0)
+    os.close(send)
+    with open(receive) as file:
+        said = file.read()
+    os.waitpid(child, 0)
+    outcome, seconds, memory = json.loads(said) if said else ("ended", 0.0, 0)
+    return Took(outcome, seconds, memory)
+
+
+def _took(reader: Reader, folder: Path) -> str:
+    Path("/proc/self/clear_refs").write_text("5")  # the peak of memory is that of now
+    before, start = _peak(), time.perf_counter()
+    try:
+        reader.read(folder)
+        outcome = "read"
+    except ConformanceError:
+        outcome = "typed error"
+    except BaseException as error:
+        outcome = f"untyped error: {type(error).__name__}: {error!s:.200}"
+    return json.dumps((outcome, time.perf_counter() - start, _peak() - before))
+
+
+def _peak() -> int:
+    """The most memory that this process has had, in bytes."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
