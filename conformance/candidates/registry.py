@@ -27,6 +27,10 @@ class Implementation(Protocol):
         """A runner for this checkpoint on this device in this dtype."""
 
 
+class Isolated:
+    """Base of implementations whose code runs in another process: what is here is out of its reach."""
+
+
 @dataclass(frozen=True)
 class Registered:
     """A registered implementation that has not been imported."""

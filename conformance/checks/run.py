@@ -8,9 +8,10 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-from conformance.candidates.registry import Runner, as_implementation, load, name_of
+from conformance.candidates.registry import Implementation, Runner, as_implementation, load, name_of
 from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
+from conformance.checks.integrity import unaltered
 from conformance.checks.session import prepared, require_support
 from conformance.errors import CandidateError, UsageError
 from conformance.goldens.custom_golden import open_golden
@@ -101,6 +102,20 @@ def _run(
         raise UsageError(f"a golden is a name or what golden_of() makes, not {golden!r}")
     measure_early(case.device)
     candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
+    with unaltered(golden, candidate):
+        return _judged(candidate, golden, case, require, runs, depth, verdicts)
+
+
+def _judged(
+    candidate: Implementation,
+    golden: Golden,
+    case: Case,
+    require: Sequence[str],
+    runs: int,
+    depth: Depth,
+    verdicts: list[Verdict],
+) -> Termination:
+    """The candidate, prepared once and judged on each batch; the verdicts are added to `verdicts`."""
     checkpoint = golden.checkpoint
     require_device(case.device)
     functions = this_machine(case.device).accuracy

@@ -9,6 +9,7 @@ from typing import Any
 
 from conformance.candidates.torch_state import restore, restored, settings_now
 from conformance.checks.check import CheckRequest
+from conformance.checks.integrity import unaltered
 from conformance.checks.laws.inputs import MASKS
 from conformance.checks.laws.law import Law
 from conformance.checks.run import check
@@ -40,7 +41,7 @@ def execute(law: Law, request: CheckRequest) -> Result:
     """Search for an example on which the law does not hold; nothing is raised."""
     start, found, clock = time.perf_counter(), SearchState(), Clock()
     with restored():
-        ending = run_guarded(lambda: _hunted(law, request, found, clock))
+        ending = run_guarded(lambda: _guarded(law, request, found, clock))
     verdicts = _verdicts(request, found) if law.by_oracle else ()
     return Result(
         request.case,
@@ -55,6 +56,11 @@ def execute(law: Law, request: CheckRequest) -> Result:
         searched=Searched(found.tried, found.worst, clock.seconds, request.plan.seed is not None),
         counterexample=_counterexample(found),
     )
+
+
+def _guarded(law: Law, request: CheckRequest, found: SearchState, clock: Clock) -> Termination:
+    with unaltered(request.golden, request.candidate):
+        return _hunted(law, request, found, clock)
 
 
 def _hunted(law: Law, request: CheckRequest, found: SearchState, clock: Clock) -> Termination:

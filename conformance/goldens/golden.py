@@ -151,6 +151,13 @@ def _described(name: str, entry: Entry, stored: Mapping[str, npt.NDArray[Any]], 
     )
 
 
+def forget_checkpoints() -> None:
+    """Generate, or read, the networks of goldens anew when they are asked for again."""
+    _verified.cache_clear()
+    for recipe in RECIPES.values():
+        vars(recipe).pop("_checkpoint", None)
+
+
 @lru_cache(maxsize=2)
 def _verified(recipe: Recipe, architecture: Architecture, digest: str) -> Checkpoint:
     """The recipe's network, once it is that of the manifest; raises `FixtureError` if it is not.

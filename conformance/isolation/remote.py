@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from conformance.candidates.arrays import Described, Unreadable
 from conformance.candidates.capture import is_at_once
+from conformance.candidates.registry import Isolated
 from conformance.checks.search.subject import IsolatedRunner, Subject
 from conformance.errors import CandidateEnded, CandidateError, UsageError
 from conformance.isolation.messages import (
@@ -44,7 +45,7 @@ _RUNS = 3  # that a law compares, at most
 S = TypeVar("S", bound=Said)
 
 
-class RemoteCandidate:
+class RemoteCandidate(Isolated):
     """The candidate of that name, loaded in the worker.
 
     Raises:

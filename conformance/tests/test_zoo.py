@@ -7,11 +7,20 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from conformance import check
+from conformance import Checkpoint, Golden, check, load_golden
+from conformance.checks.catalogue import CHECKS
+from conformance.checks.run_check import run
 from conformance.cli import main
+from conformance.goldens.custom_golden import golden_of
+from conformance.isolation.process import WorkerProcess
+from conformance.isolation.remote import RemoteCandidate
+from conformance.isolation.serve import CandidateWork
+from conformance.model.checkpoint import read_only
 from conformance.results.file import read_results
 from conformance.results.records import Results
 from conformance.tests.zoo import APART, ASKED, CALLS, IMPORTS, MARKS, good
@@ -107,6 +116,49 @@ def test_in_the_same_process_they_end_so_too_and_a_correct_one_after_them_confor
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 def test_what_a_candidate_writes_into_its_checkpoint_reaches_no_other_candidate_in_the_same_process() -> None:
     assert check(ASKED["alters the checkpoint"][0], "tiny").outcome == "pass"
+    assert check(good, "tiny").outcome == "pass"
+
+
+class _Reaching:
+    """Correct, but that it alters the weights by which it is judged, where it is in the same process."""
+
+    def __init__(self, golden: Golden | None = None) -> None:
+        self.golden = golden
+
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Any:
+        import torch
+
+        weights = (self.golden or load_golden("tiny")).checkpoint.weights
+        torch.from_numpy(weights["bert.pooler.dense.bias"]).mul_(3.0)
+        return good(checkpoint, device, dtype)
+
+
+reaching = _Reaching()
+ALTERS = "it alters the weights that it is judged by, in the memory of this process"
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+@pytest.mark.parametrize("check_name", ["values", "repeated"])
+def test_who_alters_the_reference_fails_and_a_correct_one_after_it_conforms(check_name: str) -> None:
+    found = run(CHECKS[check_name], reaching, "tiny", "cpu", "float32")
+    assert (found.outcome, found.reason) == ("fail", ALTERS)
+    assert check(good, "tiny").outcome == "pass"
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+def test_a_golden_of_one_s_own_that_a_candidate_altered_judges_nobody() -> None:
+    tiny = load_golden("tiny")
+    weights = read_only({name: np.array(w) for name, w in tiny.checkpoint.weights.items()})
+    own = golden_of("own", Checkpoint(tiny.checkpoint.architecture, weights), tiny.batches)
+    assert check(_Reaching(own), own).reason == ALTERS
+    after = check("hf-eager", own)
+    assert (after.outcome, after.exit_code) == ("error", 3)
+    assert "were altered by a candidate that ran in this process before" in after.reason
+
+
+def test_who_would_alter_the_reference_from_a_worker_alters_its_own() -> None:
+    with WorkerProcess(CandidateWork) as worker:
+        assert check(RemoteCandidate(worker, "conformance.tests.test_zoo:reaching"), "tiny").outcome == "pass"
     assert check(good, "tiny").outcome == "pass"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from conformance.candidates.torch_state import restored
+from conformance.checks.integrity import unaltered
 from conformance.checks.repro.importing import origin
 from conformance.checks.repro.patch import new_test, patch_of
 from conformance.checks.repro.snippet import snippet
@@ -102,12 +103,12 @@ def _run_again(result: Result, golden: Golden, candidate: Any) -> Counterexample
     failed = next((v for v in result.verdicts if v.outcome == "fail"), None)
     batch = golden.batches.get(failed.batch if failed else "") or next(iter(golden.batches.values()))
     example = Example(batch)
-    with restored():
-        try:
+    try:
+        with restored(), unaltered(golden, candidate):
             subject = Subject.prepared(candidate, golden.checkpoint, result.case.device, result.case.dtype)
             run = Run(batch, subject.run(batch))
-        except CandidateFailure:
-            return Counterexample(example, {"run-1": Run(batch, {})}, crashes=result.outcome == "crash")
+    except CandidateFailure:
+        return Counterexample(example, {"run-1": Run(batch, {})}, crashes=result.outcome == "crash")
     # From what the check looked at alone, which may be a part of what there is.
     looked_at = {v.activation for v in result.verdicts if not v.hidden}
     values = {n: v for n, v in run.values.items() if n in looked_at}
