@@ -15,7 +15,7 @@ from conformance.checks.repro.importing import origin
 from conformance.checks.repro.patch import new_test, patch_of
 from conformance.checks.repro.snippet import snippet
 from conformance.checks.search.subject import Subject
-from conformance.errors import CandidateFailure
+from conformance.errors import CandidateFailure, FixtureError
 from conformance.goldens.golden import Golden, stored_arrays
 from conformance.judge.screen import screened
 from conformance.model.batch import Batch
@@ -107,7 +107,7 @@ def _run_again(result: Result, golden: Golden, candidate: Any) -> Counterexample
         with restored(), unaltered(golden, candidate):
             subject = Subject.prepared(candidate, golden.checkpoint, result.case.device, result.case.dtype)
             run = Run(batch, subject.run(batch))
-    except CandidateFailure:
+    except (CandidateFailure, FixtureError):  # the latter, where it altered the weights that it is judged by
         return Counterexample(example, {"run-1": Run(batch, {})}, crashes=result.outcome == "crash")
     # From what the check looked at alone, which may be a part of what there is.
     looked_at = {v.activation for v in result.verdicts if not v.hidden}
