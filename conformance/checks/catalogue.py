@@ -124,8 +124,8 @@ CHECKS: Mapping[str, Check] = {
         ),
         _law(
             "called-again",
-            "a call after others gives what the first gave, bit for bit",
-            "a cache that is not let go; a length that is baked in by the first call",
+            "a call after others gives what it gives as the first call, bit for bit",
+            "a cache that is not let go; a mask, token types or a length that are kept from the first call",
             "repetition:called_again",
             remedy="Keep nothing of one call for the next; compute lengths and masks anew.",
         ),

@@ -176,6 +176,7 @@ class SentRun(msgspec.Struct, frozen=True):
     batch: tuple[str, ...]
     values: tuple[str, ...]
     mask: str
+    afresh: bool
 
 
 class Broken(Said, frozen=True):
@@ -194,7 +195,7 @@ class Broken(Said, frozen=True):
     @classmethod
     def of(cls, broken: LawBroken, seconds: float) -> "tuple[Broken, list[Array]]":
         """It, and the arrays of its runs."""
-        runs = tuple(SentRun(tuple(run.batch.arrays()), tuple(run.values), run.mask) for run in broken.runs)
+        runs = tuple(SentRun(tuple(run.batch.arrays()), tuple(run.values), run.mask, run.afresh) for run in broken.runs)
         arrays: list[Any] = [array for run in broken.runs for array in (*run.batch.arrays().values(), *run.values.values())]
         reason = broken.reason[: 2 * LONGEST]
         rest = (broken.place, broken.excess, broken.watch, broken.script, broken.raises, broken.claim, seconds)
@@ -207,7 +208,7 @@ class Broken(Said, frozen=True):
             batch, left = left[: len(run.batch)], left[len(run.batch) :]
             values, left = left[: len(run.values)], left[len(run.values) :]
             arrays_of = (dict(zip(run.batch, batch, strict=True)), dict(zip(run.values, values, strict=True)))
-            runs.append(Run(Batch.of(arrays_of[0]), arrays_of[1], run.mask))
+            runs.append(Run(Batch.of(arrays_of[0]), arrays_of[1], run.mask, run.afresh))
         return LawBroken(self.reason, tuple(runs), self.place, self.excess, self.watch, self.script, self.raises, self.claim)
 
 

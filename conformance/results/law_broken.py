@@ -16,11 +16,13 @@ class Run:
         batch: the inputs.
         values: the activations, by name.
         mask: the dtype of the mask that was handed over, where it was not the batch's own int64.
+        afresh: whether the candidate was prepared anew before it.
     """
 
     batch: Batch
     values: Values
     mask: str = ""
+    afresh: bool = False
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,22 @@ def _poison(self: Any, batch: TorchBatch, name: str, value: Tensor) -> Tensor:
     return value * torch.nan if masked and name.startswith("encoder") else value
 
 
+class _Keeping:
+    """What one input was at the first call is used in every later one of the same shape."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, candidate: Any, batch: TorchBatch) -> TorchBatch:
+        given = batch.filled()
+        tensors = _tensors(given)
+        if candidate.calls == 1:
+            candidate.kept = tensors[self.name].clone()
+        if candidate.kept.shape == tensors[self.name].shape:
+            tensors[self.name] = candidate.kept
+        return TorchBatch(**tensors)
+
+
 def _invert(self: Any, batch: TorchBatch) -> None:
     """The mask inverted in place, and put back but for padding that it never had."""
     if batch.attention_mask is not None:
@@ -294,6 +310,10 @@ PLANTED: dict[str, tuple[Any, str, tuple[int, int]]] = {
         (1, 3),
     ),
     "wrong from the second call": (BROKEN["called-again"], "called-again", (1, 1)),
+    "a mask that is kept from the first call": (Around(before=_Keeping("attention_mask")), "called-again", (1, 2)),
+    "token types that are kept from the first call": (Around(before=_Keeping("token_type_ids")), "called-again", (2, 2)),
+    "wrong at the last position": (at(lambda self, batch: batch.input_ids.shape[1] == 32), "generated-batches", (2, 32)),
+    "wrong at multiples of 16": (at(lambda self, batch: batch.input_ids.shape[1] % 16 == 0), "padding-length", (2, 32)),
     "wrong in row three": (Around(after=_third_row), "batching", (3, 1)),
     "a mask that is changed": (BROKEN["inputs-untouched"], "inputs-untouched", (2, 2)),
     "ids that are clipped": (BROKEN["ids-refused"], "ids-refused", (1, 1)),

@@ -22,8 +22,9 @@ from conformance.checks.apply_known_failures import expected
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.known_failures import KnownFailure
 from conformance.checks.laws.generated import generated
+from conformance.checks.laws.law import Law
 from conformance.checks.laws.padding import padding_length
-from conformance.checks.run_check import run
+from conformance.checks.run_check import entry_point, run
 from conformance.checks.search.child import answers_in_a_child
 from conformance.checks.search.find import SearchState, find_counterexample
 from conformance.checks.search.plan import Plan
@@ -330,3 +331,36 @@ def test_what_failed_is_remembered_and_tried_first_and_kept_apart_from_other_hun
     assert tried("one", 500) is not None
     assert tried("one", 1) == 1
     assert tried("another", 1) is None
+
+
+@pytest.mark.parametrize("law", [name for name in LAWS if name != "tokenization"])
+def test_boundaries_are_among_the_examples_of_every_law(law: str) -> None:
+    architecture = load_golden("tiny").checkpoint.architecture
+    made: Law = entry_point(CHECKS[law])
+    lengths = []
+
+    def seen(example: Example) -> float:
+        lengths.append(example.batch.length)
+        return 0.0
+
+    found = SearchState()
+    find_counterexample(seen, made.examples(architecture), Plan(), found, boundaries=made.boundaries(architecture))
+    longest = architecture.longest - made.batches.room
+    assert found.tried <= 20
+    assert made.once or {1, 7, 8, 9, 15, 16, 17, longest} <= set(lengths)
+
+
+def test_a_failure_at_a_boundary_is_shrunk_as_far_as_it_stays_there() -> None:
+    made: Law = entry_point(CHECKS["generated-batches"])
+    architecture, found = load_golden("tiny").checkpoint.architecture, SearchState()
+
+    def holds(example: Example) -> float:
+        if example.batch.length == architecture.longest:
+            raise LawBroken("too long")
+        return 0.0
+
+    drawn = made.examples(architecture).filter(lambda example: example.batch.length < architecture.longest)
+    find_counterexample(holds, drawn, Plan(), found, boundaries=made.boundaries(architecture))
+    assert found.example
+    assert found.example.batch.length == architecture.longest
+    assert found.example.batch.size == 2

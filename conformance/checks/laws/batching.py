@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from conformance.checks.laws.law import Law, Variation, run_of
 from conformance.checks.search.agreement import RowPairs, require_agreement, require_identity
-from conformance.checks.search.strategies import batches
+from conformance.checks.search.strategies import Batches
 from conformance.checks.search.subject import Subject
 from conformance.errors import Unsupported
 from conformance.model.architecture import Architecture
@@ -34,7 +34,7 @@ def _changes_nothing(subject: Subject, example: Example) -> float:
     return max(require_agreement(subject, *part) for part in _parts(subject, example))
 
 
-batching = Law(_changes_nothing, lambda a: batches(a, least_rows=2), _arranged)
+batching = Law(_changes_nothing, Batches(least_rows=2), _arranged)
 
 
 def _changes_no_bit(subject: Subject, example: Example) -> float:
@@ -47,4 +47,4 @@ def _changes_no_bit(subject: Subject, example: Example) -> float:
         raise Unsupported(f"it does not promise it (`batch_invariant = True`), and does not do it: {broken}") from broken
 
 
-batching_bitwise = Law(_changes_no_bit, lambda a: batches(a, least_rows=2), _arranged)
+batching_bitwise = Law(_changes_no_bit, Batches(least_rows=2), _arranged)

@@ -7,7 +7,7 @@ import numpy as np
 
 from conformance.checks.laws.law import Law, run_of
 from conformance.checks.search.agreement import RowPairs, require_agreement
-from conformance.checks.search.strategies import batches
+from conformance.checks.search.strategies import Batches
 from conformance.checks.search.subject import Subject
 from conformance.errors import CandidateCrash
 from conformance.model.batch import TorchBatch
@@ -24,7 +24,7 @@ def _omitted_is_all_ones(subject: Subject, example: Example) -> float:
     return require_agreement(subject, run_of(subject, given), run_of(subject, omitted), RowPairs(rows, rows))
 
 
-mask_omitted = Law(_omitted_is_all_ones, lambda a: batches(a, patterns=("omitted",)))
+mask_omitted = Law(_omitted_is_all_ones, Batches(patterns=("omitted",)))
 
 
 def _omitted_are_zero(subject: Subject, example: Example) -> float:
@@ -34,7 +34,7 @@ def _omitted_are_zero(subject: Subject, example: Example) -> float:
     return require_agreement(subject, run_of(subject, given), run_of(subject, omitted), RowPairs(rows, rows))
 
 
-token_types_omitted = Law(_omitted_are_zero, lambda a: batches(a, token_types=False))
+token_types_omitted = Law(_omitted_are_zero, Batches(token_types=False))
 
 
 def _dtype_does_not_matter(subject: Subject, example: Example) -> float:
@@ -61,4 +61,4 @@ def _cast(dtype: str) -> Callable[[TorchBatch], TorchBatch]:
     return cast
 
 
-mask_dtype = Law(_dtype_does_not_matter, lambda a: batches(a, patterns=("right", "left", "holes")))
+mask_dtype = Law(_dtype_does_not_matter, Batches(patterns=("right", "left", "holes")))

@@ -1,13 +1,13 @@
 """A law, and what a search makes of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from hypothesis import strategies as st
 
-from conformance.checks.search.strategies import batches
+from conformance.checks.search.strategies import ANY, Batches
 from conformance.checks.search.subject import Subject
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
@@ -42,7 +42,7 @@ class Law:
     """
 
     holds: Callable[[Subject, Example], float]
-    batches: Callable[[Architecture], st.SearchStrategy[Batch]] = batches
+    batches: Batches = ANY
     variations: Callable[[Batch, Architecture], st.SearchStrategy[Variation]] = _unvaried
     applies: Callable[[Subject], None] = _everywhere
     once: bool = False
@@ -52,18 +52,27 @@ class Law:
 
     def examples(self, architecture: Architecture) -> st.SearchStrategy[Example]:
         """Batches, each with what is done with it."""
-        return _examples(self, architecture)
+        return _drawn(self, architecture)
+
+    def boundaries(self, architecture: Architecture) -> Sequence[st.SearchStrategy[Example]]:
+        """The same of each length at which kernels and tables end, the longest first; none where one example says all."""
+        return () if self.once else _at_boundaries(self, architecture)
+
+
+# Made once each: Hypothesis looks into a strategy when it first meets it.
+@lru_cache(maxsize=64)
+def _drawn(law: Law, architecture: Architecture) -> st.SearchStrategy[Example]:
+    return _examples(law, architecture, law.batches.drawn(architecture))
 
 
 @lru_cache(maxsize=64)
-def _batches(law: Law, architecture: Architecture) -> st.SearchStrategy[Batch]:
-    """Made once: Hypothesis looks into a strategy when it first meets it."""
-    return law.batches(architecture)
+def _at_boundaries(law: Law, architecture: Architecture) -> Sequence[st.SearchStrategy[Example]]:
+    return [_examples(law, architecture, batches) for batches in law.batches.at_boundaries(architecture)]
 
 
 @st.composite
-def _examples(draw: st.DrawFn, law: Law, architecture: Architecture) -> Example:
-    batch = draw(_batches(law, architecture))
+def _examples(draw: st.DrawFn, law: Law, architecture: Architecture, batches: st.SearchStrategy[Batch]) -> Example:
+    batch = draw(batches)
     return Example(batch, draw(law.variations(batch, architecture)))
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from conformance.checks.laws.law import Law, Variation, run_of
 from conformance.checks.search.agreement import RowPairs, require_agreement
-from conformance.checks.search.strategies import TOKENS, batches, ids
+from conformance.checks.search.strategies import TOKENS, Batches, ids
 from conformance.checks.search.subject import Subject
 from conformance.errors import Unsupported
 from conformance.model.architecture import Architecture
@@ -46,7 +46,7 @@ def _has_room(subject: Subject) -> None:
 
 
 # Positions are absolute, so that only padding at the right leaves the others where they are.
-padding_length = Law(_more_changes_nothing, lambda a: batches(a, room=1), _more, applies=_has_room)
+padding_length = Law(_more_changes_nothing, Batches(room=1), _more, applies=_has_room)
 
 
 def _other(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:
@@ -64,10 +64,8 @@ def _content_changes_nothing(subject: Subject, example: Example) -> float:
     return require_agreement(subject, run_of(subject, batch), run_of(subject, other), RowPairs(rows, rows))
 
 
-@st.composite
-def _masked_somewhere(draw: st.DrawFn, architecture: Architecture) -> Batch:
-    """Rows of different lengths, or with holes: the first of at least two tokens, the last of them masked where nothing was."""
-    batch = draw(batches(architecture, patterns=("right", "left", "holes"), token_types=True))
+def _masked_somewhere(batch: Batch) -> Batch:
+    """With the last token of the first row masked, where nothing was."""
     if not batch.mask.all() or batch.length == 1:
         return batch
     mask = batch.mask.astype(np.int64)
@@ -75,7 +73,8 @@ def _masked_somewhere(draw: st.DrawFn, architecture: Architecture) -> Batch:
     return replace(batch, attention_mask=mask)
 
 
-padding_content = Law(_content_changes_nothing, _masked_somewhere, _other)
+_PADDED = Batches(patterns=("right", "left", "holes"), token_types=True, change=_masked_somewhere)
+padding_content = Law(_content_changes_nothing, _PADDED, _other)
 
 
 def _one_row(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:
@@ -92,4 +91,4 @@ def _disturbs_nobody(subject: Subject, example: Example) -> float:
 
 
 # What a BERT makes of a row whose mask is all zeros is undefined; its neighbours are not.
-masked_row = Law(_disturbs_nobody, lambda a: batches(a, least_rows=2), _one_row)
+masked_row = Law(_disturbs_nobody, Batches(least_rows=2), _one_row)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from conformance.checks.laws.law import Law, Variation
 from conformance.checks.search.child import answers_in_a_child
-from conformance.checks.search.strategies import batches
+from conformance.checks.search.strategies import Batches
 from conformance.checks.search.subject import Subject
 from conformance.errors import Unsupported
 from conformance.model.architecture import Architecture
@@ -56,12 +56,9 @@ def _refuses_the_id(subject: Subject, example: Example) -> float:
     return _refuses(subject, example.batch, spoilt, f"{name}[{row}, {position}] = {wrong}")
 
 
-def _typed(a: Architecture) -> st.SearchStrategy[Batch]:
-    return batches(a, token_types=True)
-
-
-ids_refused = Law(_refuses_the_id, _typed, _beyond, in_its_process=True)
-negative_ids_refused = Law(_refuses_the_id, _typed, _below, in_its_process=True)
+_TYPED = Batches(token_types=True)
+ids_refused = Law(_refuses_the_id, _TYPED, _beyond, in_its_process=True)
+negative_ids_refused = Law(_refuses_the_id, _TYPED, _below, in_its_process=True)
 
 
 def _longer(batch: Batch, a: Architecture) -> st.SearchStrategy[Variation]:
@@ -86,4 +83,4 @@ def _has_a_table(subject: Subject) -> None:
         raise Unsupported("sinusoidal positions have no last one")
 
 
-length_refused = Law(_refuses_the_length, _typed, _longer, applies=_has_a_table, in_its_process=True)
+length_refused = Law(_refuses_the_length, _TYPED, _longer, applies=_has_a_table, in_its_process=True)

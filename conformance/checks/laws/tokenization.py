@@ -101,6 +101,10 @@ class _OfTexts(Law):
         """A text and the switches."""
         return st.builds(_example, texts(), st.booleans(), st.sampled_from((None, True, False)))
 
+    def boundaries(self, architecture: Architecture) -> Sequence[st.SearchStrategy[Example]]:
+        """None: words near the longest are among the texts."""
+        return ()
+
 
 def _example(text: str, lower_case: bool, strip_accents: bool | None) -> Example:
     ids, _ = reference(lower_case, strip_accents)(text)

@@ -56,6 +56,9 @@ def _imports(case: Case, network: str, implementation: str | Any, found: Counter
     yield imported(case.implementation, implementation)
 
 
+_PREPARED = ["runner = prepared()"]
+
+
 def _prepared(case: Case, network: str, *, masks: bool) -> list[str]:
     own = network.startswith(PREFIX)
     checkpoint = f"load_directory(Path({network.removeprefix(PREFIX)!r}))" if own else f"load_golden({network!r}).checkpoint"
@@ -66,8 +69,8 @@ def _prepared(case: Case, network: str, *, masks: bool) -> list[str]:
         "    return dict(runner(batch))",
     ]
     plain = ["def run(**inputs):", f"    return dict(runner(Batch.of(inputs).on({case.device!r})))"]
-    runner = f"runner = candidate.prepare({checkpoint}, {case.device!r}, {case.dtype!r})"
-    return [runner, "", "", *(call if masks else plain), "", ""]
+    prepared = ["def prepared():", f"    return candidate.prepare({checkpoint}, {case.device!r}, {case.dtype!r})", "", ""]
+    return [*prepared, *_PREPARED, "", "", *(call if masks else plain), "", ""]
 
 
 def _inputs(batch: Batch) -> str:
@@ -88,7 +91,8 @@ def _two_runs(runs: list[Run], found: Counterexample) -> list[str]:
     first, *between, second = runs
     return [
         f"first = float({_called(first)}{_element(found.place, found.place.first)})",
-        *(_called(run) for run in between),
+        *(line for run in between for line in (*_PREPARED[: run.afresh], _called(run))),
+        *_PREPARED[: second.afresh],
         f"second = float({_called(second)}{_element(found.place, found.place.second)})",
         'print(f"{first:.9g} and {second:.9g} differ by {abs(first - second):.3g}")',
         f"assert abs(first - second) <= {found.allowed!r}  # what rounding may make of it",

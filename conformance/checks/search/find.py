@@ -5,7 +5,7 @@ and then does not, on the same example, depends on what it was called with befor
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings, target
 from hypothesis import seed as seeded
@@ -51,11 +51,13 @@ def find_counterexample(
     found: SearchState,
     known: Sequence[Example] = (),
     key: str = "",
+    boundaries: Sequence[SearchStrategy[Example]] = (),
 ) -> None:
-    """Try `holds` on the known examples, as they are, then on those that are drawn; `found` has what came of it, at any time.
+    """Try `holds` on the known examples, as they are, on those that are drawn, and on one at each boundary.
 
-    `holds` returns an error over its limit, for the search to enlarge, or raises what is a `Failure`. `key` keeps the remembered
-    examples of several hunts apart.
+    `found` has what came of it, at any time. `holds` returns an error over its limit, for the search to enlarge, or raises what is
+    a `Failure`. `key` keeps the remembered examples of several hunts apart. Examples at boundaries are at most half of the plan's;
+    what fails there is shrunk as far as it still is at that boundary.
 
     Raises:
         Unsupported: what `holds` raised for an example, once all have been tried and none failed.
@@ -98,9 +100,12 @@ def find_counterexample(
         if excess > 0.0:  # where nothing differs there is nothing to climb
             target(excess)
 
+    ends = boundaries[: plan.examples // 2]
+    hunts = [(strategy, plan.examples - len(ends), key), *((end, 1, f"{key} at boundary {i}") for i, end in enumerate(ends))]
     try:
-        if plan.examples:
-            _configured(given(strategy)(searched), plan, key)()
+        for examples, count, name in hunts:
+            if count and found.failure is None:
+                _configured(given(examples)(searched), replace(plan, examples=count), name)()
     except _Falsified:
         pass
     except Flaky:

@@ -4,7 +4,8 @@ What is drawn first is what a failure shrinks to: one row of one token, id 0, no
 and now and then on either side of a power of two, where kernels change their path, or the longest that there is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -45,35 +46,74 @@ def texts(architecture: Architecture, longest: int) -> st.SearchStrategy[list[in
     return st.one_of(short, short, short, _long(architecture, longest))
 
 
-@st.composite
-def batches(
-    draw: st.DrawFn,
-    architecture: Architecture,
-    *,
-    patterns: Sequence[Pattern] = PATTERNS,
-    least_rows: int = 1,
-    room: int = 0,
-    token_types: bool | None = None,
-) -> Batch:
-    """A batch.
+def _unchanged(batch: Batch) -> Batch:
+    return batch
 
-    Args:
-        draw: given by Hypothesis.
-        architecture: whose ids, token types and lengths they are.
+
+@dataclass(frozen=True)
+class Batches:
+    """Which batches a law is tried on.
+
+    Attributes:
         patterns: how rows may be masked: mask `omitted`, all `ones`, padded `right` or `left`, or with `holes`.
         least_rows: how many rows there are at least.
         room: how many tokens shorter than the longest the rows are, at least.
         token_types: whether there are any; None for either.
+        change: what is done with each.
     """
-    longest = architecture.longest - room
-    rows = draw(st.lists(texts(architecture, longest), min_size=least_rows, max_size=max(ROWS, least_rows)))
+
+    patterns: tuple[Pattern, ...] = PATTERNS
+    least_rows: int = 1
+    room: int = 0
+    token_types: bool | None = None
+    change: Callable[[Batch], Batch] = _unchanged
+
+    def drawn(self, architecture: Architecture) -> st.SearchStrategy[Batch]:
+        """Any."""
+        return _drawn(self, architecture).map(self.change)
+
+    def at_boundaries(self, architecture: Architecture) -> "list[st.SearchStrategy[Batch]]":
+        """Of each length at which kernels and tables end, the longest first; the simplest of each is no plain batch.
+
+        They are 1, the longest, 8, 16, 64, and one beside each of these.
+        """
+        longest = architecture.longest - self.room
+        lengths = (longest, 1, *(n + step for n in (64, 16, 8) for step in (0, 1, -1)))
+        return [
+            _of_length(self, architecture, length).map(self.change) for length in dict.fromkeys(lengths) if 1 <= length <= longest
+        ]
+
+
+ANY = Batches()
+
+
+@st.composite
+def _drawn(draw: st.DrawFn, asked: Batches, architecture: Architecture) -> Batch:
+    longest, least = architecture.longest - asked.room, asked.least_rows
+    rows = draw(st.lists(texts(architecture, longest), min_size=least, max_size=max(ROWS, least)))
+    return _masked(draw, rows, draw(st.sampled_from(asked.patterns)), asked, architecture)
+
+
+@st.composite
+def _of_length(draw: st.DrawFn, asked: Batches, architecture: Architecture, length: int) -> Batch:
+    """Rows of many ids, every second one half as long where padding is allowed."""
+    patterns = sorted(asked.patterns, key=("right", "left", "holes", "ones", "omitted").index)
     pattern = draw(st.sampled_from(patterns))
+    shift, rows = draw(st.integers(0, architecture.vocab_size - 1)), draw(st.integers(max(2, asked.least_rows), ROWS))
+    texts = [[(7 * i + 5 * row + 1 + shift) % architecture.vocab_size for i in range(length)] for row in range(rows)]
+    if pattern in ("right", "left"):
+        texts[1::2] = [text[: (length + 1) // 2] for text in texts[1::2]]
+    return _masked(draw, texts, pattern, asked, architecture)
+
+
+def _masked(draw: st.DrawFn, rows: list[list[int]], pattern: Pattern, asked: Batches, architecture: Architecture) -> Batch:
+    """The rows as one batch: of one length, with mask and token types."""
     length = (min if pattern in ("omitted", "ones") else max)(len(row) for row in rows)
     padding = draw(ids(architecture)) if pattern in ("right", "left") else 0
     holes = [draw(st.integers(0, 2**length - 1)) if pattern == "holes" else 0 for _ in rows]
     mask = np.array([_mask(len(row), length, pattern, hole) for row, hole in zip(rows, holes, strict=True)], np.int64)
     filled = [_filled(row, length, pattern, padding) for row in rows]
-    typed = draw(st.booleans()) if token_types is None else token_types
+    typed = draw(st.booleans()) if asked.token_types is None else asked.token_types
     return Batch(
         input_ids=np.array(filled, np.int64),
         token_type_ids=_types(draw, len(rows), length, architecture.type_vocab_size) if typed else None,
