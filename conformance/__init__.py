@@ -5,7 +5,8 @@ The way of one batch, from the command line to the report; each call is made by 
 1.  `cli.main` parses the arguments; `cli.run.run_all` makes the cases (`cli.cases`) and opens `checks.recording.Recording`.
 2.  `cli.work.IsolatedWork.result` runs one case: the candidate is an `isolation.remote.RemoteCandidate`, whose module is in the
     worker (`isolation.process`, `isolation.serve`); `checks.run_check.run` opens it and the golden, and calls the entry point.
-3.  `checks.judged.Judged`, the check `values`, calls `checks.run.check`, which also is the public function.
+3.  `checks.judged.Judged`, the check `values`, calls `checks.run.check_values`, as the public function
+    `checks.check_candidate.check` does.
 4.  `checks.session.prepared` asks the candidate for a runner; the runner is called with the batch and yields activations: in the
     worker by `candidates.capture` and `candidates.stream.pairs`, here each as it is sent (`isolation.link`).
 5.  `judge.judge.Judge.judge` takes each activation as it comes; `judge.validate.accepted_array` checks shape, dtype and finiteness.
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from conformance.candidates.layouts import Layout, fused, interleaved, per_head, stacked, tied, transposed
     from conformance.candidates.module_runner import ModuleRunner
     from conformance.candidates.torch_implementation import OutputMap, TorchImplementation
+    from conformance.checks.check_candidate import check
     from conformance.checks.examples import example
-    from conformance.checks.run import check
     from conformance.checks.trace import Trace, trace
     from conformance.errors import (
         CandidateCrash,
@@ -76,7 +77,7 @@ _PUBLIC = {
     "suite.parametrize": ("parametrize_with_checks",),
     "results.result": ("Result",),
     "results.file": ("read_results",),
-    "checks.run": ("check",),
+    "checks.check_candidate": ("check",),
     "checks.trace": ("Trace", "trace"),
     "candidates.module_runner": ("ModuleRunner",),
     "candidates.torch_implementation": ("OutputMap", "TorchImplementation"),

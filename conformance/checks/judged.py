@@ -8,7 +8,7 @@ from typing import Any
 from conformance.candidates.stream import pairs
 from conformance.checks.check import CheckRequest
 from conformance.checks.moments import watched
-from conformance.checks.run import check
+from conformance.checks.run import check_values
 from conformance.model.activations import outputs as outputs_of
 from conformance.model.activations import table
 from conformance.results.result import Result
@@ -28,7 +28,7 @@ class Judged:
     def __call__(self, request: CheckRequest) -> Result:
         """The judgement."""
         candidate, require, depth = self.view(request), request.require if self.whole else (), request.plan.depth
-        result = check(
+        result = check_values(
             candidate, request.golden, request.case.device, request.case.dtype, require=require, runs=request.runs, depth=depth
         )
         return replace(result, require=tuple(require))

@@ -38,7 +38,7 @@ _Verdict = tuple[Verdict, tuple[Local, ...]]
 Judged = list[_Verdict]
 
 
-def check(
+def check_values(
     implementation: str | Any,
     golden: str | os.PathLike[str] | Golden = "tiny",
     device: str = "cpu",
@@ -48,22 +48,7 @@ def check(
     runs: int = 1,
     depth: Depth = "full",
 ) -> Result:
-    """Judge one implementation on one golden; a frozen value, nothing is printed and nothing is raised.
-
-    Args:
-        implementation: a registered name, `module:object`, an object with `prepare`, or a function that serves as `prepare`.
-        golden: a name, the folder of one that was made, or a golden of one's own (`golden_of`).
-        device: what the candidate is asked for: a torch device string.
-        dtype: and a format's name.
-        require: patterns of activations (as in a shell) that must be observed.
-        runs: among how many such calls the false-alarm probability of 1e-6 is shared.
-        depth: `screen` judges each step's RMS and largest error alone, and looks for no names.
-
-    Example:
-        >>> result = check("hf-eager", "tiny", dtype="bfloat16")
-        >>> result.outcome, result.coverage
-        ('pass', (43, 47))
-    """
+    """Judge every activation that one implementation exposes on one golden; arguments as in `checks.check_candidate.check`."""
     golden = os.fspath(golden) if isinstance(golden, os.PathLike) else golden
     case = Case(name_of(implementation), getattr(golden, "name", str(golden)), str(device), str(dtype))
     start = time.perf_counter()

@@ -12,7 +12,7 @@ from conformance.checks.check import CheckRequest
 from conformance.checks.integrity import unaltered
 from conformance.checks.laws.inputs import MASKS
 from conformance.checks.laws.law import Law
-from conformance.checks.run import check
+from conformance.checks.run import check_values
 from conformance.checks.search.find import SearchState, find_counterexample
 from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.search.static_shape import static_shape
@@ -99,7 +99,7 @@ def _verdicts(request: CheckRequest, found: SearchState) -> tuple[Verdict, ...]:
     if found.example is None:
         return ()
     golden = golden_of(request.golden.name, request.golden.checkpoint, {"generated": found.example.batch})
-    return check(request.candidate, golden, request.case.device, request.case.dtype, runs=request.runs).verdicts
+    return check_values(request.candidate, golden, request.case.device, request.case.dtype, runs=request.runs).verdicts
 
 
 def _how_often(found: SearchState) -> str:

@@ -23,7 +23,7 @@ from conformance.model.batch import Batch
 from conformance.numerics.devices import require_device
 from conformance.numerics.formats import Array, format_named
 from conformance.oracle import Network
-from conformance.results.notebook import shown_by
+from conformance.results.late import late
 from conformance.results.termination import call_candidate
 
 Activations = Mapping[str, Mapping[str, Array]]  # by batch, then by name
@@ -56,7 +56,7 @@ class Trace:
     architecture: Architecture = field(repr=False)
     folder: Path | None = field(default=None, repr=False)
 
-    _repr_html_ = shown_by("report.walk.walk_page:trace_fragment")
+    _repr_html_ = late("report.walk.walk_page:trace_fragment")
 
 
 class _About(msgspec.Struct, frozen=True):

@@ -16,6 +16,8 @@ from conformance.faults.fitted import FITTED
 from conformance.judge.depth import SCREENED
 from conformance.judge.words import figure, hard_coded
 from conformance.results.records import ActivationRecord, FaultRecord
+from conformance.results.result import NamedFinding, Result
+from conformance.results.to_records import activation_records
 
 _LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
 LARGEST = frozenset(fault.name for fault in FITTED if fault.largest)
@@ -177,6 +179,30 @@ def _unnamed(alike: Sequence[ActivationRecord]) -> Finding:
 def _largest(excesses: Sequence[float | None]) -> float | None:
     """None, which is beyond any limit, where one is."""
     return None if None in excesses else max(e for e in excesses if e is not None)
+
+
+def findings_of(result: Result) -> tuple[NamedFinding, ...]:
+    """The mistakes of a result, in words, worst first."""
+    return in_words(activation_records(result))
+
+
+def in_words(activations: Iterable[ActivationRecord]) -> tuple[NamedFinding, ...]:
+    """The mistakes of one case, in words, worst first."""
+    activations = list(activations)
+    layers = _layers(activations)
+    return tuple(
+        NamedFinding(
+            f.fault.name if f.fault else None,
+            sentence(f, layers),
+            evidence(f),
+            cause(f),
+            f.steps,
+            f.activations,
+            f.others,
+            f.anatomy,
+        )
+        for f in findings(activations)
+    )
 
 
 UNNAMED = "no mistake that has a name explains it"

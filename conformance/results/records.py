@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from conformance.names import RENAMED_FAULTS
-from conformance.results.notebook import shown_by
+from conformance.results.late import late
 from conformance.results.outcomes import Outcome
 
 SCHEMA_VERSION = 1
@@ -316,7 +316,7 @@ class Results:
         """The first."""
         return self.headers[0] if self.headers else None
 
-    _repr_html_ = shown_by("report.run.run_page:results_fragment")
+    _repr_html_ = late("report.run.run_page:results_fragment")
 
     @property
     def remarks(self) -> tuple[Note, ...]:

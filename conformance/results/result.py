@@ -8,9 +8,11 @@ import numpy as np
 from conformance.judge.evidence import UNKNOWN, Verdict
 from conformance.results.case import Case
 from conformance.results.example import Example
+from conformance.results.late import late
 from conformance.results.law_broken import Location, Run
-from conformance.results.notebook import shown_by
 from conformance.results.outcomes import Outcome
+
+_findings, _text = late("report.findings:findings_of"), late("report.views:case_text")
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,31 @@ class Searched:
     worst: float = 0.0
     candidate: float = 0.0
     repeatable: bool = True
+
+
+@dataclass(frozen=True)
+class NamedFinding:
+    """One mistake, in words.
+
+    Attributes:
+        name: of the fault; None where no mistake that has a name explains the failures.
+        sentence: where, what, and what it cannot be distinguished from.
+        evidence: amplitude, z, and the number that is wrong with its standard deviation.
+        cause: how it usually comes about, with the source.
+        steps: where it acts.
+        activations: the activations that it explains.
+        others: names of mistakes that cannot be distinguished from it.
+        anatomy: of one without a name, what can be said of it.
+    """
+
+    name: str | None
+    sentence: str
+    evidence: str
+    cause: str
+    steps: tuple[str, ...]
+    activations: tuple[str, ...]
+    others: tuple[str, ...]
+    anatomy: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -82,8 +109,8 @@ class Result:
 
     Example:
         >>> result = check("hf-eager", "tiny")
-        >>> result.conforms, result.origins
-        (True, ())
+        >>> result.conforms, result.origins, result.findings
+        (True, (), ())
     """
 
     case: Case
@@ -105,6 +132,21 @@ class Result:
         return tuple(v for v in self.verdicts if v.role == "origin")
 
     @property
+    def failures(self) -> tuple[Verdict, ...]:
+        """Activations that fail; one that fails for another reason than its values has a `reason`."""
+        return tuple(v for v in self.verdicts if v.outcome == "fail")
+
+    @property
+    def findings(self) -> "tuple[NamedFinding, ...]":
+        """The mistakes that explain the failures, worst first, in words."""
+        found: tuple[NamedFinding, ...] = _findings(self)
+        return found
+
+    def __str__(self) -> str:
+        """The report, as the terminal shows it, without colours."""
+        return str(_text(self))
+
+    @property
     def conforms(self) -> bool:
         """Whether everything that was observed passed."""
         return self.outcome == "pass"
@@ -116,7 +158,7 @@ class Result:
         hidden = {v.activation for v in self.verdicts if v.hidden}
         return len(names - hidden), len(names)
 
-    _repr_html_ = shown_by("report.run.run_page:result_fragment")
+    _repr_html_ = late("report.run.run_page:result_fragment")
 
     @property
     def median_rms(self) -> float | None:

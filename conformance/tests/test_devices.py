@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping
 import pytest
 import torch
 
-from conformance import Checkpoint, load_golden
+from conformance import Checkpoint, check, load_golden
 from conformance.benchmarks.detection.bert import Bert
 from conformance.benchmarks.detection.bert import Candidate as Planted
 from conformance.benchmarks.detection.planted import PLANTS
 from conformance.benchmarks.detection.rewritten import places
 from conformance.benchmarks.detection.variants import Variant
-from conformance.checks.run import check
 from conformance.errors import DeviceLostError, Unavailable
 from conformance.judge.evidence import Verdict
 from conformance.judge.judge import Judge

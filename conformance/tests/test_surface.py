@@ -12,15 +12,19 @@ import pytest
 import torch
 
 from conformance import Checkpoint, check, load_golden, trace
+from conformance.benchmarks.detection.bert import Candidate
+from conformance.benchmarks.detection.rewritten import places
 from conformance.candidates import capture
+from conformance.checks.search.plan import Plan
 from conformance.cli import main
-from conformance.errors import CheckpointError, ConformanceError, FixtureError
+from conformance.errors import CheckpointError, ConformanceError, FixtureError, UnknownNameError
 from conformance.goldens import golden as golden_module
 from conformance.goldens.manifest import fixtures_directory, of_entry
 from conformance.judge.verify import verify
 from conformance.model.checkpoint import check_parameters, load_directory
 from conformance.results.file import Writer, read_results
 from conformance.results.records import Footer, json_schema
+from conformance.tests.lawless import BROKEN
 from implementations.hugging_face import HuggingFace
 
 
@@ -248,3 +252,35 @@ def test_hooks_leave_no_trace_even_when_nobody_listens_to_the_end() -> None:
     stream.close()
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     assert [name for name, _ in capture.captured(model, taps, lambda: {"end": model(torch.ones(1, 2))})][-1] == "end"
+
+
+def test_a_result_in_python_has_what_the_report_says() -> None:
+    result = check(Candidate((places.erf_gelus(lambda x: torch.nn.functional.gelu(x, approximate="tanh")),)), "tiny")
+    assert result.outcome == "fail"
+    (finding, *others) = result.findings
+    assert not others
+    assert finding.name == "gelu-variant"
+    assert finding.sentence in str(result)
+    assert finding.evidence.startswith("gelu-variant: amplitude 1.0")
+    assert finding.cause.startswith("usual cause: ")
+    assert set(finding.activations) == {v.activation for v in result.failures}
+    assert check("hf-eager", "tiny").findings == check("hf-eager", "tiny").failures == ()
+
+
+def test_a_check_is_run_from_python_by_its_name() -> None:
+    clean = check("hf-eager", "tiny", check="padding-length", plan=Plan(examples=3))
+    assert (clean.outcome, clean.case.check) == ("pass", "padding-length")
+    assert clean.searched
+    assert clean.searched.tried == 3
+    leaking = check(BROKEN["padding-length"], "tiny", check="padding-length")
+    assert leaking.outcome == "fail"
+    assert leaking.counterexample
+    with pytest.raises(UnknownNameError, match="did you mean padding-length"):
+        check("hf-eager", "tiny", check="padding-lenght")
+
+
+def test_a_failure_for_another_reason_than_its_values_says_it() -> None:
+    result = check(HuggingFace("sdpa"), "tiny", require=["*.probs"])
+    assert result.outcome == "fail"
+    assert "required activations are not observed" in result.reason
+    assert result.findings == ()

@@ -14,7 +14,7 @@ from conformance.benchmarks.detection.networks import ARCHITECTURES, network
 from conformance.benchmarks.detection.plan import everything
 from conformance.benchmarks.detection.trial import Score, Trial, scored
 from conformance.benchmarks.detection.variants import VARIANTS
-from conformance.checks.run import check
+from conformance.checks.run import check_values
 
 TABLE = Path(__file__).with_name("RESULTS.md")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -73,7 +73,7 @@ def _scores(pool: Pool, pairs: int, triples: int) -> list[tuple[str, Score]]:
 def _variant(task: tuple[str, str, int, str]) -> Alarm:
     """One correct variant on one network; none judged where it does not support it."""
     variant, architecture, seed, dtype = task
-    result = check(VARIANTS[variant], network(architecture, seed), dtype=dtype)
+    result = check_values(VARIANTS[variant], network(architecture, seed), dtype=dtype)
     if result.outcome not in ("pass", "fail", "skip"):
         raise RuntimeError(f"{task}: {result.outcome}: {result.reason}")
     judged = [v for v in result.verdicts if v.outcome in ("pass", "fail")]

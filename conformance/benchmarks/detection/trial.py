@@ -8,7 +8,7 @@ import numpy as np
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.networks import network
 from conformance.benchmarks.detection.planted import PLANTS
-from conformance.checks.run import check
+from conformance.checks.run import check_values
 from conformance.judge.filters import project
 from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
@@ -79,7 +79,7 @@ def scored(trial: Trial) -> Score:
     """Plant, judge, compare."""
     golden = network(trial.architecture, trial.seed)
     plants = [PLANTS[name].at(layer) for name, layer in trial.plants]
-    result = check(Candidate(plants), golden, dtype=trial.dtype)
+    result = check_values(Candidate(plants), golden, dtype=trial.dtype)
     if result.outcome not in ("pass", "fail"):
         raise RuntimeError(f"{trial}: {result.outcome}: {result.reason}")
     records = activation_records(result)

@@ -9,23 +9,14 @@ from markupsafe import Markup
 from conformance.checks.catalogue import PUBLISHED
 from conformance.checks.search.plan import EXAMPLES
 from conformance.goldens.custom_golden import PREFIX, recorded_as
-from conformance.report.findings import Finding, cause, evidence, findings, layers_of, sentence
+from conformance.report.findings import in_words
 from conformance.report.run.histogram import histogram
 from conformance.report.run.places import Scale, StripView, Token, scale_of, strips, tokens
 from conformance.report.words import place, smallest
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord
+from conformance.results.result import NamedFinding
 
 _PLACES = 3  # activations whose strips are shown: the first origin and the worst
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """A finding in words."""
-
-    sentence: str
-    evidence: str
-    cause: str
-    anatomy: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -58,7 +49,7 @@ class Failure:
     outcome: str
     reason: str
     traceback: str
-    mistakes: tuple[Mistake, ...]
+    mistakes: tuple[NamedFinding, ...]
     where: tuple[Where, ...]
     smallest: str
     element: Element | None
@@ -81,7 +72,7 @@ def failure(case: CaseRecords, headers: Sequence[Header]) -> Failure:
         outcome=c.outcome,
         reason=first_line(c.reason),
         traceback=c.reason if "\n" in c.reason.strip() else "",
-        mistakes=mistakes(case.activations),
+        mistakes=in_words(case.activations),
         where=tuple(_where(a) for a in _worst(placed)),
         smallest=_capital(smallest(found)[0]) if found and c.tried else "",
         element=_element(found.place, of_two_runs=len(found.runs) > 1) if found and found.place else None,
@@ -112,16 +103,6 @@ def _element(p: PlaceRecord, *, of_two_runs: bool) -> Element:
     apart = "" if p.found is None or p.expected is None else f"{abs(p.found - p.expected):.3g}"
     where = f"{p.activation}[{', '.join(map(str, p.element))}]" if p.element else p.activation
     return Element(where, found, expected, apart, f"{p.allowed:.3g}", of_two_runs)
-
-
-def mistakes(activations: Sequence[ActivationRecord]) -> tuple[Mistake, ...]:
-    """The findings of a case, worst first."""
-    layers = layers_of(activations)
-    return tuple(_mistake(f, layers) for f in findings(activations))
-
-
-def _mistake(f: Finding, layers: int) -> Mistake:
-    return Mistake(sentence(f, layers), evidence(f), cause(f), f.anatomy)
 
 
 def _where(a: ActivationRecord) -> Where:

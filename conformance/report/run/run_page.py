@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from markupsafe import Markup
 from msgspec.structs import replace as replace_record
 
+from conformance.report.findings import in_words
 from conformance.report.html.page import fragment, page
-from conformance.report.run.failure import Failure, failure, first_line, mistakes
+from conformance.report.run.failure import Failure, failure, first_line
 from conformance.report.run.histogram import histogram, pooled
 from conformance.report.run.matrix import Group, groups, matrix, power
 from conformance.report.run.network import Walk, walk
@@ -131,7 +132,7 @@ def _reasons(g: Group) -> Iterable[str]:
         c = case.check
         if c.outcome not in FAILING:
             continue
-        found = mistakes(case.activations) if c.check == "values" else ()
+        found = in_words(case.activations) if c.check == "values" else ()
         if found:
             yield from ("; ".join((m.sentence, *m.anatomy)) for m in found)
         else:
