@@ -76,7 +76,8 @@ def _hunted(law: Law, request: CheckRequest, found: SearchState, clock: Clock) -
     plan = replace(request.plan, examples=examples)
     architecture = subject.checkpoint.architecture
     known = [example for example in request.known if fits(example.batch, architecture)]
-    find_counterexample(holds, law.examples(architecture), plan, found, known, str(case), law.boundaries(architecture))
+    boundaries = law.boundaries(architecture)[: request.plan.examples // 2]
+    find_counterexample(holds, law.examples(architecture), plan, found, known, str(case), boundaries)
     if found.failure is None:
         return Termination("pass")
     if isinstance(found.failure, CandidateEnded | CandidateTimeout):

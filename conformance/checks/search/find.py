@@ -56,18 +56,20 @@ def find_counterexample(
     """Try `holds` on the known examples, as they are, on those that are drawn, and on one at each boundary.
 
     `found` has what came of it, at any time. `holds` returns an error over its limit, for the search to enlarge, or raises what is
-    a `Failure`. `key` keeps the remembered examples of several hunts apart. Examples at boundaries are at most half of the plan's;
-    what fails there is shrunk as far as it still is at that boundary.
+    a `Failure`. `key` keeps the remembered examples of several hunts apart. Examples at boundaries are among the plan's, of which
+    at least half are drawn freely; what fails there is shrunk as far as it still is at that boundary.
 
     Raises:
         Unsupported: what `holds` raised for an example, once all have been tried and none failed.
         UsageError: a known example is not varied as this check varies its own.
     """
     skips: list[Unsupported] = []
+    drawn = max(plan.examples - len(boundaries), (plan.examples + 1) // 2)
+    planned = len(known) + drawn + len(boundaries)
 
     def run_guarded(example: Example) -> float:
         found.tried += found.failure is None
-        report_progress(*_underway(found, len(known) + plan.examples))
+        report_progress(*_underway(found, planned))
         try:
             excess = holds(example)
         except KeyError as error:
@@ -100,8 +102,7 @@ def find_counterexample(
         if excess > 0.0:  # where nothing differs there is nothing to climb
             target(excess)
 
-    ends = boundaries[: plan.examples // 2]
-    hunts = [(strategy, plan.examples - len(ends), key), *((end, 1, f"{key} at boundary {i}") for i, end in enumerate(ends))]
+    hunts = [(strategy, drawn, key), *((one, 1, f"{key} at boundary {i}") for i, one in enumerate(boundaries))]
     try:
         for examples, count, name in hunts:
             if count and found.failure is None:
