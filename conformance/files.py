@@ -113,10 +113,11 @@ def open_safetensors(path: Path, framework: str = "np", limit: int = ARRAYS) -> 
     return safe_open(path, framework)
 
 
-def read_safetensors(path: Path) -> tuple["Arrays", Mapping[str, str]]:
-    """Its arrays in NumPy, and its metadata."""
-    with open_safetensors(path) as file:
-        return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118 -- no mapping
+def read_safetensors(path: Path, prefix: str = "", limit: int = ARRAYS) -> tuple["Arrays", Mapping[str, str]]:
+    """Its arrays in NumPy whose names begin so, and its metadata."""
+    with open_safetensors(path, limit=limit) as file:
+        names = [key for key in file.keys() if key.startswith(prefix)]  # noqa: SIM118 -- no mapping
+        return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
 
 
 def read_npz(path: Path) -> "Arrays":

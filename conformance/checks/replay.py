@@ -83,7 +83,7 @@ def _attempted(record: CheckRecord, headers: Sequence[Header], again: "Callable[
 def failure_of(path: Path) -> Failure:
     """What a failure left behind; `UsageError` where the file is none."""
     with reading(path, "what a failure leaves behind", UsageError):
-        arrays, metadata = read_safetensors(path)
+        arrays, metadata = read_safetensors(path, "batch/")
         about = parsed_json(metadata.get("replay"), _About)
         case = Case(about.implementation, about.golden, about.device, about.dtype, about.check)
         batches = {name: Batch.of(found) for name, found in nested(arrays, "batch").items()}

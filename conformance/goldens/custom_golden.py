@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from conformance.errors import UsageError
-from conformance.files import read_json, read_safetensors, reading
+from conformance.files import OUTPUTS, read_json, read_safetensors, reading
 from conformance.goldens.batches import batch, drawn
 from conformance.goldens.golden import Golden, load_golden
 from conformance.goldens.recipe import SEED
@@ -98,7 +98,7 @@ def read_batches(file: Path) -> dict[str, Batch]:
 def _batches(file: Path) -> dict[str, Batch]:
     found: dict[str, Any] = {}
     if file.suffix == ".safetensors":
-        for key, array in read_safetensors(file)[0].items():
+        for key, array in read_safetensors(file, limit=OUTPUTS)[0].items():
             which, _, name = key.removeprefix("batch/").rpartition("/")
             found.setdefault(which or file.stem, {})[name] = array
     else:
