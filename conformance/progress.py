@@ -1,4 +1,4 @@
-"""How far a run is, for whoever watches: a word about what is at hand, and the fraction of the case that is done.
+"""How far a run is, for whoever watches: a few words on the current step, and the fraction of the case that is done.
 
 Who judges or searches only says so (`report_progress`); that nobody listens costs the look at one variable.
 """
@@ -13,7 +13,7 @@ _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 
 
 def report_progress(what: str, done: float) -> None:
-    """What is at hand, and the fraction that is done, 0 to 1, of the part that this is of."""
+    """The current step, and the fraction that is done, 0 to 1, of the part that this is of."""
     watcher = _watcher.get()
     if watcher is not None:
         watcher(what, done)

@@ -1,4 +1,4 @@
-"""Checks that search: a law is hunted for a batch on which it does not hold, and what is found is brought home."""
+"""Checks that search: they look for a batch on which a law does not hold, and report the smallest."""
 
 import math
 import time
@@ -60,10 +60,10 @@ def execute(law: Law, request: CheckRequest) -> Result:
 
 def _guarded(law: Law, request: CheckRequest, found: SearchState, clock: Clock) -> Termination:
     with unaltered(request.golden, request.candidate):
-        return _hunted(law, request, found, clock)
+        return _searched(law, request, found, clock)
 
 
-def _hunted(law: Law, request: CheckRequest, found: SearchState, clock: Clock) -> Termination:
+def _searched(law: Law, request: CheckRequest, found: SearchState, clock: Clock) -> Termination:
     case = request.case
     format_named(case.dtype)
     require_device(case.device)

@@ -1,4 +1,4 @@
-"""What exists of what a known failure speaks of: a pattern that matches none of it is a slip of the pen, and no other run's."""
+"""What exists of what a known failure speaks of: a pattern that matches none of it is a misspelling, and no other run's."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

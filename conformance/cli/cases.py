@@ -65,7 +65,7 @@ def _require_names(session: Session) -> None:
 
 
 def _require_any(names: Sequence[str], require: Callable[[str], object]) -> None:
-    """Raise what is wrong with the first name where no name is right: a slip of the pen must not overwrite earlier results."""
+    """Raise what is wrong with the first name where no name is right: a misspelling must not overwrite earlier results."""
     errors = []
     for name in names:
         try:

@@ -26,7 +26,7 @@ def run(arguments: Namespace) -> int:
     batch = _batch(arguments, given)
     tables = _named(given, arguments)
     limit = _seconds(arguments.time_limit)
-    with progress(1) as underway, underway.case(arguments.outputs):
+    with progress(1) as shown, shown.case(arguments.outputs):
         found = diagnose(checkpoint, batch, tables, dtype=arguments.dtype, pooling=arguments.pooling, time_limit=limit)
     if arguments.format == "json":
         print(json.dumps(_finite(asdict(found)), indent=2))

@@ -1,4 +1,4 @@
-"""Progress on a terminal: which case runs, what of it is at hand, what has failed so far, and the time that is left."""
+"""Progress on a terminal: which case runs, what it is doing, what has failed so far, and the time that is left."""
 
 import sys
 from collections import Counter
@@ -16,27 +16,27 @@ from conformance.results.outcomes import FAILING, ORDER
 _SAMPLES = 1000  # of the speed, as many as rich keeps: so its estimate is of the whole run, whose cases are not alike
 
 
-class Underway:
-    """A run of so many cases, as it is shown."""
+class ProgressDisplay:
+    """The display of a run of so many cases."""
 
     def __init__(self, cases: int, display: "_Display") -> None:
         """At its begin."""
         self._cases, self._display = cases, display
         self._task = display.add_task("", total=cases, what="", failed="")
-        self._case, self._ended = "", 0
+        self._case, self._finished = "", 0
         self._failed: Counter[str] = Counter()
 
     @contextmanager
     def case(self, name: object) -> Iterator[None]:
         """A case runs, and what it reports is shown."""
-        self._case = f"{self._ended + 1}/{self._cases} {name}"
+        self._case = f"{self._finished + 1}/{self._cases} {name}"
         self._show("", 0.0)
         with nullcontext() if self._display.disable else watched(self._show):
             yield
-        self._ended += 1
+        self._finished += 1
         self._show("", 0.0)
 
-    def came_of_it(self, outcome: str) -> None:
+    def ended(self, outcome: str) -> None:
         """How a case ended."""
         self._failed[outcome] += outcome in FAILING
         failed = ", ".join(f"{n} {o}" for o in ORDER if (n := self._failed[o]))
@@ -44,13 +44,13 @@ class Underway:
 
     def _show(self, what: str, done: float) -> None:
         """It never goes back: a case that is looked at again, once it is judged, reports of fractions anew."""
-        further = self._ended + min(done, 1.0) - self._display.tasks[0].completed
+        further = self._finished + min(done, 1.0) - self._display.tasks[0].completed
         advance = further if further >= self._cases / _SAMPLES else 0.0
         self._display.update(self._task, description=self._case, what=what, advance=advance)
 
 
 class _Display(Progress):
-    """The bar and the times; below them the case, and what of it is at hand."""
+    """The bar and the times; below them the case, and what it is doing."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield self.make_tasks_table(self.tasks)
@@ -60,7 +60,7 @@ class _Display(Progress):
 
 
 @contextmanager
-def progress(cases: int, console: Console | None = None) -> Iterator[Underway]:
+def progress(cases: int, console: Console | None = None) -> Iterator[ProgressDisplay]:
     """Shown while it is open, by default on standard error, and nothing at all where that is no terminal."""
     given, console = console, console or Console(stderr=True)
     display = _Display(
@@ -80,4 +80,4 @@ def progress(cases: int, console: Console | None = None) -> Iterator[Underway]:
         disable=not console.is_interactive or not (given or bool(sys.stderr and sys.stderr.isatty())),
     )
     with display:
-        yield Underway(cases, display)
+        yield ProgressDisplay(cases, display)

@@ -51,13 +51,13 @@ def run_all(session: Session, out: Path, how: str, *, resume: bool = False) -> i
         cases = [case for case in cases if case not in recording.recorded]
         print(f"resumed: {len(recording.recorded)} checks are in {path}, {len(cases)} are run", file=sys.stderr)
     try:
-        with recording, progress(len(cases)) as underway:
+        with recording, progress(len(cases)) as shown:
             for case, result_of in _running(session, cases, len(everything)):
                 # What candidates print is no part of a report that is read by programs.
-                with underway.case(case), redirect_stdout(sys.stdout if how == "pretty" else sys.stderr):
+                with shown.case(case), redirect_stdout(sys.stdout if how == "pretty" else sys.stderr):
                     result = result_of(case)
                     recording.add(result, session.goldens[case.golden], session.require)
-                underway.came_of_it(result.outcome)
+                shown.ended(result.outcome)
     except (KeyboardInterrupt, ResultsFileError) as why:
         show_results(recording.results, how)
         interrupted = isinstance(why, KeyboardInterrupt)

@@ -12,7 +12,7 @@ from conformance.diagnosis.fitting import Fit, Problem, fitted
 from conformance.diagnosis.hypotheses import FaultPlacement, Forward, placements
 from conformance.diagnosis.judgement import Agreement, JudgedForward, Limits, allowed
 from conformance.diagnosis.search import more, one, rounded, rows_to_search, simpler
-from conformance.diagnosis.underway import ELSE, FAULTS, Underway
+from conformance.diagnosis.search_budget import ELSE, FAULTS, SearchBudget
 from conformance.diagnosis.visible import Detectability, filters
 from conformance.judge.filters import project
 from conformance.model.checkpoint import Checkpoint, LazyWeights
@@ -52,9 +52,9 @@ def _end_to_end(dtype: str) -> list[Hypothesis]:
 class BlackBoxCase:
     """One diagnosis under way."""
 
-    def __init__(self, checkpoint: Checkpoint, network: BlackBox, dtype: str, asked: str | None, underway: Underway) -> None:
+    def __init__(self, checkpoint: Checkpoint, network: BlackBox, dtype: str, asked: str | None, budget: SearchBudget) -> None:
         """Evaluate the right network; `asked` is the pooling that is asked for, the network's first then."""
-        self.underway = underway
+        self.budget = budget
         self.checkpoint, self.network, self.dtype = checkpoint, network, dtype
         self.storage = format_named(dtype)
         self.right = Forward(network, self.storage)
@@ -107,15 +107,15 @@ class BlackBoxCase:
         sets: list[list[Fit]] = []
         fits: list[Fit] = []
         for count in range(AT_ONCE):
-            self.underway.begin(FAULTS[count], 0)
-            if self.underway.is_over():
+            self.budget.begin(FAULTS[count], 0)
+            if self.budget.is_spent():
                 break
             part = self.part(fits[0].placements) if fits else part
-            fits = more(part, fits, self.placements, self.underway) if count else one(part, self.placements, self.underway)
+            fits = more(part, fits, self.placements, self.budget) if count else one(part, self.placements, self.budget)
             sets.append(fits[:VERIFIED])
             explained = explaining(self._verified(fits, part, count, look.called))
             if not count and self._could_be(COARSEST) and not explained:
-                sets.append(rounded(part, self.placements, self.underway)[:RENOISED])
+                sets.append(rounded(part, self.placements, self.budget)[:RENOISED])
                 late = (self._tested(fit, part, look.called, own=True) for fit in sets[-1])
                 explained = explaining(trial for trial in late if trial)
             if explained and numbers(explained[0].fit):
@@ -132,9 +132,9 @@ class BlackBoxCase:
     def _verified(self, fits: Sequence[Fit], part: Problem, count: int, patterns: Sequence[tuple[str, Array]]) -> Iterator[Trial]:
         """The nearest sets judged on the whole batch: until one explains, and those that are as near as the first that does."""
         explained = math.inf
-        self.underway.begin(f"verifying {FAULTS[count]}", len(fits[:VERIFIED]))
+        self.budget.begin(f"verifying {FAULTS[count]}", len(fits[:VERIFIED]))
         for number, fit in enumerate(fits[:VERIFIED]):
-            if fit.distance > explained or not self.underway.goes_on():
+            if fit.distance > explained or not self.budget.take_one():
                 return
             trial = self._tested(fit, part, patterns, own=number < RENOISED)
             if trial is not None:
@@ -144,7 +144,7 @@ class BlackBoxCase:
 
     def _nearest(self, fits: Sequence[Fit], patterns: Sequence[tuple[str, Array]]) -> list[Trial]:
         """What is reported where nothing explains: the sets that leave least of the whole batch."""
-        if self.underway.is_over():
+        if self.budget.is_spent():
             return [self._judged(self._settled(fit), patterns, own=False) for fit in fits[:1]]
         settled = [self._settled(fit) for fit in fits]
         order = sorted(range(len(settled)), key=lambda number: settled[number].distance)
@@ -184,16 +184,16 @@ class BlackBoxCase:
         """No fault at all: another pooling, or a narrower format."""
         lanes = set(range(self.network.reading.lanes)) - set(self.lanes)
         narrower = [f for f in FORMATS.values() if f.unit_roundoff > self.storage.unit_roundoff and self._could_be(f, BALLPARK)]
-        self.underway.begin(ELSE, len(lanes) + len(narrower))
+        self.budget.begin(ELSE, len(lanes) + len(narrower))
         for pooling_index in lanes:
-            if not self.underway.goes_on():
+            if not self.budget.take_one():
                 return
             agreement = self.base.agreement(pooling_index, self.base.independent)
             only = np.full(self.network.reading.lanes, np.inf)
             only[pooling_index] = self.problem.squares(self.right)[pooling_index]
             yield Trial(Fit((), only), agreement, allowed(agreement, self.limits(pooling_index)), self.dtype)
         for other in narrower:
-            if not self.underway.goes_on():
+            if not self.budget.take_one():
                 return
             weights = LazyWeights(self.checkpoint.weights, _rounded(self.checkpoint, other))
             hypothesis = _end_to_end(other.name)[0]
@@ -221,7 +221,7 @@ class BlackBoxCase:
         """A set of faults on the whole batch, its numbers fitted again unless it is far."""
         fit = self.problem.tried(fit.placements) or Fit(fit.placements, self.problem.squares(self.right))
         far = math.sqrt(fit.distance / len(self.problem.actual)) > PROMISING * self.limits(fit.pooling_index).rms
-        return fit if far or self.underway.is_over() else fitted(self.problem, fit)
+        return fit if far or self.budget.is_spent() else fitted(self.problem, fit)
 
     def _judged(self, fit: Fit, patterns: Sequence[tuple[str, Array]], *, own: bool) -> Trial:
         """A set of faults on the whole batch; by the right network's sigma or, if that fails, its own."""

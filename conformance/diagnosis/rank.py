@@ -15,7 +15,7 @@ from conformance.diagnosis.fitting import Fit, estimates
 from conformance.diagnosis.judgement import Agreement, allowed
 from conformance.diagnosis.outputs import OutputTable, resolved
 from conformance.diagnosis.pooling import POOLINGS, Pooling
-from conformance.diagnosis.underway import Underway
+from conformance.diagnosis.search_budget import SearchBudget
 from conformance.diagnosis.visible import Detectability, seen
 from conformance.diagnosis.words import blamed
 from conformance.errors import UsageError
@@ -56,7 +56,7 @@ def diagnose(
     Raises:
         UsageError: outputs that do not fit, an unknown pooling or format, a limit that is not a positive number.
     """
-    underway = Underway(time_limit, clock)
+    budget = SearchBudget(time_limit, clock)
     golden_of("outputs", checkpoint, {"outputs": batch})  # refuses what does not fit the architecture
     given = {name: part if isinstance(part, OutputTable) else OutputTable(_plain(part)) for name, part in outputs.items()}
     found = resolved(given, checkpoint.architecture, batch)
@@ -72,7 +72,7 @@ def diagnose(
     if not len(network.reading.actual):
         raise UsageError("no number of the outputs can be judged: all belong to padding")
     with products_on_one_thread():
-        return _diagnosis(BlackBoxCase(checkpoint, network, dtype, pooling, underway))
+        return _diagnosis(BlackBoxCase(checkpoint, network, dtype, pooling, budget))
 
 
 def _plain(part: Any) -> Any:
@@ -101,7 +101,7 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
         passing = [a.pooling_index for a in agreements if allowed(a, case.limits(a.pooling_index))]
         part = case.part()
         looks = {
-            pooling_index: seen(base, part, pooling_index, case.filters, case.limits(pooling_index), case.underway)
+            pooling_index: seen(base, part, pooling_index, case.filters, case.limits(pooling_index), case.budget)
             for pooling_index in passing
         }
         good = [pooling_index for pooling_index in passing if not looks[pooling_index].called]
@@ -131,7 +131,7 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
         look.unseen if good else (),
         tuple(name for name, _ in look.called),
         tuple(_explanations(case, trials, best)),
-        case.underway.cut_short,
+        case.budget.cut_short,
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from conformance.diagnosis.fitting import GAIN, Fit, Problem, fitted, started
 from conformance.diagnosis.hypotheses import EVERYWHERE, KIND, FaultPlacement
 from conformance.diagnosis.screening import ranked
-from conformance.diagnosis.underway import FAULTS, Underway
+from conformance.diagnosis.search_budget import FAULTS, SearchBudget
 from conformance.judge.cores import on_all_cores
 
 TOKENS = 32  # of the rows that sets are compared on: a pass costs as many
@@ -41,7 +41,7 @@ def rows_to_search(problem: Problem, placements: Sequence[FaultPlacement] = ()) 
     return sorted(chosen)
 
 
-def one(problem: Problem, placements: Sequence[FaultPlacement], underway: Underway) -> list[Fit]:
+def one(problem: Problem, placements: Sequence[FaultPlacement], budget: SearchBudget) -> list[Fit]:
     """Every fault alone that is nearer than none, nearest first; those of formats are `rounded`'s."""
     base = _none(problem)
     ordered = ranked(problem, base, [s for s in placements if s.reach != EVERYWHERE])
@@ -49,25 +49,25 @@ def one(problem: Problem, placements: Sequence[FaultPlacement], underway: Underw
     narrow = [s for s in ordered if s.reach > KIND][:SINGLES]
     wide = [s for s in placements if s.reach == EVERYWHERE and not s.fault.late]
     added = [*wide, *kinds, *narrow]
-    underway.begin(FAULTS[0], len(added))
-    return _improved(problem, base, added, underway)
+    budget.begin(FAULTS[0], len(added))
+    return _improved(problem, base, added, budget)
 
 
-def rounded(problem: Problem, placements: Sequence[FaultPlacement], underway: Underway) -> list[Fit]:
+def rounded(problem: Problem, placements: Sequence[FaultPlacement], budget: SearchBudget) -> list[Fit]:
     """Operands, weights or results in another format than promised: each rounds every weight of the network."""
     late = [s for s in placements if s.fault.late]
-    underway.begin(FAULTS[0], len(late))
-    return _improved(problem, _none(problem), late, underway)
+    budget.begin(FAULTS[0], len(late))
+    return _improved(problem, _none(problem), late, budget)
 
 
-def more(problem: Problem, fits: Sequence[Fit], placements: Sequence[FaultPlacement], underway: Underway) -> list[Fit]:
+def more(problem: Problem, fits: Sequence[Fit], placements: Sequence[FaultPlacement], budget: SearchBudget) -> list[Fit]:
     """Sets with one fault more, nearest first; `fits` may come from other rows of the batch."""
     found: list[Fit] = []
     seen: set[frozenset[object]] = set()
     beam = _beam(fits)
-    underway.begin(FAULTS[len(beam[0].placements)], len(beam) * FOLLOWED)
+    budget.begin(FAULTS[len(beam[0].placements)], len(beam) * FOLLOWED)
     for known in beam:
-        if underway.is_over():
+        if budget.is_spent():
             break
         fit = problem.tried(known.placements)
         if fit is None:  # nothing on these rows: it is the other fault that shows there
@@ -80,7 +80,7 @@ def more(problem: Problem, fits: Sequence[Fit], placements: Sequence[FaultPlacem
             if key not in seen and len(chosen) < FOLLOWED:
                 seen.add(key)
                 chosen.append(placement)
-        found += _improved(problem, fit, chosen, underway)
+        found += _improved(problem, fit, chosen, budget)
     return sorted(found, key=lambda f: f.distance)
 
 
@@ -110,11 +110,11 @@ def _overlaps(placement: FaultPlacement, others: Sequence[FaultPlacement]) -> bo
     return any(o.fault.name == placement.fault.name and set(o.places) & set(placement.places) for o in others)
 
 
-def _improved(problem: Problem, base: Fit, added: Sequence[FaultPlacement], underway: Underway) -> list[Fit]:
+def _improved(problem: Problem, base: Fit, added: Sequence[FaultPlacement], budget: SearchBudget) -> list[Fit]:
     """The base with each placement, where that is nearer; the foremost numbers fitted. Nearest first."""
-    tried = underway.of_each(lambda placement: _with(problem, base, placement), added)
+    tried = budget.of_each(lambda placement: _with(problem, base, placement), added)
     fits = sorted((f for f in tried if f is not None), key=lambda f: f.distance)
-    numbers = [] if underway.is_over() else [f for f in fits if any(s.fault.parameter for s in f.placements)][:FITTED]
+    numbers = [] if budget.is_spent() else [f for f in fits if any(s.fault.parameter for s in f.placements)][:FITTED]
     refined = dict(zip(map(id, numbers), on_all_cores(lambda f: fitted(problem, f, GAIN), numbers), strict=True))
     found = [refined.get(id(f), f) for f in fits]
     return sorted((f for f in found if f.distance < base.distance), key=lambda f: f.distance)

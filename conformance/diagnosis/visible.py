@@ -9,7 +9,7 @@ from conformance.diagnosis.evidence import Unseen
 from conformance.diagnosis.fitting import Problem, right_value, wrong_value
 from conformance.diagnosis.hypotheses import EVERYWHERE, FaultPlacement, Forward
 from conformance.diagnosis.judgement import JudgedForward, Limits
-from conformance.diagnosis.underway import RIGHT, Underway
+from conformance.diagnosis.search_budget import RIGHT, SearchBudget
 from conformance.judge.filters import NUDGE, project
 from conformance.judge.noise import Noise
 from conformance.judge.statistics import SEPARABLE_Z
@@ -41,7 +41,7 @@ def seen(
     pooling_index: int,
     placements: Sequence[FaultPlacement],
     limits: Limits,
-    underway: Underway,
+    budget: SearchBudget,
 ) -> Detectability:
     """Every filter under one pooling; a fault that moves one number beyond doubt needs none, for the largest error sees it.
 
@@ -52,9 +52,9 @@ def seen(
     shown: list[str] = []
     unseen: list[Unseen] = []
     noise, residual = judged.noise(pooling_index), judged.residual[pooling_index]
-    underway.begin(RIGHT, len(placements))
+    budget.begin(RIGHT, len(placements))
     for placement in placements:
-        if not underway.goes_on():
+        if not budget.take_one():
             break
         some = _moved(part.right, placement, None, pooling_index)
         gross = None if some is None else _gross(some, part.sigma[pooling_index], limits)

@@ -88,7 +88,7 @@ class Hypothesis:
     parents: Literal["as captured", "unrounded"]
 
     def __str__(self) -> str:
-        """Told as `modular` or `modular, parents unrounded`."""
+        """Rendered as `modular` or `modular, parents unrounded`."""
         name = self.arithmetic.name
         return name if self.parents == "as captured" else f"{name}, parents unrounded"
 

@@ -1,4 +1,4 @@
-"""The float32 arithmetic of the machine at hand: library functions, matrix products and settings of torch, once a process.
+"""The float32 arithmetic of this machine: library functions, matrix products and settings of torch, once a process.
 
 A verdict assumes that torch's functions are no less accurate than those in the table (`numerics.accuracy`). Here that is
 measured, in under 0.1 s, at points that contain the worst places of every implementation in the table. There are three results:

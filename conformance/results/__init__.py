@@ -1,1 +1,1 @@
-"""Values: what came of a case, and how it is written down, read and merged."""
+"""The results of cases: values, and how they are written, read and merged."""

@@ -1,4 +1,4 @@
-"""What came of a case."""
+"""The result of a case."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -93,14 +93,14 @@ class Counterexample:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a case.
+    """The result of a case.
 
     Attributes:
         outcome: `pass`, `fail`, `error` (input that cannot be used, or a broken harness), `crash` (the candidate raised) or `skip`.
         reason: why, where it is no pass.
         exit_code: this result's share of the run's exit code.
         declared: whether the case counts as declared; one that the candidate does not support does not.
-        executed: whether the candidate was run and something came of it.
+        executed: whether the candidate was run and judged.
         by_values: whether it fails by its verdicts alone, and the contract is kept.
         verdicts: an activation of a batch each, in the order of computation; those judged before a crash are kept.
         searched: for a check that draws its batches, how far it went; else None.

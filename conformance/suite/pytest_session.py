@@ -1,4 +1,4 @@
-"""The pytest run that is under way: how far its searches go, what came of its checks, and where that is written down."""
+"""The current pytest run: how far its searches go, the counts of its checks, and where its results are written."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

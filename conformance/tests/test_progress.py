@@ -39,15 +39,15 @@ class Terminal:
 
 def test_it_shows_the_case_the_activation_the_failures_and_the_time_that_is_left() -> None:
     terminal = Terminal()
-    with progress(4, terminal.console) as underway:
+    with progress(4, terminal.console) as shown:
         for case, outcome in (("good on tiny", "pass"), ("bad on tiny", "fail")):
-            with underway.case(case):
+            with shown.case(case):
                 terminal.seconds += 10.0
-            underway.came_of_it(outcome)
-        with underway.case("third on tiny, cpu, float32"):
+            shown.ended(outcome)
+        with shown.case("third on tiny, cpu, float32"):
             terminal.seconds += 5.0
             report_progress("encoder.layer.5.attention.self.probs", 0.5)
-            underway._display.refresh()
+            shown._display.refresh()
             bar, case, what = terminal.lines()
     assert case == "3/4 third on tiny, cpu, float32"
     assert what == "  encoder.layer.5.attention.self.probs"
@@ -56,7 +56,7 @@ def test_it_shows_the_case_the_activation_the_failures_and_the_time_that_is_left
 
 def test_the_last_state_disappears() -> None:
     terminal = Terminal()
-    with progress(1, terminal.console) as underway, underway.case("good on tiny"):
+    with progress(1, terminal.console) as shown, shown.case("good on tiny"):
         pass
     *_, end = _ERASED.split(terminal.file.getvalue())
     assert "good on tiny" in terminal.file.getvalue()
@@ -65,20 +65,20 @@ def test_the_last_state_disappears() -> None:
 
 def test_a_hostile_name_is_shown_as_it_is_written() -> None:
     terminal = Terminal()
-    with progress(1, terminal.console) as underway, underway.case("\x1b[31m[bold]x[/] on tiny"):
+    with progress(1, terminal.console) as shown, shown.case("\x1b[31m[bold]x[/] on tiny"):
         report_progress("[/]\n\x07", 0.1)
-        underway._display.refresh()
+        shown._display.refresh()
         _, case, what = terminal.lines()
     assert (case, what) == (r"1/1 \x1b[31m[bold]x[/] on tiny", r"  [/]\n\x07")
 
 
 def test_it_never_goes_back() -> None:
     terminal = Terminal()
-    with progress(2, terminal.console) as underway, underway.case("good on tiny"):
+    with progress(2, terminal.console) as shown, shown.case("good on tiny"):
         done = []
         for fraction in (0.2, 0.8, 0.1, 2.0):
             report_progress("", fraction)
-            done.append(underway._display.tasks[0].completed)
+            done.append(shown._display.tasks[0].completed)
     assert done == [0.2, 0.8, 0.8, 1.0]
 
 

@@ -21,7 +21,7 @@ from conformance.results.law_broken import LawBroken, Run
 
 
 def _refuses(subject: Subject, right: Batch, wrong: Batch, what: str) -> float:
-    """That `wrong` raises, where `right`, which is as large as may be, does not: to refuse everything is no merit."""
+    """That `wrong` raises, where `right`, which is as large as may be, does not: to refuse everything proves nothing."""
     subject.run(right)
     accepted = subject.answers(wrong) if subject.device == "cpu" else answers_in_a_child(subject, wrong)
     if accepted:

@@ -1,4 +1,4 @@
-"""The hunt: Hypothesis draws examples, `target` drives them towards the largest error, and what fails is shrunk.
+"""The search: Hypothesis draws examples, `target` drives them towards the largest error, and what fails is shrunk.
 
 A candidate that fails in two ways is followed in the first, so that the smallest example is one of what was found. One that fails
 and then does not, on the same example, depends on what it was called with before; that is a failure too, and reported as such.
@@ -24,7 +24,7 @@ Failure = LawBroken | CandidateError | CandidateCrash | CandidateTimeout
 
 @dataclass
 class SearchState:
-    """What came of a hunt.
+    """The state of a search, and its result.
 
     Attributes:
         tried: how many examples were run, shrinking not counted.
@@ -56,8 +56,8 @@ def find_counterexample(
     """Try `holds` on the known examples, as they are, on those that are drawn, and on one at each boundary.
 
     `found` has what came of it, at any time. `holds` returns an error over its limit, for the search to enlarge, or raises what is
-    a `Failure`. `key` keeps the remembered examples of several hunts apart. Examples at boundaries are among the plan's, of which
-    at least half are drawn freely; what fails there is shrunk as far as it still is at that boundary.
+    a `Failure`. `key` keeps the remembered examples of several searches apart. Examples at boundaries are among the plan's, of
+    which at least half are drawn freely; what fails there is shrunk as far as it still is at that boundary.
 
     Raises:
         Unsupported: what `holds` raised for an example, once all have been tried and none failed.
@@ -69,7 +69,7 @@ def find_counterexample(
 
     def run_guarded(example: Example) -> float:
         found.tried += found.failure is None
-        report_progress(*_underway(found, planned))
+        report_progress(*_progress(found, planned))
         try:
             excess = holds(example)
         except KeyError as error:
@@ -102,9 +102,9 @@ def find_counterexample(
         if excess > 0.0:  # where nothing differs there is nothing to climb
             target(excess)
 
-    hunts = [(strategy, drawn, key), *((one, 1, f"{key} at boundary {i}") for i, one in enumerate(boundaries))]
+    searches = [(strategy, drawn, key), *((one, 1, f"{key} at boundary {i}") for i, one in enumerate(boundaries))]
     try:
-        for examples, count, name in hunts:
+        for examples, count, name in searches:
             if count and found.failure is None:
                 _configured(given(examples)(searched), replace(plan, examples=count), name)()
     except _Falsified:
@@ -117,7 +117,7 @@ def find_counterexample(
         raise skips[0]
 
 
-def _underway(found: SearchState, planned: int) -> tuple[str, float]:
+def _progress(found: SearchState, planned: int) -> tuple[str, float]:
     """Which example is tried, and the fraction of them that were; shrinking has no end that could be foreseen."""
     if found.failure is not None:
         return f"example {found.tried} fails; a smaller one is looked for", found.tried / planned

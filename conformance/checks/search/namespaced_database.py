@@ -1,4 +1,4 @@
-"""Remembered examples, those of each hunt apart: Hypothesis knows a test by its function, and ours is always the same one."""
+"""Remembered examples, those of each search apart: Hypothesis knows a test by its function, and ours is always the same one."""
 
 from collections.abc import Iterable
 
@@ -27,5 +27,5 @@ class NamespacedDatabase(ExampleDatabase):
 
 
 def namespaced(inner: ExampleDatabase | None, key: str) -> ExampleDatabase | None:
-    """The database for one hunt; None where nothing is remembered."""
+    """The database for one search; None where nothing is remembered."""
     return None if inner is None else NamespacedDatabase(inner, key)

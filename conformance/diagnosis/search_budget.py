@@ -1,4 +1,4 @@
-"""How far a search is, and whether it may go on: it ends early where a time limit runs out, and can say what it left out."""
+"""How far a search has come, and whether it may go on: it ends early where a time limit runs out, and can say what it left out."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,8 +17,8 @@ RIGHT, ELSE, FAULTS = "the right network", "other poolings and formats", ("one f
 STAGES = (RIGHT, ELSE, *(stage for faults in FAULTS for stage in (faults, f"verifying {faults}")))
 
 
-class Underway:
-    """A search under way.
+class SearchBudget:
+    """The time of a search, and how far it has come.
 
     Attributes:
         cut_short: a sentence on what was left out; empty while nothing is.
@@ -40,7 +40,7 @@ class Underway:
         self._lock = RLock()
         self.cut_short = ""
 
-    def is_over(self) -> bool:
+    def is_spent(self) -> bool:
         """Whether the time has run out; then the search is cut short."""
         with self._lock:
             if not self.cut_short and self._clock() >= self._end:
@@ -52,10 +52,10 @@ class Underway:
         self._stage, self._of, self._done = stage, of, 0
         report_progress(stage, STAGES.index(stage) / len(STAGES))
 
-    def goes_on(self) -> bool:
+    def take_one(self) -> bool:
         """Whether the next of this stage may be tried; that is reported."""
         with self._lock:
-            if self.is_over():
+            if self.is_spent():
                 return False
             self._done += 1
             share = (STAGES.index(self._stage) + (self._done - 1) / self._of) / len(STAGES)
@@ -67,7 +67,7 @@ class Underway:
 
         def tried(pair: tuple[Callable[..., list[Result]], Item]) -> list[Result]:
             run, item = pair
-            return run(lambda: [function(item)] if self.goes_on() else [])
+            return run(lambda: [function(item)] if self.take_one() else [])
 
         # Each thread reports the watcher of this one.
         found = on_all_cores(tried, [(copy_context().run, item) for item in items])

@@ -15,7 +15,7 @@ from conformance.diagnosis.closed import BlackBox
 from conformance.diagnosis.hypotheses import EVERYWHERE, SINGLE, FaultPlacement, Forward, placements
 from conformance.diagnosis.outputs import OutputTable, resolved
 from conformance.diagnosis.search import one
-from conformance.diagnosis.underway import ELSE, FAULTS, RIGHT, STAGES, Underway
+from conformance.diagnosis.search_budget import ELSE, FAULTS, RIGHT, STAGES, SearchBudget
 from conformance.errors import UsageError
 from conformance.numerics.formats import format_named
 from conformance.progress import watched
@@ -56,9 +56,9 @@ def test_every_stage_is_told() -> None:
 
 def test_progress_is_shown_on_a_terminal() -> None:
     terminal = Terminal()
-    with progress(1, terminal.console) as underway, underway.case("outputs.json"):
+    with progress(1, terminal.console) as shown, shown.case("outputs.json"):
         diagnose(CHECKPOINT, BATCH, _two_faults())
-        underway._display.refresh()
+        shown._display.refresh()
         _, case, what = terminal.lines()
     assert case == "1/1 outputs.json"
     assert what.startswith(f"  verifying {FAULTS[1]}")
@@ -150,16 +150,16 @@ def test_what_a_part_of_the_batch_refutes_the_whole_refutes() -> None:
     outputs = {name: OutputTable(part) for name, part in _two_faults().items()}
     known = resolved(outputs, CHECKPOINT.architecture, BATCH)
     network = BlackBox(CHECKPOINT.architecture, CHECKPOINT.weights, BATCH, known, ())
-    case = BlackBoxCase(CHECKPOINT, network, "float32", None, Underway(None, lambda: 0.0))
+    case = BlackBoxCase(CHECKPOINT, network, "float32", None, SearchBudget(None, lambda: 0.0))
     part = case.part()
     assert len(part.actual) < len(case.problem.actual)
-    found = one(part, case.placements, case.underway)[:VERIFIED]
+    found = one(part, case.placements, case.budget)[:VERIFIED]
     refuted = [fit for fit in found if case._unrefuted(fit, part, own=True) is None]
     assert refuted
     assert not any(case._judged(case._settled(fit), (), own=True).explains for fit in refuted)
 
 
 def test_each_of_a_stage_is_tried_in_order() -> None:
-    underway = Underway(None, lambda: 0.0)
-    underway.begin(FAULTS[0], 9)
-    assert underway.of_each(lambda x: x**2, range(9)) == [x**2 for x in range(9)]
+    budget = SearchBudget(None, lambda: 0.0)
+    budget.begin(FAULTS[0], 9)
+    assert budget.of_each(lambda x: x**2, range(9)) == [x**2 for x in range(9)]
