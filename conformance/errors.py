@@ -77,7 +77,7 @@ class Unavailable(ConformanceError):
 
 
 class CandidateFailure(ConformanceError):
-    """The candidate's doing; `batch` is the one that it was run on, where that is known."""
+    """A failure that the candidate caused; `batch` is the one that it was run on, where that is known."""
 
     exit_code = 1
     batch: "Batch | None" = None

@@ -39,7 +39,7 @@ def listed(what: str, given: Iterable[T], example: str = "") -> list[T]:
     """What is given for the argument `what`; with an `example`, at least one.
 
     Raises:
-        UsageError: it is no list, a bare text above all, whose letters nobody means; or it is empty.
+        UsageError: it is no list, above all a bare text, whose letters are not meant; or it is empty.
     """
     if isinstance(given, str):
         raise UsageError(f"{what} is the text {given!r}, and no list; write {what}=[{given!r}]")

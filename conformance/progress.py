@@ -1,6 +1,6 @@
-"""How far a run is, for whoever watches: a few words on the current step, and the fraction of the case that is done.
+"""The progress of a run, for a watcher: a few words on the current step, and the fraction of the case that is done.
 
-Who judges or searches only says so (`report_progress`); that nobody listens costs the look at one variable.
+Judges and searches call `report_progress`; without a watcher that costs the look at one variable.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""`torch.nn.TransformerEncoder` with BERT's weights: as it is, and on its fast path, which nobody can look into.
+"""`torch.nn.TransformerEncoder` with BERT's weights: as it is, and on its fast path, whose interior cannot be observed.
 
 On the fast path (inference, no hooks) a layer is one fused kernel, and a batch that is padded on the right is a nested tensor
 without its padding, so that padded positions come out as zeros.

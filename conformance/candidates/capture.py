@@ -1,6 +1,6 @@
 """Capturing interior activations of an `nn.Module`, by hooks that leave no trace.
 
-A tap says where an activation is to be had: the output of a module, one element of a tuple or a mapping that it returns, or one of
+A tap says where an activation is taken: the output of a module, one element of a tuple or a mapping that it returns, or one of
 its inputs. The forward pass runs in a thread of its own and hands each tensor over as it is computed, so that the consumer works
 while it goes on and no more than a few activations exist at a time, however deep the network. Who wants them all at once, of small
 batches, says so by `at_once`, and spares the handing over.
@@ -50,7 +50,7 @@ class Tap:
 
 
 class _Abandoned(BaseException):
-    """Raised inside the forward pass when nobody listens any more."""
+    """Raised inside the forward pass when the consumer has stopped."""
 
 
 _END = object()

@@ -18,7 +18,7 @@ Load = Callable[[str], Implementation]
 def apply_known_failures(result: Result, implementation: str | Any, entries: Sequence[KnownFailure], load: Load = load) -> Result:
     """`expected` by these entries and by those that the candidate brings itself; an `error` where its file cannot be used.
 
-    `load` is how a candidate is had by its name.
+    `load` returns a candidate by its name.
     """
     try:
         brought = declared(implementation, load)
@@ -31,7 +31,7 @@ def apply_known_failures(result: Result, implementation: str | Any, entries: Seq
 def declared(implementation: str | Any, load: Load = load) -> list[KnownFailure]:
     """Those of the file that a candidate's attribute `known_failures` names.
 
-    None where the candidate cannot be had, which is reported when it is run.
+    None where the candidate cannot be loaded, which is reported when it is run.
 
     Raises:
         UsageError: the file cannot be read.

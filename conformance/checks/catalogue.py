@@ -153,7 +153,7 @@ CHECKS: Mapping[str, Check] = {
         _law(
             "length-refused",
             "sequences beyond the last position raise",
-            "text that is cut short in silence",
+            "text that is cut short without an error",
             "refusals:length_refused",
             remedy="Raise for sequences longer than the table of positions; cut them in the tokenizer if at all.",
         ),

@@ -90,7 +90,7 @@ def matched(entries: Sequence[KnownFailure], cases: Iterable[Case], *, named: bo
     """Each case's entries; `UsageError` for entries that match no case, or speak of what does not exist.
 
     An entry for a check, device, dtype, golden or candidate that exists and is not run at all is another run's, and not idle.
-    `named` is whether every candidate is had by its name; where one is an object, others of which nobody knows may be as well.
+    `named` is whether every candidate is loaded by its name; where one is an object, others may be objects that are not known here.
     """
     cases = list(cases)
     require_existing(entries, cases, named=named)

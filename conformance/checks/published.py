@@ -1,7 +1,7 @@
 """Values that others have published of well-known checkpoints: checks that run when such a checkpoint is given.
 
-A number printed to d digits is off by up to half a unit of its last digit. The candidate, and whoever printed it, are besides off
-by what rounding accumulates from the token ids on (`judge.reference`), both at random.
+A number printed to d digits is off by up to half a unit of its last digit. The candidate, and the program whose values were printed,
+are besides off by what rounding accumulates from the token ids on (`judge.reference`), both at random.
 """
 
 import time
@@ -97,7 +97,7 @@ def check_published(
 ) -> Result:
     """Whether a candidate gives the published values. Nothing is raised.
 
-    The false-alarm probability of 1e-6 is shared among `runs` such calls. `load` is how a candidate is had by its name.
+    The false-alarm probability of 1e-6 is shared among `runs` such calls. `load` returns a candidate by its name.
     """
     case = Case(name_of(implementation), golden.name, device, dtype, CHECK)
     start = time.perf_counter()

@@ -139,7 +139,7 @@ def header_of(
         shard: which share of the run.
         run: distinguishes runs whose shards may lie side by side.
         implementations: names; none: every one that is registered.
-        cases: how many checks this share is to make; 0: nobody knows.
+        cases: how many checks this share is to make; 0: not known.
     """
     import torch
 

@@ -109,7 +109,7 @@ def _network(golden: str, headers: Sequence[Header]) -> str:
 def run_again(failure: Failure, load: Callable[[str], Implementation] = load) -> Result:
     """A law on its example alone; a judgement on the batches, or on the golden's own where there are none.
 
-    `load` is how a candidate is had by its name.
+    `load` returns a candidate by its name.
     """
     case, golden = failure.case, open_golden(failure.case.golden)
     if case.check == PUBLISHED:

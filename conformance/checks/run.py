@@ -192,7 +192,7 @@ def _static_shape(terminations: Mapping[str, Termination], batches: Mapping[str,
 
 
 def _reported(verdicts: Iterable[_Verdict], order: Mapping[str, int]) -> Iterator[_Verdict]:
-    """The verdicts as they come; whoever watches hears which activation is judged next."""
+    """The verdicts as they come; the watcher receives which activation is judged next."""
     names = list(order)
     report_progress(names[0], 0.0)
     for verdict, locals_ in verdicts:
@@ -203,7 +203,7 @@ def _reported(verdicts: Iterable[_Verdict], order: Mapping[str, int]) -> Iterato
 
 
 def _stream(output: Any, order: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
-    """The candidate's pairs, each taken as its own doing."""
+    """The candidate's pairs; what its code raises is its crash."""
     stream, end = pairs(output, order), object()
     while (item := call_candidate(lambda: next(stream, end))) is not end:
         yield item  # type: ignore[misc]  # not the end, so a pair

@@ -31,7 +31,7 @@ def run(
 ) -> "Result":
     """The check's result; `implementation` and `golden` are names or objects. Nothing is raised.
 
-    `load` is how a candidate is had by its name: `candidates.registry.load` unless another is given.
+    `load` returns a candidate by its name: `candidates.registry.load` unless another is given.
     """
     from conformance.candidates import registry
     from conformance.candidates.registry import as_implementation, name_of

@@ -26,7 +26,7 @@ class _Kind:
         names: those that exist, whatever is run.
         suggested: those of which the nearest is reported.
         others: how to see all of them, where they are too many to be reported.
-        elsewhere: whether a name that is none of them can be had all the same.
+        elsewhere: whether a name that is none of them may exist elsewhere.
         matches: whether an existing name is spoken of.
     """
 

@@ -69,7 +69,7 @@ def show_results(results: Results, form: str) -> None:
 
 
 def is_piped() -> bool:
-    """Whether a program reads standard output, and nobody has said how wide it is."""
+    """Whether a program reads standard output, and its width is not set."""
     return not sys.stdout.isatty() and "COLUMNS" not in os.environ
 
 

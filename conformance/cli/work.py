@@ -25,7 +25,7 @@ class Work:
     Args:
         session: what is to be run.
         runs: among how many cases the false-alarm probability is shared.
-        load: how a candidate is had by its name.
+        load: returns a candidate by its name.
     """
 
     def __init__(self, session: Session, runs: int, load: Callable[[str], Implementation] = load) -> None:
@@ -71,7 +71,7 @@ class IsolatedWork:
 
 
 def loading_in(worker: WorkerProcess) -> Callable[[str], Implementation]:
-    """How a candidate is had by its name: loaded in the worker, once."""
+    """A function that loads a candidate in the worker, once, and returns it by its name."""
     return cache(lambda name: RemoteCandidate(worker, name))
 
 

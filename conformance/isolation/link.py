@@ -1,4 +1,4 @@
-"""A connection between two processes: messages of bytes, and arrays, which are copied by whoever receives them.
+"""A connection between two processes: messages of bytes, and arrays, which the receiver copies.
 
 Nothing that arrives is believed: a message has a limit, an array is of a type of number, of as many bytes as its shape says and as
 the receiver allows, and no wait is longer than the deadline. No code is run by receiving.

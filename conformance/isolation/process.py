@@ -1,4 +1,4 @@
-"""A worker: a process of its own, in which one candidate is imported and run, and whose end is nobody else's."""
+"""A worker: a process in which one candidate is imported and run; its end affects no other candidate."""
 
 import io
 import math

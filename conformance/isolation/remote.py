@@ -1,4 +1,4 @@
-"""A candidate in a worker, as an implementation here: what judges it cannot tell it from one in this process."""
+"""A candidate in a worker, as an implementation here: the judge does not distinguish it from one in this process."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields

@@ -78,7 +78,7 @@ def accumulated_sigma(network: Network, arithmetic: Arithmetic, checkpoint: Chec
     sampled: dict[str, Array] = {}
     for name, sigma in sampled_sigma(network, arithmetic):
         sampled[name] = sigma
-        if len(sampled) == len(network.table):  # whoever takes the last one may not ask for more
+        if len(sampled) == len(network.table):  # a consumer that takes the last one may not ask for more
             _write(path, sampled)
         yield name, sigma
 
@@ -117,7 +117,7 @@ def _read(path: Path, network: Network) -> Mapping[str, Array] | None:
 
 
 def _write(path: Path, sigma: Mapping[str, Array]) -> None:
-    """In one step, so that whoever reads sees all of it or none; then make room."""
+    """In one step, so that a reader sees all of it or none; then make room."""
     arrays = {name: np.ascontiguousarray(value) for name, value in sigma.items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -72,6 +72,6 @@ def accepted_array(row: Activation, value: Any, architecture: Architecture, batc
     if bad.any():
         index = tuple(int(i) for i in np.argwhere(bad)[0])
         raise NotFiniteError(f"{copy[index]} at {list(index)}, and {int(bad.sum())} elements in all are not finite")
-    # Padded rows are nobody's business, but a NaN there must not reach our own sums.
+    # Padded rows are not judged, but a NaN there must not reach the sums.
     copy[~finite] = 0.0
     return copy

@@ -26,7 +26,7 @@ def require_device(device: str) -> None:
             f"device {device!r} is lost to this process, by an error of what ran on it before: {error}; run this by itself"
         )
     else:
-        raise Unavailable(f"device {device!r} is not to be had here: {error}")
+        raise Unavailable(f"device {device!r} is not available here: {error}")
 
 
 def require_name(device: str) -> None:
@@ -58,7 +58,7 @@ def is_lost(device: str) -> bool:
 
 
 def description(device: str) -> str | None:
-    """What its maker calls an accelerator; None for the CPU, and where nobody says."""
+    """What its maker calls an accelerator; None for the CPU, and where that is not known."""
     import torch
 
     named = getattr(torch, device.partition(":")[0], None)

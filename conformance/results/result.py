@@ -70,7 +70,7 @@ class Counterexample:
         raises: whether the last run was to raise, and did not.
         crashes: whether the last run raised, and was not to.
         claim: what is to be true of the runner by itself, as in `LawBroken`.
-        origin: `module:name` of the candidate, where it is had under that and not under its own name.
+        origin: `module:name` of the candidate, where it is loaded by that and not by its own name.
         network: the golden whose weights it is of, or `checkpoint:DIR`.
         script: Python that shows it, with nothing of the checks.
         words: the tokens of the example's batch, where there is a tokenizer.

@@ -1,4 +1,4 @@
-"""How a case ends, and whose doing it is: the candidate's (1), the caller's (2), the harness's (3), or nobody's (a skip)."""
+"""How a case ends, and who caused it: the candidate (1), the caller (2), the harness (3), or none of them (a skip)."""
 
 import traceback
 from collections.abc import Callable
@@ -46,7 +46,7 @@ class Termination:
 
 
 def run_guarded(work: Callable[[], Termination]) -> Termination:
-    """Every way in which a case can end, with its exit code: what is not the candidate's doing is the harness's (3)."""
+    """Every way in which a case can end, with its exit code: what the candidate did not cause, the harness did (3)."""
     try:
         return work()
     except (Unsupported, NotApplicable) as why:

@@ -55,6 +55,6 @@ class Tally:
 
 
 def _is_to_check(item: pytest.Item) -> bool:
-    checks = sys.modules.get("conformance.suite.parametrize")  # imported by whoever has checks, and for nobody else
+    checks = sys.modules.get("conformance.suite.parametrize")  # imported only where there are checks
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return checks is not None and any(isinstance(value, checks.BoundCheck) for value in parameters.values())

@@ -80,7 +80,7 @@ def test_what_is_at_odds_with_its_device_is_told_and_the_run_goes_on(
 
 def test_a_device_that_breaks_is_lost_and_no_candidate_is_blamed_or_skipped_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     require_device("cpu")
-    with pytest.raises(Unavailable, match="not to be had here"):
+    with pytest.raises(Unavailable, match="is not available here"):
         require_device("cuda:99")
 
     def broken(*args: object, **kwargs: object) -> None:

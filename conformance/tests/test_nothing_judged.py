@@ -49,7 +49,7 @@ def test_a_session_none_of_whose_declared_checks_ran_fails_though_all_else_passe
     result = _ran(pytester, ABSENT, "--bert-out", "out")
     result.assert_outcomes(passed=1, skipped=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines([NOTHING, "ran 0 / 2 declared: device 'cuda:99' is not to be had here: *"])
+    result.stdout.fnmatch_lines([NOTHING, "ran 0 / 2 declared: device 'cuda:99' is not available here: *"])
     footer = read_results(pytester.path / "out" / "results.jsonl").footer
     assert footer is not None
     assert (footer.declared, footer.ran, footer.exit_code) == (2, 0, 1)
@@ -59,7 +59,7 @@ def test_the_workers_count_and_the_controller_decides(pytester: pytest.Pytester)
     result = _ran(pytester, ABSENT, "-n", "1")
     result.assert_outcomes(passed=1, skipped=2)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines([NOTHING, "ran 0 / 2 declared: device 'cuda:99' is not to be had here: *"])
+    result.stdout.fnmatch_lines([NOTHING, "ran 0 / 2 declared: device 'cuda:99' is not available here: *"])
 
 
 def test_what_no_candidate_supports_judges_nothing(pytester: pytest.Pytester) -> None:
@@ -134,7 +134,7 @@ def test_implementations_may_come_one_by_one() -> None:
 def test_a_device_that_torch_cannot_read_is_a_misuse_and_one_that_is_not_here_a_skip(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no device 'banana': Expected one of cpu, cuda"):
         require_device("banana")
-    with pytest.raises(Unavailable, match="not to be had here"):
+    with pytest.raises(Unavailable, match="is not available here"):
         require_device("cuda:99")
     for of_golden in (check(making_bert, device="banana"), run(CHECKS["repeated"], making_bert, "tiny", "banana", "float32")):
         assert (of_golden.outcome, of_golden.exit_code) == ("error", 2)

@@ -55,7 +55,7 @@ def test_a_results_file_that_was_cut_short_is_still_read(tmp_path: Path) -> None
         (["-i", "hf-eager", "--golden", "tinny"], 2, "did you mean tiny"),
         (["-i", "hf-eager", "--dtype", "float31"], 2, "known are float64"),
         (["-i", "conformance.tests.broken_plugin:bert"], 1, "could not be imported"),
-        (["-i", "hf-eager", "--device", "cuda:99"], 1, "is not to be had here"),
+        (["-i", "hf-eager", "--device", "cuda:99"], 1, "is not available here"),
     ],
 )
 def test_broken_input_is_one_clear_error_and_the_rest_goes_on(

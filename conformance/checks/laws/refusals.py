@@ -1,6 +1,6 @@
 """What a network has no row for is refused: an id, a token type or a position that is not in its tables raises.
 
-An answer instead, of a clipped or wrapped index, is a mistake that nobody sees. On CUDA a look-up outside of a table is a device
+An answer instead, of a clipped or wrapped index, is a mistake that goes unnoticed. On CUDA a look-up outside of a table is a device
 assert, after which the whole context is lost, so that the candidate is asked in a process of its own.
 """
 

@@ -1,4 +1,4 @@
-"""How a candidate is had in a script of its own."""
+"""The lines that import a candidate in a script."""
 
 import sys
 from keyword import iskeyword

@@ -15,7 +15,7 @@ IMPORT = "import conformance"
 
 
 def decorator(case: Case, found: Example) -> str:
-    """`@conformance.example(...)` in one line: under a name that nobody else has."""
+    """`@conformance.example(...)` in one line: under a name that is not in use."""
     plain = found.plain()
     varied = "".join(f", {name}={value!r}" for name, value in plain["variation"].items())
     return f"@conformance.example({case.check!r}, {plain['batch']!r}{varied})"
