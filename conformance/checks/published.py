@@ -1,6 +1,6 @@
 """Values that others have published of well-known checkpoints: checks that run when such a checkpoint is given.
 
-A number printed to d digits is off by up to half a unit of its last digit. The candidate, and the program whose values were printed,
+A number printed to d digits is off by up to half a unit of its last digit. The candidate and the program whose values were printed
 are besides off by what rounding accumulates from the token ids on (`judge.reference`), both at random.
 """
 
