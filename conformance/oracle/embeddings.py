@@ -1,5 +1,7 @@
 """Table look-ups, copies and sums: the steps before any product."""
 
+from abc import abstractmethod
+
 import numpy as np
 
 from conformance.model.batch import Ids
@@ -23,31 +25,61 @@ class _Exact(Step):
         return elementwise(np.zeros_like(self.value))
 
 
-class WordLookup(_Exact):
+class _Lookup(_Exact):
+    """Rows of a table, by ids that broadcast to (B, S)."""
+
+    @property
+    @abstractmethod
+    def ids(self) -> Ids:
+        """Which rows."""
+
+    def parameter_gradients(self, upstream: Array) -> dict[str, Array]:
+        """∂L/∂E_r: the sum of the upstream gradient over the places at which row r is looked up; 0 for the other rows."""
+        table = np.zeros_like(self.site.parameters["weight"])
+        np.add.at(table, np.broadcast_to(self.ids, upstream.shape[:-1]), upstream)
+        return {"weight": table}
+
+
+class WordLookup(_Lookup):
     """E[input_ids]: (B, S) -> (B, S, H)."""
+
+    @property
+    def ids(self) -> Ids:
+        """The token ids."""
+        return self.site.batch.input_ids
 
     @cached_property
     def value(self) -> Array:
         """Rows of the word table."""
-        return self.site.parameters["weight"][self.site.batch.input_ids]
+        return self.site.parameters["weight"][self.ids]
 
 
-class TokenTypeLookup(_Exact):
+class TokenTypeLookup(_Lookup):
     """E[token_type_ids]: (B, S) -> (B, S, H)."""
+
+    @property
+    def ids(self) -> Ids:
+        """The token types."""
+        return self.site.batch.types
 
     @cached_property
     def value(self) -> Array:
         """Rows of the token-type table."""
-        return self.site.parameters["weight"][self.site.batch.types]
+        return self.site.parameters["weight"][self.ids]
 
 
-class PositionLookup(_Exact):
+class PositionLookup(_Lookup):
     """E[o..o+S-1], o the architecture's `position_offset`, the same for every row: (B, S, H)."""
+
+    @property
+    def ids(self) -> Ids:
+        """The positions."""
+        return positions(self)
 
     @cached_property
     def value(self) -> Array:
         """S rows of the position table."""
-        rows = self.site.parameters["weight"][positions(self)]
+        rows = self.site.parameters["weight"][self.ids]
         return np.broadcast_to(rows, (self.site.batch.size, *rows.shape))
 
 

@@ -63,6 +63,11 @@ class Norm(Step):
         """The same for every parent: they are summed first."""
         return (self._jacobian,) * len(self.parents)
 
+    def parameter_gradients(self, upstream: Array) -> dict[str, Array]:
+        """∂L/∂γ = Σ_rows w z and ∂L/∂β = Σ_rows w, w the upstream gradient."""
+        rows = tuple(range(upstream.ndim - 1))
+        return {"weight": (upstream * self._normal).sum(rows), "bias": upstream.sum(rows)}
+
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Four independent kinds of error; u is the inner operations' unit roundoff, a the accumulation's.
 

@@ -1,0 +1,173 @@
+"""The oracle's gradients: those of float64 autograd through Hugging Face's network, and of finite differences."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conformance import Checkpoint, load_golden
+from conformance.errors import UsageError
+from conformance.model.batch import IGNORED_LABEL, Batch
+from conformance.numerics.formats import Array
+from conformance.oracle import Network
+from conformance.oracle.backward import Gradients, gradients
+from implementations.hugging_face import HuggingFace, losses, taps
+
+LOSSES = ("cls.predictions.loss", "cls.seq_relationship.loss", "cls.loss", "classifier.loss")
+GOLDEN = load_golden("tiny")
+BATCH = GOLDEN.batches["padded"]
+PADDING = 0  # Hugging Face's pad_token_id
+
+
+def _network(golden: Any, batch: Batch) -> Network:
+    return Network(golden.checkpoint.architecture, golden.checkpoint.weights, batch)
+
+
+@contextmanager
+def _retained(model: Any) -> Iterator[dict[str, torch.Tensor]]:
+    """The outputs of modules by their activation's name, each of which keeps its gradient."""
+    kept: dict[str, torch.Tensor] = {}
+
+    def keep(name: str, _: Any, __: Any, output: torch.Tensor) -> None:
+        if output.requires_grad:
+            output.retain_grad()
+            kept[name] = output
+
+    modules = dict(model.named_modules())
+    handles = [
+        modules[tap.path].register_forward_hook(partial(keep, name))
+        for name, tap in taps(model).items()
+        if tap.what == "output" and tap.element == 0
+    ]
+    try:
+        yield kept
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _autograd(checkpoint: Checkpoint, batch: Batch, loss: str) -> Gradients:
+    """By torch, through Hugging Face's modules in float64."""
+    model, given = HuggingFace("eager").module(checkpoint, "cpu", "float64"), batch.on("cpu")
+    with torch.enable_grad(), _retained(model) as kept:
+        logits = model(given.input_ids, given.attention_mask, given.token_type_ids)
+        losses(logits, given)[loss].backward()
+    activations = {name: value.grad.numpy() for name, value in kept.items() if value.grad is not None}
+    parameters = {name: p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
+    return Gradients(activations, parameters)
+
+
+def _require_equal(actual: Mapping[str, Array], expected: Mapping[str, Array], names: Any) -> None:
+    """To rounding: that of a key's bias is 0, a sum of terms that cancel."""
+    scale = max(float(np.abs(expected[name]).max()) for name in names)
+    for name in names:
+        np.testing.assert_allclose(actual[name], expected[name], rtol=1e-9, atol=1e-13 * scale, err_msg=name)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("golden", ["tiny", "tanh", "odd-width", "narrow-heads"])
+def test_gradients_are_those_of_float64_autograd(golden: str, loss: str) -> None:
+    loaded = load_golden(golden)
+    batch = next(iter(loaded.batches.values()))
+    found = gradients(_network(loaded, batch), loss, PADDING)
+    expected = _autograd(loaded.checkpoint, batch, loss)
+    assert set(expected.parameters) <= set(found.parameters)
+    _require_equal(found.parameters, expected.parameters, expected.parameters)
+    assert expected.activations.keys() <= found.activations.keys()
+    ours = dict(found.activations)
+    ours["embeddings.position_embeddings"] = ours["embeddings.position_embeddings"].sum(0, keepdims=True)  # theirs is of one row
+    _require_equal(ours, expected.activations, expected.activations)
+
+
+@given(st.data())
+def test_gradients_of_any_labels_are_those_of_float64_autograd(data: st.DataObject) -> None:
+    """Ignored positions, one label alone, the same label everywhere; labels at tokens that are attended to."""
+    shown = np.argwhere(BATCH.mask)
+    chosen = data.draw(st.lists(st.sampled_from(range(len(shown))), min_size=1, max_size=len(shown), unique=True))
+    labels = np.full(BATCH.input_ids.shape, IGNORED_LABEL)
+    for i in chosen:
+        labels[tuple(shown[i])] = data.draw(st.integers(0, GOLDEN.checkpoint.architecture.vocab_size - 1))
+    first = BATCH.mask[:, 0]  # a sentence's label rests on its first token
+    sentences = np.where(first, data.draw(st.lists(st.integers(0, 1), min_size=BATCH.size, max_size=BATCH.size)), IGNORED_LABEL)
+    batch = replace(BATCH, labels=labels, next_sentence_label=sentences)
+    found = gradients(_network(GOLDEN, batch), "cls.loss", PADDING)
+    expected = _autograd(GOLDEN.checkpoint, batch, "cls.loss")
+    _require_equal(found.parameters, expected.parameters, expected.parameters)
+
+
+@pytest.mark.parametrize("golden", ["tiny", "sinusoidal"])
+@pytest.mark.parametrize("seed", range(3))
+def test_gradients_are_those_of_finite_differences(golden: str, seed: int) -> None:
+    """Σ g·e is the fourth-order central difference of the loss along a random direction e of all parameters."""
+    loaded, draw = load_golden(golden), np.random.default_rng(seed)
+    network = _network(loaded, next(iter(loaded.batches.values())))
+    found = gradients(network, "cls.loss")
+    direction = {
+        name: draw.standard_normal(g.shape) * float(loaded.checkpoint.weights[name].std() + 0.01)
+        for name, g in found.parameters.items()
+    }
+    slope = sum(float((g * direction[name]).sum()) for name, g in found.parameters.items())
+    assert slope == pytest.approx(_slope(network, direction), rel=1e-7)
+
+
+def _slope(network: Network, direction: Mapping[str, Array], step: float = 1e-3) -> float:
+    def loss(by: float) -> float:
+        weights = {n: w + by * direction[n] if n in direction else w for n, w in network.weights.items()}
+        return float(dict(replace(network, weights=weights).walk())["cls.loss"])
+
+    near, far = (loss(k * step) - loss(-k * step) for k in (1, 2))
+    return (8.0 * near - far) / (12.0 * step)
+
+
+def _detached_mean(step: Any, w: Array) -> Array:
+    """LayerNorm whose mean is taken for a constant."""
+    z, r, g = step._normal, step._inverse, step.site.parameters["weight"] * w
+    return np.asarray(r * (g - z * (z * g).mean(-1, keepdims=True)))
+
+
+def test_a_wrong_backward_is_seen_by_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    from conformance.oracle.maps import LinearMap
+    from conformance.oracle.norm import Norm
+
+    right = Norm.jacobians
+
+    def wrong(self: Norm) -> tuple[LinearMap, ...]:
+        adjoint: Callable[[Array], Array] = partial(_detached_mean, self)
+        return tuple(LinearMap(jacobian.variance, adjoint) for jacobian in right(self))
+
+    monkeypatch.setattr(Norm, "jacobians", wrong)
+    with pytest.raises(AssertionError):
+        test_gradients_are_those_of_float64_autograd("tiny", "cls.loss")
+    with pytest.raises(AssertionError):
+        test_gradients_are_those_of_finite_differences("tiny", 0)
+
+
+def test_where_every_label_is_ignored_there_is_no_loss() -> None:
+    batch = Batch.of({**BATCH.arrays(), "labels": np.full(BATCH.input_ids.shape, IGNORED_LABEL)})
+    network = _network(GOLDEN, batch)
+    with pytest.raises(
+        UsageError, match="cls.loss is no loss of this batch; it defines cls.seq_relationship.loss, classifier.loss"
+    ):
+        gradients(network, "cls.loss")
+    with pytest.raises(UsageError, match="pooler.dense is no loss"):
+        gradients(network, "pooler.dense")
+
+
+def test_what_is_not_attended_to_and_what_no_loss_rests_on_has_no_gradient() -> None:
+    found = gradients(_network(GOLDEN, BATCH), "cls.seq_relationship.loss")
+    assert "cls.predictions.decoder" not in found.activations
+    assert "cls.predictions.bias" not in found.parameters
+    last = GOLDEN.checkpoint.architecture.num_hidden_layers - 1
+    hidden = found.activations[f"encoder.layer.{last}.output.LayerNorm"]
+    assert not hidden[:, 1:].any()  # the pooler takes the first token
+    keys = found.activations["encoder.layer.0.attention.self.key"]
+    assert not keys[~BATCH.mask].any()
+    absent = sorted(set(range(GOLDEN.checkpoint.architecture.vocab_size)) - set(BATCH.input_ids.ravel().tolist()))
+    assert not found.parameters["bert.embeddings.word_embeddings.weight"][absent].any()
