@@ -254,6 +254,7 @@ def test_a_script_and_a_patch_parse_and_hold_nothing_of_a_name_but_texts(name: s
     for found in (
         Counterexample(example, {"run-1": Run(batch, {})}, place, 0.5),
         Counterexample(example, {"run-1": Run(batch, {}), "run-2": Run(batch, {})}, place, 0.5),
+        Counterexample(example, {"run-1": Run(batch, {}), "run-2": Run(batch, {}, afresh=True)}, place, 0.5),
         Counterexample(example, {}, crashes=True),
         Counterexample(example, {}),
     ):
@@ -268,7 +269,7 @@ def test_a_script_and_a_patch_parse_and_hold_nothing_of_a_name_but_texts(name: s
 
 CALLS = {
     "sys.path.insert", "load_golden", "load_directory", "Path", "candidate.prepare", "dict", "runner", "Batch.of", "run",
-    "float", "print", "abs", "SystemExit", "getattr",
+    "float", "print", "abs", "SystemExit", "getattr", "prepared",
     "importlib.import_module", "Batch.of(inputs).on",
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ def snippet(case: Case, network: str, implementation: str | Any, found: Countere
     if found.lines:
         return "\n".join([*lines, *found.lines]) + "\n"
     runs = list(found.runs.values()) or [Run(found.example.batch, {})]
-    lines += _prepared(case, network, masks=any(run.mask for run in runs))
+    lines += _prepared(case, network, masks=any(run.mask for run in runs), afresh=any(run.afresh for run in runs))
     if found.watch:
         lines += _watched(runs[0], found.watch, case.device)
     elif found.place and len(runs) > 1:
@@ -59,7 +59,7 @@ def _imports(case: Case, network: str, implementation: str | Any, found: Counter
 _PREPARED = ["runner = prepared()"]
 
 
-def _prepared(case: Case, network: str, *, masks: bool) -> list[str]:
+def _prepared(case: Case, network: str, *, masks: bool, afresh: bool) -> list[str]:
     own = network.startswith(PREFIX)
     checkpoint = f"load_directory(Path({network.removeprefix(PREFIX)!r}))" if own else f"load_golden({network!r}).checkpoint"
     call = [
@@ -69,8 +69,9 @@ def _prepared(case: Case, network: str, *, masks: bool) -> list[str]:
         "    return dict(runner(batch))",
     ]
     plain = ["def run(**inputs):", f"    return dict(runner(Batch.of(inputs).on({case.device!r})))"]
-    prepared = ["def prepared():", f"    return candidate.prepare({checkpoint}, {case.device!r}, {case.dtype!r})", "", ""]
-    return [*prepared, *_PREPARED, "", "", *(call if masks else plain), "", ""]
+    prepare = f"candidate.prepare({checkpoint}, {case.device!r}, {case.dtype!r})"
+    runner = ["def prepared():", f"    return {prepare}", "", "", *_PREPARED] if afresh else [f"runner = {prepare}"]
+    return [*runner, "", "", *(call if masks else plain), "", ""]
 
 
 def _inputs(batch: Batch) -> str:
