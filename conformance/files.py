@@ -1,7 +1,7 @@
 """Reading files of anybody's: first the size, then the form, then the values. What is wrong is one error of the project's own.
 
-No file is read beyond its limits, and nothing that it says of its size is believed. The limits keep a file of text, whatever is in
-it, below 5 s and 1 GiB: `python -m conformance.benchmarks.readers --full` measures it.
+No file is read beyond its limits, and nothing that it says of its size is believed. The limits of text are chosen for 5 s and 1
+GiB; `python -m conformance.benchmarks.readers --full` measures files at these limits, on one machine.
 """
 
 import json
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # `bert-conformance list` reads manifests, and needs no NumPy
 
     Arrays = dict[str, npt.NDArray[Any]]
 
-TEXT = 16 * 2**20  # bytes of a file of text: the largest tokenizer of a published BERT (LaBSE, 500,000 pieces) is 10 MB
+TEXT = 16 * 2**20  # bytes of a file of text: a tokenizer.json of 900,000 pieces
 JSON = 4 * 2**20  # bytes of a configuration, a manifest or batches: these are ids of some hundred thousand tokens
 SETTINGS, DOTS = 2**18, 100  # bytes of a file of TOML, and dots in a line of it: tomllib takes cubic time of a key's parts
 PRINTED = 2**19  # numbers that are read with their digits, an object each: a hidden state of 4 x 128 x 768 is fewer
