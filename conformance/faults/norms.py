@@ -23,33 +23,33 @@ LAYER_OUTPUT = tuple(f"{digit}.output.LayerNorm" for digit in range(10))  # a la
 
 class _UnbiasedVariance(Norm):
     @cached_property
-    def _inverse(self) -> Array:
-        n = self._sum.shape[-1]
-        variance = ((self._sum - self._mean) ** 2).sum(-1, keepdims=True) / (n - 1)
+    def inverse(self) -> Array:
+        n = self.summed.shape[-1]
+        variance = ((self.summed - self.mean) ** 2).sum(-1, keepdims=True) / (n - 1)
         return np.asarray(1.0 / np.sqrt(variance + self.site.architecture.layer_norm_eps))
 
 
 class _EpsilonOutside(Norm):
     @cached_property
-    def _inverse(self) -> Array:
-        deviation = self._sum.std(-1, keepdims=True)
+    def inverse(self) -> Array:
+        deviation = self.summed.std(-1, keepdims=True)
         return np.asarray(1.0 / (deviation + self.site.architecture.layer_norm_eps))
 
 
 class _WithoutMean(Norm):
     @cached_property
-    def _mean(self) -> Array:
-        return np.zeros((*self._sum.shape[:-1], 1))
+    def mean(self) -> Array:
+        return np.zeros((*self.summed.shape[:-1], 1))
 
 
 class _OverPositions(Norm):
     @cached_property
-    def _mean(self) -> Array:
-        return np.asarray(self._sum.mean(1, keepdims=True))
+    def mean(self) -> Array:
+        return np.asarray(self.summed.mean(1, keepdims=True))
 
     @cached_property
-    def _inverse(self) -> Array:
-        return np.asarray(1.0 / np.sqrt(self._sum.var(1, keepdims=True) + self.site.architecture.layer_norm_eps))
+    def inverse(self) -> Array:
+        return np.asarray(1.0 / np.sqrt(self.summed.var(1, keepdims=True) + self.site.architecture.layer_norm_eps))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Those of the features' norm, taken as independent: what rows share there features share here."""

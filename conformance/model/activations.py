@@ -41,6 +41,8 @@ class Activation:
         equation: the formula, for people.
         exact: whether any difference at all is a failure (a table look-up, a copy).
         layer: the encoder layer that it belongs to, or None.
+        height: length of an axis `row`, of the gradient of a matrix.
+        is_internal: whether no implementation has to form it, so that it is not missed.
     """
 
     name: str
@@ -52,10 +54,12 @@ class Activation:
     parameters: Mapping[str, str] = field(default_factory=dict)
     exact: bool = False
     layer: int | None = None
+    height: int = 0
+    is_internal: bool = False
 
     def shape(self, batch_size: int, length: int, heads: int) -> tuple[int, ...]:
         """Its shape for a batch of `batch_size` rows of `length` tokens."""
-        sizes = {"batch": batch_size, "position": length, "head": heads, "query": length, "key": length}
+        sizes = {"batch": batch_size, "position": length, "head": heads, "query": length, "key": length, "row": self.height}
         return tuple(sizes.get(axis, self.width) for axis in self.axes)
 
 

@@ -1,6 +1,7 @@
 """Table look-ups, copies and sums: the steps before any product."""
 
 from abc import abstractmethod
+from itertools import combinations
 
 import numpy as np
 
@@ -17,7 +18,7 @@ def positions(step: Step) -> Ids:
     return step.site.architecture.position_offset + np.arange(step.site.batch.length)
 
 
-class _Exact(Step):
+class Exact(Step):
     """A step that moves numbers and computes none: no rounding at all."""
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
@@ -25,7 +26,7 @@ class _Exact(Step):
         return elementwise(np.zeros_like(self.value))
 
 
-class _Lookup(_Exact):
+class Lookup(Exact):
     """Rows of a table, by ids that broadcast to (B, S)."""
 
     @property
@@ -33,14 +34,8 @@ class _Lookup(_Exact):
     def ids(self) -> Ids:
         """Which rows."""
 
-    def parameter_gradients(self, upstream: Array) -> dict[str, Array]:
-        """∂L/∂E_r: the sum of the upstream gradient over the places at which row r is looked up; 0 for the other rows."""
-        table = np.zeros_like(self.site.parameters["weight"])
-        np.add.at(table, np.broadcast_to(self.ids, upstream.shape[:-1]), upstream)
-        return {"weight": table}
 
-
-class WordLookup(_Lookup):
+class WordLookup(Lookup):
     """E[input_ids]: (B, S) -> (B, S, H)."""
 
     @property
@@ -54,7 +49,7 @@ class WordLookup(_Lookup):
         return self.site.parameters["weight"][self.ids]
 
 
-class TokenTypeLookup(_Lookup):
+class TokenTypeLookup(Lookup):
     """E[token_type_ids]: (B, S) -> (B, S, H)."""
 
     @property
@@ -68,7 +63,7 @@ class TokenTypeLookup(_Lookup):
         return self.site.parameters["weight"][self.ids]
 
 
-class PositionLookup(_Lookup):
+class PositionLookup(Lookup):
     """E[o..o+S-1], o the architecture's `position_offset`, the same for every row: (B, S, H)."""
 
     @property
@@ -83,7 +78,7 @@ class PositionLookup(_Lookup):
         return np.broadcast_to(rows, (self.site.batch.size, *rows.shape))
 
 
-class Copy(_Exact):
+class Copy(Exact):
     """Identity: dropout in eval mode."""
 
     @property
@@ -134,19 +129,13 @@ class Sum(Step):
 
 
 def sum_variance(parents: tuple[Array, ...], arithmetic: Arithmetic) -> Array:
-    """Variance of adding up parents: u²/3 · partial², one term an addition, in whichever order.
+    """Variance of adding up n parents: u²/3 · partial², one term an addition, in whichever order.
 
-    The order is not known, so of three terms the first addition is taken as that of the largest pair, element by element. Sums
-    that leave a call are rounded to storage as well.
+    The order is not known, so of the sums of k terms, 2 ≤ k ≤ n, the largest is taken, element by element. Sums that leave a call
+    are rounded to storage as well.
     """
-    total = np.asarray(sum(parents[1:], start=parents[0]))
-    variance = np.zeros_like(total)
-    if len(parents) == 1:
-        return variance
-    u = arithmetic.elementwise.unit_roundoff
-    partials = [total]
-    if len(parents) == 3:
-        partials.append(np.max([np.abs(total - p) for p in parents], axis=0))
-    for partial in partials:
+    u, variance = arithmetic.elementwise.unit_roundoff, np.zeros_like(parents[0])
+    for count in range(2, len(parents) + 1):
+        partial = np.max([np.abs(sum(some[1:], start=some[0])) for some in combinations(parents, count)], axis=0)
         variance = variance + u**2 / 3.0 * partial**2 + arithmetic.call_variance(partial)
     return variance

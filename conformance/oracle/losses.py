@@ -20,50 +20,56 @@ LABELS = {
 }
 
 
-class _Labelled(Step):
-    """A mean over the rows that have a label."""
+class Labelled(Step):
+    """A mean over the rows of the last parent that have a label, or the gradient of one."""
 
     @cached_property
     def _labels(self) -> Ids:
-        name = LABELS[self.site.activation.kind]
+        name = LABELS[self.site.activation.kind.removesuffix("_backward")]
         labels = self.site.batch.arrays().get(name)
         if labels is None:
             raise UsageError(f"{self.site.activation.name} needs {name} in the batch")
         return labels
 
     @cached_property
-    def _rows(self) -> tuple[Array, Ids]:
+    def rows(self) -> tuple[Array, Ids]:
+        """The rows that have a label, and their labels."""
         kept = self._labels != IGNORED_LABEL
-        return self.parents[0][kept], self._labels[kept]
+        return self.parents[-1][kept], self._labels[kept]
 
-    def _scattered(self, slope: Array) -> LinearMap:
+    def spread(self, rows: Array) -> Array:
+        """These at the rows that have a label, 0 elsewhere."""
+        full = np.zeros_like(self.parents[-1])
+        full[self._labels != IGNORED_LABEL] = rows
+        return full
+
+    def _with_slope(self, slope: Array) -> LinearMap:
         """The Jacobian with that slope at labelled rows, 0 elsewhere."""
-        full = np.zeros_like(self.parents[0])
-        full[self._labels != IGNORED_LABEL] = slope / max(len(slope), 1)
+        full = self.spread(slope / max(len(slope), 1))
         return LinearMap(lambda v: np.asarray((full**2 * v).sum()), lambda w: full * w)
 
 
-class CrossEntropy(_Labelled):
+class CrossEntropy(Labelled):
     """L = mean over labelled rows of log Σ_c exp(x_c) − x_label; rows labelled -100 do not count. (..., C) -> ()."""
 
     @cached_property
     def _log_probs(self) -> Array:
-        logits, _ = self._rows
+        logits, _ = self.rows
         shifted = logits - logits.max(-1, keepdims=True)
         return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
 
     @cached_property
     def value(self) -> Array:
         """The equation, a 0-d array."""
-        _, labels = self._rows
+        _, labels = self.rows
         return np.asarray(-np.take_along_axis(self._log_probs, labels[:, None], -1).mean())
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """∂L/∂x = (softmax(x) − onehot(label)) / N at labelled rows, 0 elsewhere."""
-        _, labels = self._rows
+        _, labels = self.rows
         slope = np.exp(self._log_probs)
         slope[np.arange(len(labels)), labels] -= 1.0
-        return (self._scattered(slope),)
+        return (self._with_slope(slope),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Of a row: u²/3 · (m² + (s_label − m)² + l² + C) for shift, log-sum-exp and difference.
@@ -73,7 +79,7 @@ class CrossEntropy(_Labelled):
         its own accumulation, at most N partial sums of at most L.
         """
         u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
-        logits, labels = self._rows
+        logits, labels = self.rows
         log_probs = np.take_along_axis(self._log_probs, labels[:, None], -1)
         top = logits.max(-1, keepdims=True)
         lse = np.take_along_axis(logits, labels[:, None], -1) - log_probs - top
@@ -86,12 +92,12 @@ class CrossEntropy(_Labelled):
         return elementwise(np.asarray(row.sum() / count**2 + mean))
 
 
-class NegativeLogLikelihood(_Labelled):
+class NegativeLogLikelihood(Labelled):
     """L = −mean over labelled rows of l_label, l the log-probabilities; rows labelled -100 do not count. (..., C) -> ()."""
 
     @cached_property
     def _chosen(self) -> Array:
-        log_probs, labels = self._rows
+        log_probs, labels = self.rows
         return np.take_along_axis(log_probs, labels[:, None], -1)
 
     @cached_property
@@ -101,10 +107,10 @@ class NegativeLogLikelihood(_Labelled):
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """∂L/∂l = −onehot(label) / N at labelled rows, 0 elsewhere."""
-        log_probs, labels = self._rows
+        log_probs, labels = self.rows
         slope = np.zeros_like(log_probs)
         slope[np.arange(len(labels)), labels] = -1.0
-        return (self._scattered(slope),)
+        return (self._with_slope(slope),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """The mean's accumulation, at most N partial sums of at most L, and the rounding of the result."""

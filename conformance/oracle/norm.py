@@ -17,56 +17,69 @@ class Norm(Step):
     """
 
     @cached_property
-    def _sum(self) -> Array:
+    def summed(self) -> Array:
+        """x."""
         return np.asarray(sum(self.parents[1:], start=self.parents[0]))
 
     @cached_property
-    def _mean(self) -> Array:
-        return np.asarray(self._sum.mean(-1, keepdims=True))
+    def mean(self) -> Array:
+        """μ, (..., 1)."""
+        return np.asarray(self.summed.mean(-1, keepdims=True))
 
     @cached_property
-    def _inverse(self) -> Array:
-        variance = ((self._sum - self._mean) ** 2).mean(-1, keepdims=True)
+    def inverse(self) -> Array:
+        """r = 1/√(σ² + ε), (..., 1)."""
+        variance = ((self.summed - self.mean) ** 2).mean(-1, keepdims=True)
         return np.asarray(1.0 / np.sqrt(variance + self.site.architecture.layer_norm_eps))
 
     @cached_property
-    def _normal(self) -> Array:
-        return (self._sum - self._mean) * self._inverse
+    def normal(self) -> Array:
+        """z = (x − μ) r."""
+        return (self.summed - self.mean) * self.inverse
 
     @cached_property
     def value(self) -> Array:
         """The equation."""
-        return self.site.parameters["weight"] * self._normal + self.site.parameters["bias"]
+        return self.site.parameters["weight"] * self.normal + self.site.parameters["bias"]
 
     @cached_property
-    def _jacobian(self) -> LinearMap:
-        """∂y_i/∂x_j = γ_i r (δ_ij − (1 + z_i z_j)/n), r = 1/√(σ² + ε), z the normalised input.
+    def normal_jacobian(self) -> LinearMap:
+        """∂z_i/∂x_j = r (δ_ij − (1 + z_i z_j)/n), r = 1/√(σ² + ε), z the normalised input.
 
         Its square summed against v needs only Σv, Σzv and Σz²v of the row:
-        γ_i² r² [v_i (1 − 2(1 + z_i²)/n) + (Σv + 2 z_i Σzv + z_i² Σz²v)/n²].
+        r² [v_i (1 − 2(1 + z_i²)/n) + (Σv + 2 z_i Σzv + z_i² Σz²v)/n²].
         """
-        z, r, gamma = self._normal, self._inverse, self.site.parameters["weight"]
+        z, r = self.normal, self.inverse
         n = z.shape[-1]
 
         def variance(v: Array) -> Array:
             total, first, second = (np.sum(m, -1, keepdims=True) for m in (v, z * v, z**2 * v))
             spread = v * (1.0 - 2.0 * (1.0 + z**2) / n) + (total + 2.0 * z * first + z**2 * second) / n**2
-            return np.asarray((gamma * r) ** 2 * np.maximum(spread, 0.0))
+            return np.asarray(r**2 * np.maximum(spread, 0.0))
 
         def adjoint(w: Array) -> Array:
-            g = gamma * w
-            return np.asarray(r * (g - g.mean(-1, keepdims=True) - z * (z * g).mean(-1, keepdims=True)))
+            return np.asarray(r * (w - w.mean(-1, keepdims=True) - z * (z * w).mean(-1, keepdims=True)))
 
         return LinearMap(variance, adjoint)
+
+    @cached_property
+    def _jacobian(self) -> LinearMap:
+        """γ ∂z/∂x."""
+        return self.normal_jacobian.then_times(self.site.parameters["weight"])
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """The same for every parent: they are summed first."""
         return (self._jacobian,) * len(self.parents)
 
-    def parameter_gradients(self, upstream: Array) -> dict[str, Array]:
-        """∂L/∂γ = Σ_rows w z and ∂L/∂β = Σ_rows w, w the upstream gradient."""
-        rows = tuple(range(upstream.ndim - 1))
-        return {"weight": (upstream * self._normal).sum(rows), "bias": upstream.sum(rows)}
+    def statistics_variance(self, arithmetic: Arithmetic) -> tuple[Array, Array]:
+        """Variance of the mean's error, and of r's relative error, (..., 1) each (`roundings`)."""
+        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
+        x, mean = self.summed, self.mean
+        partial = (np.cumsum(x, -1) ** 2).sum(-1, keepdims=True)
+        squares = np.cumsum((x - mean) ** 2, -1)
+        share = (squares**2).sum(-1, keepdims=True) / np.maximum(squares[..., -1:] ** 2, np.finfo(np.float64).tiny)
+        root = arithmetic.functions.relative("rsqrt", arithmetic.accumulate) ** 2 / 3.0 + u2
+        return a2 * partial / x.shape[-1] ** 2 + u2 * mean**2, (a2 * share + 3.0 * u2) / 4.0 + root
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Four independent kinds of error; u is the inner operations' unit roundoff, a the accumulation's.
@@ -80,18 +93,14 @@ class Norm(Step):
           since a kernel may form x r − μ r; then the rounding to storage.
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
-        z, r, gamma, x, mean = self._normal, self._inverse, self.site.parameters["weight"], self._sum, self._mean
-        n = x.shape[-1]
-        partial = (np.cumsum(x, -1) ** 2).sum(-1, keepdims=True)
-        squares = np.cumsum((x - mean) ** 2, -1)
-        share = (squares**2).sum(-1, keepdims=True) / np.maximum(squares[..., -1:] ** 2, np.finfo(np.float64).tiny)
-        root = arithmetic.functions.relative("rsqrt", arithmetic.accumulate) ** 2 / 3.0 + u2
+        z, r, gamma, x, mean = self.normal, self.inverse, self.site.parameters["weight"], self.summed, self.mean
+        of_mean, of_inverse = self.statistics_variance(arithmetic)
         folded = a2 / u2 * ((x * r) ** 2 + (mean * r) ** 2)
         inner = gamma**2 * (folded + 3.0 * z**2) + self.value**2
         own = u2 * inner + arithmetic.store_variance(self.value)
         sources = [
-            Source(a2 * partial / n**2 + u2 * mean**2, shared_by_row(-gamma * r)),
-            Source((a2 * share + 3.0 * u2) / 4.0 + root, shared_by_row(-gamma * z)),
+            Source(of_mean, shared_by_row(-gamma * r)),
+            Source(of_inverse, shared_by_row(-gamma * z)),
             Source(np.maximum(own, arithmetic.storage.floor_variance), identity()),
         ]
         if len(self.parents) > 1:

@@ -15,17 +15,18 @@ class Pointwise(Step):
     """A function applied to each element of one parent."""
 
     @cached_property
-    def _slope(self) -> Array:
+    def slope(self) -> Array:
+        """f′(x)."""
         raise NotImplementedError
 
     def moved_by(self, *errors: Captured) -> Captured:
         """f'(x) e where e is so small that the next term, at most e², is below 2^-12 of e; else the difference itself."""
         (e,) = errors
-        return self._slope * e if max(e.max(initial=0.0), -e.min(initial=0.0)) < 2.0**-12 else super().moved_by(e)
+        return self.slope * e if max(e.max(initial=0.0), -e.min(initial=0.0)) < 2.0**-12 else super().moved_by(e)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """diag(f'(x))."""
-        return (diagonal(self._slope),)
+        return (diagonal(self.slope),)
 
 
 def gelu(x: Array) -> Array:
@@ -56,7 +57,8 @@ class Gelu(Pointwise):
         return np.asarray(x * np.exp(-(x**2) / 2.0) / np.sqrt(2.0 * np.pi))
 
     @cached_property
-    def _slope(self) -> Array:
+    def slope(self) -> Array:
+        """f′(x)."""
         return np.asarray((1.0 + self._erf) / 2.0 + self._density_term)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
@@ -90,7 +92,8 @@ class GeluTanh(Pointwise):
         return gelu_tanh(self.parents[0])
 
     @cached_property
-    def _slope(self) -> Array:
+    def slope(self) -> Array:
+        """f′(x)."""
         x = self.parents[0]
         inner = np.sqrt(2.0 / np.pi) * (1.0 + 3.0 * 0.044715 * x**2)
         return np.asarray((1.0 + self._tanh) / 2.0 + x / 2.0 * (1.0 - self._tanh**2) * inner)
@@ -121,7 +124,8 @@ class Relu(Pointwise):
         return np.maximum(self.parents[0], 0.0)
 
     @cached_property
-    def _slope(self) -> Array:
+    def slope(self) -> Array:
+        """f′(x)."""
         return np.asarray(self.parents[0] > 0.0, np.float64)
 
     def moved_by(self, *errors: Captured) -> Captured:
@@ -142,7 +146,8 @@ class Tanh(Pointwise):
         return np.tanh(self.parents[0])
 
     @cached_property
-    def _slope(self) -> Array:
+    def slope(self) -> Array:
+        """f′(x)."""
         return 1.0 - self.value**2
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:

@@ -171,11 +171,6 @@ class Linear(Step):
         """W."""
         return (matrix(self.site.parameters["weight"]),)
 
-    def parameter_gradients(self, upstream: Array) -> dict[str, Array]:
-        """∂L/∂W = wᵀ x and ∂L/∂b = Σ_rows w, w (rows, O) the upstream gradient and x (rows, I)."""
-        rows, inputs = (a.reshape(-1, a.shape[-1]) for a in (upstream, self.inputs))
-        return {"weight": rows.T @ inputs, "bias": rows.sum(0)}
-
     @cached_property
     def _squares(self) -> Array:
         """Σ s_k²."""

@@ -51,10 +51,6 @@ class Step(ABC):
         """One map a parent, in the order of the parents."""
         return tuple(identity() for _ in self.parents)
 
-    def parameter_gradients(self, upstream: Array) -> dict[str, Array]:
-        """∂L/∂parameter by role, for ∂L/∂result = `upstream`; a step without parameters has none."""
-        return {}
-
     @abstractmethod
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """What rounding does to the result under `arithmetic`."""

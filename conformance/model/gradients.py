@@ -1,0 +1,189 @@
+"""The table of a backward pass: the gradient of an activation or a parameter is an activation as well, computed from others.
+
+`NAME.grad` is ∂L/∂NAME, L what the pass starts from: a loss, or Σ c · x of any other activation x, with fixed coefficients c. Every
+step of the forward pass contributes a gradient for each of its inputs and each of its parameters (reverse accumulation: Griewank
+and Walther 2008, section 3.2). What is used more than once has the sum of its contributions; these are internal rows, which no
+implementation has to form.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from conformance.model.activations import SCALAR, Activation
+
+SUFFIX = ".grad"
+OWN = -1  # in place of the number of a parent: the activation itself
+
+# By kind of forward step: for each input the end of the backward step's kind, and what that reads besides the upstream gradient.
+_INPUTS: Mapping[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
+    "linear": (("", ()),),
+    "first_token_linear": (("", ()),),
+    "scores": (("_query", (1,)), ("_key", (0,))),
+    "context": (("_probs", (1,)), ("_value", (0,))),
+    "probs": (("", (OWN,)),),
+    "log_softmax": (("", (OWN,)),),
+    "tanh": (("", (OWN,)),),
+}
+_FUNCTION = (("", (0,)),)
+_IDENTITIES = ("copy", "sum", "total_loss")
+
+_EQUATIONS = {
+    "linear_backward": "∂y W",
+    "first_token_linear_backward": "∂y W at the first token, 0 elsewhere",
+    "norm_backward": "r (g − mean(g) − z mean(z g)), g = γ ∂y",
+    "scores_backward_query": "∂s k / √d",
+    "scores_backward_key": "∂sᵀ q / √d",
+    "context_backward_probs": "∂c vᵀ",
+    "context_backward_value": "probsᵀ ∂c",
+    "probs_backward": "p (∂p − Σ p ∂p)",
+    "log_softmax_backward": "∂l − p Σ ∂l",
+    "tanh_backward": "(1 − y²) ∂y",
+}
+
+_EQUATIONS_OF_WEIGHTS = {
+    "linear": "∂yᵀ x",
+    "first_token_linear": "∂yᵀ x₀",
+    "norm": "Σ z ∂y over tokens",
+}
+_OF_LOOKUPS = "Σ ∂y over the places where a row is looked up"
+
+
+def grad(name: str) -> str:
+    """What the gradient with respect to an activation or a parameter is called.
+
+    Example:
+        >>> grad("pooler.dense")
+        'pooler.dense.grad'
+    """
+    return name + SUFFIX
+
+
+def is_gradient(name: str) -> bool:
+    """Whether a name is that of a gradient."""
+    return name.endswith(SUFFIX)
+
+
+@dataclass(frozen=True)
+class _Term:
+    """What one step contributes to the gradient of an activation or parameter that it uses.
+
+    Attributes:
+        of: what it uses.
+        name: the row that is the contribution.
+        row: that row, where it is computed for this use alone.
+    """
+
+    of: str
+    name: str
+    row: Activation | None = None
+
+
+def with_gradients(forward: Mapping[str, Activation], source: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Activation]:
+    """The rows of a forward pass, then those of the backward pass that starts from the activation `source`.
+
+    Args:
+        forward: the rows; what `source` does not depend on has no gradient.
+        source: the name of one of them.
+        shapes: of the parameters.
+
+    Example:
+        >>> from conformance import load_golden
+        >>> from conformance.model.activations import parameter_shapes, table
+        >>> a = load_golden("tiny").checkpoint.architecture
+        >>> rows = with_gradients(table(a), "cls.loss", parameter_shapes(a))
+        >>> rows["pooler.dense.grad"].parents
+        ('pooler.activation.grad', 'pooler.activation')
+    """
+    return {**forward, **{row.name: row for row in _backward(forward, source, shapes)}}
+
+
+def _backward(forward: Mapping[str, Activation], source: str, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Activation]:
+    reached = _ancestors(forward, source)
+    uses = Counter(name for row in reached for name in (*row.parents, *row.parameters.values()))
+    terms: defaultdict[str, list[_Term]] = defaultdict(list)
+    for row in reversed(reached):
+        yield _seed(row) if row.name == source else _gradient(row.name, terms[row.name], row)
+        if row.kind == "norm" and len(row.parents) > 1:
+            yield _of_norm(row)
+        for term in (*_of_parameters(row, shapes), *_of_inputs(row, forward)):
+            terms[term.of].append(term)
+            if term.row and uses[term.of] > 1:
+                yield replace(term.row, is_internal=True)
+            if term.of in shapes and term.row and len(terms[term.of]) == uses[term.of]:
+                yield _gradient(term.of, terms[term.of], term.row)
+
+
+def _ancestors(forward: Mapping[str, Activation], source: str) -> list[Activation]:
+    """What `source` is computed from, and itself, in the order of computation."""
+    found = {source}
+    for row in reversed(list(forward.values())):
+        if row.name in found:
+            found.update(row.parents)
+    return [row for row in forward.values() if row.name in found]
+
+
+def _seed(row: Activation) -> Activation:
+    equation = "1" if row.axes == SCALAR else "c at what is attended to, else 0"
+    return _row(grad(row.name), "seed", (), row, equation, exact=True)
+
+
+def _gradient(name: str, terms: list[_Term], like: Activation) -> Activation:
+    """The sum of the contributions, or the only one."""
+    first, *others = terms
+    if first.row and not others:
+        return replace(first.row, name=grad(name), is_internal=False)
+    kind, equation = ("sum", "the sum of the gradients of its uses") if others else ("copy", "the gradient that arrives")
+    row = _row(grad(name), kind, tuple(term.name for term in terms), like, equation, exact=not others)
+    # There may be one row of positions for all sequences, the gradient of which is a sum over them.
+    return replace(row, is_internal=like.kind in ("position_lookup", "sinusoids"))
+
+
+def _row(name: str, kind: str, parents: tuple[str, ...], like: Activation, equation: str, *, exact: bool = False) -> Activation:
+    """A row of the shape of `like`, in its layer, without parameters."""
+    return replace(like, name=name, kind=kind, parents=parents, equation=equation, parameters={}, exact=exact, is_internal=False)
+
+
+def _of_norm(row: Activation) -> Activation:
+    """What a norm of a sum gives to each of its terms."""
+    upstream, kind = grad(row.name), "norm_backward"
+    made = _row(f"{upstream}_input", kind, (upstream, *row.parents), row, _EQUATIONS[kind])
+    return replace(made, parameters=row.parameters, is_internal=True)
+
+
+def _of_inputs(row: Activation, forward: Mapping[str, Activation]) -> Iterator[_Term]:
+    upstream, inputs = grad(row.name), _INPUTS.get(row.kind, _FUNCTION if row.parents else ())
+    if row.kind in _IDENTITIES:
+        yield from (_Term(parent, upstream) for parent in row.parents)
+    elif row.kind == "norm":
+        made = _of_norm(row)
+        yield from (_Term(parent, made.name, None if len(row.parents) > 1 else made) for parent in row.parents)
+    else:
+        for parent, (end, read) in zip(row.parents, inputs, strict=True):
+            reads, kind = tuple(row.name if i == OWN else row.parents[i] for i in read), f"{row.kind}_backward{end}"
+            equation = _EQUATIONS.get(kind, "f′(x) ∂y")
+            made = _row(f"{upstream}_input{end}", kind, (upstream, *reads), forward[parent], equation)
+            yield _Term(parent, made.name, replace(made, parameters=row.parameters, layer=row.layer))
+
+
+def _of_parameters(row: Activation, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[_Term]:
+    upstream = grad(row.name)
+    for role, parameter in row.parameters.items():
+        if role == "bias":
+            kind, reads, equation = "bias_gradient", tuple[str, ...](), "Σ ∂y over tokens"
+        else:
+            kind, reads, equation = f"{row.kind}_gradient", row.parents, _EQUATIONS_OF_WEIGHTS.get(row.kind, _OF_LOOKUPS)
+        *height, width = shapes[parameter]
+        axes = ("row", "feature") if height else ("feature",)
+        made = Activation(
+            f"{upstream}_{role}",
+            kind,
+            (upstream, *reads),
+            axes,
+            width,
+            equation,
+            row.parameters,
+            layer=row.layer,
+            height=sum(height),
+        )
+        yield _Term(parameter, made.name, made)

@@ -1,0 +1,85 @@
+"""Gradients of the losses with respect to logits and log-probabilities."""
+
+import numpy as np
+
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
+from conformance.oracle.losses import Labelled
+from conformance.oracle.maps import LinearMap, Roundings
+from conformance.oracle.softmax import LogSoftmax
+from conformance.oracle.step import elementwise
+
+
+class CrossEntropyBackward(Labelled):
+    """∂L/∂x = w (softmax(x) − onehot(label)) / N at the N labelled rows, 0 elsewhere; w (), x and result (..., C)."""
+
+    @property
+    def _scale(self) -> float:
+        """w / N."""
+        return float(self.parents[0]) / len(self.rows[1])
+
+    @cached_property
+    def _log_softmax(self) -> LogSoftmax:
+        return LogSoftmax(self.site, self.rows[0])
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        slope = np.exp(self._log_softmax.value)
+        slope[np.arange(len(slope)), self.rows[1]] -= 1.0
+        return self._scale * self.spread(slope)
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """y / w, and w/N times that of the softmax at labelled rows."""
+        scale, p = self._scale, self.spread(np.exp(self._log_softmax.value))
+        unit = self.value / float(self.parents[0]) if float(self.parents[0]) else np.zeros_like(self.value)
+
+        def variance(v: Array) -> Array:
+            return np.asarray((scale * p) ** 2 * np.maximum((1.0 - 2.0 * p) * v + (p**2 * v).sum(-1, keepdims=True), 0.0))
+
+        def adjoint(u: Array) -> Array:
+            return np.asarray(scale * p * (u - (p * u).sum(-1, keepdims=True)))
+
+        return LinearMap(lambda v: unit**2 * v, lambda u: np.asarray((unit * u).sum())), LinearMap(variance, adjoint)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """The log-softmax that was kept from the forward pass, its error times w p/N.
+
+        Elementwise u²/3 times the squares of w p/N twice (exp is rounded, the product) and of y twice (w/N is rounded), a third of
+        the square of exp's relative error times that of w p/N; then the store.
+        """
+        u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
+        share = self._scale * self.spread(np.exp(self._log_softmax.value))
+        kept = self._log_softmax.roundings(arithmetic.intermediate()).variance()
+        exponential = arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
+        own = (2.0 * u2 + exponential + self.spread(kept)) * share**2 + 2.0 * u2 * self.value**2
+        return elementwise(np.maximum(own + arithmetic.store_variance(self.value), arithmetic.storage.floor_variance))
+
+
+class NegativeLogLikelihoodBackward(Labelled):
+    """∂L/∂l = −w onehot(label) / N at the N labelled rows, 0 elsewhere; w (), l and result (..., C)."""
+
+    @cached_property
+    def _unit(self) -> Array:
+        log_probs, labels = self.rows
+        slope = np.zeros_like(log_probs)
+        slope[np.arange(len(labels)), labels] = -1.0 / len(labels)
+        return self.spread(slope)
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        return float(self.parents[0]) * self._unit
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """y / w; none by l."""
+        unit = self._unit
+        nothing = LinearMap(np.zeros_like, np.zeros_like)
+        return LinearMap(lambda v: unit**2 * v, lambda u: np.asarray((unit * u).sum())), nothing
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """u²/3 · y² for the division, and the store."""
+        u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
+        own = u2 * self.value**2 + arithmetic.store_variance(self.value)
+        return elementwise(np.maximum(own, arithmetic.storage.floor_variance))

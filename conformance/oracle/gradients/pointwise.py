@@ -1,0 +1,145 @@
+"""Gradients of activation functions: f′(x) w, elementwise."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.numerics.functions import gelu_argument
+from conformance.numerics.memo import cached_property
+from conformance.oracle.maps import LinearMap, Roundings, diagonal
+from conformance.oracle.pointwise import Gelu, GeluTanh, Pointwise
+from conformance.oracle.step import Step, elementwise
+
+
+class _OfFunction(Step):
+    """∂L/∂x = f′(x) w; w, x and result of one shape."""
+
+    function: ClassVar[type[Pointwise]]
+
+    @cached_property
+    def slope(self) -> Array:
+        """f′(x)."""
+        return self.function(self.site, self.parents[1]).slope
+
+    @property
+    def _curvature(self) -> Array:
+        """f″(x)."""
+        raise NotImplementedError
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        return self.slope * self.parents[0]
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """diag(f′) and diag(f″ w)."""
+        return diagonal(self.slope), diagonal(self._curvature * self.parents[0])
+
+
+class GeluBackward(_OfFunction):
+    """f′(x) = Φ(x) + x φ(x)."""
+
+    function = Gelu
+
+    @property
+    def _curvature(self) -> Array:
+        """φ(x) (2 − x²)."""
+        x = self.parents[1]
+        return np.asarray(np.exp(-(x**2) / 2.0) / np.sqrt(2.0 * np.pi) * (2.0 - x**2))
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Random: u²/3 times w² times the squares of these, twice each: Φ, x φ, x³ φ (the exponent's own error), f′; the store.
+
+        Besides, a third of the square of exp's relative error times that of x φ, and what is stored in between: Φ and x φ.
+        Bound: |w|/2 times the error of erf.
+        """
+        (w, x), y, inner, wide = self.parents, self.value, arithmetic.elementwise, arithmetic.accumulate
+        u2, slope = inner.unit_roundoff**2 / 3.0, self.slope
+        density = x * np.exp(-(x**2) / 2.0) / np.sqrt(2.0 * np.pi)
+        share = slope - density
+        exponential = arithmetic.functions.relative("exp", wide) ** 2 / 3.0
+        random = 2.0 * u2 * (share**2 + density**2 + (x**2 * density) ** 2 + slope**2) + exponential * density**2
+        random = random + arithmetic.function_variance(share) + arithmetic.function_variance(density)
+        bound = np.abs(w) / 2.0 * arithmetic.functions.error("erf", 2.0 * share - 1.0, wide)
+        variance = w**2 * random + arithmetic.store_variance(y)
+        return elementwise(np.maximum(variance, arithmetic.storage.floor_variance), bound)
+
+
+class GeluTanhBackward(_OfFunction):
+    """f′(x) = (1 + t)/2 + x/2 · (1 − t²) h′, t = tanh(h), h = √(2/π) (x + 0.044715 x³)."""
+
+    function = GeluTanh
+
+    @cached_property
+    def _parts(self) -> tuple[Array, Array, Array]:
+        """h, t, h′."""
+        x = self.parents[1]
+        h = gelu_argument(x)
+        return h, np.tanh(h), np.sqrt(2.0 / np.pi) * (1.0 + 3.0 * 0.044715 * x**2)
+
+    @property
+    def _curvature(self) -> Array:
+        """(1 − t²) (h′ + x/2 · (h″ − 2 t h′²))."""
+        x, (_, t, slope) = self.parents[1], self._parts
+        second = np.sqrt(2.0 / np.pi) * 6.0 * 0.044715 * x
+        return np.asarray((1.0 - t**2) * (slope + x / 2.0 * (second - 2.0 * t * slope**2)))
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Random: u²/3 · w² times the squares of h ∂f′/∂h and of f′'s two terms, four times each, and of f′; the stores.
+
+        Bound: |w| times |1/2 − x t h′| times the error of tanh, and two rounded constants in h.
+        """
+        (w, x), y, inner, wide = self.parents, self.value, arithmetic.elementwise, arithmetic.accumulate
+        (h, t, slope), u2 = self._parts, inner.unit_roundoff**2 / 3.0
+        by_tanh = np.abs(0.5 - x * t * slope)
+        by_argument = np.abs(h) * (1.0 - t**2) * by_tanh
+        first, second = (1.0 + t) / 2.0, x / 2.0 * (1.0 - t**2) * slope
+        random = u2 * (4.0 * (by_argument**2 + first**2 + second**2) + self.slope**2)
+        random = random + by_tanh**2 * arithmetic.function_variance(t) + arithmetic.function_variance(second)
+        bound = np.abs(w) * (by_tanh * arithmetic.functions.error("tanh", t, wide) + 2.0 * by_argument * wide.unit_roundoff)
+        variance = w**2 * random + arithmetic.store_variance(y)
+        return elementwise(np.maximum(variance, arithmetic.storage.floor_variance), bound)
+
+
+class ReluBackward(Step):
+    """w where x > 0, else 0."""
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        w, x = self.parents
+        return np.where(x > 0.0, w, 0.0)
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """1 where x > 0; none by x."""
+        kept = (self.parents[1] > 0.0).astype(np.float64)
+        return diagonal(kept), diagonal(np.zeros_like(kept))
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """None, but for the format's smallest numbers."""
+        return elementwise(np.full_like(self.value, arithmetic.storage.floor_variance))
+
+
+class TanhBackward(Step):
+    """∂L/∂x = (1 − y²) w, y = tanh(x); w, y and result of one shape."""
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        w, y = self.parents
+        return (1.0 - y**2) * w
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """diag(1 − y²) and diag(−2 y w)."""
+        w, y = self.parents
+        return diagonal(1.0 - y**2), diagonal(-2.0 * y * w)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """u²/3 · w² times the squares of y², of 1 − y² and of that again, for the product; what is stored in between; the store."""
+        (w, y), u2 = self.parents, arithmetic.elementwise.unit_roundoff**2 / 3.0
+        left = 1.0 - y**2
+        random = u2 * (y**4 + 2.0 * left**2) + arithmetic.function_variance(y**2) + arithmetic.function_variance(left)
+        variance = w**2 * random + arithmetic.store_variance(self.value)
+        return elementwise(np.maximum(variance, arithmetic.storage.floor_variance))

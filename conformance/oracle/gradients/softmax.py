@@ -1,0 +1,98 @@
+"""Gradients of softmax and log-softmax with respect to scores and logits."""
+
+import numpy as np
+
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
+from conformance.oracle.maps import LinearMap, Roundings, Source, diagonal, identity, shared_by_row
+from conformance.oracle.step import Step
+
+
+class ProbabilitiesBackward(Step):
+    """∂L/∂s = p (w − d), d = Σ_j p_j w_j; w, p and result (B, h, S, S)."""
+
+    @cached_property
+    def _mean(self) -> Array:
+        w, p = self.parents
+        return np.asarray((p * w).sum(-1, keepdims=True))
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        w, p = self.parents
+        return p * (w - self._mean)
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """∂y_i/∂w_j = p_i (δ_ij − p_j) and ∂y_i/∂p_j = (w_i − d) δ_ij − p_i w_j."""
+        (w, p), centred = self.parents, self.parents[0] - self._mean
+
+        def of_upstream(v: Array) -> Array:
+            return np.asarray(p**2 * np.maximum((1.0 - 2.0 * p) * v + (p**2 * v).sum(-1, keepdims=True), 0.0))
+
+        def of_probs(v: Array) -> Array:
+            own = centred * (centred - 2.0 * p * w) * v
+            return np.asarray(np.maximum(own + p**2 * (w**2 * v).sum(-1, keepdims=True), 0.0))
+
+        return (
+            LinearMap(of_upstream, lambda u: p * (u - (p * u).sum(-1, keepdims=True))),
+            LinearMap(of_probs, lambda u: centred * u - w * (p * u).sum(-1, keepdims=True)),
+        )
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """u is the inner operations' unit roundoff, a the accumulation's.
+
+        - d, one error a row: a²/3 · (Σ s_k² + Σ (p w)²) for the partial sums s_k of p w, and u²/3 · d²; it moves y by p;
+        - elementwise: u²/3 times the squares of p w, p d and y, since a kernel may form p w − p d; then the store.
+
+        The floor is the format's smallest normal, as for the probabilities.
+        """
+        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
+        (w, p), d, y = self.parents, self._mean, self.value
+        terms = p * w
+        shared = a2 * ((np.cumsum(terms, -1) ** 2).sum(-1, keepdims=True) + (terms**2).sum(-1, keepdims=True)) + u2 * d**2
+        floor = max(arithmetic.storage.smallest_normal**2 / 3.0, arithmetic.storage.floor_variance)
+        own = u2 * (terms**2 + (p * d) ** 2 + y**2) + arithmetic.store_variance(y)
+        return Roundings((Source(np.maximum(own, floor), identity()), Source(shared, shared_by_row(p))))
+
+
+class LogSoftmaxBackward(Step):
+    """∂L/∂x = w − p t, p = exp(l), t = Σ_j w_j; w, l and result (..., C)."""
+
+    @cached_property
+    def _probs(self) -> Array:
+        return np.exp(self.parents[1])
+
+    @cached_property
+    def _total(self) -> Array:
+        return np.asarray(self.parents[0].sum(-1, keepdims=True))
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        return np.asarray(self.parents[0] - self._probs * self._total)
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """∂y_i/∂w_j = δ_ij − p_i and ∂y_i/∂l_i = −p_i t."""
+        p = self._probs
+
+        def variance(v: Array) -> Array:
+            return np.asarray(np.maximum((1.0 - 2.0 * p) * v + p**2 * v.sum(-1, keepdims=True), 0.0))
+
+        of_upstream = LinearMap(variance, lambda u: u - (p * u).sum(-1, keepdims=True))
+        return (of_upstream, diagonal(-p * self._total))
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """u is the inner operations' unit roundoff, a the accumulation's.
+
+        - t, one error a row: a²/3 · Σ s_k² for the partial sums of w, and u²/3 · t²; it moves y by p;
+        - elementwise: u²/3 times the squares of p t (twice: exp is rounded, the product) and y, a third of the square of exp's
+          relative error times that of p t; then the store.
+        """
+        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
+        w, p, t, y = self.parents[0], self._probs, self._total, self.value
+        shared = a2 * (np.cumsum(w, -1) ** 2).sum(-1, keepdims=True) + u2 * t**2
+        exponential = arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
+        own = (2.0 * u2 + exponential) * (p * t) ** 2 + u2 * y**2 + arithmetic.store_variance(y)
+        own = np.maximum(own, arithmetic.storage.floor_variance)
+        return Roundings((Source(own, identity()), Source(shared, shared_by_row(p))))

@@ -1,0 +1,142 @@
+"""Where a backward pass starts, and gradients that are sums over tokens: of biases and of tables."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from conformance.model.activations import SCALAR
+from conformance.model.batch import Ids
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
+from conformance.oracle.embeddings import Exact, Lookup, PositionLookup, TokenTypeLookup, WordLookup
+from conformance.oracle.maps import LinearMap, Roundings
+from conformance.oracle.products import accumulation_variance, operand, partial_squares
+from conformance.oracle.step import Step, elementwise
+
+_GOLDEN_RATIO = 2654435769  # 2^32 divided by it: multiples of it are spread evenly (Knuth 1998, section 6.4)
+
+
+def coefficients(shape: tuple[int, ...]) -> Array:
+    """Fixed numbers from −1 to 127/128 that every format holds exactly, unlike from place to place.
+
+    Example:
+        >>> coefficients((4,)).tolist()
+        [-1.0, 0.234375, -0.53125, 0.703125]
+    """
+    index = np.arange(np.prod(shape, dtype=np.uint64), dtype=np.uint64)
+    top = ((index * np.uint64(_GOLDEN_RATIO)) % np.uint64(2**32)) >> np.uint64(24)
+    return np.asarray((top.astype(np.float64) - 128.0) / 128.0).reshape(shape)
+
+
+class Seed(Exact):
+    """1 for a loss; else the coefficients c of L = Σ c · x, which are 0 where nothing is attended to."""
+
+    @cached_property
+    def value(self) -> Array:
+        """As described."""
+        row, batch = self.site.activation, self.site.batch
+        if row.axes == SCALAR:
+            return np.ones(())
+        fixed = coefficients(row.shape(batch.size, batch.length, self.site.architecture.num_attention_heads))
+        attended = batch.mask if "position" in row.axes else batch.mask[:, 0]
+        return fixed * attended[..., None]
+
+
+class BiasGradient(Step):
+    """∂L/∂b = Σ w over all tokens; w (..., O), result (O,)."""
+
+    @cached_property
+    def _rows(self) -> Array:
+        return self.parents[0].reshape(-1, self.parents[0].shape[-1])
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        return np.asarray(self._rows.sum(0))
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """A sum."""
+        return (over_tokens(self.parents[0].shape),)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Those of the sum."""
+        return elementwise(summation_variance(self._rows, arithmetic))
+
+
+def over_tokens(shape: tuple[int, ...]) -> LinearMap:
+    """J e = Σ e over all axes but the last, of arrays of that shape."""
+    return LinearMap(
+        lambda v: np.broadcast_to(v, shape).reshape(-1, shape[-1]).sum(0), lambda u: np.asarray(np.broadcast_to(u, shape))
+    )
+
+
+def summation_variance(rows: Array, arithmetic: Arithmetic) -> Array:
+    """Of a sum over rows, from the first to the last or back: a product with ones, as `oracle.products` derives; (R, O) -> (O,)."""
+    squares = partial_squares(operand(np.ones((1, len(rows)))), operand(rows))
+    return accumulation_variance(squares[0], rows.sum(0), len(rows), arithmetic)
+
+
+class _LookupGradient(Step):
+    """∂L/∂E_r: the sum of w over the places at which row r is looked up, 0 for the other rows."""
+
+    lookup: ClassVar[type[Lookup]]
+
+    @cached_property
+    def _places(self) -> tuple[Ids, Array]:
+        w, ids = self.parents[0], self.lookup(self.site).ids
+        return np.broadcast_to(ids, w.shape[:-1]).reshape(-1), w.reshape(-1, w.shape[-1])
+
+    def _scattered(self, x: Array) -> Array:
+        table, (ids, rows) = np.zeros_like(self.site.parameters["weight"]), self._places
+        np.add.at(table, ids, np.broadcast_to(x, self.parents[0].shape).reshape(rows.shape))
+        return table
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        return self._scattered(self.parents[0])
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """Each place to its row."""
+        ids, shape = self._places[0], self.parents[0].shape
+        return (LinearMap(self._scattered, lambda u: u[ids].reshape(shape)),)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """u²/3 · Σ s_k² over the partial sums of a row from its second term on, in the order of the places or at random.
+
+        Of n terms t with the sum y taken in random order, E s_k² = k²/n² y² + k (n − k)/(n (n − 1)) (Σ t² − y²/n), which add up to
+        y² (n + 1)(2n + 1)/(6n) + (n + 1)/6 (Σ t² − y²/n); the larger is taken. A kernel that adds in the table itself rounds each
+        partial sum to storage: as many times the variance as storage is coarser.
+        """
+        (ids, rows), table = self._places, self.site.parameters["weight"]
+        partial, in_order = np.zeros_like(table), np.zeros_like(table)
+        terms = np.zeros_like(table)
+        np.add.at(terms, ids, rows**2)
+        for r, row in zip(ids, rows, strict=True):
+            partial[r] += row
+            in_order[r] += partial[r] ** 2
+        n = np.bincount(ids, minlength=len(table))[:, None].astype(np.float64)
+        some, y = np.maximum(n, 1.0), self.value
+        at_random = (n + 1.0) * ((2.0 * n + 1.0) * y**2 / (6.0 * some) + np.maximum(terms - y**2 / some, 0.0) / 6.0)
+        coarse = arithmetic.accumulate if arithmetic.rounding == "fused" else arithmetic.storage
+        variance = coarse.unit_roundoff**2 / 3.0 * np.maximum(in_order, at_random) + arithmetic.store_variance(y)
+        return elementwise(np.maximum(np.where(n > 1, variance, 0.0), arithmetic.storage.floor_variance))
+
+
+class WordLookupGradient(_LookupGradient):
+    """Rows by token ids: (B, S, H) -> (V, H)."""
+
+    lookup = WordLookup
+
+
+class TokenTypeLookupGradient(_LookupGradient):
+    """Rows by token types: (B, S, H) -> (T, H)."""
+
+    lookup = TokenTypeLookup
+
+
+class PositionLookupGradient(_LookupGradient):
+    """Rows by positions, summed over the sequences: (B, S, H) -> (P, H)."""
+
+    lookup = PositionLookup
