@@ -29,6 +29,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from conformance.candidates.archives import Archive
+    from conformance.candidates.backward import captured_with_gradients
     from conformance.candidates.capture import Showing, Tap, captured
     from conformance.candidates.layouts import Layout, fused, interleaved, per_head, stacked, tied, transposed
     from conformance.candidates.module_runner import ModuleRunner
@@ -59,6 +60,7 @@ _PUBLIC = {
     "model.architecture": ("Architecture",),
     "candidates.archives": ("Archive",),
     "model.batch": ("Batch", "TorchBatch"),
+    "candidates.backward": ("captured_with_gradients",),
     "candidates.capture": ("Showing", "Tap", "captured"),
     "model.checkpoint": ("Checkpoint", "load_directory"),
     "errors": (
@@ -107,6 +109,7 @@ __all__ = [
     "Unsupported",
     "UsageError",
     "captured",
+    "captured_with_gradients",
     "check",
     "example",
     "fused",

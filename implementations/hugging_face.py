@@ -1,13 +1,14 @@
 """Hugging Face's BERT: with eager attention, with scaled-dot-product attention, and compiled."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from conformance import Architecture, Checkpoint, ModuleRunner, Showing, Tap, TorchBatch, captured
+from conformance import Architecture, Checkpoint, ModuleRunner, Showing, Tap, TorchBatch, captured, captured_with_gradients
 
 Reader = Callable[[str], tuple[list[int], list[tuple[int, int]]]]  # ids and offsets of a text
 
@@ -66,7 +67,7 @@ class HuggingFace:
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:
         """Build the model from the checkpoint, and tap it."""
         model = self.module(checkpoint, device, dtype)
-        return ModuleRunner(model, lambda batch: run(model, batch))
+        return ModuleRunner(model, lambda batch: run(model, batch), partial(run_backward, model))
 
     def shown(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
         """The module with every activation that is tapped as an output."""
@@ -163,6 +164,11 @@ def taps(model: nn.Module) -> dict[str, Tap]:
 def run(model: nn.Module, batch: TorchBatch) -> Iterator[tuple[str, Tensor]]:
     """The forward pass, its interior activations, and the losses of the labels that the batch has."""
     return captured(model, taps(model), lambda: losses(_logits(model, batch), batch))
+
+
+def run_backward(model: nn.Module, batch: TorchBatch, source: str, gradient: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Forward and backward pass: all of that, and the gradients with respect to activations and parameters."""
+    return captured_with_gradients(model, taps(model), lambda: losses(_logits(model, batch), batch), source, gradient)
 
 
 def _logits(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:

@@ -89,19 +89,25 @@ def captured(
         >>> [(name, tuple(value.shape)) for name, value in captured(net, taps, lambda: {"copy": net(torch.zeros(3, 2))})]
         [('sum', (3, 2)), ('result', (3, 2)), ('copy', (3, 2))]
     """
+    modules = require_modules(module, taps)
+    return _all(modules, taps, forward) if _AT_ONCE.get() else _streamed(modules, taps, forward)
+
+
+def require_modules(module: nn.Module, taps: Mapping[str, Tap]) -> Mapping[str, nn.Module]:
+    """Every submodule by its paths; `CandidateError` where a tap names one that does not exist."""
     modules = dict(module.named_modules(remove_duplicate=False))
     missing = [tap.path for tap in taps.values() if tap.path not in modules]
     if missing:
         raise CandidateError(f"no such modules: {', '.join(sorted(missing))}")
-    return _all(modules, taps, forward) if _AT_ONCE.get() else _streamed(modules, taps, forward)
+    return modules
 
 
 def _all(
     modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], forward: Callable[[], Mapping[str, Any] | None]
 ) -> Iterator[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
-    with _hooked(modules, taps, found.append), torch.no_grad():
-        found += [(name, _copied(value, 0, name)) for name, value in (forward() or {}).items()]
+    with hooked(modules, taps, lambda name, tensor: found.append((name, _copied(tensor)))), torch.no_grad():
+        found += [(name, _copied(returned(value, name))) for name, value in (forward() or {}).items()]
     return iter(found)
 
 
@@ -122,9 +128,9 @@ def _streamed(
 
     def work() -> None:
         try:
-            with _hooked(modules, taps, put), torch.no_grad():
+            with hooked(modules, taps, lambda name, tensor: put((name, _copied(tensor)))), torch.no_grad():
                 for name, value in (forward() or {}).items():
-                    put((name, _copied(value, 0, name)))
+                    put((name, _copied(returned(value, name))))
             put(_END)
         except _Abandoned:
             pass
@@ -176,14 +182,14 @@ class Showing(nn.Module):
         found: dict[str, torch.Tensor] = {}
         batch = TorchBatch(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
         modules = dict(self.module.named_modules(remove_duplicate=False))
-        with _hooked(modules, self._taps, lambda item: found.update(self._shown(*item))):
+        with hooked(modules, self._taps, lambda name, tensor: found.update(self._shown(name, _copied(tensor)))):
             returned = self._forward(batch)
         return {**found, **(returned or {})}
 
 
 @contextlib.contextmanager
-def _hooked(modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], put: Callable[[Any], None]) -> Iterator[None]:
-    """Hooks at every tapped module, one a module and direction, removed at the end."""
+def hooked(modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], put: Callable[[str, torch.Tensor], None]) -> Iterator[None]:
+    """Hooks at every tapped module, one a module and direction, removed at the end; `put` is given the tensors themselves."""
     at: dict[tuple[int, str], list[tuple[str, Tap]]] = {}
     for name, tap in taps.items():
         at.setdefault((id(modules[tap.path]), tap.what), []).append((name, tap))
@@ -192,9 +198,9 @@ def _hooked(modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], put: Call
     def emit(key: tuple[int, str], args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         for name, tap in at[key]:
             if tap.call == calls[key]:
-                tensor = _copied(named if isinstance(tap.element, str) else args, tap.element, name)
+                tensor = _tensor_at(named if isinstance(tap.element, str) else args, tap.element, name)
                 if tensor is not None:
-                    put((name, tensor))
+                    put(name, tensor)
         calls[key] += 1
 
     handles = []
@@ -218,8 +224,21 @@ def _parts(result: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     return (tuple(result) if isinstance(result, (tuple, list)) else (result,)), {}
 
 
-def _copied(value: Any, element: int | str, name: str) -> torch.Tensor | None:
-    """A copy of the tensor at `element`, or of `value` itself where it is one; None where there is None."""
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy, since in-place operations alter the tensor later."""
+    return tensor.detach().clone()
+
+
+def returned(value: Any, name: str) -> torch.Tensor:
+    """The tensor that a forward pass returns by that name, or the first of several; `CandidateError` where there is none."""
+    tensor = _tensor_at(value, 0, name)
+    if tensor is None:
+        raise CandidateError(f"{name}: None is returned, expected a tensor")
+    return tensor
+
+
+def _tensor_at(value: Any, element: int | str, name: str) -> torch.Tensor | None:
+    """The tensor at `element`, or `value` itself where it is one; None where there is None."""
     if not isinstance(value, torch.Tensor):
         try:
             value = value[element]
@@ -229,4 +248,4 @@ def _copied(value: Any, element: int | str, name: str) -> torch.Tensor | None:
         return None
     if not isinstance(value, torch.Tensor):
         raise CandidateError(f"{name}: a {type(value).__name__} at {element!r}, expected a tensor")
-    return value.detach().clone()
+    return value

@@ -15,6 +15,8 @@ class ModuleRunner:
     Attributes:
         module: the very one that runs, not a copy.
         call: of a batch, activations by name or pairs of them.
+        gradients: of a batch, the name of an activation and the gradient with respect to it, the same and `NAME.grad` for each
+            gradient, as `conformance.captured_with_gradients` yields them; None: there is no backward pass.
 
     Example:
         >>> runner = ModuleRunner(nn.Identity(), lambda batch: {"logits": batch})
@@ -24,6 +26,7 @@ class ModuleRunner:
 
     module: "nn.Module"
     call: Callable[[Any], Any]
+    gradients: Callable[[Any, str, Any], Any] | None = None
 
     def __call__(self, batch: Any) -> Any:
         """Run it."""

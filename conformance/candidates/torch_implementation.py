@@ -16,10 +16,11 @@ exactly once or named as unused; whatever does not fit is one error that lists a
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from conformance.candidates.backward import captured_with_gradients
 from conformance.candidates.capture import Showing, Tap, captured
 from conformance.candidates.layouts import LAYER, Layout, expanded, plain
 from conformance.candidates.module_runner import ModuleRunner
@@ -82,6 +84,7 @@ class TorchImplementation:
         call: runs the module on a batch; may return further activations by name, of what comes after the layers.
         unused: patterns (as in a shell) of checkpoint parameters that the module does without.
         ignored: patterns of state-dict entries that are no parameters.
+        frozen: patterns of state-dict entries that are not trained, so that their gradients are not asked for.
         supported: why an (architecture, device, dtype) is not supported, or None.
         name: what results call it.
         known_failures: a TOML file of what it is known to fail (`conformance.checks.known_failures`).
@@ -114,6 +117,7 @@ class TorchImplementation:
     call: Callable[[Any, Any], Any]
     unused: Sequence[str] = ()
     ignored: Sequence[str] = ()
+    frozen: Sequence[str] = ()
     supported: Callable[[Architecture, str, str], str | None] = field(default=lambda a, device, dtype: None)
     name: str | None = None
     known_failures: Path | None = None
@@ -135,11 +139,37 @@ class TorchImplementation:
         """Build the module, load it and tap it; `CandidateError` lists all that the two tables get wrong."""
         module, taps, show = self._tapped(checkpoint, device, dtype)
 
+        a = checkpoint.architecture
+
         def runner(batch: Any) -> Iterator[tuple[str, Any]]:
-            for key, tensor in captured(module, taps, lambda: self._called(module, batch, checkpoint.architecture)):
+            for key, tensor in captured(module, taps, lambda: self._called(module, batch, a)):
                 yield from show(key, tensor)
 
-        return ModuleRunner(module, runner)
+        def gradients(batch: Any, source: str, gradient: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+            def forward() -> dict[str, Any]:
+                return self._called(module, batch, a)
+
+            parameters = partial(self._unpacked, module, a)
+            return captured_with_gradients(module, taps, forward, source, gradient, show=show, parameters=parameters)
+
+        return ModuleRunner(module, runner, gradients)
+
+    def _unpacked(
+        self, module: nn.Module, a: Architecture, gradients: Iterable[tuple[str, torch.Tensor]]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """The gradients of the checkpoint's parameters, of those that are not frozen; where there are copies of one, their sum."""
+        shapes, own = parameter_shapes(a), {n: tuple(t.shape) for n, t in module.state_dict().items()}
+        layouts = {name: (layout, names) for name, layout, names in self._entries(own, shapes, a)[0]}
+        found: dict[str, torch.Tensor] = {}
+        for name, gradient in gradients:
+            if name in layouts and not _matches(name, self.frozen):
+                layout, names = layouts[name]
+                whole = gradient.detach().double().cpu().numpy()
+                parts = layout.unpack(whole, [shapes[n] for n in names], a)
+                for each, part in zip(names, parts, strict=True):
+                    tensor = torch.from_numpy(np.array(part, order="C")).to(gradient)
+                    found[each] = found[each] + tensor if each in found else tensor
+        yield from found.items()
 
     def shown(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
         """The module with every activation that is tapped as an output: to be traced or exported."""

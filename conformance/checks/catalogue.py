@@ -52,6 +52,13 @@ CHECKS: Mapping[str, Check] = {
             "checks.judged:moments",
             remedy="Normalise each token over its features, with the checkpoint's layer_norm_eps.",
         ),
+        Check(
+            "gradients",
+            "the gradient of every loss with respect to each activation and parameter is that of a correct backward pass",
+            "a statistic that is detached; a parameter that does not learn; padding that does",
+            "checks.judged:gradients",
+            remedy="Take the first origin: the step to which that gradient belongs computes it wrongly from what arrives there.",
+        ),
         _law(
             "generated-batches",
             "every activation on batches that are drawn: any length, mask, size, token",

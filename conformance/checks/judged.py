@@ -6,8 +6,10 @@ from functools import partial
 from typing import Any
 
 from conformance.candidates.stream import pairs
+from conformance.checks.backward import backward_passes
 from conformance.checks.check import CheckRequest
 from conformance.checks.moments import watched
+from conformance.checks.passes import Passes, forward_passes
 from conformance.checks.run import check_values
 from conformance.model.activations import outputs as outputs_of
 from conformance.model.activations import table
@@ -24,13 +26,13 @@ class Judged:
 
     view: View
     whole: bool = False
+    passes: Passes = forward_passes
 
     def __call__(self, request: CheckRequest) -> Result:
         """The judgement."""
         candidate, require, depth = self.view(request), request.require if self.whole else (), request.plan.depth
-        result = check_values(
-            candidate, request.golden, request.case.device, request.case.dtype, require=require, runs=request.runs, depth=depth
-        )
+        device, dtype, runs = request.case.device, request.case.dtype, request.runs
+        result = check_values(candidate, request.golden, device, dtype, require=require, runs=runs, depth=depth, passes=self.passes)
         return replace(result, require=tuple(require))
 
 
@@ -84,3 +86,4 @@ values = Judged(lambda request: request.candidate, whole=True)
 outputs = Judged(_as_it_is)
 stages = Judged(_showing(_is_stage))
 moments = Judged(_with_its_moments)
+gradients = Judged(lambda request: request.candidate, passes=backward_passes)

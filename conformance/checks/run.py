@@ -12,6 +12,7 @@ from conformance.candidates.registry import Implementation, Runner, as_implement
 from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.integrity import unaltered
+from conformance.checks.passes import Pass, Passes, forward_passes
 from conformance.checks.session import prepared, require_support
 from conformance.errors import CandidateError, UsageError
 from conformance.goldens.custom_golden import open_golden
@@ -24,6 +25,7 @@ from conformance.judge.judge import Judge
 from conformance.judge.select_arithmetic import select_arithmetic
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import rounded_weights
+from conformance.model.gradients import is_gradient
 from conformance.numerics.arithmetic import modular
 from conformance.numerics.devices import require_device
 from conformance.numerics.formats import format_named
@@ -47,14 +49,18 @@ def check_values(
     require: Sequence[str] = (),
     runs: int = 1,
     depth: Depth = "full",
+    passes: Passes = forward_passes,
 ) -> Result:
-    """Judge every activation that one implementation exposes on one golden; arguments as in `checks.check_candidate.check`."""
+    """Judge every activation that one implementation exposes on one golden; arguments as in `checks.check_candidate.check`.
+
+    `passes` says what is asked of the candidate: a forward pass of each batch, or backward passes as well.
+    """
     golden = os.fspath(golden) if isinstance(golden, os.PathLike) else golden
     case = Case(name_of(implementation), getattr(golden, "name", str(golden)), str(device), str(dtype))
     start = time.perf_counter()
     verdicts: list[Verdict] = []
     with restored():
-        termination = run_guarded(lambda: _run(implementation, golden, case, require, runs, depth, verdicts))
+        termination = run_guarded(lambda: _run(implementation, golden, case, require, runs, depth, passes, verdicts))
     seconds = time.perf_counter() - start
     executed = any(v.outcome in ("pass", "fail") for v in verdicts)
     return Result(
@@ -77,6 +83,7 @@ def _run(
     require: Sequence[str],
     runs: int,
     depth: Depth,
+    passes: Passes,
     verdicts: list[Verdict],
 ) -> Termination:
     format_named(case.dtype)
@@ -88,7 +95,7 @@ def _run(
     measure_early(case.device)
     candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
     with unaltered(golden, candidate):
-        return _judged(candidate, golden, case, require, runs, depth, verdicts)
+        return _judged(candidate, golden, case, require, runs, depth, passes, verdicts)
 
 
 def _judged(
@@ -98,9 +105,10 @@ def _judged(
     require: Sequence[str],
     runs: int,
     depth: Depth,
+    passes: Passes,
     verdicts: list[Verdict],
 ) -> Termination:
-    """The candidate, prepared once and judged on each batch; the verdicts are added to `verdicts`."""
+    """The candidate, prepared once and judged in each pass; the verdicts are added to `verdicts`."""
     checkpoint = golden.checkpoint
     require_device(case.device)
     functions = this_machine(case.device).accuracy
@@ -109,26 +117,27 @@ def _judged(
     weights = rounded_weights(checkpoint, case.dtype)
     judged: Judged = []
     terminations = {}
+    asked = passes(runner, golden, weights, case)
     try:
-        for number, (name, batch) in enumerate(golden.batches.items()):
-            network = Network(checkpoint.architecture, weights, batch)
+        for number, one in enumerate(asked):
             arithmetic = modular(case.dtype, case.device, functions).arithmetic
             judge = Judge(
-                network,
+                one.network,
                 case.dtype,
                 case.device,
-                runs * len(golden.batches),
-                golden.activations.get(name),
+                runs * len(asked),
+                golden.activations.get(one.batch),
                 functions=functions,
                 depth=depth,
-                sigma=cache.accumulated_sigma(network, arithmetic, checkpoint),
+                sigma=cache.accumulated_sigma(one.network, arithmetic, checkpoint),
             )
-            label = name if len(golden.batches) > 1 else ""
-            with part(number, len(golden.batches)):
-                terminations[name] = run_guarded(partial(_batch, label, batch, judge, runner, case, require, judged))
+            label = one.label if len(asked) > 1 else ""
+            with part(number, len(asked)):
+                terminations[one.label] = run_guarded(partial(_pass, label, one, judge, require, judged))
     finally:
         verdicts += select_arithmetic(judged)
-    if all(termination.outcome == "pass" for termination in terminations.values()):
+    network = asked[-1].network
+    if network.source is None and all(termination.outcome == "pass" for termination in terminations.values()):
         verdicts[:] = disambiguated(verdicts, network, case.dtype, partial(_again, network, runner, case))
     return _together(terminations, verdicts, golden.batches)
 
@@ -141,12 +150,10 @@ def _again(network: Network, runner: Runner, case: Case, batch: Batch) -> Sequen
     return select_arithmetic(judge.judge(_stream(output, judge.order)))
 
 
-def _batch(
-    label: str, batch: Batch, judge: Judge, runner: Runner, case: Case, require: Sequence[str], judged: Judged
-) -> Termination:
+def _pass(label: str, asked: Pass, judge: Judge, require: Sequence[str], judged: Judged) -> Termination:
     """One call of the runner, judged as it yields."""
     before = len(judged)
-    output = call_candidate(lambda: runner(batch.on(case.device)))
+    output = asked.call()
     for verdict, locals_ in _reported(judge.judge(_stream(output, judge.order)), judge.order):
         judged.append((replace(verdict, batch=label), locals_))
     hidden = [v.activation for v, _ in judged[before:] if v.hidden]
@@ -158,6 +165,8 @@ def _batch(
         raise CandidateError(f"required activations are not observed: {', '.join(missing)}")
     if set(judge.outputs) <= set(hidden):
         raise CandidateError(f"no output is exposed: a candidate yields at least one of {', '.join(judge.outputs)}")
+    if asked.network.source and not any(is_gradient(v.activation) and not v.hidden for v, _ in judged[before:]):
+        raise CandidateError("no gradient is exposed: a backward pass yields NAME.grad for activations and parameters")
     return Termination("pass")
 
 
@@ -180,8 +189,8 @@ def _together(terminations: Mapping[str, Termination], verdicts: Sequence[Verdic
 
 def _static_shape(terminations: Mapping[str, Termination], batches: Mapping[str, Batch]) -> str:
     """What is wrong where batches of one size run and all of others crash; else an empty text."""
-    ran = [batches[name] for name, termination in terminations.items() if termination.outcome == "pass"]
-    others = [batches[name] for name, termination in terminations.items() if termination.outcome == "crash"]
+    ran = [batches[name] for name, termination in terminations.items() if termination.outcome == "pass" and name in batches]
+    others = [batches[name] for name, termination in terminations.items() if termination.outcome == "crash" and name in batches]
     if not others or len(ran) + len(others) < len(batches):
         return ""
     for what, axis in (("length", 1), ("batch size", 0)):

@@ -7,6 +7,7 @@ import numpy as np
 from conformance.faults.altered import Altered, Slack
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
 from conformance.faults.norms import LAYER_OUTPUT, layer_input
+from conformance.model.gradients import is_gradient
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -33,7 +34,7 @@ def _run(place: FaultContext, layer: int, hidden: Array) -> dict[str, Step]:
     """The layer's steps for another input."""
     values, steps = {layer_input(layer): hidden}, {}
     for name, row in place.network.table.items():
-        if row.layer == layer:
+        if row.layer == layer and not is_gradient(name):
             steps[name] = place.network.step(name, *(values[parent] for parent in row.parents))
             values[name] = steps[name].value
     return steps

@@ -58,11 +58,13 @@ class Call:
     Attributes:
         mask: the dtype of the attention mask that it is given.
         at_once: whether the call runs to its end before its first activation is seen, as in `candidates.capture.at_once`.
+        source: the activation from which a backward pass is to start, if there is to be one, with the gradient with respect to it.
     """
 
     batch: Batch
     mask: str = "int64"
     at_once: bool = False
+    source: tuple[str, Array] | None = None
 
 
 @dataclass(frozen=True)

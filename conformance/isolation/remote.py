@@ -6,6 +6,8 @@ from functools import cache, partial
 from math import prod
 from typing import Any, TypeVar
 
+import numpy as np
+
 from conformance.candidates.arrays import Described, Unreadable
 from conformance.candidates.capture import is_at_once
 from conformance.candidates.registry import Isolated
@@ -146,6 +148,11 @@ class RemoteRunner(IsolatedRunner):
         """The pairs, each as it comes."""
         mask = "int64" if batch.attention_mask is None else str(batch.attention_mask.dtype).removeprefix("torch.")
         self._ask(Call(batch.numpy(), mask, is_at_once()), Done)
+        return self._pairs()
+
+    def gradients(self, batch: TorchBatch, source: str, gradient: Any) -> Iterator[tuple[Any, Any]]:
+        """The pairs of a forward and a backward pass; raises `NotApplicable` where the runner there has none."""
+        self._ask(Call(batch.numpy(), source=(source, np.asarray(gradient.double().cpu()))), Done)
         return self._pairs()
 
     def _pairs(self) -> Iterator[tuple[Any, Any]]:

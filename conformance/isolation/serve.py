@@ -13,6 +13,7 @@ from conformance.candidates.arrays import Described, described
 from conformance.candidates.capture import at_once
 from conformance.candidates.registry import load
 from conformance.candidates.stream import pairs
+from conformance.checks.backward import backward_pass
 from conformance.checks.catalogue import named
 from conformance.checks.run_check import entry_point
 from conformance.checks.search.subject import Clock, Subject
@@ -146,10 +147,16 @@ class CandidateWork:
 
     def _call(self, question: Call) -> None:
         self._number, subject = 0, self._prepared
-        order = {name: i for i, name in enumerate(table(subject.checkpoint.architecture))}
         self._at_once, self._failure = question.at_once, None
+        batch = _given(question, subject.device)
         with self._as_called():
-            self._stream = call_candidate(lambda: pairs(subject.runner(_given(question, subject.device)), order))
+            if question.source is None:
+                order = {name: i for i, name in enumerate(table(subject.checkpoint.architecture))}
+                self._stream = call_candidate(lambda: pairs(subject.runner(batch), order))
+            else:
+                self._stream = backward_pass(
+                    subject.runner, batch, subject.checkpoint.architecture, subject.dtype, *question.source
+                )
 
     def _as_called(self) -> AbstractContextManager[None]:
         return at_once() if self._at_once else nullcontext()

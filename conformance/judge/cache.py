@@ -85,7 +85,7 @@ def accumulated_sigma(network: Network, arithmetic: Arithmetic, checkpoint: Chec
 
 def _key(network: Network, arithmetic: Arithmetic, checkpoint: str) -> str:
     """Of all that the entry is computed from."""
-    said = (network.architecture, arithmetic, sorted(arithmetic.functions.bounds.items()), _code(), np.__version__)
+    said = (network.architecture, network.source, arithmetic, sorted(arithmetic.functions.bounds.items()), _code(), np.__version__)
     parts = (checkpoint, content_digest(network.batch.arrays()), repr(said))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -95,7 +95,7 @@ def _code() -> str:
     """A digest of the modules that an entry is computed with."""
     here, digest = Path(__file__).parent, hashlib.sha256()
     for package in _CODE:
-        for path in sorted((here / package).glob("*.py")):
+        for path in sorted((here / package).rglob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()
 

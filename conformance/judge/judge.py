@@ -2,7 +2,7 @@
 
 It holds no module and no framework. Local: each activation against what the oracle computes from the candidate's own captured
 parents. Global: against the oracle's forward pass from the token ids. Memory does not grow with depth: once a layer's output
-has arrived, everything before it is judged and let go.
+has arrived, everything before it is judged and let go; but with a backward pass, which reads it again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,6 +26,7 @@ from conformance.judge.selection import independent_rows, judged_elements
 from conformance.judge.statistics import rms_threshold, share
 from conformance.judge.validate import accepted_array, known
 from conformance.model.activations import Activation, outputs
+from conformance.model.gradients import is_gradient
 from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.numerics.formats import Array, Captured, Format, Single
@@ -141,12 +142,13 @@ class Judge:
                 yield judged
             elif lost:
                 yield lost, ()
-            elif name not in self._seen:
+            elif name not in self._seen and not self._network.table[name].is_internal:
                 yield Verdict(name, self._network.table[name].kind, "not_observed"), ()
         self._judged_up_to = last
-        for name in [n for n in self._values if self.order[n] < last]:
-            del self._values[name]
-            self._global_errors.pop(name, None)
+        if self._network.source is None:  # a backward pass reads what the forward pass left
+            for name in [n for n in self._values if self.order[n] < last]:
+                del self._values[name]
+                self._global_errors.pop(name, None)
         self._waiting = {n for n in self._waiting if self.order[n] > last}
 
     def _lost(self, name: str) -> Verdict | None:
@@ -177,7 +179,7 @@ class Judge:
             self._global_errors[name] = np.zeros(observation.actual.shape, np.float32)
             return Verdict(name, kind, "not_observed", reason=_NONE_JUDGED), ()
         storage = self._hypotheses[0].arithmetic.storage
-        reason = _masked_entries(observation, storage.smallest_normal)
+        reason = _masked_entries(observation, storage.smallest_normal) or _padding(observation, storage.smallest_normal)
         broken = bool(reason)
         locals_: tuple[Local, ...]
         if all(step.exact for step in observation.steps):
@@ -266,3 +268,12 @@ def _masked_entries(observation: Observation, smallest_normal: float) -> str:
     if leak < smallest_normal:
         return ""
     return f"masked keys get probability, up to {leak:.3g}, where they must get none"
+
+
+def _padding(observation: Observation, smallest_normal: float) -> str:
+    """Why gradients at padded positions are wrong, or an empty text: nothing depends on what is there."""
+    row, mask = observation.row, observation.network.batch.mask
+    if not is_gradient(row.name) or "position" not in row.axes or mask.all():
+        return ""
+    most = np.abs(observation.actual).max(initial=0.0, where=~mask[:, :, None])
+    return "" if most < smallest_normal else f"padded positions have a gradient, up to {most:.3g}, where they must have none"

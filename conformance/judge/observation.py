@@ -172,9 +172,11 @@ class Observation:
 
     @cached_property
     def rows(self) -> tuple[slice, ...]:
-        """The blocks' rows of the batch; one block where sequences meet."""
+        """The blocks' rows of the batch; one block where sequences meet, or part after a loss."""
         batch = self.network.batch
-        if not all(step.axes[:1] == ("batch",) for step in self.steps):
+        table = self.network.table
+        rows = [*self.steps, *(table[parent] for step in self.steps for parent in step.parents)]
+        if not all(row.axes[:1] == ("batch",) for row in rows):
             return (slice(0, batch.size),)
         largest = max(int(np.prod(step.shape(1, batch.length, self.heads))) for step in self.steps)
         each = max(BLOCK // largest, 1)

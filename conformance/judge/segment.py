@@ -22,7 +22,14 @@ from conformance.oracle.propagation import propagated
 
 ORACLE = FORMATS["float64"]
 
-COUPLING = {"scores", "probs", "context", "first_token_linear"}  # steps at which positions meet
+# Kinds of steps at which positions meet; and every gradient of a parameter, which is a sum over positions.
+COUPLING = {
+    *("scores", "probs", "context", "first_token_linear"),
+    *("probs_backward", "scores_backward_query", "scores_backward_key", "context_backward_probs", "context_backward_value"),
+    *("first_token_linear_backward", "linear_gradient", "first_token_linear_gradient", "norm_gradient", "bias_gradient"),
+    "norm_bias_gradient",
+    *("word_lookup_gradient", "position_lookup_gradient", "token_type_lookup_gradient"),
+}
 
 
 def between(network: Network, name: str, observed: Container[str]) -> list[str]:

@@ -45,8 +45,8 @@ def independent_rows(row: Activation, batch: Batch, heads: int, *, coupled: bool
     A step's own roundings are independent from row to row (last axis). Errors that arrive from a parent are shared by all that
     reads it: where queries look at the same keys (`coupled`), only whole sequences are independent.
     """
-    if not row.axes:
-        return 1
+    if "batch" not in row.axes:  # a loss, or the gradient of a parameter
+        return 1 if coupled else max(row.height, 1)
     if coupled or ("position" not in row.axes and "query" not in row.axes):
         return int(batch.mask.any(1).sum() if coupled else batch.mask[:, 0].sum())
     tokens = int(batch.mask.sum())

@@ -21,7 +21,6 @@ _INPUTS: Mapping[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "first_token_linear": (("", ()),),
     "scores": (("_query", (1,)), ("_key", (0,))),
     "context": (("_probs", (1,)), ("_value", (0,))),
-    "probs": (("", (OWN,)),),
     "log_softmax": (("", (OWN,)),),
     "tanh": (("", (OWN,)),),
 }
@@ -60,8 +59,13 @@ def grad(name: str) -> str:
 
 
 def is_gradient(name: str) -> bool:
-    """Whether a name is that of a gradient."""
-    return name.endswith(SUFFIX)
+    """Whether a name is that of a gradient, or of a contribution to one.
+
+    Example:
+        >>> is_gradient("pooler.dense.grad"), is_gradient("pooler.dense.grad_input"), is_gradient("pooler.dense")
+        (True, True, False)
+    """
+    return name.rpartition(".")[2].startswith(SUFFIX[1:])
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ def with_gradients(forward: Mapping[str, Activation], source: str, shapes: Mappi
 
 
 def _backward(forward: Mapping[str, Activation], source: str, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Activation]:
-    reached = _ancestors(forward, source)
+    reached = ancestors(forward, source)
     uses = Counter(name for row in reached for name in (*row.parents, *row.parameters.values()))
     terms: defaultdict[str, list[_Term]] = defaultdict(list)
     for row in reversed(reached):
@@ -114,7 +118,7 @@ def _backward(forward: Mapping[str, Activation], source: str, shapes: Mapping[st
                 yield _gradient(term.of, terms[term.of], term.row)
 
 
-def _ancestors(forward: Mapping[str, Activation], source: str) -> list[Activation]:
+def ancestors(forward: Mapping[str, Activation], source: str) -> list[Activation]:
     """What `source` is computed from, and itself, in the order of computation."""
     found = {source}
     for row in reversed(list(forward.values())):
@@ -148,7 +152,12 @@ def _of_norm(row: Activation) -> Activation:
     """What a norm of a sum gives to each of its terms."""
     upstream, kind = grad(row.name), "norm_backward"
     made = _row(f"{upstream}_input", kind, (upstream, *row.parents), row, _EQUATIONS[kind])
-    return replace(made, parameters=row.parameters, is_internal=True)
+    return replace(made, parameters=_weight(row), is_internal=True)
+
+
+def _weight(row: Activation) -> Mapping[str, str]:
+    """The parameter that the backward steps of a row read."""
+    return {role: name for role, name in row.parameters.items() if role == "weight"}
 
 
 def _of_inputs(row: Activation, forward: Mapping[str, Activation]) -> Iterator[_Term]:
@@ -161,16 +170,25 @@ def _of_inputs(row: Activation, forward: Mapping[str, Activation]) -> Iterator[_
     else:
         for parent, (end, read) in zip(row.parents, inputs, strict=True):
             reads, kind = tuple(row.name if i == OWN else row.parents[i] for i in read), f"{row.kind}_backward{end}"
+            if row.kind == "probs":
+                reads = _read_of_probs(row)
             equation = _EQUATIONS.get(kind, "f′(x) ∂y")
             made = _row(f"{upstream}_input{end}", kind, (upstream, *reads), forward[parent], equation)
-            yield _Term(parent, made.name, replace(made, parameters=row.parameters, layer=row.layer))
+            yield _Term(parent, made.name, replace(made, parameters=_weight(row), layer=row.layer))
+
+
+def _read_of_probs(row: Activation) -> tuple[str, ...]:
+    """The probabilities; and, since kernels take Σ p ∂p from these, what the context is made of."""
+    attention = row.name.removesuffix(".probs")
+    return row.name, grad(f"{attention}.context"), f"{attention}.value"
 
 
 def _of_parameters(row: Activation, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[_Term]:
     upstream = grad(row.name)
     for role, parameter in row.parameters.items():
         if role == "bias":
-            kind, reads, equation = "bias_gradient", tuple[str, ...](), "Σ ∂y over tokens"
+            kind = "norm_bias_gradient" if row.kind == "norm" else "bias_gradient"
+            reads, equation = tuple[str, ...](), "Σ ∂y over tokens"
         else:
             kind, reads, equation = f"{row.kind}_gradient", row.parents, _EQUATIONS_OF_WEIGHTS.get(row.kind, _OF_LOOKUPS)
         *height, width = shapes[parameter]

@@ -84,7 +84,7 @@ def _axes(case: ResidualProblem) -> Iterator[_Axis]:
     if row.axes[-1:] == ("feature",) and heads > 1 and shape[-1] % heads == 0 and ".attention.self." in row.name:
         yield _Axis("head", len(shape) - 1, (*shape[:-1], heads, shape[-1] // heads))
     for along, axis in enumerate(row.axes):
-        if 1 < shape[along] <= LONGEST:
+        if 1 < shape[along] <= LONGEST and len(shape) > 1:  # of single numbers none is known again
             yield _Axis("batch row" if axis == "batch" else axis, along, shape)
 
 

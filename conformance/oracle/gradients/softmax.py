@@ -6,26 +6,38 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.maps import LinearMap, Roundings, Source, diagonal, identity, shared_by_row
+from conformance.oracle.products import Context, split_heads
 from conformance.oracle.step import Step
 
 
 class ProbabilitiesBackward(Step):
-    """∂L/∂s = p (w − d), d = Σ_j p_j w_j; w, p and result (B, h, S, S)."""
+    """∂L/∂s = p (w − d), d = Σ_j p_j w_j; w, p and result (B, h, S, S).
+
+    d is also Σ c ∂L/∂c over a head's features of the context c = p v: that is how a kernel has it that does not keep w (Dao et al.
+    2022, FlashAttention, algorithm 4). ∂L/∂c and v, (B, S, H) each, are parents for what it rounds.
+    """
+
+    @property
+    def _read(self) -> tuple[Array, Array]:
+        """w, p."""
+        w, p, *_ = self.parents
+        return w, p
 
     @cached_property
     def _mean(self) -> Array:
-        w, p = self.parents
+        """d."""
+        w, p = self._read
         return np.asarray((p * w).sum(-1, keepdims=True))
 
     @cached_property
     def value(self) -> Array:
         """The equation."""
-        w, p = self.parents
+        w, p = self._read
         return p * (w - self._mean)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """∂y_i/∂w_j = p_i (δ_ij − p_j) and ∂y_i/∂p_j = (w_i − d) δ_ij − p_i w_j."""
-        (w, p), centred = self.parents, self.parents[0] - self._mean
+        """∂y_i/∂w_j = p_i (δ_ij − p_j) and ∂y_i/∂p_j = (w_i − d) δ_ij − p_i w_j; none by the others."""
+        (w, p), centred = self._read, self._read[0] - self._mean
 
         def of_upstream(v: Array) -> Array:
             return np.asarray(p**2 * np.maximum((1.0 - 2.0 * p) * v + (p**2 * v).sum(-1, keepdims=True), 0.0))
@@ -34,26 +46,36 @@ class ProbabilitiesBackward(Step):
             own = centred * (centred - 2.0 * p * w) * v
             return np.asarray(np.maximum(own + p**2 * (w**2 * v).sum(-1, keepdims=True), 0.0))
 
+        nothing = LinearMap(lambda _: np.zeros_like(p), lambda _: np.zeros_like(self.parents[2]))
         return (
             LinearMap(of_upstream, lambda u: p * (u - (p * u).sum(-1, keepdims=True))),
             LinearMap(of_probs, lambda u: centred * u - w * (p * u).sum(-1, keepdims=True)),
+            nothing,
+            nothing,
         )
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """u is the inner operations' unit roundoff, a the accumulation's.
 
-        - d, one error a row: a²/3 · (Σ s_k² + Σ (p w)²) for the partial sums s_k of p w, and u²/3 · d²; it moves y by p;
+        - d, one error a row, which moves y by p: from p and w a²/3 · (Σ s_k² + Σ (p w)²) for the partial sums s_k of p w, and
+          u²/3 · d²; from the context the same of c ∂L/∂c, and (∂L/∂c)² times the variance of c; the larger;
         - elementwise: u²/3 times the squares of p w, p d and y, since a kernel may form p w − p d; then the store.
-
-        The floor is the format's smallest normal, as for the probabilities.
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
-        (w, p), d, y = self.parents, self._mean, self.value
-        terms = p * w
-        shared = a2 * ((np.cumsum(terms, -1) ** 2).sum(-1, keepdims=True) + (terms**2).sum(-1, keepdims=True)) + u2 * d**2
-        floor = max(arithmetic.storage.smallest_normal**2 / 3.0, arithmetic.storage.floor_variance)
-        own = u2 * (terms**2 + (p * d) ** 2 + y**2) + arithmetic.store_variance(y)
-        return Roundings((Source(np.maximum(own, floor), identity()), Source(shared, shared_by_row(p))))
+        (w, p), d, y = self._read, self._mean, self.value
+        of_context, v = self.parents[2:]
+        context, heads = Context(self.site, p, v), self.site.architecture.num_attention_heads
+        kept = split_heads(of_context**2 * context.roundings(arithmetic).variance(), heads).sum(-1, keepdims=True)
+        from_context = kept + a2 * _partial(split_heads(of_context * context.value, heads))
+        shared = np.maximum(a2 * _partial(p * w), from_context) + u2 * d**2
+        own = u2 * ((p * w) ** 2 + (p * d) ** 2 + y**2) + arithmetic.store_variance(y)
+        own = np.maximum(own, arithmetic.storage.floor_variance)
+        return Roundings((Source(own, identity()), Source(shared, shared_by_row(p))))
+
+
+def _partial(terms: Array) -> Array:
+    """Σ s_k² + Σ t² a row, s_k the partial sums of the terms t."""
+    return np.asarray((np.cumsum(terms, -1) ** 2 + terms**2).sum(-1, keepdims=True))
 
 
 class LogSoftmaxBackward(Step):

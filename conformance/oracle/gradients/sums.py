@@ -1,5 +1,6 @@
 """Where a backward pass starts, and gradients that are sums over tokens: of biases and of tables."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -30,7 +31,7 @@ def coefficients(shape: tuple[int, ...]) -> Array:
 
 
 class Seed(Exact):
-    """1 for a loss; else the coefficients c of L = Σ c · x, which are 0 where nothing is attended to."""
+    """1 for a loss; else the coefficients c of L = Σ c · x, the same in every sequence, 0 at what is not attended to."""
 
     @cached_property
     def value(self) -> Array:
@@ -38,7 +39,7 @@ class Seed(Exact):
         row, batch = self.site.activation, self.site.batch
         if row.axes == SCALAR:
             return np.ones(())
-        fixed = coefficients(row.shape(batch.size, batch.length, self.site.architecture.num_attention_heads))
+        fixed = coefficients(row.shape(1, batch.length, self.site.architecture.num_attention_heads))
         attended = batch.mask if "position" in row.axes else batch.mask[:, 0]
         return fixed * attended[..., None]
 
@@ -72,9 +73,38 @@ def over_tokens(shape: tuple[int, ...]) -> LinearMap:
 
 
 def summation_variance(rows: Array, arithmetic: Arithmetic) -> Array:
-    """Of a sum over rows, from the first to the last or back: a product with ones, as `oracle.products` derives; (R, O) -> (O,)."""
-    squares = partial_squares(operand(np.ones((1, len(rows)))), operand(rows))
-    return accumulation_variance(squares[0], rows.sum(0), len(rows), arithmetic)
+    """Of a sum over rows, (R, O) -> (O,): a product with ones, as `oracle.products` derives, or in random order if that is more."""
+    in_order = partial_squares(operand(np.ones((1, len(rows)))), operand(rows))[0]
+    squares = np.maximum(in_order, _at_random(np.float64(len(rows)), rows.sum(0), (rows**2).sum(0)))
+    return accumulation_variance(squares, rows.sum(0), len(rows), arithmetic)
+
+
+def _at_random(n: Array | np.float64, y: Array, squares: Array) -> Array:
+    """The mean over all orders of Σ s_k², s_k the partial sums of n terms with the sum y and these squares, added up.
+
+    E s_k² = k²/n² y² + k (n − k)/(n (n − 1)) (Σ t² − y²/n), which add up to
+    y² (n + 1)(2n + 1)/(6n) + (n + 1)/6 (Σ t² − y²/n).
+    """
+    some = np.maximum(n, 1.0)
+    return np.asarray((n + 1.0) / 6.0 * ((2.0 * n + 1.0) * y**2 / some + np.maximum(squares - y**2 / some, 0.0)))
+
+
+def kernel_summation_variance(rows: Array, arithmetic: Arithmetic) -> Array:
+    """The same within a kernel of other things, which may keep partial sums in storage: a native one.
+
+    PyTorch's layer norm does so on a CPU: its buffers of partial sums have the dtype of the parameters.
+    """
+    if arithmetic.rounding == "native":
+        arithmetic = replace(arithmetic, accumulate=arithmetic.storage)
+    return summation_variance(rows, arithmetic)
+
+
+class NormBiasGradient(BiasGradient):
+    """∂L/∂β = Σ w over all tokens; w (..., H), result (H,)."""
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Those of the sum, within the kernel that computes the other gradients of the norm."""
+        return elementwise(kernel_summation_variance(self._rows, arithmetic))
 
 
 class _LookupGradient(Step):
@@ -103,11 +133,9 @@ class _LookupGradient(Step):
         return (LinearMap(self._scattered, lambda u: u[ids].reshape(shape)),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """u²/3 · Σ s_k² over the partial sums of a row from its second term on, in the order of the places or at random.
+        """u²/3 · Σ s_k² over the partial sums of a row of the table, in the order of the places or a random one, the larger.
 
-        Of n terms t with the sum y taken in random order, E s_k² = k²/n² y² + k (n − k)/(n (n − 1)) (Σ t² − y²/n), which add up to
-        y² (n + 1)(2n + 1)/(6n) + (n + 1)/6 (Σ t² − y²/n); the larger is taken. A kernel that adds in the table itself rounds each
-        partial sum to storage: as many times the variance as storage is coarser.
+        A kernel that adds in the table itself rounds each partial sum to storage. A single term is moved, not rounded.
         """
         (ids, rows), table = self._places, self.site.parameters["weight"]
         partial, in_order = np.zeros_like(table), np.zeros_like(table)
@@ -117,10 +145,9 @@ class _LookupGradient(Step):
             partial[r] += row
             in_order[r] += partial[r] ** 2
         n = np.bincount(ids, minlength=len(table))[:, None].astype(np.float64)
-        some, y = np.maximum(n, 1.0), self.value
-        at_random = (n + 1.0) * ((2.0 * n + 1.0) * y**2 / (6.0 * some) + np.maximum(terms - y**2 / some, 0.0) / 6.0)
+        y = self.value
         coarse = arithmetic.accumulate if arithmetic.rounding == "fused" else arithmetic.storage
-        variance = coarse.unit_roundoff**2 / 3.0 * np.maximum(in_order, at_random) + arithmetic.store_variance(y)
+        variance = coarse.unit_roundoff**2 / 3.0 * np.maximum(in_order, _at_random(n, y, terms)) + arithmetic.store_variance(y)
         return elementwise(np.maximum(np.where(n > 1, variance, 0.0), arithmetic.storage.floor_variance))
 
 

@@ -1,0 +1,110 @@
+"""Capturing a backward pass of an `nn.Module`: its activations, and the gradients of some result with respect to them.
+
+A gradient is taken by a hook at the very tensor that a tap shows, so that it is the sum over all uses of that tensor, and where the
+tensor is changed in place later it is the gradient of what was there before. Gradients of parameters are those that the pass
+leaves in `.grad`, as an optimizer finds them. Afterwards module and parameters are as they were.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from conformance.candidates.capture import Tap, hooked, require_modules, returned
+from conformance.errors import CandidateError, NotApplicable
+from conformance.model.gradients import grad
+
+Show = Callable[[str, torch.Tensor], Iterable[tuple[str, torch.Tensor]]]
+Named = Iterable[tuple[str, torch.Tensor]]
+
+
+def captured_with_gradients(
+    module: nn.Module,
+    taps: Mapping[str, Tap],
+    forward: Callable[[], Mapping[str, Any] | None],
+    source: str,
+    gradient: torch.Tensor,
+    *,
+    show: Show = lambda name, tensor: [(name, tensor)],
+    parameters: Callable[[Named], Named] = lambda named: named,
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Run `forward`, then go back from one of the activations; yields all activations, then the gradients under `NAME.grad`.
+
+    What is not reached has the gradient 0: a tensor that was detached on the way, a parameter that does not learn. Gradients of
+    tensors that need none, as of what no parameter precedes, are not yielded.
+
+    Args:
+        module: as for `captured`.
+        taps: likewise.
+        forward: likewise.
+        source: the activation to start from, in the form in which it is tapped or returned.
+        gradient: ∂L/∂source.
+        show: what is shown of a tensor, by name. Gradients are shown in the same way where that only rearranges numbers, else not.
+        parameters: from the module's names of parameters and their gradients to those of the checkpoint.
+
+    Raises:
+        CandidateError: nothing of that name is tapped or returned; or as `captured`.
+        NotApplicable: the forward pass does not record what a backward pass needs.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(2, 1, bias=False))
+        >>> ones = torch.ones(3, 1)
+        >>> found = captured_with_gradients(net, {"y": Tap("0")}, lambda: net(torch.ones(3, 2)) is None or None, "y", ones)
+        >>> [(name, value.flatten().tolist()) for name, value in found][1:]
+        [('y.grad', [1.0, 1.0, 1.0]), ('0.weight.grad', [3.0, 3.0])]
+    """
+    modules = require_modules(module, taps)
+    tapped: dict[str, torch.Tensor] = {}
+    arrived: dict[str, torch.Tensor] = {}
+    yielded: list[tuple[str, torch.Tensor]] = []
+
+    def tap(key: str, tensor: torch.Tensor) -> None:
+        yielded.extend(show(key, tensor.detach().clone()))
+        if tensor.requires_grad:
+            tapped[key] = tensor
+            hook: Any = tensor.register_hook
+            hook(lambda g: arrived.__setitem__(key, g.detach().clone()))
+
+    with torch.enable_grad(), _without_gradients(module):
+        with hooked(modules, taps, tap):
+            for name, value in (forward() or {}).items():
+                tap(name, returned(value, name))
+        yield from yielded
+        torch.autograd.backward(_start(source, tapped, yielded), gradient)
+        of_parameters = [(name, p.grad if p.grad is not None else torch.zeros_like(p)) for name, p in module.named_parameters()]
+    for key in reversed(tapped):
+        found = arrived.get(key, torch.zeros_like(tapped[key]))
+        if _only_rearranges(show, key, found):
+            yield from ((grad(name), value) for name, value in show(key, found))
+    yield from ((grad(name), value) for name, value in parameters(of_parameters))
+
+
+def _start(source: str, tapped: Mapping[str, torch.Tensor], yielded: Iterable[tuple[str, torch.Tensor]]) -> torch.Tensor:
+    if source in tapped:
+        return tapped[source]
+    if source in dict(yielded):
+        raise NotApplicable(f"{source} was computed without a record for a backward pass")
+    raise CandidateError(f"{source}, from which the backward pass is to start, is neither tapped nor returned")
+
+
+@contextlib.contextmanager
+def _without_gradients(module: nn.Module) -> Iterator[None]:
+    """Every `.grad` empty inside, and afterwards as it was."""
+    before = {p: p.grad for p in module.parameters()}
+    try:
+        for p in before:
+            p.grad = None
+        yield
+    finally:
+        for p, kept in before.items():
+            p.grad = kept
+
+
+def _only_rearranges(show: Show, key: str, tensor: torch.Tensor) -> bool:
+    """Whether what is shown has each number of the tensor once: then the gradient has the same layout."""
+    numbers = torch.arange(tensor.numel(), dtype=torch.float64, device=tensor.device)
+    parts = [part.double().flatten() for _, part in show(key, numbers.reshape(tensor.shape))]
+    shown = torch.cat(parts).sort().values
+    return shown.shape == numbers.shape and bool((shown == numbers).all())
