@@ -10,10 +10,10 @@ from conformance.candidates.stream import pairs
 from conformance.checks.passes import Pass, forward_passes
 from conformance.errors import NotApplicable
 from conformance.goldens.golden import Golden
-from conformance.model.activations import SCALAR, outputs, parameter_shapes, table
+from conformance.model.activations import parameter_shapes, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import TorchBatch
-from conformance.model.gradients import SUFFIX, ancestors, grad, is_gradient, with_gradients
+from conformance.model.gradients import SUFFIX, ends, grad, is_gradient, sources, with_gradients
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.results.case import Case
@@ -55,10 +55,7 @@ def require_backward(runner: Runner) -> Callable[..., Any]:
 
 def _sources(network: Network, exposed: Sequence[str]) -> Sequence[str]:
     """Of the losses and outputs that are exposed those from which no other is computed."""
-    ends = {name for name, row in network.table.items() if row.axes == SCALAR} | set(outputs(network.architecture))
-    seen = [name for name in network.table if name in ends and name in exposed]
-    inner = {row.name for name in seen for row in ancestors(network.table, name) if row.name != name}
-    return [name for name in seen if name not in inner]
+    return sources(network.table, {name for name in ends(network.architecture) if name in network.table and name in exposed})
 
 
 def _called(runner: Runner, network: Network, case: Case) -> Iterator[tuple[str, Any]]:

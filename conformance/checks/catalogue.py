@@ -216,8 +216,6 @@ CHECKS: Mapping[str, Check] = {
     )
 }
 
-SMALL_GOLDENS = ("tiny", "sinusoidal")
-
 PUBLISHED = "published-values"  # no check to be asked for: made wherever a checkpoint is given of which values are published
 
 

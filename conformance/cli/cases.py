@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from conformance.candidates.registry import registered, require_known
-from conformance.checks.catalogue import CHECKS, SMALL_GOLDENS
+from conformance.checks.catalogue import CHECKS
 from conformance.checks.check import Check
 from conformance.checks.published import CHECK, published_of
 from conformance.cli.session import Session
 from conformance.errors import UsageError
-from conformance.goldens.manifest import located
+from conformance.goldens.manifest import SMALL, located
 from conformance.names import unknown
 from conformance.numerics.devices import require_name
 from conformance.numerics.formats import format_named
@@ -31,7 +31,7 @@ def cases_of(session: Session, is_instrumented: Callable[[str], bool]) -> list[C
     for name in names:
         alone = _judges_outputs_alone(checks) and is_instrumented(name)
         for golden, own in session.goldens.items():
-            asked = [c.name for c in checks if session.chosen or own or c.every_golden or golden in SMALL_GOLDENS]
+            asked = [c.name for c in checks if session.chosen or own or c.every_golden or golden in SMALL]
             asked += ["outputs"] if alone and "values" in asked else []
             asked += [CHECK] if golden in published else []
             found += [Case(name, golden, session.device, dtype, check) for dtype in session.dtypes for check in asked]

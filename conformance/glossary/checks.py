@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from conformance.checks.catalogue import CHECKS, SMALL_GOLDENS
+from conformance.checks.catalogue import CHECKS
 from conformance.glossary.entry import Section
 from conformance.glossary.text import paragraphs
+from conformance.goldens.manifest import SMALL
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")  # with which a test id ends
 
@@ -22,7 +23,7 @@ def sections(name: str) -> Iterator[Section]:
     check = CHECKS[name]
     module, _, _ = check.entry_point.partition(":")
     batches = "batches that Hypothesis draws, shrunk to the smallest that fails" if check.searches else "the golden's own batches"
-    goldens = "every golden" if check.every_golden else f"{' and '.join(SMALL_GOLDENS)}, or those that are named"
+    goldens = "every golden" if check.every_golden else f"{' and '.join(SMALL)}, or those that are named"
     yield "catches, for example", (check.catches,)
     yield "method", paragraphs(_docstring(f"conformance.{module}"))
     yield "inputs", (f"{batches}; on {goldens}",)

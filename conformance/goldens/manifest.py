@@ -13,6 +13,7 @@ from conformance.names import nearest
 
 MANIFEST = "manifest.json"
 SCHEMA = 2
+SMALL = ("tiny", "sinusoidal")  # between them the steps of every architecture but for other activation functions
 
 
 def fixtures_directory() -> Path:

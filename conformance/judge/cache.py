@@ -31,7 +31,7 @@ VARIABLE = "BERT_CONFORMANCE_CACHE"
 OFF = "off"
 LIMIT = 256 * 2**20  # bytes; an entry of a base-sized network has 1.3 MiB: 170,162 numbers in float64
 SUFFIX = ".safetensors"
-_CODE = ("oracle", "numerics", "judge")  # packages whose code an entry is computed with
+_CODE = ("model", "oracle", "numerics", "judge")  # packages whose code an entry is computed with
 
 
 class CacheWarning(UserWarning):

@@ -271,9 +271,13 @@ def _masked_entries(observation: Observation, smallest_normal: float) -> str:
 
 
 def _padding(observation: Observation, smallest_normal: float) -> str:
-    """Why gradients at padded positions are wrong, or an empty text: nothing depends on what is there."""
+    """Why a gradient at padded positions is wrong, or an empty text: nothing depends on what is there.
+
+    Where the gradients that it is computed from are wrong already, it is not this step's fault.
+    """
     row, mask = observation.row, observation.network.batch.mask
     if not is_gradient(row.name) or "position" not in row.axes or mask.all():
         return ""
-    most = np.abs(observation.actual).max(initial=0.0, where=~mask[:, :, None])
+    unexpected = ~mask[:, :, None] & (np.abs(observation.whole.segment.value) < smallest_normal)
+    most = np.abs(observation.actual).max(initial=0.0, where=unexpected)
     return "" if most < smallest_normal else f"padded positions have a gradient, up to {most:.3g}, where they must have none"

@@ -6,12 +6,13 @@ that it can act on. At exact activations (look-ups) any difference shows: the ex
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from conformance.faults import CATALOGUE
 from conformance.goldens.golden import Golden
+from conformance.goldens.manifest import SMALL
 from conformance.judge.fault_directions import Direction, directions
 from conformance.judge.filters import expected
 from conformance.judge.noise import of_segment
@@ -19,9 +20,12 @@ from conformance.judge.segment import Segment
 from conformance.judge.selection import judged_elements
 from conformance.judge.statistics import SEPARABLE_Z, max_threshold, share
 from conformance.model.checkpoint import rounded_weights
+from conformance.model.gradients import ends, is_gradient, sources
 from conformance.numerics.arithmetic import modular
 from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network
+
+BACKWARD = (*SMALL, "tanh")  # goldens that have, between them, a step of every kind
 
 
 @dataclass(frozen=True)
@@ -40,23 +44,37 @@ class Power:
 
 
 def power(golden: Golden, dtype: str) -> list[Power]:
-    """The golden's row of the matrix in one dtype, a cell a fault, in the catalogue's order; every batch's places count."""
-    weights = rounded_weights(golden.checkpoint, dtype)
+    """The golden's row of the matrix in one dtype, a cell a fault, in the catalogue's order; every batch's places count.
+
+    Of `BACKWARD`, those of backward passes as well.
+    """
     found: dict[str, dict[str, float]] = defaultdict(dict)
-    for batch_name, batch in golden.batches.items():
-        mark = f" [{batch_name}]" if len(golden.batches) > 1 else ""
-        for fault, place, z in _expected(Network(golden.checkpoint.architecture, weights, batch), dtype):
-            found[fault][place + mark] = z
+    for label, network in _passes(golden, dtype):
+        for fault, place, z in _expected(network, dtype):
+            found[fault][place + label] = z
     return [_cell(golden.name, dtype, fault.name, found[fault.name]) for fault in CATALOGUE if found[fault.name]]
 
 
+def _passes(golden: Golden, dtype: str) -> Iterator[tuple[str, Network]]:
+    """A forward pass of each batch, and every backward pass; the label distinguishes them where there are several."""
+    architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, dtype)
+    for name, batch in golden.batches.items():
+        forward = Network(architecture, weights, batch)
+        yield f" [{name}]" if len(golden.batches) > 1 else "", forward
+        if golden.name in BACKWARD:
+            for source in sources(forward.table, ends(architecture) & set(forward.table)):
+                yield f" [from {source}]", replace(forward, source=source)
+
+
 def _expected(network: Network, dtype: str) -> Iterator[tuple[str, str, float]]:
-    """(fault, place, expected z) over one batch."""
+    """(fault, place, expected z) over one batch; of a backward pass at the gradients alone."""
     hypothesis = modular(dtype)
     values: dict[str, Array] = {}
     for name, row in network.table.items():
         segment = Segment(network, name, values)
         values[name] = segment.value
+        if network.source is not None and not is_gradient(name):
+            continue
         judged = judged_elements(row, network.batch, segment.value.shape)
         largest = max_threshold(int(judged.sum()), share(len(network.table)))
         noise = None if row.exact else of_segment(segment, hypothesis, judged)

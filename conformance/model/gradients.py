@@ -7,10 +7,11 @@ implementation has to form.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from conformance.model.activations import SCALAR, Activation
+from conformance.model.activations import SCALAR, Activation, outputs, table
+from conformance.model.architecture import Architecture
 
 SUFFIX = ".grad"
 OWN = -1  # in place of the number of a parent: the activation itself
@@ -108,14 +109,23 @@ def _backward(forward: Mapping[str, Activation], source: str, shapes: Mapping[st
     terms: defaultdict[str, list[_Term]] = defaultdict(list)
     for row in reversed(reached):
         yield _seed(row) if row.name == source else _gradient(row.name, terms[row.name], row)
-        if row.kind == "norm" and len(row.parents) > 1:
-            yield _of_norm(row)
         for term in (*_of_parameters(row, shapes), *_of_inputs(row, forward)):
             terms[term.of].append(term)
             if term.row and uses[term.of] > 1:
                 yield replace(term.row, is_internal=True)
             if term.of in shapes and term.row and len(terms[term.of]) == uses[term.of]:
                 yield _gradient(term.of, terms[term.of], term.row)
+
+
+def ends(a: Architecture) -> set[str]:
+    """What a backward pass may start from: the losses and the outputs of an architecture."""
+    return {name for name, row in table(a).items() if row.axes == SCALAR} | set(outputs(a))
+
+
+def sources(forward: Mapping[str, Activation], names: Collection[str]) -> list[str]:
+    """Of these activations those from which no other of them is computed: where backward passes start that reach everything."""
+    inner = {row.name for name in names for row in ancestors(forward, name) if row.name != name}
+    return [name for name in forward if name in names and name not in inner]
 
 
 def ancestors(forward: Mapping[str, Activation], source: str) -> list[Activation]:
@@ -139,20 +149,14 @@ def _gradient(name: str, terms: list[_Term], like: Activation) -> Activation:
         return replace(first.row, name=grad(name), is_internal=False)
     kind, equation = ("sum", "the sum of the gradients of its uses") if others else ("copy", "the gradient that arrives")
     row = _row(grad(name), kind, tuple(term.name for term in terms), like, equation, exact=not others)
+    layer = next((term.row.layer for term in terms if term.row), row.layer)
     # There may be one row of positions for all sequences, the gradient of which is a sum over them.
-    return replace(row, is_internal=like.kind in ("position_lookup", "sinusoids"))
+    return replace(row, layer=layer, is_internal=like.kind in ("position_lookup", "sinusoids"))
 
 
 def _row(name: str, kind: str, parents: tuple[str, ...], like: Activation, equation: str, *, exact: bool = False) -> Activation:
     """A row of the shape of `like`, in its layer, without parameters."""
     return replace(like, name=name, kind=kind, parents=parents, equation=equation, parameters={}, exact=exact, is_internal=False)
-
-
-def _of_norm(row: Activation) -> Activation:
-    """What a norm of a sum gives to each of its terms."""
-    upstream, kind = grad(row.name), "norm_backward"
-    made = _row(f"{upstream}_input", kind, (upstream, *row.parents), row, _EQUATIONS[kind])
-    return replace(made, parameters=_weight(row), is_internal=True)
 
 
 def _weight(row: Activation) -> Mapping[str, str]:
@@ -165,8 +169,11 @@ def _of_inputs(row: Activation, forward: Mapping[str, Activation]) -> Iterator[_
     if row.kind in _IDENTITIES:
         yield from (_Term(parent, upstream) for parent in row.parents)
     elif row.kind == "norm":
-        made = _of_norm(row)
-        yield from (_Term(parent, made.name, None if len(row.parents) > 1 else made) for parent in row.parents)
+        # Each term of the sum that is normalised has the same gradient, computed where the last of them stands.
+        last, kind = max(row.parents, key=list(forward).index), "norm_backward"
+        made = _row(grad(last), kind, (upstream, *row.parents), row, _EQUATIONS[kind])
+        yield _Term(last, made.name, replace(made, parameters=_weight(row)))
+        yield from (_Term(parent, made.name) for parent in row.parents if parent != last)
     else:
         for parent, (end, read) in zip(row.parents, inputs, strict=True):
             reads, kind = tuple(row.name if i == OWN else row.parents[i] for i in read), f"{row.kind}_backward{end}"

@@ -9,7 +9,7 @@ from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import Sum
 from conformance.oracle.maps import LinearMap, Roundings
-from conformance.oracle.step import Step, elementwise
+from conformance.oracle.step import Site, Step, elementwise
 
 LABELS = {
     "masked_lm_loss": "labels",
@@ -20,16 +20,21 @@ LABELS = {
 }
 
 
+def labels_of(site: Site) -> Ids:
+    """Those that a loss at `site`, or its gradient, is the mean over, −100 where they are ignored; `UsageError` without any."""
+    name = LABELS[site.activation.kind.removesuffix("_backward")]
+    labels = site.batch.arrays().get(name)
+    if labels is None:
+        raise UsageError(f"{site.activation.name} needs {name} in the batch")
+    return labels
+
+
 class Labelled(Step):
     """A mean over the rows of the last parent that have a label, or the gradient of one."""
 
     @cached_property
     def _labels(self) -> Ids:
-        name = LABELS[self.site.activation.kind.removesuffix("_backward")]
-        labels = self.site.batch.arrays().get(name)
-        if labels is None:
-            raise UsageError(f"{self.site.activation.name} needs {name} in the batch")
-        return labels
+        return labels_of(self.site)
 
     @cached_property
     def rows(self) -> tuple[Array, Ids]:

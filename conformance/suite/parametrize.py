@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from conformance.candidates.registry import name_of, require_known
-from conformance.checks.catalogue import CHECKS, SMALL_GOLDENS, named
+from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.check import Check
 from conformance.checks.examples import examples_of
 from conformance.checks.known_failures import KnownFailure, matched, read
 from conformance.checks.run_check import run
 from conformance.errors import UsageError
-from conformance.goldens.manifest import located, manifest
+from conformance.goldens.manifest import SMALL, located, manifest
 from conformance.names import listed
 from conformance.results.case import Case
 from conformance.suite.pytest_session import plan, record
@@ -101,7 +101,7 @@ def bound_checks(
         (check, implementation, Case(name_of(implementation), golden, device, dtype, check.name))
         for check in selected
         for implementation in implementations
-        for golden in goldens or (manifest() if check.every_golden else SMALL_GOLDENS)
+        for golden in goldens or (manifest() if check.every_golden else SMALL)
         for device in devices
         for dtype in dtypes
     ]

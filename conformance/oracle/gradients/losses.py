@@ -15,7 +15,7 @@ class CrossEntropyBackward(Labelled):
     """∂L/∂x = w (softmax(x) − onehot(label)) / N at the N labelled rows, 0 elsewhere; w (), x and result (..., C)."""
 
     @property
-    def _scale(self) -> float:
+    def scale(self) -> float:
         """w / N."""
         return float(self.parents[0]) / len(self.rows[1])
 
@@ -28,11 +28,11 @@ class CrossEntropyBackward(Labelled):
         """The equation."""
         slope = np.exp(self._log_softmax.value)
         slope[np.arange(len(slope)), self.rows[1]] -= 1.0
-        return self._scale * self.spread(slope)
+        return self.scale * self.spread(slope)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """y / w, and w/N times that of the softmax at labelled rows."""
-        scale, p = self._scale, self.spread(np.exp(self._log_softmax.value))
+        scale, p = self.scale, self.spread(np.exp(self._log_softmax.value))
         unit = self.value / float(self.parents[0]) if float(self.parents[0]) else np.zeros_like(self.value)
 
         def variance(v: Array) -> Array:
@@ -50,7 +50,7 @@ class CrossEntropyBackward(Labelled):
         the square of exp's relative error times that of w p/N; then the store.
         """
         u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
-        share = self._scale * self.spread(np.exp(self._log_softmax.value))
+        share = self.scale * self.spread(np.exp(self._log_softmax.value))
         kept = self._log_softmax.roundings(arithmetic.intermediate()).variance()
         exponential = arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
         own = (2.0 * u2 + exponential + self.spread(kept)) * share**2 + 2.0 * u2 * self.value**2

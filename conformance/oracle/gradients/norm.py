@@ -38,7 +38,7 @@ class NormBackward(_OfNorm):
     """
 
     @cached_property
-    def _parts(self) -> tuple[Array, Array, Array]:
+    def parts(self) -> tuple[Array, Array, Array]:
         """g, a, b."""
         g = self.site.parameters["weight"] * self.parents[0]
         return g, g.mean(-1, keepdims=True), (self.norm.normal * g).mean(-1, keepdims=True)
@@ -46,7 +46,7 @@ class NormBackward(_OfNorm):
     @cached_property
     def value(self) -> Array:
         """The equation."""
-        g, a, b = self._parts
+        g, a, b = self.parts
         return np.asarray(self.norm.inverse * (g - a - self.norm.normal * b))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
@@ -61,7 +61,7 @@ class NormBackward(_OfNorm):
 
         From δr = −r² mean(z δx) and δz = r (δx − mean(δx) − z mean(z δx)).
         """
-        (g, a, b), z, r = self._parts, self.norm.normal, self.norm.inverse
+        (g, a, b), z, r = self.parts, self.norm.normal, self.norm.inverse
         first, second, third = b + z * a, 2.0 * z * b - self.value / r, -z
         n = z.shape[-1]
 
@@ -91,7 +91,7 @@ class NormBackward(_OfNorm):
           twice those of r² b x and r² b μ, which that kernel forms in place of r z b; then the store.
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
-        (g, a, b), z, r, x, mean = self._parts, self.norm.normal, self.norm.inverse, self.norm.summed, self.norm.mean
+        (g, a, b), z, r, x, mean = self.parts, self.norm.normal, self.norm.inverse, self.norm.summed, self.norm.mean
         n, y = z.shape[-1], self.value
         of_mean, of_inverse = self._statistics(arithmetic)
         of_first = a2 * (np.cumsum(g, -1) ** 2).sum(-1, keepdims=True) / n**2 + u2 * a**2

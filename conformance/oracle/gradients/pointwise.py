@@ -43,6 +43,12 @@ class GeluBackward(_OfFunction):
 
     function = Gelu
 
+    @cached_property
+    def density(self) -> Array:
+        """x φ(x)."""
+        x = self.parents[1]
+        return np.asarray(x * np.exp(-(x**2) / 2.0) / np.sqrt(2.0 * np.pi))
+
     @property
     def _curvature(self) -> Array:
         """φ(x) (2 − x²)."""
@@ -57,7 +63,7 @@ class GeluBackward(_OfFunction):
         """
         (w, x), y, inner, wide = self.parents, self.value, arithmetic.elementwise, arithmetic.accumulate
         u2, slope = inner.unit_roundoff**2 / 3.0, self.slope
-        density = x * np.exp(-(x**2) / 2.0) / np.sqrt(2.0 * np.pi)
+        density = self.density
         share = slope - density
         exponential = arithmetic.functions.relative("exp", wide) ** 2 / 3.0
         random = 2.0 * u2 * (share**2 + density**2 + (x**2 * density) ** 2 + slope**2) + exponential * density**2

@@ -1,0 +1,272 @@
+"""Backward passes: what is detached, lost, counted twice or differentiated as another function."""
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.fault import Change, Fault, FaultContext, Parameter, with_parameters
+from conformance.model.batch import IGNORED_LABEL
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.gradients.losses import CrossEntropyBackward
+from conformance.oracle.gradients.norm import NormBackward
+from conformance.oracle.gradients.pointwise import GeluBackward, GeluTanhBackward
+from conformance.oracle.gradients.softmax import ProbabilitiesBackward
+from conformance.oracle.losses import labels_of
+
+S = TypeVar("S", bound=Step)
+
+_NORMS = frozenset({"norm_backward"})
+_SOFTMAX = frozenset({"probs_backward"})
+_SCORES = frozenset({"scores_backward_query", "scores_backward_key"})
+_GELUS = frozenset({"gelu_backward"})
+_FUNCTIONS = frozenset({"gelu_backward", "gelu_new_backward", "gelu_pytorch_tanh_backward", "tanh_backward"})
+_CROSS_ENTROPIES = frozenset({"masked_lm_loss_backward", "next_sentence_loss_backward", "classification_loss_backward"})
+_LOSSES = _CROSS_ENTROPIES | {"masked_lm_loss_of_log_probs_backward", "next_sentence_loss_of_log_probs_backward"}
+_PARAMETERS = frozenset(
+    {
+        *("linear_gradient", "first_token_linear_gradient", "bias_gradient", "norm_gradient", "norm_bias_gradient"),
+        *("word_lookup_gradient", "position_lookup_gradient", "token_type_lookup_gradient"),
+    }
+)
+_ANY = (
+    _NORMS | _SOFTMAX | _SCORES | _FUNCTIONS | _LOSSES | _PARAMETERS
+    | {"relu_backward", "log_softmax_backward", "linear_backward", "first_token_linear_backward"}
+    | {"context_backward_probs", "context_backward_value"}
+)  # fmt: skip
+
+_DIFFERENTIATE = "Differentiate the function that the forward pass computes; torch.autograd.gradcheck compares the two."
+_ATTACH = "Remove the detach(), no_grad() or .data on the way."
+SMOOTHING = 0.1  # of labels, as in Vaswani et al. 2017, section 5.4
+
+
+def _rewritten(equation: type[S], value: Callable[[S], Array]) -> Change:
+    """A step of that equation with another value; None for others."""
+
+    def change(step: Step, _: FaultContext) -> Step | None:
+        return Altered(step, lambda _: value(step)) if isinstance(step, equation) else None
+
+    return change
+
+
+def _zero(step: Step, _: FaultContext) -> Step:
+    return Altered(step, lambda inner: np.zeros_like(inner.value))
+
+
+def _times(step: Step, factor: float) -> Step:
+    return Altered(step, lambda inner: factor * inner.value)
+
+
+def _upstream(step: Step, _: FaultContext) -> Step:
+    """What arrives, handed on."""
+    return Altered(step, lambda inner: inner.parents[0])
+
+
+def _without(which: str) -> Change:
+    """A sum without the contributions whose name ends so; None where there are none, or no others."""
+
+    def change(step: Step, _: FaultContext) -> Step | None:
+        names = step.site.activation.parents
+        left = [i for i, name in enumerate(names) if not name.endswith(which)]
+        if len(left) in (0, len(names)):
+            return None
+        return Altered(step, lambda inner: np.asarray(sum(inner.parents[i] for i in left)))
+
+    return change
+
+
+def _doubled(which: str) -> Change:
+    """A sum with those contributions twice."""
+
+    def change(step: Step, _: FaultContext) -> Step | None:
+        names = step.site.activation.parents
+        twice = [i for i, name in enumerate(names) if name.endswith(which)]
+        if len(twice) in (0, len(names)):
+            return None
+        return Altered(step, lambda inner: np.asarray(inner.value + sum(inner.parents[i] for i in twice)))
+
+    return change
+
+
+def _detached_mean(step: NormBackward) -> Array:
+    g, _, b = step.parts
+    return np.asarray(step.norm.inverse * (g - step.norm.normal * b))
+
+
+def _detached_variance(step: NormBackward) -> Array:
+    g, a, _ = step.parts
+    return np.asarray(step.norm.inverse * (g - a))
+
+
+def _detached_statistics(step: NormBackward) -> Array:
+    return np.asarray(step.norm.inverse * step.parts[0])
+
+
+def _without_gamma(step: Step, _: FaultContext) -> Step:
+    return with_parameters(step, weight=np.ones_like(step.site.parameters["weight"]))
+
+
+def _diagonal(step: ProbabilitiesBackward) -> Array:
+    w, p, *_ = step.parents
+    return p * (1.0 - p) * w
+
+
+def _without_sum(step: ProbabilitiesBackward) -> Array:
+    w, p, *_ = step.parents
+    return p * w
+
+
+def _without_density(step: GeluBackward) -> Array:
+    return (step.slope - step.density) * step.parents[0]
+
+
+def _smoothed(step: CrossEntropyBackward) -> Array:
+    """The target is 1 − ε at the label, and ε/C everywhere."""
+    classes, (_, labels) = step.parents[-1].shape[-1], step.rows
+    moved = np.full((len(labels), classes), -SMOOTHING / classes)
+    moved[np.arange(len(labels)), labels] += SMOOTHING
+    return step.value + step.scale * step.spread(moved)
+
+
+def _without_label(step: CrossEntropyBackward) -> Array:
+    _, labels = step.rows
+    moved = np.zeros((len(labels), step.parents[-1].shape[-1]))
+    moved[np.arange(len(labels)), labels] = 1.0
+    return step.value + step.scale * step.spread(moved)
+
+
+def _averaged_over_all(step: Step, _: FaultContext) -> Step | None:
+    labels = labels_of(step.site)
+    share = float((labels != IGNORED_LABEL).mean())
+    return None if share == 1.0 else _times(step, share)
+
+
+def _summed(step: Step, _: FaultContext) -> Step | None:
+    count = int((labels_of(step.site) != IGNORED_LABEL).sum())
+    return None if count == 1 else _times(step, float(count))
+
+
+def _averaged_over_tokens(step: Step, _: FaultContext) -> Step:
+    return _times(step, 1.0 / int(step.site.batch.mask.sum()))
+
+
+def _averaged_over_rows(step: Step, _: FaultContext) -> Step | None:
+    return None if step.site.batch.size == 1 else _times(step, 1.0 / step.site.batch.size)
+
+
+def _first_row_alone(step: Step, _: FaultContext) -> Step | None:
+    if step.site.batch.size == 1:
+        return None
+    return Altered(step, lambda inner: _of_first_row(inner).value)
+
+
+def _of_first_row(step: Step) -> Step:
+    parents = tuple(np.where((np.arange(len(p)) == 0).reshape(-1, *(1,) * (p.ndim - 1)), p, 0.0) for p in step.parents[:1])
+    return step.again(parents=(*parents, *step.parents[1:]))
+
+
+def _without_factor(step: Step, _: FaultContext) -> Step:
+    return _times(step, step.site.architecture.head_size**0.5)
+
+
+def _factor_twice(step: Step, _: FaultContext) -> Step:
+    return _times(step, step.site.architecture.head_size**-0.5)
+
+
+# fmt: off
+def faults() -> Iterator[Fault]:
+    """The faults of backward passes."""
+    made = "constructed"
+    yield Fault("gradient-norm-mean-detached", _NORMS, "the mean of the norm is a constant to the backward pass", made,
+                _rewritten(NormBackward, _detached_mean), "x.mean().detach(), or running statistics",
+                equation="∂x = r (g − z mean(z g)), g = γ ∂y", fix=_ATTACH)
+    yield Fault("gradient-norm-variance-detached", _NORMS, "the variance of the norm is a constant to the backward pass", made,
+                _rewritten(NormBackward, _detached_variance), "x.var().detach()",
+                equation="∂x = r (g − mean(g)), g = γ ∂y", fix=_ATTACH)
+    yield Fault("gradient-norm-statistics-detached", _NORMS, "mean and variance of the norm are constants to the backward pass",
+                made, _rewritten(NormBackward, _detached_statistics), "statistics taken under no_grad()",
+                equation="∂x = r γ ∂y", fix=_ATTACH)
+    yield Fault("gradient-norm-scale-missing", _NORMS, "the backward pass of the norm leaves gamma out", made,
+                _without_gamma, "a kernel that is fused by hand",
+                equation="∂x = r (∂y − mean(∂y) − z mean(z ∂y))", fix=_DIFFERENTIATE)
+    yield Fault("gradient-norm-identity", _NORMS, "the gradient passes the norm as it is (straight through)", made,
+                _upstream, "a norm computed on .data", equation="∂x = ∂y", fix=_DIFFERENTIATE)
+    yield Fault("gradient-softmax-diagonal", _SOFTMAX, "the softmax is differentiated as if each result depended on its own score "
+                "alone", made, _rewritten(ProbabilitiesBackward, _diagonal), "p (1 − p), the derivative of a sigmoid",
+                equation="∂s = p (1 − p) ∂p", fix=_DIFFERENTIATE)
+    yield Fault("gradient-softmax-sum-missing", _SOFTMAX, "the backward pass of the softmax leaves the sum over the keys out", made,
+                _rewritten(ProbabilitiesBackward, _without_sum), "the normaliser detached",
+                equation="∂s = p ∂p", fix=_DIFFERENTIATE)
+    yield Fault("gradient-softmax-identity", _SOFTMAX, "the gradient passes the softmax as it is (straight through)", made,
+                _upstream, "a straight-through estimator left in", equation="∂s = ∂p", fix=_DIFFERENTIATE)
+    yield Fault("gradient-scale-missing", _SCORES, "the backward pass of the scores leaves 1/√d out", made, _without_factor,
+                "a kernel that is fused by hand", equation="∂q = ∂s k, ∂k = ∂sᵀ q", fix=_DIFFERENTIATE)
+    yield Fault("gradient-scale-twice", _SCORES, "the backward pass of the scores divides by √d twice", made, _factor_twice,
+                "the factor in the kernel and around it", equation="∂q = ∂s k / d", fix=_DIFFERENTIATE)
+    yield Fault("gradient-gelu-tanh", _GELUS, "GELU is differentiated as its tanh approximation", made,
+                lambda step, _: step.recast(GeluTanhBackward), "a backward kernel for another GELU than the forward one",
+                equation="derivative of x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))", fix=_DIFFERENTIATE)
+    yield Fault("gradient-gelu-erf", frozenset({"gelu_new_backward", "gelu_pytorch_tanh_backward"}),
+                "the tanh approximation of GELU is differentiated as GELU itself", made,
+                lambda step, _: step.recast(GeluBackward), "a backward kernel for another GELU than the forward one",
+                equation="Φ(x) + x φ(x)", fix=_DIFFERENTIATE)
+    yield Fault("gradient-gelu-without-density", _GELUS, "the derivative of GELU lacks x φ(x)", made,
+                _rewritten(GeluBackward, _without_density),
+                "the gate Φ(x) detached", equation="∂x = Φ(x) ∂y", fix=_ATTACH)
+    yield Fault("gradient-function-identity", _FUNCTIONS, "the gradient passes the activation function as it is (straight through)",
+                made, _upstream, "a function computed on .data", equation="∂x = ∂y", fix=_DIFFERENTIATE)
+    yield Fault("gradient-function-relu", _FUNCTIONS - {"tanh_backward"},
+                "the activation function is differentiated as a ReLU", made,
+                lambda step, _: Altered(step, lambda s: np.where(s.parents[1] > 0.0, s.parents[0], 0.0)),
+                "a backward kernel of another function", equation="∂x = ∂y where x > 0, else 0", fix=_DIFFERENTIATE)
+    yield Fault("gradient-of-skip-missing", frozenset({"sum"}), "the gradient of the residual's skip is lost", made,
+                _without("output.dropout.grad"), "the residual detached", (".grad",),
+                equation="the sum without what comes through the residual", fix=_ATTACH)
+    yield Fault("gradient-of-skip-doubled", frozenset({"sum"}), "the gradient of the residual's skip is counted twice", made,
+                _doubled("output.dropout.grad"), "added in a fused kernel and by autograd", (".grad",),
+                equation="the sum with what comes through the residual twice")
+    for name in ("query", "key", "value"):
+        yield Fault(f"gradient-through-{name}-missing", frozenset({"sum"}), f"no gradient comes back through the {name}", made,
+                    _without(f".{name}.grad_input"), f"the input of the {name} projection detached", (".grad",),
+                    equation=f"the sum without what comes through the {name}", fix=_ATTACH)
+    yield Fault("gradient-through-mlp-missing", frozenset({"sum"}), "no gradient comes back through the feed-forward network", made,
+                _without("intermediate.dense.grad_input"), "its input detached", (".grad",),
+                equation="the sum without what comes through intermediate.dense", fix=_ATTACH)
+    yield Fault("gradient-of-decoder-lost", frozenset({"sum"}), "the tied word embeddings do not learn from the decoder", made,
+                _without(".decoder.grad_weight"), "the decoder holds a detached copy", (".grad",),
+                equation="the sum without the decoder's gradient",
+                fix="Tie them: decoder.weight = word_embeddings.weight, one Parameter.")
+    yield Fault("gradient-of-lookup-lost", frozenset({"sum"}), "the tied word embeddings learn from the decoder alone", made,
+                _without(".word_embeddings.grad_weight"), "embeddings frozen, or looked up under no_grad()", (".grad",),
+                equation="the sum without the look-up's gradient", fix=_ATTACH)
+    yield Fault("gradient-label-smoothing", _CROSS_ENTROPIES, f"the labels are smoothed by {SMOOTHING}", made,
+                _rewritten(CrossEntropyBackward, _smoothed), "label_smoothing left on",
+                equation="∂x = (softmax(x) − (1 − ε) onehot − ε/C) / N", fix="Pass label_smoothing=0.")
+    yield Fault("gradient-without-label", _CROSS_ENTROPIES, "the gradient of the loss is the softmax itself: the label is not "
+                "subtracted", made, _rewritten(CrossEntropyBackward, _without_label), "a loss that is fused by hand",
+                equation="∂x = softmax(x) / N", fix=_DIFFERENTIATE)
+    yield Fault("gradient-averaged-over-all", _LOSSES, "the loss is averaged over all rows, not over those that have a label", made,
+                _averaged_over_all, "a mean of losses of which the ignored ones are 0",
+                equation="∂L/∂x · labelled / all", fix="Divide by the number of labels that are not ignored.")
+    yield Fault("gradient-summed", _LOSSES, "the loss is summed over the rows, not averaged", made, _summed, "reduction='sum'",
+                equation="∂L/∂x · N", fix="Pass reduction='mean'.")
+    yield Fault("gradient-averaged-over-tokens", _PARAMETERS, "the parameter's gradient is averaged over the tokens, not summed",
+                made, _averaged_over_tokens, "mean() in a backward pass that is written by hand",
+                equation="Σ over tokens, divided by their number", fix="Sum: the loss is averaged already.")
+    yield Fault("gradient-averaged-over-rows", _PARAMETERS, "the parameter's gradient is divided by the batch size", made,
+                _averaged_over_rows, "averaged over replicas or micro-batches that were averaged before",
+                equation="Σ over tokens, divided by the batch size", fix="Divide once.")
+    yield Fault("gradient-of-first-row", _PARAMETERS, "the parameter learns from the first row of the batch alone", made,
+                _first_row_alone, "gradients that are overwritten, not accumulated",
+                equation="Σ over the tokens of row 0", fix="Add what each row contributes.", across=True)
+    yield Fault("gradient-missing", _ANY, "there is no gradient: it is 0", made, _zero,
+                "detach(), no_grad(), requires_grad=False, or a parameter that is not registered",
+                equation="0", fix=_ATTACH + " A parameter that is meant to be frozen is declared (`frozen`).")
+    yield Fault(
+        "gradient-scaled", _ANY, "the gradient is multiplied by {value}", made, cause="a loss scale that was not taken off",
+        parameter=Parameter("factor", lambda _: 1.0, lambda _: 2.0, _times, least=-16.0),
+        equation="c ∂L/∂x", fix="Multiply and divide by the same loss scale, once each.",
+    )
+# fmt: on
