@@ -8,8 +8,9 @@ from itertools import product
 
 from conformance.glossary.entry import Section
 from conformance.glossary.text import paragraphs
-from conformance.model.activations import Activation, table
+from conformance.model.activations import Activation, parameter_shapes, table
 from conformance.model.architecture import ACTIVATIONS, HEADS, POSITIONS, Architecture
+from conformance.model.gradients import ends, sources, with_gradients
 
 # Sizes that differ from each other, so that each length in the table has one name.
 _SIZES = {"vocab_size": 7, "hidden_size": 11, "intermediate_size": 13, "num_labels": 17}
@@ -23,11 +24,21 @@ def generic(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def rows() -> Mapping[str, tuple[Activation, ...]]:
-    """The rows of the table by generic name: one for each equation that an architecture may give the activation."""
+    """The rows of the table by generic name: one for each equation that an architecture may give the activation.
+
+    Then those of the backward passes from its losses.
+    """
     found: dict[str, dict[str, Activation]] = {}
-    for architecture in _architectures():
+    every = list(_architectures())
+    for architecture in every:
         for row in table(architecture).values():
             found.setdefault(generic(row.name), {}).setdefault(row.kind, row)
+    for architecture in every:
+        forward = table(architecture)
+        for source in sources(forward, ends(architecture)):
+            for row in with_gradients(forward, source, parameter_shapes(architecture)).values():
+                if not row.is_internal:
+                    found.setdefault(generic(row.name), {}).setdefault(row.kind, row)
     return {name: tuple(kinds.values()) for name, kinds in found.items()}
 
 
@@ -35,7 +46,8 @@ def shape(row: Activation) -> str:
     """Its axes by name, the last by the setting that fixes its length: `batch × position × hidden_size`."""
     named = {length: setting for setting, length in _SIZES.items()}
     last = [named.get(row.width, str(row.width))] if row.width else list(row.axes[-1:])
-    return " × ".join([*row.axes[:-1], *last]) or "a single number"
+    first = [named.get(row.height, str(row.height)) if axis == "row" else axis for axis in row.axes[:-1]]
+    return " × ".join([*first, *last]) or "a single number"
 
 
 def step_equation(kind: str) -> tuple[str, ...]:

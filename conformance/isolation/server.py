@@ -2,7 +2,6 @@
 
 import multiprocessing
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
@@ -17,23 +16,24 @@ def started_context(*more: str) -> BaseContext:
     """
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
-    from multiprocessing import forkserver
+    from multiprocessing import forkserver, resource_tracker
 
     found = multiprocessing.get_context("forkserver")
     found.set_forkserver_preload([_PRELOADED, *more])
-    with _interrupts_ignored():
+    resource_tracker.ensure_running()  # which, if it has to start its process, takes the block of an interrupt away
+    with _interrupts_blocked():
         forkserver.ensure_running()
     return found
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """A process that is started meanwhile, and those that are forked from it, leave Ctrl-C to the one that asks."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _interrupts_blocked() -> Iterator[None]:
+    """A process that is started meanwhile, and those that are forked from it, leave Ctrl-C to the one that asks.
+
+    An interrupt that arrives meanwhile is delivered afterwards.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -200,15 +200,6 @@ def _of_parameters(row: Activation, shapes: Mapping[str, tuple[int, ...]]) -> It
             kind, reads, equation = f"{row.kind}_gradient", row.parents, _EQUATIONS_OF_WEIGHTS.get(row.kind, _OF_LOOKUPS)
         *height, width = shapes[parameter]
         axes = ("row", "feature") if height else ("feature",)
-        made = Activation(
-            f"{upstream}_{role}",
-            kind,
-            (upstream, *reads),
-            axes,
-            width,
-            equation,
-            row.parameters,
-            layer=row.layer,
-            height=sum(height),
-        )
-        yield _Term(parameter, made.name, made)
+        name, read = f"{upstream}_{role}", {} if row.parents else _weight(row)  # of a table the number of rows
+        made = Activation(name, kind, (upstream, *reads), axes, width, equation, read, layer=row.layer, height=sum(height))
+        yield _Term(parameter, name, made)

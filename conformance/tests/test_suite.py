@@ -17,6 +17,7 @@ from conformance.checks.run_check import run
 from conformance.errors import UnknownNameError
 from conformance.model.batch import Batch
 from conformance.tests.planted import Planted, epsilon, unscaled
+from conformance.tests.wrong_backward import WRONG, WithWrongBackward
 from implementations.hugging_face import HuggingFace
 
 pytest_plugins = ["pytester"]
@@ -31,6 +32,7 @@ BROKEN = {
     "outputs": Planted(unscaled(1)),
     "stages": Planted(unscaled(0)),
     "moments": Candidate((places.norms(_no_norm),)),
+    "gradients": WithWrongBackward(WRONG["mean detached"]),
 }
 
 

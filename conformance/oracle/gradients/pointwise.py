@@ -58,7 +58,8 @@ class GeluBackward(_OfFunction):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Random: u²/3 times w² times the squares of these, twice each: Φ, x φ, x³ φ (the exponent's own error), f′; the store.
 
-        Besides, a third of the square of exp's relative error times that of x φ, and what is stored in between: Φ and x φ.
+        Besides, a third of the square of exp's relative error times that of x φ, and what is stored in between: Φ, x φ, w Φ, w x φ
+        and w x/2, which is multiplied by 2 φ.
         Bound: |w|/2 times the error of erf.
         """
         (w, x), y, inner, wide = self.parents, self.value, arithmetic.elementwise, arithmetic.accumulate
@@ -68,8 +69,10 @@ class GeluBackward(_OfFunction):
         exponential = arithmetic.functions.relative("exp", wide) ** 2 / 3.0
         random = 2.0 * u2 * (share**2 + density**2 + (x**2 * density) ** 2 + slope**2) + exponential * density**2
         random = random + arithmetic.function_variance(share) + arithmetic.function_variance(density)
+        products = arithmetic.function_variance(w * share) + arithmetic.function_variance(w * density)
+        products = products + arithmetic.function_variance(w * x / 2.0) * (2.0 * np.exp(-(x**2) / 2.0)) ** 2 / (2.0 * np.pi)
         bound = np.abs(w) / 2.0 * arithmetic.functions.error("erf", 2.0 * share - 1.0, wide)
-        variance = w**2 * random + arithmetic.store_variance(y)
+        variance = w**2 * random + products + arithmetic.store_variance(y)
         return elementwise(np.maximum(variance, arithmetic.storage.floor_variance), bound)
 
 
@@ -95,6 +98,8 @@ class GeluTanhBackward(_OfFunction):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Random: u²/3 · w² times the squares of h ∂f′/∂h and of f′'s two terms, four times each, and of f′; the stores.
 
+        What is stored in between: t; w times both terms; and on the way to the second w x/2, that times 1 − t², times √(2/π) and
+        times 0.044715, each of which is multiplied by what is left.
         Bound: |w| times |1/2 − x t h′| times the error of tanh, and two rounded constants in h.
         """
         (w, x), y, inner, wide = self.parents, self.value, arithmetic.elementwise, arithmetic.accumulate
@@ -103,9 +108,14 @@ class GeluTanhBackward(_OfFunction):
         by_argument = np.abs(h) * (1.0 - t**2) * by_tanh
         first, second = (1.0 + t) / 2.0, x / 2.0 * (1.0 - t**2) * slope
         random = u2 * (4.0 * (by_argument**2 + first**2 + second**2) + self.slope**2)
-        random = random + by_tanh**2 * arithmetic.function_variance(t) + arithmetic.function_variance(second)
+        random = random + by_tanh**2 * arithmetic.function_variance(t)
+        half, stored = w * x / 2.0, arithmetic.function_variance
+        inner_slope, c, k = half * (1.0 - t**2), np.sqrt(2.0 / np.pi), 0.044715
+        products = stored(w * first) + 2.0 * stored(w * second) + ((1.0 - t**2) * slope) ** 2 * stored(half)
+        products = products + slope**2 * stored(inner_slope) + (slope / c) ** 2 * stored(c * inner_slope)
+        products = products + (3.0 * x**2) ** 2 * stored(c * k * inner_slope)
         bound = np.abs(w) * (by_tanh * arithmetic.functions.error("tanh", t, wide) + 2.0 * by_argument * wide.unit_roundoff)
-        variance = w**2 * random + arithmetic.store_variance(y)
+        variance = w**2 * random + products + arithmetic.store_variance(y)
         return elementwise(np.maximum(variance, arithmetic.storage.floor_variance), bound)
 
 
