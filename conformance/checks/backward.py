@@ -8,11 +8,11 @@ from typing import Any
 from conformance.candidates.registry import Runner
 from conformance.candidates.stream import pairs
 from conformance.checks.passes import Pass, forward_passes
-from conformance.errors import NotApplicable
+from conformance.errors import CandidateError, NotApplicable
 from conformance.goldens.golden import Golden
-from conformance.model.activations import parameter_shapes, table
+from conformance.model.activations import outputs, parameter_shapes, table
 from conformance.model.architecture import Architecture
-from conformance.model.batch import TorchBatch
+from conformance.model.batch import Batch, TorchBatch
 from conformance.model.gradients import SUFFIX, ends, grad, is_gradient, sources, with_gradients
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
@@ -29,20 +29,30 @@ def backward_passes(runner: Runner, golden: Golden, weights: Mapping[str, Array]
 
     Raises:
         NotApplicable: the runner has no backward pass, or no batch is left.
+        CandidateError: no output is exposed.
+        CandidateCrash: the forward pass raises.
     """
     require_backward(runner)
-    found: list[Pass] = []
-    for one in forward_passes(runner, golden, weights, case):
-        batch = one.network.batch
-        if not (batch.mask & (batch.input_ids == _PADDING_ID)).any():
-            exposed = [name for name, _ in pairs(one.call(), {})]
-            for source in _sources(one.network, exposed):
-                network = replace(one.network, source=source)
-                call = partial(_called, runner, network, case)
-                found.append(Pass(f"{one.label}, {source}" if one.label else source, one.batch, network, call))
-    if not found:
+    forward = [one for one in forward_passes(runner, golden, weights, case) if not _attends_to_padding(one.network.batch)]
+    if not forward:
         raise NotApplicable(f"every batch of {golden.name} attends to the token {_PADDING_ID}, whose gradient padding_idx removes")
-    return found
+    return [backward for one in forward for backward in _from_every_source(runner, one, case)]
+
+
+def _attends_to_padding(batch: Batch) -> bool:
+    return bool((batch.mask & (batch.input_ids == _PADDING_ID)).any())
+
+
+def _from_every_source(runner: Runner, forward: Pass, case: Case) -> Iterator[Pass]:
+    """From the losses and outputs that are exposed, but for those from which another is computed."""
+    output, order = forward.call(), forward.network.table
+    exposed = call_candidate(lambda: {name for name, _ in pairs(output, {}) if isinstance(name, str)})
+    found = sources(order, ends(forward.network.architecture) & exposed & order.keys())
+    if not found:
+        raise CandidateError(f"no output is exposed: at least one of {', '.join(outputs(forward.network.architecture))} is")
+    for source in found:
+        network = replace(forward.network, source=source)
+        yield Pass(f"{forward.label}, {source}", forward.batch, network, partial(_called, runner, network, case))
 
 
 def require_backward(runner: Runner) -> Callable[..., Any]:
@@ -51,11 +61,6 @@ def require_backward(runner: Runner) -> Callable[..., Any]:
     if found is None:
         raise NotApplicable("its runner has no backward pass: no attribute `gradients`, as conformance.ModuleRunner has one")
     return found  # type: ignore[no-any-return]  # called under guard
-
-
-def _sources(network: Network, exposed: Sequence[str]) -> Sequence[str]:
-    """Of the losses and outputs that are exposed those from which no other is computed."""
-    return sources(network.table, {name for name in ends(network.architecture) if name in network.table and name in exposed})
 
 
 def _called(runner: Runner, network: Network, case: Case) -> Iterator[tuple[str, Any]]:

@@ -46,8 +46,9 @@ class Altered(Step):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """The inner step's, scaled where the result is larger, and the slack."""
-        ulp = arithmetic.storage.ulp
-        own = self.inner.roundings(arithmetic).scaled(np.maximum(ulp(self.value) / ulp(self.inner.value), 1.0))
+        grid = np.sqrt(12.0 * arithmetic.storage.floor_variance)  # below it no rounding is counted, so that no ratio overflows
+        actual, inner = (np.maximum(arithmetic.storage.ulp(x), grid) for x in (self.value, self.inner.value))
+        own = self.inner.roundings(arithmetic).scaled(np.maximum(actual / inner, 1.0))
         if self.slack is None:
             return own
         return Roundings((*own.sources, Source(self.slack(self, arithmetic), identity())), own.bound)

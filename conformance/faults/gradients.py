@@ -262,7 +262,7 @@ def faults() -> Iterator[Fault]:
                 _first_row_alone, "gradients that are overwritten, not accumulated",
                 equation="Σ over the tokens of row 0", fix="Add what each row contributes.", across=True)
     yield Fault("gradient-missing", _ANY, "there is no gradient: it is 0", made, _zero,
-                "detach(), no_grad(), requires_grad=False, or a parameter that is not registered",
+                "detach(), no_grad(), requires_grad=False, or a parameter that is not registered", (".grad",),
                 equation="0", fix=_ATTACH + " A parameter that is meant to be frozen is declared (`frozen`).")
     yield Fault(
         "gradient-scaled", _ANY, "the gradient is multiplied by {value}", made, cause="a loss scale that was not taken off",

@@ -1,6 +1,6 @@
 """The check `gradients`: wrong backward passes are found, placed and named; correct ones pass, unusual as they may be."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,8 +13,12 @@ from torch.utils.checkpoint import checkpoint as checkpointed
 
 from conformance import Checkpoint, ModuleRunner, Tap, TorchBatch, TorchImplementation, captured_with_gradients, load_golden
 from conformance.checks.backward import backward_passes
+from conformance.checks.passes import Pass
 from conformance.checks.run import check_values
 from conformance.errors import CandidateError, NotApplicable
+from conformance.isolation.process import WorkerProcess
+from conformance.isolation.remote import RemoteCandidate
+from conformance.isolation.serve import CandidateWork
 from conformance.model.activations import outputs
 from conformance.results.case import Case
 from conformance.results.result import Result
@@ -26,8 +30,13 @@ from implementations.torch_encoder import torch_encoder
 Plant = Callable[[Any], None]
 
 
-def judged(candidate: object, golden: str = "tiny", dtype: str = "float32") -> Result:
-    return check_values(candidate, golden, dtype=dtype, passes=backward_passes)
+def judged(candidate: object, golden: str = "tiny", dtype: str = "float32", source: str = "") -> Result:
+    """From every source, or from one."""
+
+    def passes(*asked: Any) -> Sequence[Pass]:
+        return [one for one in backward_passes(*asked) if source in (one.network.source, "")]
+
+    return check_values(candidate, golden, dtype=dtype, passes=passes)
 
 
 def origins(result: Result) -> dict[str, tuple[str, ...]]:
@@ -47,7 +56,7 @@ def observed(result: Result) -> set[str]:
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_backward_pass_is_found_placed_and_named(wrong: str) -> None:
     planted = WRONG[wrong]
-    assert origins(judged(WithWrongBackward(planted))) == dict.fromkeys(planted.at, (planted.named,))
+    assert origins(judged(WithWrongBackward(planted), source="cls.loss")) == dict.fromkeys(planted.at, (planted.named,))
 
 
 def test_three_wrong_steps_in_two_layers_are_three_origins() -> None:
@@ -58,7 +67,7 @@ def test_three_wrong_steps_in_two_layers_are_three_origins() -> None:
             model["bert"].embeddings.token_type_embeddings.weight.requires_grad_(False)
             return model
 
-    assert origins(judged(Three(WRONG["mean detached"]))) == {
+    assert origins(judged(Three(WRONG["mean detached"]), source="cls.loss")) == {
         "encoder.layer.1.output.dropout.grad": ("gradient-norm-mean-detached",),
         "encoder.layer.1.intermediate.dense.grad": ("gradient-function-relu",),
         "bert.embeddings.token_type_embeddings.weight.grad": ("gradient-missing",),
@@ -102,7 +111,8 @@ def test_a_mistake_without_a_name_is_found_and_placed(path: str, change: str, at
             model.get_submodule(path).register_forward_pre_hook(altered)
             return model
 
-    assert set(origins(judged(Unnamed("eager")))) == _PLACES[path]
+    source = "classifier.loss" if path == "classifier" else "cls.loss"
+    assert set(origins(judged(Unnamed("eager"), source=source))) == _PLACES[path]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
@@ -221,6 +231,67 @@ def test_a_mapping_of_the_base_protocol_is_judged_in_whatever_order() -> None:
 
     result = judged(Bare())
     assert (result.outcome, result.reason) == ("pass", "")
+
+
+class Answering(HuggingFace):
+    """Hugging Face's BERT, whose answers to a backward pass are changed."""
+
+    def __init__(self, change: Callable[[dict[str, Any]], Any]) -> None:
+        super().__init__("eager")
+        self.change = change
+
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:
+        runner = super().prepare(checkpoint, device, dtype)
+        assert runner.gradients is not None
+        gradients = runner.gradients
+        return replace(runner, gradients=lambda *asked: self.change(dict(gradients(*asked))))
+
+
+BIAS = "bert.pooler.dense.bias.grad"
+ANSWERS: Mapping[str, tuple[Callable[[dict[str, Any]], Any], str, str]] = {
+    "raises": (lambda _: 1 / 0, "crash", "ZeroDivisionError"),
+    "no mapping": (lambda _: 3, "fail", "a runner returns a mapping or an iterable of pairs, not int"),
+    "no gradient": (
+        lambda found: {n: v for n, v in found.items() if not n.endswith(".grad")}, "fail", "no gradient is exposed: a backward pass"
+    ),
+    "an unknown name": (lambda found: {**found, "pooler.gradient": found[BIAS]}, "fail", "the first at pooler.gradient"),
+    "a wrong shape": (lambda found: {**found, BIAS: found[BIAS][:3]}, "fail", f"the first at {BIAS}"),
+    "another dtype": (lambda found: {**found, BIAS: found[BIAS].double()}, "fail", f"the first at {BIAS}"),
+    "not finite": (lambda found: {**found, BIAS: found[BIAS] * float("nan")}, "fail", f"the first at {BIAS}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_what_breaks_the_contract_is_said_of_the_candidate(answer: str) -> None:
+    change, outcome, reason = ANSWERS[answer]
+    result = judged(Answering(change))
+    assert result.outcome == outcome
+    assert reason in result.reason
+
+
+def test_a_gradient_that_is_not_finite_is_one_origin() -> None:
+    def broken(found: dict[str, Any]) -> dict[str, Any]:
+        name = "encoder.layer.1.intermediate.dense.grad"
+        return {**found, name: found[name] * float("inf")}
+
+    assert set(origins(judged(Answering(broken)))) == {"encoder.layer.1.intermediate.dense.grad"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_candidate_in_a_worker_is_judged_as_one_here(dtype: str) -> None:
+    with WorkerProcess(CandidateWork) as worker:
+        there = judged(RemoteCandidate(worker, "hf-sdpa"), dtype=dtype)
+    here = judged("hf-sdpa", dtype=dtype)
+    assert [(v.activation, v.batch, v.outcome, v.local) for v in there.verdicts] == [
+        (v.activation, v.batch, v.outcome, v.local) for v in here.verdicts
+    ]
+
+
+def test_in_a_worker_without_a_backward_pass_the_check_is_skipped_with_the_reason() -> None:
+    with WorkerProcess(CandidateWork) as worker:
+        result = judged(RemoteCandidate(worker, "hf-compiled"))
+    assert result.outcome == "skip"
+    assert "its runner has no backward pass" in result.reason or "compiler" in result.reason
 
 
 def test_without_a_backward_pass_the_check_is_skipped_with_the_reason() -> None:

@@ -58,8 +58,8 @@ class GeluBackward(_OfFunction):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Random: u²/3 times w² times the squares of these, twice each: Φ, x φ, x³ φ (the exponent's own error), f′; the store.
 
-        Besides, a third of the square of exp's relative error times that of x φ, and what is stored in between: Φ, x φ, w Φ, w x φ
-        and w x/2, which is multiplied by 2 φ.
+        Besides, a third of the square of exp's relative error times that of x φ, and what is stored in between: erf, of which Φ is
+        half, Φ, x φ, w Φ, w x φ and w x/2, which is multiplied by 2 φ.
         Bound: |w|/2 times the error of erf.
         """
         (w, x), y, inner, wide = self.parents, self.value, arithmetic.elementwise, arithmetic.accumulate
@@ -69,6 +69,7 @@ class GeluBackward(_OfFunction):
         exponential = arithmetic.functions.relative("exp", wide) ** 2 / 3.0
         random = 2.0 * u2 * (share**2 + density**2 + (x**2 * density) ** 2 + slope**2) + exponential * density**2
         random = random + arithmetic.function_variance(share) + arithmetic.function_variance(density)
+        random = random + arithmetic.function_variance(2.0 * share - 1.0) / 4.0
         products = arithmetic.function_variance(w * share) + arithmetic.function_variance(w * density)
         products = products + arithmetic.function_variance(w * x / 2.0) * (2.0 * np.exp(-(x**2) / 2.0)) ** 2 / (2.0 * np.pi)
         bound = np.abs(w) / 2.0 * arithmetic.functions.error("erf", 2.0 * share - 1.0, wide)
