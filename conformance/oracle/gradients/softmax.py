@@ -59,7 +59,9 @@ class ProbabilitiesBackward(Step):
 
         - d, one error a row, which moves y by p: from p and w a²/3 · (Σ s_k² + Σ (p w)²) for the partial sums s_k of p w, and
           u²/3 · d²; from the context the same of c ∂L/∂c, and (∂L/∂c)² times the variance of c; the larger;
-        - elementwise: u²/3 times the squares of p w, p d and y, since a kernel may form p w − p d; then the store.
+        - elementwise: u²/3 times the squares of p w, p d and y, since a kernel may form p w − p d; then the store;
+        - at the largest score of a row all of these together, where it was subtracted and is differentiated: its gradient −Σ y is 0
+          but for rounding.
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
         (w, p), d, y = self._read, self._mean, self.value
@@ -68,9 +70,19 @@ class ProbabilitiesBackward(Step):
         kept = split_heads(of_context**2 * context.roundings(arithmetic).variance(), heads).sum(-1, keepdims=True)
         from_context = kept + a2 * _partial(split_heads(of_context * context.value, heads))
         shared = np.maximum(a2 * _partial(p * w), from_context) + u2 * d**2
-        own = u2 * ((p * w) ** 2 + (p * d) ** 2 + y**2) + arithmetic.store_variance(y)
-        own = np.maximum(own, arithmetic.storage.floor_variance)
-        return Roundings((Source(own, identity()), Source(shared, shared_by_row(p))))
+        inner = u2 * ((p * w) ** 2 + (p * d) ** 2 + y**2)
+        own = np.maximum(inner + arithmetic.store_variance(y), arithmetic.storage.floor_variance)
+        at_largest = Source(inner + arithmetic.function_variance(y), _to_largest(p))
+        return Roundings((Source(own, identity()), Source(shared, shared_by_row(p)), at_largest))
+
+
+def _to_largest(p: Array) -> LinearMap:
+    """J e = Σ e of a row at its largest element, 0 elsewhere."""
+    largest = np.zeros_like(p)
+    np.put_along_axis(largest, p.argmax(-1)[..., None], 1.0, -1)
+    return LinearMap(
+        lambda v: largest * v.sum(-1, keepdims=True), lambda u: np.broadcast_to((largest * u).sum(-1, keepdims=True), p.shape)
+    )
 
 
 def _partial(terms: Array) -> Array:
