@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as checkpointed
 
 from conformance import Checkpoint, ModuleRunner, Tap, TorchBatch, TorchImplementation, captured_with_gradients, load_golden
+from conformance.benchmarks.gradients.correct import CORRECT
+from conformance.benchmarks.gradients.measure import origins
+from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward, rewritten
 from conformance.checks.backward import backward_passes
 from conformance.checks.passes import Pass
 from conformance.checks.run import check_values
@@ -19,10 +22,10 @@ from conformance.errors import CandidateError, NotApplicable
 from conformance.isolation.process import WorkerProcess
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.serve import CandidateWork
+from conformance.judge.depth import Depth
 from conformance.model.activations import outputs
 from conformance.results.case import Case
 from conformance.results.result import Result
-from conformance.tests.wrong_backward import WRONG, WithWrongBackward, rewritten
 from implementations.hugging_face import BertWithHeads, HuggingFace, hf_eager, run, run_backward
 from implementations.making_bert import making_bert
 from implementations.torch_encoder import torch_encoder
@@ -30,23 +33,13 @@ from implementations.torch_encoder import torch_encoder
 Plant = Callable[[Any], None]
 
 
-def judged(candidate: object, golden: str = "tiny", dtype: str = "float32", source: str = "") -> Result:
+def judged(candidate: object, golden: str = "tiny", dtype: str = "float32", source: str = "", depth: Depth = "full") -> Result:
     """From every source, or from one."""
 
     def passes(*asked: Any) -> Sequence[Pass]:
         return [one for one in backward_passes(*asked) if source in (one.network.source, "")]
 
-    return check_values(candidate, golden, dtype=dtype, passes=passes)
-
-
-def origins(result: Result) -> dict[str, tuple[str, ...]]:
-    """Where it fails, and by which faults each is explained first."""
-    found = {}
-    for verdict in result.verdicts:
-        if verdict.outcome == "fail":
-            explanations = verdict.local.explanations if verdict.local else ()
-            found[verdict.activation] = tuple(fault.name for fault in explanations[0].faults) if explanations else ()
-    return found
+    return check_values(candidate, golden, dtype=dtype, passes=passes, depth=depth)
 
 
 def observed(result: Result) -> set[str]:
@@ -194,6 +187,12 @@ def _in_place(model: Any) -> None:
     """An output that is overwritten after its gradient was asked for."""
     for layer in model["bert"].encoder.layer:
         layer.output.dropout.register_forward_hook(lambda _m, _a, x: (x * 1.0).add_(0.0))
+
+
+@pytest.mark.parametrize("name", CORRECT)
+def test_a_correct_variant_of_the_forward_pass_has_a_correct_backward_pass(name: str) -> None:
+    asked = {"dtype": "float32"} if "float32" in CORRECT[name].variant.dtypes else {"dtype": "bfloat16"}
+    assert origins(judged(CORRECT[name], source="cls.loss", depth="screen", **asked)) == {}
 
 
 UNUSUAL: Mapping[str, Plant] = {

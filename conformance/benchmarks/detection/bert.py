@@ -192,10 +192,10 @@ class Bert(nn.Module):
     def load(self, weights: dict[str, Tensor]) -> None:
         """Parameters by Hugging Face's names; one that is used twice stands here once."""
         for name, parameter in self.named_parameters():
-            parameter.copy_(weights[_stored_name(name)])
+            parameter.copy_(weights[stored_name(name)])
 
 
-def _stored_name(name: str) -> str:
+def stored_name(name: str) -> str:
     """Hugging Face's name of a parameter of `Bert`."""
     if name == "cls.predictions.decoder.bias":
         return "cls.predictions.bias"

@@ -39,6 +39,7 @@ class WithWrongBackward(HuggingFace):
         self.wrong = wrong
 
     def module(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> BertWithHeads:
+        """The module, with the mistake."""
         model = super().module(checkpoint, device, dtype)
         self.wrong.plant(model)
         return model
@@ -61,7 +62,8 @@ class _Rewritten(torch.autograd.Function):
 
 def rewritten(x: Tensor, value: Callable[[Tensor], Tensor], gradient: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """value(x), whose gradient is gradient(x, upstream)."""
-    found: Tensor = _Rewritten.apply(x, value, gradient)
+    apply: Any = _Rewritten.apply
+    found: Tensor = apply(x, value, gradient)
     return found
 
 
@@ -188,7 +190,8 @@ def _replaced(path: str, **inputs: Callable[[Tensor], Tensor]) -> Callable[[Any]
 
     def plant(model: Any) -> None:
         def change(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return tuple(inputs.get(name, lambda x: x)(x) for name, x in zip(("first", "second"), args, strict=False))
+            named = zip(("first", "second"), args, strict=False)
+            return tuple(inputs[name](x) if name in inputs else x for name, x in named)
 
         model.get_submodule(path).register_forward_pre_hook(change)
 
@@ -216,7 +219,8 @@ def _hooked(path: str, change: Callable[[Tensor], Tensor]) -> Callable[[Any], No
     """A gradient of a parameter that is changed before it is stored."""
 
     def plant(model: Any) -> None:
-        model.get_parameter(path).register_hook(change)
+        hook: Any = model.get_parameter(path).register_hook
+        hook(change)
 
     return plant
 
@@ -282,12 +286,12 @@ WRONG: Mapping[str, Wrong] = {
     "gate detached": _at_function(lambda x, w: w * (1 + torch.erf(x / 2**0.5)) / 2, "gradient-gelu-without-density"),
     "GELU straight through": _at_function(lambda _, w: w, "gradient-function-identity"),
     "ReLU's derivative": _at_function(lambda x, w: w * (x > 0), "gradient-function-relu"),
-    "skip detached": Wrong(_replaced(f"bert.{_PATH}.output", second=Tensor.detach), (_BEFORE,), "gradient-of-skip-missing"),
+    "skip detached": Wrong(_replaced(f"bert.{_PATH}.output", second=lambda x: x.detach()), (_BEFORE,), "gradient-of-skip-missing"),
     "skip twice": Wrong(
         _replaced(f"bert.{_PATH}.output", second=lambda x: 2 * x - x.detach()), (_BEFORE,), "gradient-of-skip-doubled"
     ),
     "MLP's input detached": Wrong(
-        _replaced(f"bert.{_PATH}.intermediate", first=Tensor.detach), (_BEFORE,), "gradient-through-mlp-missing"
+        _replaced(f"bert.{_PATH}.intermediate", first=lambda x: x.detach()), (_BEFORE,), "gradient-through-mlp-missing"
     ),
     **{
         f"{name}'s input detached": Wrong(_attention(detached=name), (_ENTRY,), f"gradient-through-{name}-missing")

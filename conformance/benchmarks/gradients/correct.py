@@ -1,0 +1,66 @@
+"""The correct variants of the detection benchmark, with a backward pass by autograd."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conformance import Checkpoint, ModuleRunner, Tap, TorchBatch, captured_with_gradients, load_golden
+from conformance.benchmarks.detection.batching import as_given
+from conformance.benchmarks.detection.bert import stored_name
+from conformance.benchmarks.detection.variants import VARIANTS, Variant
+from conformance.model.activations import parameter_shapes, table
+
+GOLDEN = "tiny"
+# Its parameters are not those of the checkpoint, but made of them.
+OTHERWISE_STORED = ("query, key and value in one product",)
+
+
+@dataclass(frozen=True)
+class Differentiated:
+    """A variant whose runner has a backward pass."""
+
+    variant: Variant
+
+    def supports(self, *case: Any) -> str | None:
+        """As the variant."""
+        return self.variant.supports(*case)
+
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:
+        """The module, listened to in both directions."""
+        model = self.variant.build(checkpoint, device, dtype)
+        computes, shown = (getattr(torch, d) for d in (self.variant.computes or dtype, dtype))
+        modules = dict(model.named_modules(remove_duplicate=False))
+        taps = {name: Tap(name) for name in table(checkpoint.architecture) if name in modules and self.variant.exposes(name)}
+        parameters = parameter_shapes(checkpoint.architecture)
+
+        def named(found: Any) -> Iterator[tuple[str, Tensor]]:
+            yield from ((stored_name(name), gradient) for name, gradient in found if stored_name(name) in parameters)
+
+        def gradients(batch: TorchBatch, source: str, gradient: Tensor) -> Iterator[tuple[str, Tensor]]:
+            def forward() -> None:
+                model.requires_grad_(True)
+                model(batch)
+
+            start = gradient.to(computes)
+            for name, value in captured_with_gradients(model, taps, forward, source, start, parameters=named):
+                yield name, value.to(shown)
+
+        return ModuleRunner(model, self.variant.runner(model, dtype), gradients)
+
+
+def _has_a_backward_pass(variant: Variant) -> bool:
+    """Whether it runs its batch at once, losses included, and shows more than one output."""
+    return variant.arranged is as_given and not variant.last_only
+
+
+CORRECT: Mapping[str, Differentiated] = {
+    name: Differentiated(variant)
+    for name, variant in VARIANTS.items()
+    if _has_a_backward_pass(variant) and name not in OTHERWISE_STORED and variant.suits(load_golden(GOLDEN).checkpoint.architecture)
+}
+"""By name, those of the golden's architecture."""
+
+__all__ = ["CORRECT", "GOLDEN", "Differentiated"]
