@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from conformance.judge.effective_samples import Hashes, Repeats
-from conformance.judge.segment import COUPLING, Segment, between
+from conformance.judge.segment import Segment, between, couples_positions
 from conformance.judge.selection import Mask, explained_elements, independent_rows, judged_elements
 from conformance.model.activations import Activation
 from conformance.numerics.arithmetic import Hypothesis
@@ -148,7 +148,8 @@ class Observation:
 
     def independent(self, hypothesis: Hypothesis, hashes: Hashes) -> int:
         """How many rows are draws of their own, of rows with these hashes."""
-        coupled = any(step.kind in COUPLING for step in self.steps) and (len(self.steps) > 1 or hypothesis.parents == "unrounded")
+        several = len(self.steps) > 1 or hypothesis.parents == "unrounded"
+        coupled = several and couples_positions(step.kind for step in self.steps)
         rows = independent_rows(self.row, self.network.batch, self.heads, coupled=coupled)
         return max(int(rows * Repeats.of(hashes).share(self.judged)), 1)
 

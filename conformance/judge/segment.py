@@ -6,7 +6,7 @@ correct candidate may make is propagated through: elementwise for sigma, backwar
 
 import copy
 from collections import ChainMap
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 
 import numpy as np
 
@@ -15,21 +15,17 @@ from conformance.numerics.arithmetic import Arithmetic, Hypothesis
 from conformance.numerics.formats import FORMATS, Array, Format
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network, Step
+from conformance.oracle.equations import EQUATIONS
 from conformance.oracle.maps import Roundings
-from conformance.oracle.network import EQUATIONS
 from conformance.oracle.pointwise import Pointwise
 from conformance.oracle.propagation import propagated
 
 ORACLE = FORMATS["float64"]
 
-# Kinds of steps at which positions meet; and every gradient of a parameter, which is a sum over positions.
-COUPLING = {
-    *("scores", "probs", "context", "first_token_linear"),
-    *("probs_backward", "scores_backward_query", "scores_backward_key", "context_backward_probs", "context_backward_value"),
-    *("first_token_linear_backward", "linear_gradient", "first_token_linear_gradient", "norm_gradient", "bias_gradient"),
-    "norm_bias_gradient",
-    *("word_lookup_gradient", "position_lookup_gradient", "token_type_lookup_gradient"),
-}
+
+def couples_positions(kinds: Iterable[str]) -> bool:
+    """Whether an error at one position reaches others in any of these kinds of step."""
+    return any(EQUATIONS[kind].couples_positions for kind in kinds)
 
 
 def between(network: Network, name: str, observed: Container[str]) -> list[str]:
@@ -95,7 +91,7 @@ class Segment:
     @cached_property
     def couples_positions(self) -> bool:
         """Whether an error at one position reaches others within the segment."""
-        return any(self.network.table[n].kind in COUPLING for n in self._names)
+        return couples_positions(self.network.table[n].kind for n in self._names)
 
     @property
     def is_single_step(self) -> bool:

@@ -8,7 +8,8 @@ To add an activation:
 
 1. Yield its row in `table`, behind its parents: name, kind, parents, parameters, axes, equation.
 2. If no equation of that kind exists, write a `Step` in `conformance.oracle` (value, Jacobians, roundings), and name it in
-   `conformance.oracle.network.EQUATIONS`; `conformance/tests/test_mathematics.py` checks its Jacobians and roundings.
+   `conformance.oracle.equations.EQUATIONS`; and one for the gradient that it gives its inputs (`conformance.model.gradients`).
+   `conformance/tests/test_mathematics.py` checks their Jacobians and roundings.
 3. Run `python -m conformance.goldens.make fixtures`, which stores it in every golden that has it.
 """
 

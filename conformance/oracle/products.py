@@ -189,6 +189,8 @@ class Linear(Step):
 class FirstTokenLinear(Linear):
     """y = x[:, 0] Wᵀ + b: (B, S, H) -> (B, H), the pooler's dense layer."""
 
+    couples_positions = True
+
     @property
     def inputs(self) -> Array:
         """The first token of each row."""
@@ -224,6 +226,8 @@ def merge_heads(x: Matrix) -> Matrix:
 
 class Scores(Step):
     """s = q kᵀ / √d a head: (B, S, H), (B, S, H) -> (B, h, S, S); Vaswani et al. 2017, equation 1, before mask and softmax."""
+
+    couples_positions = True
 
     @property
     def scale(self) -> float:
@@ -283,6 +287,8 @@ class Scores(Step):
 
 class Context(Step):
     """c = p v a head, heads side by side: (B, h, S, S), (B, S, H) -> (B, S, H)."""
+
+    couples_positions = True
 
     @cached_property
     def _values(self) -> Array:

@@ -13,6 +13,8 @@ from conformance.oracle.step import Step
 class Probabilities(Step):
     """p_j = exp(s_j − m) / Σ_k exp(s_k − m) over unmasked keys, m their largest; exactly 0 at masked keys. (B, h, S, S)."""
 
+    couples_positions = True
+
     @property
     def keys(self) -> npt.NDArray[np.bool_]:
         """(B, 1, 1, S): which keys may be attended to."""

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from conformance.model.activations import Activation
 from conformance.model.architecture import Architecture
@@ -23,7 +24,13 @@ class Site:
 
 
 class Step(ABC):
-    """An equation evaluated on given parents. Subclasses write the equation once, in `value`."""
+    """An equation evaluated on given parents. Subclasses write the equation once, in `value`.
+
+    Attributes:
+        couples_positions: whether an element is computed from several positions of its parents.
+    """
+
+    couples_positions: ClassVar[bool] = False
 
     def __init__(self, site: Site, *parents: Array) -> None:
         """Bind the equation to a place and to its parents."""

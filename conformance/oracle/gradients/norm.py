@@ -117,6 +117,8 @@ class NormBackward(_OfNorm):
 class NormGradient(_OfNorm):
     """∂L/∂γ = Σ z w over all tokens; w and terms (..., H), result (H,)."""
 
+    couples_positions = True
+
     @cached_property
     def value(self) -> Array:
         """The equation."""

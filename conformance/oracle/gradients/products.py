@@ -27,6 +27,8 @@ class Factor:
 class Product(Step):
     """y = c L R, where factors and result are parents laid out as matrices: a bilinear function of two parents."""
 
+    couples_positions = True
+
     left: ClassVar[Factor]
     right: ClassVar[Factor]
     result: ClassVar[Layout] = "as it is"
@@ -129,6 +131,8 @@ class LinearBackward(Step):
 
 class FirstTokenLinearBackward(LinearBackward):
     """∂L/∂x = w W at the first token, 0 elsewhere; w (B, O), result (B, S, I)."""
+
+    couples_positions = True
 
     def _placed(self, first: Array) -> Array:
         whole = np.zeros((len(first), self.site.batch.length, first.shape[-1]))

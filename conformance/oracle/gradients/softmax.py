@@ -17,6 +17,8 @@ class ProbabilitiesBackward(Step):
     2022, FlashAttention, algorithm 4). ∂L/∂c and v, (B, S, H) each, are parents for what it rounds.
     """
 
+    couples_positions = True
+
     @property
     def _read(self) -> tuple[Array, Array]:
         """w, p."""

@@ -47,6 +47,8 @@ class Seed(Exact):
 class BiasGradient(Step):
     """∂L/∂b = Σ w over all tokens; w (..., O), result (O,)."""
 
+    couples_positions = True
+
     @cached_property
     def _rows(self) -> Array:
         return self.parents[0].reshape(-1, self.parents[0].shape[-1])
@@ -109,6 +111,8 @@ class NormBiasGradient(BiasGradient):
 
 class _LookupGradient(Step):
     """∂L/∂E_r: the sum of w over the places at which row r is looked up, 0 for the other rows."""
+
+    couples_positions = True
 
     lookup: ClassVar[type[Lookup]]
 

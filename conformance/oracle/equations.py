@@ -1,0 +1,88 @@
+"""The step of each kind of activation, by the name of the kind."""
+
+from collections.abc import Mapping
+
+from conformance.oracle.embeddings import Copy, PositionLookup, Sinusoids, Sum, TokenTypeLookup, WordLookup
+from conformance.oracle.gradients.losses import CrossEntropyBackward, NegativeLogLikelihoodBackward
+from conformance.oracle.gradients.norm import NormBackward, NormGradient
+from conformance.oracle.gradients.pointwise import GeluBackward, GeluTanhBackward, ReluBackward, TanhBackward
+from conformance.oracle.gradients.products import (
+    ContextBackwardProbs,
+    ContextBackwardValue,
+    FirstTokenLinearBackward,
+    FirstTokenLinearGradient,
+    LinearBackward,
+    LinearGradient,
+    ScoresBackwardKey,
+    ScoresBackwardQuery,
+)
+from conformance.oracle.gradients.softmax import LogSoftmaxBackward, ProbabilitiesBackward
+from conformance.oracle.gradients.sums import (
+    BiasGradient,
+    NormBiasGradient,
+    PositionLookupGradient,
+    Seed,
+    TokenTypeLookupGradient,
+    WordLookupGradient,
+)
+from conformance.oracle.losses import CrossEntropy, NegativeLogLikelihood, TotalLoss
+from conformance.oracle.norm import Norm
+from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
+from conformance.oracle.products import Context, FirstTokenLinear, Linear, Scores
+from conformance.oracle.softmax import LogSoftmax, Probabilities
+from conformance.oracle.step import Step
+
+EQUATIONS: Mapping[str, type[Step]] = {
+    "word_lookup": WordLookup,
+    "position_lookup": PositionLookup,
+    "token_type_lookup": TokenTypeLookup,
+    "sinusoids": Sinusoids,
+    "sum": Sum,
+    "copy": Copy,
+    "norm": Norm,
+    "linear": Linear,
+    "first_token_linear": FirstTokenLinear,
+    "scores": Scores,
+    "probs": Probabilities,
+    "context": Context,
+    "gelu": Gelu,
+    "gelu_new": GeluTanh,
+    "gelu_pytorch_tanh": GeluTanh,
+    "relu": Relu,
+    "tanh": Tanh,
+    "log_softmax": LogSoftmax,
+    "masked_lm_loss": CrossEntropy,
+    "masked_lm_loss_of_log_probs": NegativeLogLikelihood,
+    "next_sentence_loss": CrossEntropy,
+    "next_sentence_loss_of_log_probs": NegativeLogLikelihood,
+    "classification_loss": CrossEntropy,
+    "total_loss": TotalLoss,
+    "seed": Seed,
+    "linear_backward": LinearBackward,
+    "first_token_linear_backward": FirstTokenLinearBackward,
+    "norm_backward": NormBackward,
+    "scores_backward_query": ScoresBackwardQuery,
+    "scores_backward_key": ScoresBackwardKey,
+    "context_backward_probs": ContextBackwardProbs,
+    "context_backward_value": ContextBackwardValue,
+    "probs_backward": ProbabilitiesBackward,
+    "gelu_backward": GeluBackward,
+    "gelu_new_backward": GeluTanhBackward,
+    "gelu_pytorch_tanh_backward": GeluTanhBackward,
+    "relu_backward": ReluBackward,
+    "tanh_backward": TanhBackward,
+    "log_softmax_backward": LogSoftmaxBackward,
+    "masked_lm_loss_backward": CrossEntropyBackward,
+    "masked_lm_loss_of_log_probs_backward": NegativeLogLikelihoodBackward,
+    "next_sentence_loss_backward": CrossEntropyBackward,
+    "next_sentence_loss_of_log_probs_backward": NegativeLogLikelihoodBackward,
+    "classification_loss_backward": CrossEntropyBackward,
+    "linear_gradient": LinearGradient,
+    "first_token_linear_gradient": FirstTokenLinearGradient,
+    "bias_gradient": BiasGradient,
+    "norm_gradient": NormGradient,
+    "norm_bias_gradient": NormBiasGradient,
+    "word_lookup_gradient": WordLookupGradient,
+    "position_lookup_gradient": PositionLookupGradient,
+    "token_type_lookup_gradient": TokenTypeLookupGradient,
+}
