@@ -213,12 +213,18 @@ class Compiled(HuggingFace):
         module = self.module(checkpoint, device, dtype)
         model: Any = torch.compile(module, dynamic=True)
 
+        def forward(batch: TorchBatch) -> dict[str, Tensor]:
+            logits = _logits(model, batch)
+            return {**logits, **losses(logits, batch)}
+
         def runner(batch: TorchBatch) -> Iterator[tuple[str, Tensor]]:
             with torch.no_grad():
-                logits = _logits(model, batch)
-                return iter({**logits, **losses(logits, batch)}.items())
+                return iter(forward(batch).items())
 
-        return ModuleRunner(module, runner)
+        def gradients(batch: TorchBatch, source: str, gradient: Tensor) -> Iterator[tuple[str, Tensor]]:
+            return captured_with_gradients(module, {}, lambda: forward(batch), source, gradient)
+
+        return ModuleRunner(module, runner, gradients)
 
 
 hf_eager = HuggingFace("eager")

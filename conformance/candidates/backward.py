@@ -7,6 +7,7 @@ leaves in `.grad`, as an optimizer finds them. Afterwards module and parameters 
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,8 +33,9 @@ def captured_with_gradients(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Run `forward`, then go back from one of the activations; yields all activations, then the gradients under `NAME.grad`.
 
-    What is not reached has the gradient 0: a tensor that was detached on the way, a parameter that does not learn. Gradients of
-    tensors that need none, as of what no parameter precedes, are not yielded.
+    What is not reached has the gradient 0: a tapped tensor that was detached on the way, a parameter that does not learn. Not
+    yielded are the gradients of tensors that need none, as of what no parameter precedes, and of returned tensors that are not
+    reached: a compiled graph does not compute further from what it returns.
 
     Args:
         module: as for `captured`.
@@ -56,34 +58,40 @@ def captured_with_gradients(
         [('y.grad', [1.0, 1.0, 1.0]), ('0.weight.grad', [3.0, 3.0])]
     """
     modules = require_modules(module, taps)
-    tapped: dict[str, torch.Tensor] = {}
+    seen: dict[str, torch.Tensor] = {}
     arrived: dict[str, torch.Tensor] = {}
     yielded: list[tuple[str, torch.Tensor]] = []
 
-    def tap(key: str, tensor: torch.Tensor) -> None:
+    def arrive(key: str, gradient: torch.Tensor | None) -> None:
+        if gradient is not None:
+            arrived[key] = gradient.detach().clone()
+
+    def see(key: str, tensor: torch.Tensor) -> None:
         yielded.extend(show(key, tensor.detach().clone()))
         if tensor.requires_grad:
-            tapped[key] = tensor
+            seen[key] = tensor
             hook: Any = tensor.register_hook
-            hook(lambda g: arrived.__setitem__(key, g.detach().clone()))
+            hook(partial(arrive, key))
 
     with torch.enable_grad(), _without_gradients(module):
-        with hooked(modules, taps, tap):
+        with hooked(modules, taps, see):
             for name, value in (forward() or {}).items():
-                tap(name, returned(value, name))
+                see(name, returned(value, name))
         yield from yielded
-        torch.autograd.backward(_start(source, tapped, yielded), gradient)
+        torch.autograd.backward(_start(source, seen, yielded), gradient)
         of_parameters = [(name, p.grad if p.grad is not None else torch.zeros_like(p)) for name, p in module.named_parameters()]
-    for key in reversed(tapped):
-        found = arrived.get(key, torch.zeros_like(tapped[key]))
-        if _only_rearranges(show, key, found):
+    for key in reversed(seen):
+        found = arrived.get(key)
+        if found is None and key in taps:
+            found = torch.zeros_like(seen[key])
+        if found is not None and _only_rearranges(show, key, found):
             yield from ((grad(name), value) for name, value in show(key, found))
     yield from ((grad(name), value) for name, value in parameters(of_parameters))
 
 
-def _start(source: str, tapped: Mapping[str, torch.Tensor], yielded: Iterable[tuple[str, torch.Tensor]]) -> torch.Tensor:
-    if source in tapped:
-        return tapped[source]
+def _start(source: str, seen: Mapping[str, torch.Tensor], yielded: Iterable[tuple[str, torch.Tensor]]) -> torch.Tensor:
+    if source in seen:
+        return seen[source]
     if source in dict(yielded):
         raise NotApplicable(f"{source} was computed without a record for a backward pass")
     raise CandidateError(f"{source}, from which the backward pass is to start, is neither tapped nor returned")
