@@ -288,7 +288,7 @@ def test_a_candidate_in_a_worker_is_judged_as_one_here(dtype: str) -> None:
 
 def test_in_a_worker_without_a_backward_pass_the_check_is_skipped_with_the_reason() -> None:
     with WorkerProcess(CandidateWork) as worker:
-        result = judged(RemoteCandidate(worker, "torch-encoder-traced"))
+        result = judged(RemoteCandidate(worker, "making-bert-traced"))
     assert result.outcome == "skip"
     assert "its runner has no backward pass" in result.reason
 
