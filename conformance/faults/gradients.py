@@ -1,7 +1,7 @@
 """Backward passes: what is detached, lost, counted twice or differentiated as another function."""
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def _rewritten(equation: type[S], value: Callable[[S], Array]) -> Change:
     """A step of that equation with another value; None for others."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
-        return Altered(step, lambda _: value(step)) if isinstance(step, equation) else None
+        return Altered(step, lambda inner: value(cast(S, inner))) if isinstance(step, equation) else None
 
     return change
 
