@@ -6,9 +6,10 @@ The way of one batch, from the command line to the report; each call is made by 
 2.  `cli.work.IsolatedWork.result` runs one case: the candidate is an `isolation.remote.RemoteCandidate`, whose module is in the
     worker (`isolation.process`, `isolation.serve`); `checks.run_check.run` opens it and the golden, and calls the entry point.
 3.  `checks.judged.Judged`, the check `values`, calls `checks.run.check_values`, as the public function
-    `checks.check_candidate.check` does.
+    `checks.check_candidate.check` does; `checks.passes` and `checks.backward` list what is asked: forward passes, or backward ones.
 4.  `checks.session.prepared` asks the candidate for a runner; the runner is called with the batch and yields activations: in the
-    worker by `candidates.capture` and `candidates.stream.pairs`, here each as it is sent (`isolation.link`).
+    worker by `candidates.capture` (with gradients `candidates.backward`) and `candidates.stream.pairs`, here each as it is sent
+    (`isolation.link`).
 5.  `judge.judge.Judge.judge` takes each activation as it comes; `judge.validate.accepted_array` checks shape, dtype and finiteness.
 6.  `judge.observation.Observation` cuts it into blocks; `judge.local_error.locally` judges it under each legal arithmetic:
     `judge.sweep.swept` sums errors and fault effects over blocks, with the value and the roundings of `oracle` equations
