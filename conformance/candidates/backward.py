@@ -31,7 +31,7 @@ def captured_with_gradients(
     show: Show = lambda name, tensor: [(name, tensor)],
     parameters: Callable[[Named], Named] = lambda named: named,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Run `forward`, then go back from one of the activations; yields all activations, then the gradients under `NAME.grad`.
+    """Run `forward`, then go back from one of the activations; yield all activations, then the gradients under `NAME.grad`.
 
     What is not reached has the gradient 0: a tapped tensor that was detached on the way, a parameter that does not learn. Not
     yielded are the gradients of tensors that need none, as of what no parameter precedes, and of returned tensors that are not
@@ -41,8 +41,8 @@ def captured_with_gradients(
         module: as for `captured`.
         taps: likewise.
         forward: likewise.
-        source: the activation to start from, in the form in which it is tapped or returned.
-        gradient: ∂L/∂source.
+        source: the activation to start from, as it is shown.
+        gradient: ∂L/∂source, in its shape.
         show: what is shown of a tensor, by name. Gradients are shown in the same way where that only rearranges numbers, else not.
         parameters: from the module's names of parameters and their gradients to those of the checkpoint.
 
@@ -77,9 +77,10 @@ def captured_with_gradients(
         with hooked(modules, taps, see):
             for name, value in (forward() or {}).items():
                 see(name, returned(value, name))
-        yield from yielded
-        torch.autograd.backward(_start(source, seen, yielded), gradient)
+        start = _start(source, seen, yielded, show)
+        torch.autograd.backward(start, gradient.to(start))
         of_parameters = [(name, p.grad if p.grad is not None else torch.zeros_like(p)) for name, p in module.named_parameters()]
+    yield from yielded
     for key in reversed(seen):
         found = arrived.get(key)
         if found is None and key in taps:
@@ -89,9 +90,12 @@ def captured_with_gradients(
     yield from ((grad(name), value) for name, value in parameters(of_parameters))
 
 
-def _start(source: str, seen: Mapping[str, torch.Tensor], yielded: Iterable[tuple[str, torch.Tensor]]) -> torch.Tensor:
-    if source in seen:
-        return seen[source]
+def _start(source: str, seen: Mapping[str, torch.Tensor], yielded: Named, show: Show) -> torch.Tensor:
+    """The activation as it is shown, differentiable."""
+    for key, tensor in seen.items():
+        for name, part in show(key, tensor):
+            if name == source:
+                return part
     if source in dict(yielded):
         raise NotApplicable(f"{source} was computed without a record for a backward pass")
     raise CandidateError(f"{source}, from which the backward pass is to start, is neither tapped nor returned")

@@ -367,6 +367,31 @@ def test_a_source_that_is_not_there_is_an_error() -> None:
         list(found)
 
 
+def test_the_source_is_the_activation_as_it_is_shown() -> None:
+    """Here features first, and in float64: the gradient is given in the layout of the activation."""
+    net = nn.Sequential(nn.Linear(2, 4)).double()
+    upstream = torch.arange(12.0).reshape(4, 3)
+
+    def forward() -> None:
+        net(torch.ones(3, 2, dtype=torch.float64))
+
+    found = dict(captured_with_gradients(net, {"y": Tap("0")}, forward, "y", upstream, show=lambda k, t: [(k, t.T)]))
+    assert torch.equal(found["y.grad"], upstream.double())
+    assert torch.equal(found["0.bias.grad"], upstream.double().sum(1))
+
+
+def test_the_gradient_mode_is_that_of_the_caller_while_results_are_read() -> None:
+    golden = load_golden("tiny")
+    model = hf_eager.module(golden.checkpoint)
+    stream = run_backward(model, golden.batches["padded"].on("cpu"), "classifier.loss", torch.ones(()))
+    with torch.no_grad():
+        next(stream)
+        assert not torch.is_grad_enabled()
+    model["classifier"].bias.grad = torch.ones_like(model["classifier"].bias)
+    assert list(stream)
+    assert model["classifier"].bias.grad is not None
+
+
 def test_what_is_shown_by_more_than_a_rearrangement_has_no_gradient_to_be_judged() -> None:
     net = nn.Sequential(nn.Linear(2, 4))
 
