@@ -98,10 +98,16 @@ def test_results_are_not_written_through_a_link_or_into_a_pipe(tmp_path: Path, c
     assert "is not a regular file" in capsys.readouterr().err
 
 
+def _as_in_a_terminal() -> None:
+    """A shell starts background processes, and so perhaps these tests, with interrupts ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_interrupt_prints_what_is_known_and_how_to_go_on_without_a_traceback(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "conformance", "run", "-i", "hf-eager", "-i", "conformance.tests.zoo:call_hangs"]
     command += ["--golden", "tiny", "--out", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as run:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    with subprocess.Popen(command, preexec_fn=_as_in_a_terminal, **pipes) as run:
         results, end = tmp_path / "results.jsonl", time.monotonic() + 60.0
         while not (results.exists() and b'"kind":"check"' in results.read_bytes()) and time.monotonic() < end:
             time.sleep(0.05)
