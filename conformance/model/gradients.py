@@ -39,6 +39,14 @@ _EQUATIONS = {
     "probs_backward": "p (∂p − Σ p ∂p)",
     "log_softmax_backward": "∂l − p Σ ∂l",
     "tanh_backward": "(1 − y²) ∂y",
+    **dict.fromkeys(
+        ("masked_lm_loss_backward", "next_sentence_loss_backward", "classification_loss_backward"),
+        "(softmax(x) − onehot) ∂L / N at labelled rows, 0 elsewhere",
+    ),
+    **dict.fromkeys(
+        ("masked_lm_loss_of_log_probs_backward", "next_sentence_loss_of_log_probs_backward"),
+        "−onehot ∂L / N at labelled rows, 0 elsewhere",
+    ),
 }
 
 _EQUATIONS_OF_WEIGHTS = {
@@ -107,7 +115,7 @@ def _backward(forward: Mapping[str, Activation], source: str, shapes: Mapping[st
     reached = ancestors(forward, source)
     uses = Counter(name for row in reached for name in (*row.parents, *row.parameters.values()))
     terms: defaultdict[str, list[_Term]] = defaultdict(list)
-    for row in reversed(reached):
+    for row in reversed(reached):  # every use of a row stands behind it, so that all contributions to its gradient are known
         yield _seed(row) if row.name == source else _gradient(row.name, terms[row.name], row)
         for term in (*_of_parameters(row, shapes), *_of_inputs(row, forward)):
             terms[term.of].append(term)
