@@ -6,7 +6,7 @@ the mistakes of `benchmarks.gradients.wrong`, each planted by hand in a real mod
 
 import argparse
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,13 +82,13 @@ def detected(dtype: str) -> Detected:
     return Detected(found, placed, named, tuple(notes))
 
 
-def _rendered() -> Iterator[str]:
+def _rendered(formats: Sequence[str]) -> Iterator[str]:
     notes: list[str] = []
     yield f"Correct backward passes on `{GOLDEN}`, from every loss:"
     yield ""
     yield "| format | variants | gradients judged | false alarms |"
     yield "| --- | --- | --- | --- |"
-    for dtype in DTYPES:
+    for dtype in formats:
         correct = alarms(dtype)
         notes += correct.failed
         yield f"| {dtype} | {correct.variants} | {correct.gradients} | {len(correct.failed)} |"
@@ -97,7 +97,7 @@ def _rendered() -> Iterator[str]:
     yield ""
     yield "| format | found | placed | named |"
     yield "| --- | --- | --- | --- |"
-    for dtype in DTYPES:
+    for dtype in formats:
         wrong = detected(dtype)
         notes += wrong.notes
         yield f"| {dtype} | {wrong.found} | {wrong.placed} | {wrong.named} |"
@@ -108,13 +108,14 @@ def _rendered() -> Iterator[str]:
 def main() -> None:
     """Print the tables, or write them down."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--formats", nargs="+", choices=DTYPES, default=list(DTYPES), help="default: all")
     parser.add_argument("--write", action="store_true", help=f"into {RESULTS.name}")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     lines = []
-    for line in _rendered():
+    for line in _rendered(arguments.formats):
         print(line, flush=True)
         lines.append(line)
     if arguments.write:
-        command = "Made by `python -m conformance.benchmarks.gradients --write`."
+        command = f"Made by `python -m conformance.benchmarks.gradients --formats {' '.join(arguments.formats)} --write`."
         RESULTS.write_text("\n".join(["# Backward passes", "", command, "", *lines]).rstrip() + "\n", "utf-8")
