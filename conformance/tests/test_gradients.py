@@ -268,6 +268,17 @@ def test_what_breaks_the_contract_is_said_of_the_candidate(answer: str) -> None:
     assert reason in result.reason
 
 
+def test_a_gradient_at_padding_fails_with_the_reason_where_it_begins() -> None:
+    name = "encoder.layer.0.attention.self.key.grad"
+
+    def leaking(found: dict[str, Any]) -> dict[str, Any]:
+        padded = torch.from_numpy(~load_golden("tiny").batches["padded"].mask)
+        return {**found, name: found[name] + 0.25 * padded[:, :, None]}
+
+    failed = {v.activation: v.reason for v in judged(Answering(leaking), source="cls.loss").verdicts if v.outcome == "fail"}
+    assert failed[name] == "padded positions have a gradient, up to 0.25, where they must have none"
+
+
 def test_a_gradient_that_is_not_finite_is_one_origin() -> None:
     def broken(found: dict[str, Any]) -> dict[str, Any]:
         name = "encoder.layer.1.intermediate.dense.grad"

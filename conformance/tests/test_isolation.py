@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import signal
 import socket
 import struct
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 from conformance import check, load_golden
 from conformance.cli import main
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout, ConformanceError, FixtureError
+from conformance.isolation import server
 from conformance.isolation.messages import Answer, Call, Done, Failure, Head, Heads, Parameter, Progress, Reason, encoded
 from conformance.isolation.process import Limits, Reply, WorkerProcess
 from conformance.isolation.remote import RemoteCandidate
@@ -134,6 +136,27 @@ def _came_of(worker: WorkerProcess, question: str) -> object:
         return worker.ask(question, most=2**20)
     except ConformanceError as error:
         return error
+
+
+def _blocked(during: Callable[[], None]) -> None:
+    with server._interrupts_blocked():
+        during()
+
+
+def test_an_interrupt_while_the_server_is_started_is_delivered_afterwards() -> None:
+    passed: list[str] = []
+
+    def interrupted() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        passed.append("went on")
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            _blocked(interrupted)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert passed == ["went on"]
 
 
 def test_a_process_that_hangs_or_ends_is_reported_and_questions_before_and_after_are_answered() -> None:
