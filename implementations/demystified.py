@@ -95,11 +95,14 @@ class FeedForward(nn.Module):
 class EncoderLayer(nn.Module):
     """Attention, then the feed-forward network, each with a residual and a LayerNorm of its own: (B, S, H) -> (B, S, H)."""
 
-    def __init__(self, hidden_size: int, heads: int, intermediate_size: int, eps: float = 1e-12, dropout: float = 0.1) -> None:
+    def __init__(
+        self, hidden_size: int, heads: int, intermediate_size: int, eps: float = 1e-12, dropout: float = 0.1,
+        probs_dropout: float = 0.1, activation_dropout: float = 0.1,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.self_multihead = MultiHeadedAttention(heads, hidden_size, dropout)
+        self.self_multihead = MultiHeadedAttention(heads, hidden_size, probs_dropout)
         self.attention_norm = nn.LayerNorm(hidden_size, eps)
-        self.feed_forward = FeedForward(hidden_size, intermediate_size, dropout)
+        self.feed_forward = FeedForward(hidden_size, intermediate_size, activation_dropout)
         self.output_norm = nn.LayerNorm(hidden_size, eps)
         self.dropout = nn.Dropout(dropout)
 
@@ -113,11 +116,13 @@ class BERT(nn.Module):
 
     def __init__(
         self, vocab_size: int, hidden_size: int = 768, n_layers: int = 12, heads: int = 12, intermediate_size: int = 3072,
-        max_positions: int = 512, segments: int = 3, eps: float = 1e-12, dropout: float = 0.1,
+        max_positions: int = 512, segments: int = 3, eps: float = 1e-12, dropout: float = 0.1, probs_dropout: float = 0.1,
+        activation_dropout: float = 0.1,
     ) -> None:  # fmt: skip
         super().__init__()
         self.embedding = BERTEmbedding(vocab_size, hidden_size, max_positions, segments, dropout)
-        layers = [EncoderLayer(hidden_size, heads, intermediate_size, eps, dropout) for _ in range(n_layers)]
+        rates = (dropout, probs_dropout, activation_dropout)
+        layers = [EncoderLayer(hidden_size, heads, intermediate_size, eps, *rates) for _ in range(n_layers)]
         self.encoder_blocks = nn.ModuleList(layers)
 
     def forward(self, ids: Tensor, segments: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -176,7 +181,7 @@ def build(a: Architecture) -> BERTLM:
     """The module of an architecture's sizes."""
     bert = BERT(
         a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.intermediate_size, a.max_position_embeddings,
-        a.type_vocab_size, a.layer_norm_eps,
+        a.type_vocab_size, a.layer_norm_eps, a.hidden_dropout_prob, a.attention_probs_dropout_prob, a.activation_dropout,
     )  # fmt: skip
     return BERTLM(bert, a.hidden_size, a.vocab_size)
 
@@ -244,6 +249,7 @@ ACTIVATIONS: dict[str | Tap, str] = {
     Tap(f"{_BLOCK}.self_multihead.output_linear", "input"): f"{_LAYER}.attention.self.context",
     f"{_BLOCK}.dropout": f"{_LAYER}.attention.output.dropout",
     f"{_BLOCK}.feed_forward.activation": f"{_LAYER}.intermediate.intermediate_act_fn",
+    f"{_BLOCK}.feed_forward.dropout": f"{_LAYER}.intermediate.dropout",
     Tap(f"{_BLOCK}.dropout", call=1): f"{_LAYER}.output.dropout",
     "mask_lm.linear": "cls.predictions.decoder",
     "mask_lm": "cls.predictions.log_probs",

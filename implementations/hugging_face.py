@@ -35,7 +35,7 @@ class BertWithHeads(nn.ModuleDict):
         if "seq_relationship" in heads:
             found["cls.seq_relationship"] = heads["seq_relationship"](pooled)  # (B, 2)
         if "classifier" in self:
-            found["classifier"] = self["classifier"](pooled)  # (B, labels)
+            found["classifier"] = self["classifier"](self["dropout"](pooled))  # (B, labels)
         return found
 
 
@@ -107,7 +107,8 @@ def _config(a: Architecture, attention: str) -> Any:
     from transformers import BertConfig
 
     ours = ("heads", "pooler", "embedding_norm", "shared_layer_norm", "position_embedding_type", "position_offset")
-    return BertConfig(**{k: v for k, v in a.as_dict().items() if k not in ours}, attn_implementation=attention)
+    theirs = {k: v for k, v in a.as_dict().items() if k not in (*ours, "activation_dropout")}
+    return BertConfig(**theirs, attn_implementation=attention)
 
 
 def _with_heads(a: Architecture, config: Any) -> BertWithHeads:
@@ -123,7 +124,8 @@ def _with_heads(a: Architecture, config: Any) -> BertWithHeads:
     if heads:
         parts["cls"] = nn.ModuleDict(heads)
     if "classification" in a.heads:
-        parts["classifier"] = nn.Linear(a.hidden_size, a.num_labels)
+        rate = config.classifier_dropout if config.classifier_dropout is not None else config.hidden_dropout_prob
+        parts["dropout"], parts["classifier"] = nn.Dropout(rate), nn.Linear(a.hidden_size, a.num_labels)
     return BertWithHeads(parts)
 
 
@@ -134,7 +136,10 @@ def _tied(head: Any, bert: Any) -> nn.Module:
 
 
 def taps(model: nn.Module) -> dict[str, Tap]:
-    """Where each activation is found: at the module of its name, but for those that have none."""
+    """Where each activation is found: at the module of its name, but for those that have none.
+
+    The probabilities that transformers returns are those that dropout left, which in eval mode are the probabilities themselves.
+    """
     leaves = (
         "embeddings",
         "LayerNorm",
@@ -148,14 +153,16 @@ def taps(model: nn.Module) -> dict[str, Tap]:
         "seq_relationship",
         "classifier",
     )
+    config: Any = model.get_submodule("bert").config
+    dropouts = ["output.dropout", "embeddings.dropout", *(["dropout"] if config.classifier_dropout else [])]
     found: dict[str, Tap] = {}
     for path, _ in model.named_modules():
         name = path.removeprefix("bert.")
         last = name.rsplit(".", 1)[-1]
-        if (last.endswith(leaves) and name != "embeddings") or name.endswith(("output.dropout", "embeddings.dropout")):
+        if (last.endswith(leaves) and name != "embeddings") or name.endswith(tuple(dropouts)):
             found[name] = Tap(path)
         elif name.endswith("attention.self"):
-            found[f"{name}.probs"] = Tap(path, "output", 1)
+            found[f"{name}.dropout" if model.training else f"{name}.probs"] = Tap(path, "output", 1)
         if name.endswith("attention.output.dense"):
             found[f"{name.removesuffix('output.dense')}self.context"] = Tap(path, "input")
     return found

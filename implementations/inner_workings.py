@@ -70,6 +70,7 @@ class BertConfig:
     layer_norm_eps: float = 1e-12
     chunk_size_feed_forward: int = 0
     num_labels: int = 2
+    classifier_dropout: float | None = None
     position_offset: int = 0
 
 
@@ -311,7 +312,8 @@ class BertForSequenceClassification(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.bert = BertModel(config)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        own = config.classifier_dropout
+        self.dropout = nn.Dropout(config.hidden_dropout_prob if own is None else own)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
     def forward(
@@ -345,6 +347,7 @@ def build(a: Architecture) -> nn.Module:
     """With the classification head where the checkpoint has one."""
     config = BertConfig(
         a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.intermediate_size, a.hidden_act,
+        a.hidden_dropout_prob, a.attention_probs_dropout_prob, classifier_dropout=a.classifier_dropout,
         max_position_embeddings=a.max_position_embeddings, type_vocab_size=a.type_vocab_size, layer_norm_eps=a.layer_norm_eps,
         num_labels=a.num_labels, position_offset=a.position_offset,
     )  # fmt: skip
@@ -394,6 +397,7 @@ ACTIVATIONS: dict[str | Tap, str] = {
     **{f"bert.{name}": name for name in (*_TABLES, *_MODULES, *_WITHOUT_PARAMETERS)},
     Tap(f"bert.{_LAYER}.attention.self.dropout", "input"): f"{_LAYER}.attention.self.probs",
     f"bert.{_LAYER}.attention.self": f"{_LAYER}.attention.self.context",
+    "dropout": "dropout",
     "classifier": "classifier",
 }
 

@@ -62,9 +62,11 @@ class PureSelfAttentionLayer(nn.Module):
 class SelfAttentionLayer(nn.Module):
     """LayerNorm(x + dropout(W attention(x) + b)): (B, S, H) -> (B, S, H)."""
 
-    def __init__(self, hidden_size: int, num_heads: int, eps: float = 1e-12, dropout: float = 0.1) -> None:
+    def __init__(
+        self, hidden_size: int, num_heads: int, eps: float = 1e-12, dropout: float = 0.1, probs_dropout: float = 0.1
+    ) -> None:
         super().__init__()
-        self.attention = PureSelfAttentionLayer(hidden_size, num_heads, dropout)
+        self.attention = PureSelfAttentionLayer(hidden_size, num_heads, probs_dropout)
         self.mlp = nn.Linear(hidden_size, hidden_size)
         self.layer_norm = nn.LayerNorm(hidden_size, eps)
         self.dropout = nn.Dropout(dropout)
@@ -91,9 +93,12 @@ class NormedResidualLayer(nn.Module):
 class BertLayer(nn.Module):
     """Attention, then the MLP, each with its residual: (B, S, H) -> (B, S, H)."""
 
-    def __init__(self, hidden_size: int, intermediate_size: int, num_heads: int, eps: float = 1e-12, dropout: float = 0.1) -> None:
+    def __init__(
+        self, hidden_size: int, intermediate_size: int, num_heads: int, eps: float = 1e-12, dropout: float = 0.1,
+        probs_dropout: float = 0.1,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.attention = SelfAttentionLayer(hidden_size, num_heads, eps, dropout)
+        self.attention = SelfAttentionLayer(hidden_size, num_heads, eps, dropout, probs_dropout)
         self.residual = NormedResidualLayer(hidden_size, intermediate_size, eps, dropout)
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -119,11 +124,12 @@ class Bert(nn.Module):
     def __init__(
         self, vocab_size: int = 28996, hidden_size: int = 768, max_positions: int = 512, type_vocab_size: int = 2,
         intermediate_size: int = 3072, num_layers: int = 12, num_heads: int = 12, eps: float = 1e-12, dropout: float = 0.1,
-        first_position: int = 0,
+        probs_dropout: float = 0.1, first_position: int = 0,
     ) -> None:  # fmt: skip
         super().__init__()
         self.embedding = BertEmbedding(vocab_size, hidden_size, max_positions, type_vocab_size, eps, dropout, first_position)
-        layers = (BertLayer(hidden_size, intermediate_size, num_heads, eps, dropout) for _ in range(num_layers))
+        sizes = (hidden_size, intermediate_size, num_heads)
+        layers = (BertLayer(*sizes, eps, dropout, probs_dropout) for _ in range(num_layers))
         self.transformer = nn.Sequential(*layers)
         self.lm_head = BertLMHead(hidden_size, vocab_size, eps)
         self.lm_head.unembedding.weight = self.embedding.token_embedding.weight
@@ -139,7 +145,8 @@ def build(a: Architecture) -> Bert:
     """The module of an architecture's sizes."""
     return Bert(
         a.vocab_size, a.hidden_size, a.max_position_embeddings, a.type_vocab_size, a.intermediate_size,
-        a.num_hidden_layers, a.num_attention_heads, a.layer_norm_eps, first_position=a.position_offset,
+        a.num_hidden_layers, a.num_attention_heads, a.layer_norm_eps, a.hidden_dropout_prob, a.attention_probs_dropout_prob,
+        a.position_offset,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "
 
 
 class BertEmbeddings(nn.Module):
-    """LayerNorm(word + token type + position): (B, S), (B, S) -> (B, S, H)."""
+    """LayerNorm(word + token type + position), then dropout: (B, S), (B, S) -> (B, S, H)."""
 
     def __init__(self, a: Architecture) -> None:
         super().__init__()
@@ -28,10 +28,11 @@ class BertEmbeddings(nn.Module):
         self.position = nn.Embedding(a.max_position_embeddings, a.hidden_size)
         self.token_type = nn.Embedding(a.type_vocab_size, a.hidden_size)
         self.norm = nn.LayerNorm(a.hidden_size, a.layer_norm_eps)
+        self.dropout = nn.Dropout(a.hidden_dropout_prob)
 
     def forward(self, ids: Tensor, types: Tensor) -> Tensor:
         positions = torch.arange(ids.shape[1], device=ids.device) + self.first  # (S,)
-        return self.norm(self.word(ids) + self.token_type(types) + self.position(positions))
+        return self.dropout(self.norm(self.word(ids) + self.token_type(types) + self.position(positions)))
 
 
 class BertOfTorch(nn.Module):
@@ -41,9 +42,10 @@ class BertOfTorch(nn.Module):
         super().__init__()
         self.embeddings = BertEmbeddings(a)
         layer = nn.TransformerEncoderLayer(
-            a.hidden_size, a.num_attention_heads, a.intermediate_size, activation=ACTIVATION_FUNCTIONS[a.hidden_act],
-            layer_norm_eps=a.layer_norm_eps, batch_first=True,
+            a.hidden_size, a.num_attention_heads, a.intermediate_size, a.hidden_dropout_prob,
+            activation=ACTIVATION_FUNCTIONS[a.hidden_act], layer_norm_eps=a.layer_norm_eps, batch_first=True,
         )  # fmt: skip
+        layer.self_attn.dropout, layer.dropout.p = a.attention_probs_dropout_prob, a.activation_dropout
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # why nested tensors are not used, where they cannot be
             self.encoder = nn.TransformerEncoder(layer, a.num_hidden_layers, enable_nested_tensor=nested)
@@ -99,11 +101,13 @@ SEEN_FROM_OUTSIDE: dict[str | Tap, str] = {**_EMBEDDINGS, "embeddings.norm": "em
 
 INSIDE: dict[str | Tap, str] = {
     **SEEN_FROM_OUTSIDE,
+    "embeddings.dropout": "embeddings.dropout",
     f"{_LAYER}.self_attn": f"{_OWN}.attention.output.dense",
     f"{_LAYER}.dropout1": f"{_OWN}.attention.output.dropout",
     f"{_LAYER}.norm1": f"{_OWN}.attention.output.LayerNorm",
     f"{_LAYER}.linear1": f"{_OWN}.intermediate.dense",
     Tap(f"{_LAYER}.dropout", "input"): f"{_OWN}.intermediate.intermediate_act_fn",
+    f"{_LAYER}.dropout": f"{_OWN}.intermediate.dropout",
     f"{_LAYER}.linear2": f"{_OWN}.output.dense",
     f"{_LAYER}.dropout2": f"{_OWN}.output.dropout",
     f"{_LAYER}.norm2": f"{_OWN}.output.LayerNorm",

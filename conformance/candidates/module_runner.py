@@ -31,3 +31,7 @@ class ModuleRunner:
     def __call__(self, batch: Any) -> Any:
         """Run it."""
         return self.call(batch)
+
+    def train(self, mode: bool = True) -> None:
+        """Training mode or eval mode, as `nn.Module.train`."""
+        self.module.train(mode)

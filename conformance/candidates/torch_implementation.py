@@ -36,6 +36,7 @@ from conformance.errors import CandidateError
 from conformance.model.activations import outputs, parameter_shapes, table
 from conformance.model.architecture import HEADS, Architecture
 from conformance.model.checkpoint import Checkpoint
+from conformance.model.dropout import OPTIONAL
 
 Show = Callable[[str, torch.Tensor], list[tuple[str, Any]]]
 
@@ -267,7 +268,9 @@ class TorchImplementation:
             for layer in layers:
                 tap = Tap(pattern.path.replace(LAYER, str(layer)), pattern.what, pattern.element, pattern.call)
                 names = tuple(n.replace(LAYER, str(layer)) for n in shown.names)
-                if not set(names) & set(rows) and tap.path not in modules and _is_of_an_absent_head(names, a):
+                if not set(names) & set(rows) and (
+                    _never_drops(names, a) or (tap.path not in modules and _is_of_an_absent_head(names, a))
+                ):
                     continue
                 wrong += [f"unknown activation: {n}{_hint(n, rows)}" for n in names if n not in rows]
                 if tap.path not in modules:
@@ -294,6 +297,11 @@ def _is_of_an_absent_head(names: Sequence[str], a: Architecture) -> bool:
     """Heads and pooler come and go with the architecture; a table may serve those with and those without."""
     every = [a.with_(pooler=True, heads=heads) for heads in (HEADS[:2] + HEADS[-1:], HEADS[2:])]
     return all(any(n in parameter_shapes(e) or n in table(e) for e in every) for n in names)
+
+
+def _never_drops(names: Sequence[str], a: Architecture) -> bool:
+    """Dropouts that BERT has not, or has only before a classifier, are there where their rate is not 0."""
+    return all(n in table(a.with_(**dict.fromkeys(OPTIONAL, 0.5), pooler=True, heads=HEADS[-1:])) for n in names)
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

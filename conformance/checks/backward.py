@@ -1,13 +1,13 @@
 """Backward passes: from each loss that a candidate computes, or from its logits or last hidden state where it computes none."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from conformance.candidates.registry import Runner
+from conformance.candidates.registry import Implementation, Runner
 from conformance.candidates.stream import pairs
-from conformance.checks.passes import Pass, forward_passes
+from conformance.checks.passes import Pass, forward_passes_of, opened
 from conformance.errors import CandidateError, NotApplicable
 from conformance.goldens.golden import Golden
 from conformance.model.activations import outputs, parameter_shapes, table
@@ -22,7 +22,7 @@ from conformance.results.termination import call_candidate
 _PADDING_ID = 0  # of BERT's vocabularies, and so the usual padding_idx
 
 
-def backward_passes(runner: Runner, golden: Golden, weights: Mapping[str, Array], case: Case) -> Sequence[Pass]:
+def backward_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
     """A forward and a backward pass of every batch from every source.
 
     A batch that attends to the token 0 is left out: an embedding with padding_idx learns nothing from it, one without does.
@@ -31,9 +31,15 @@ def backward_passes(runner: Runner, golden: Golden, weights: Mapping[str, Array]
         NotApplicable: the runner has no backward pass, or no batch is left.
         CandidateError: no output is exposed.
         CandidateCrash: the forward pass raises.
+        Unsupported: it does not support the case.
     """
+    return backward_passes_of(opened(candidate, golden, case), golden, case)
+
+
+def backward_passes_of(runner: Runner, golden: Golden, case: Case) -> Sequence[Pass]:
+    """The same by a runner that is there."""
     require_backward(runner)
-    forward = [one for one in forward_passes(runner, golden, weights, case) if not _attends_to_padding(one.network.batch)]
+    forward = [one for one in forward_passes_of(runner, golden, case) if not _attends_to_padding(one.network.batch)]
     if not forward:
         raise NotApplicable(f"every batch of {golden.name} attends to the token {_PADDING_ID}, whose gradient padding_idx removes")
     return [backward for one in forward for backward in _from_every_source(runner, one, case)]

@@ -59,6 +59,13 @@ CHECKS: Mapping[str, Check] = {
             "checks.judged:gradients",
             remedy="Take the first origin: the step to which that gradient belongs computes it wrongly from what arrives there.",
         ),
+        Check(
+            "training-mode",
+            "dropouts stand where they should, at their rates, each element by itself; all else is right with what they keep",
+            "dropout after the norm, or none on the probabilities; a rate that is not the config's; masks that repeat",
+            "checks.judged:training_mode",
+            remedy="Take the first origin: there a dropout is missing, or one too many, or drops otherwise than the config says.",
+        ),
         _law(
             "generated-batches",
             "every activation on batches that are drawn: any length, mask, size, token",

@@ -11,6 +11,7 @@ from conformance.checks.check import CheckRequest
 from conformance.checks.moments import watched
 from conformance.checks.passes import Passes, forward_passes
 from conformance.checks.run import check_values
+from conformance.checks.training import training_passes
 from conformance.model.activations import outputs as outputs_of
 from conformance.model.activations import table
 from conformance.results.result import Result
@@ -87,3 +88,4 @@ outputs = Judged(_as_it_is)
 stages = Judged(_showing(_is_stage))
 moments = Judged(_with_its_moments)
 gradients = Judged(lambda request: request.candidate, passes=backward_passes)
+training_mode = Judged(lambda request: request.candidate, passes=training_passes)

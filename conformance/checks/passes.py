@@ -1,14 +1,15 @@
-"""What a judgement asks of a prepared candidate: passes, each a call of its runner and a network of the oracle's."""
+"""What a judgement asks of a candidate: passes, each a call of its runner and a network of the oracle's."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from conformance.candidates.registry import Runner
+from conformance.candidates.registry import Implementation, Runner
+from conformance.checks.session import prepared, require_support
 from conformance.goldens.golden import Golden
 from conformance.model.batch import Batch
-from conformance.numerics.formats import Array
+from conformance.model.checkpoint import rounded_weights
 from conformance.oracle import Network
 from conformance.results.case import Case
 from conformance.results.termination import call_candidate
@@ -20,28 +21,50 @@ class Pass:
 
     Attributes:
         label: what verdicts call it.
-        batch: the golden's name of its batch.
+        batch: the golden's name of its batch; empty where what the golden stores is not what is true of it.
         network: the oracle's.
         call: the candidate's answer; raises `CandidateFailure`.
+        again: the same of another batch; None where that is not to be asked.
+        wrong: what of an activation is wrong whatever its values are, in words, by its name.
     """
 
     label: str
     batch: str
     network: Network
     call: Callable[[], Any]
+    again: "Callable[[Batch], Pass] | None" = None
+    wrong: Mapping[str, str] = field(default_factory=dict)
 
 
-Passes = Callable[[Runner, Golden, Mapping[str, Array], Case], Sequence[Pass]]
-"""From a runner, a golden, the weights as the candidate holds them and a case to what is to be asked."""
+Passes = Callable[[Implementation, Golden, Case], Sequence[Pass]]
+"""From a candidate, a golden and a case to what is to be asked; raises what `opened` raises."""
 
 
-def forward_passes(runner: Runner, golden: Golden, weights: Mapping[str, Array], case: Case) -> Sequence[Pass]:
+def opened(candidate: Implementation, golden: Golden, case: Case) -> Runner:
+    """The candidate's runner of a golden's checkpoint.
+
+    Raises:
+        Unsupported: it does not support the case.
+        CandidateFailure: it cannot be prepared.
+    """
+    require_support(candidate, golden.checkpoint, case.device, case.dtype)
+    return prepared(candidate, golden.checkpoint, case.device, case.dtype)
+
+
+def forward_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
     """A forward pass of every batch."""
-    architecture = golden.checkpoint.architecture
-    return [
-        Pass(name, name, Network(architecture, weights, batch), partial(_called, runner, batch, case.device))
-        for name, batch in golden.batches.items()
-    ]
+    return forward_passes_of(opened(candidate, golden, case), golden, case)
+
+
+def forward_passes_of(runner: Runner, golden: Golden, case: Case) -> Sequence[Pass]:
+    """A forward pass of every batch by a runner that is there."""
+    weights = rounded_weights(golden.checkpoint, case.dtype)
+
+    def of(name: str, batch: Batch) -> Pass:
+        network = Network(golden.checkpoint.architecture, weights, batch)
+        return Pass(name, name, network, partial(_called, runner, batch, case.device), partial(of, ""))
+
+    return [of(name, batch) for name, batch in golden.batches.items()]
 
 
 def _called(runner: Runner, batch: Batch, device: str) -> Any:

@@ -2,18 +2,17 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-from conformance.candidates.registry import Implementation, Runner, as_implementation, load, name_of
+from conformance.candidates.registry import Implementation, as_implementation, load, name_of
 from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.integrity import unaltered
 from conformance.checks.passes import Pass, Passes, forward_passes
-from conformance.checks.session import prepared, require_support
 from conformance.errors import CandidateError, UsageError
 from conformance.goldens.custom_golden import open_golden
 from conformance.goldens.golden import Golden
@@ -24,13 +23,11 @@ from conformance.judge.evidence import Local, Verdict
 from conformance.judge.judge import Judge
 from conformance.judge.select_arithmetic import select_arithmetic
 from conformance.model.batch import Batch
-from conformance.model.checkpoint import rounded_weights
 from conformance.model.gradients import is_gradient
 from conformance.numerics.arithmetic import modular
 from conformance.numerics.devices import require_device
 from conformance.numerics.formats import format_named
 from conformance.numerics.machine import measure_early, this_machine
-from conformance.oracle import Network
 from conformance.progress import part, report_progress
 from conformance.results.case import Case
 from conformance.results.result import Result
@@ -108,16 +105,12 @@ def _judged(
     passes: Passes,
     verdicts: list[Verdict],
 ) -> Termination:
-    """The candidate, prepared once and judged in each pass; the verdicts are added to `verdicts`."""
-    checkpoint = golden.checkpoint
+    """The candidate, judged in each pass; the verdicts are added to `verdicts`."""
     require_device(case.device)
     functions = this_machine(case.device).accuracy
-    require_support(candidate, checkpoint, case.device, case.dtype)
-    runner = prepared(candidate, checkpoint, case.device, case.dtype)
-    weights = rounded_weights(checkpoint, case.dtype)
     judged: Judged = []
     terminations = {}
-    asked = passes(runner, golden, weights, case)
+    asked = passes(candidate, golden, case)
     try:
         for number, one in enumerate(asked):
             arithmetic = modular(case.dtype, case.device, functions).arithmetic
@@ -129,25 +122,25 @@ def _judged(
                 golden.activations.get(one.batch),
                 functions=functions,
                 depth=depth,
-                sigma=cache.accumulated_sigma(one.network, arithmetic, checkpoint),
+                sigma=cache.accumulated_sigma(one.network, arithmetic, golden.checkpoint),
+                wrong=one.wrong,
             )
             label = one.label if len(asked) > 1 else ""
             with part(number, len(asked)):
                 terminations[one.label] = run_guarded(partial(_pass, label, one, judge, require, judged))
     finally:
         verdicts += select_arithmetic(judged)
-    network = asked[-1].network
-    if network.source is None and all(termination.outcome == "pass" for termination in terminations.values()):
-        verdicts[:] = disambiguated(verdicts, network, case.dtype, partial(_again, network, runner, case))
+    again = asked[-1].again
+    if again is not None and all(termination.outcome == "pass" for termination in terminations.values()):
+        verdicts[:] = disambiguated(verdicts, asked[-1].network, case.dtype, partial(_again, again, case))
     return _together(terminations, verdicts, golden.batches)
 
 
-def _again(network: Network, runner: Runner, case: Case, batch: Batch) -> Sequence[Verdict]:
+def _again(asked: Callable[[Batch], Pass], case: Case, batch: Batch) -> Sequence[Verdict]:
     """The verdicts on one batch more."""
-    functions = this_machine(case.device).accuracy
-    judge = Judge(Network(network.architecture, network.weights, batch), case.dtype, case.device, functions=functions)
-    output = call_candidate(lambda: runner(batch.on(case.device)))
-    return select_arithmetic(judge.judge(_stream(output, judge.order)))
+    one = asked(batch)
+    judge = Judge(one.network, case.dtype, case.device, functions=this_machine(case.device).accuracy)
+    return select_arithmetic(judge.judge(_stream(one.call(), judge.order)))
 
 
 def _pass(label: str, asked: Pass, judge: Judge, require: Sequence[str], judged: Judged) -> Termination:

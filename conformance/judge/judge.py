@@ -48,6 +48,7 @@ class Judge:
         functions: the accuracy of library functions where the candidate ran; the table's, if not given.
         depth: `screen` leaves out the filters, the global error and the names.
         sigma: what rounding adds up to at each activation (`reference.accumulated_sigma`); sampled, if not given.
+        wrong: what of an activation is wrong whatever its values are, in words, by its name.
     """
 
     def __init__(
@@ -62,11 +63,13 @@ class Judge:
         functions: Accuracy | None = None,
         depth: Depth = "full",
         sigma: Iterable[tuple[str, Array]] | None = None,
+        wrong: Mapping[str, str] | None = None,
     ) -> None:
         """Share the run's false-alarm probability among all activations, and start the reference."""
         self._network, self._dtype, self._device = network, dtype, "cpu" if recorded else device
         self._hypotheses = hypotheses(dtype, device, functions)
-        self._alpha = share(len(network.table) * runs)
+        self._alpha = share(tests_of(network) * runs)
+        self._wrong = wrong or {}
         self._stored = stored or {}
         self._depth: Depth = depth
         self._sigma = iter(sigma or accumulated_sigma(network, modular(dtype, device, functions).arithmetic))
@@ -180,6 +183,7 @@ class Judge:
             return Verdict(name, kind, "not_observed", reason=_NONE_JUDGED), ()
         storage = self._hypotheses[0].arithmetic.storage
         reason = _masked_entries(observation, storage.smallest_normal) or _padding(observation, storage.smallest_normal)
+        reason = reason or self._wrong.get(name, "")
         broken = bool(reason)
         locals_: tuple[Local, ...]
         if all(step.exact for step in observation.steps):
@@ -240,6 +244,11 @@ class Judge:
         error = self._global_errors[name]
         judged = judged_elements(self._network.table[name], self._network.batch, error.shape)
         return np.where(judged, error, 0.0).astype(np.float64)
+
+
+def tests_of(network: Network) -> int:
+    """Among how much a judgement shares its false-alarm probability: its activations, and the masks of dropouts as one more."""
+    return len(network.table) + bool(network.kept)
 
 
 def _separates(row: Activation) -> bool:

@@ -206,13 +206,12 @@ class Observation:
         return self.block(next(rows for rows in self.rows if padding.argmax() < rows.stop))
 
     def _tokens(self, row: int, length: int) -> Block:
-        by_position = ("position", "query", "key")
+        rows = slice(row, row + 1)
 
         def cut(name: str, array: Captured) -> Captured:
-            axes = self.network.table[name].axes
-            return array[(slice(row, row + 1), *(slice(length if a in by_position else None) for a in axes[1:]))]
+            return array[self.network.table[name].cut(rows, length)]
 
-        return self._block(self.network.cut(slice(row, row + 1), length), row, cut)
+        return self._block(self.network.cut(rows, length), row, cut)
 
     def _block(self, network: Network, first: int, cut: Callable[[str, Captured], Captured]) -> Block:
         segment = Segment(network, self.name, _Cut(self.captured, cut))

@@ -44,6 +44,7 @@ class Activation:
         layer: the encoder layer that it belongs to, or None.
         height: length of an axis `row`, of the gradient of a matrix.
         is_internal: whether no implementation has to form it, so that it is not missed.
+        dropout: the activation whose random mask its equation reads, in training mode; empty where it reads none.
     """
 
     name: str
@@ -57,11 +58,17 @@ class Activation:
     layer: int | None = None
     height: int = 0
     is_internal: bool = False
+    dropout: str = ""
 
     def shape(self, batch_size: int, length: int, heads: int) -> tuple[int, ...]:
         """Its shape for a batch of `batch_size` rows of `length` tokens."""
         sizes = {"batch": batch_size, "position": length, "head": heads, "query": length, "key": length, "row": self.height}
         return tuple(sizes.get(axis, self.width) for axis in self.axes)
+
+    def cut(self, rows: slice, length: int | None = None) -> tuple[slice, ...]:
+        """The index of its part for some rows of the batch, and the first `length` tokens of each."""
+        parts = {"batch": rows, **dict.fromkeys(("position", "query", "key"), slice(length))}
+        return tuple(parts.get(axis, slice(None)) for axis in self.axes)
 
 
 def _affine(path: str) -> dict[str, str]:
@@ -130,6 +137,9 @@ def _layer(a: Architecture, index: int, hidden: str) -> Iterator[Activation]:
     inner, act = f"{path}.intermediate.dense", f"{path}.intermediate.intermediate_act_fn"
     yield row(inner, "linear", (f"{own}.LayerNorm",), "x Wᵀ + b", parameters=inner, size=a.intermediate_size)
     yield row(act, a.hidden_act, (inner,), f"{a.hidden_act}(x)", size=a.intermediate_size)
+    if a.activation_dropout:
+        inner, act = act, f"{path}.intermediate.dropout"
+        yield row(act, "copy", (inner,), "identity in eval mode", size=a.intermediate_size, exact=True)
     norm = f"{own}.LayerNorm" if a.shared_layer_norm else f"{path}.output.LayerNorm"
     yield from residual(f"{path}.output", act, f"{own}.LayerNorm", norm)
 
@@ -163,7 +173,11 @@ def _plain_next_sentence(a: Architecture, hidden: str) -> Iterator[Activation]:
 
 
 def _classification(a: Architecture, hidden: str) -> Iterator[Activation]:
-    yield Activation("classifier", "linear", ("pooler.activation",), SENTENCE, a.num_labels, "x Wᵀ + b", _affine("classifier"))
+    pooled = "pooler.activation"
+    if a.classifier_dropout:
+        yield Activation("dropout", "copy", (pooled,), SENTENCE, a.hidden_size, "identity in eval mode", exact=True)
+        pooled = "dropout"
+    yield Activation("classifier", "linear", (pooled,), SENTENCE, a.num_labels, "x Wᵀ + b", _affine("classifier"))
 
 
 # A head's rows, and the loss of its last row: name, kind, and what it is the mean over.

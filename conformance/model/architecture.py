@@ -20,6 +20,7 @@ _COUNTS = {
 # The deepest published has 1,000 layers (Wang et al. 2022, DeepNet). A table of activations is made of them before any is seen.
 _LARGEST = {"num_hidden_layers": 10_000}
 _INT32 = 2**31 - 1
+_RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "activation_dropout")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Architecture:
         position_offset: the position id of a row's first token, 2 in RoBERTa (Liu et al. 2019; padding_idx + 1), 0 in BERT.
         shared_layer_norm: whether both residuals of a layer share one LayerNorm (the paper: no).
         pooler: whether there is a pooler.
+        hidden_dropout_prob, attention_probs_dropout_prob: rates of dropout, in training mode alone.
+        classifier_dropout: that before the classifier; None: as `hidden_dropout_prob`.
+        activation_dropout: that after the activation function, as in `transformers.BartConfig` (the paper: none).
         heads: those present, of `masked_lm` and `next_sentence` (as the paper has them), `plain_masked_lm` and
             `plain_next_sentence` (one linear layer and a log-softmax, on the hidden state itself, not tied), `classification`.
 
@@ -62,6 +66,10 @@ class Architecture:
     pooler: bool = True
     heads: tuple[str, ...] = ()
     position_offset: int = 0
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    classifier_dropout: float | None = None
+    activation_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what the equations do not cover; raises `UnsupportedArchitectureError`."""
@@ -72,6 +80,10 @@ class Architecture:
                 raise UnsupportedArchitectureError(f"{name} is {value!r:.40}, expected an integer from {least} to {largest}")
         if not isinstance(self.layer_norm_eps, float) or not 0.0 <= self.layer_norm_eps < math.inf:
             raise UnsupportedArchitectureError(f"layer_norm_eps is {self.layer_norm_eps!r:.40}, expected a number of at least 0")
+        for name in _RATES:
+            rate = getattr(self, name)
+            if not (rate is None and name == "classifier_dropout") and not (isinstance(rate, int | float) and 0.0 <= rate <= 1.0):
+                raise UnsupportedArchitectureError(f"{name} is {rate!r:.40}, expected a probability")
         if self.hidden_size % self.num_attention_heads:
             raise UnsupportedArchitectureError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"

@@ -19,6 +19,7 @@ OWN = -1  # in place of the number of a parent: the activation itself
 # By kind of forward step: for each input the end of the backward step's kind, and what that reads besides the upstream gradient.
 _INPUTS: Mapping[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "linear": (("", ()),),
+    "dropout": (("", ()),),
     "first_token_linear": (("", ()),),
     "scores": (("_query", (1,)), ("_key", (0,))),
     "context": (("_probs", (1,)), ("_value", (0,))),
@@ -30,6 +31,7 @@ _IDENTITIES = ("copy", "sum", "total_loss")
 
 _EQUATIONS = {
     "linear_backward": "∂y W",
+    "dropout_backward": "∂y m / (1 − p)",
     "first_token_linear_backward": "∂y W at the first token, 0 elsewhere",
     "norm_backward": "r (g − mean(g) − z mean(z g)), g = γ ∂y",
     "scores_backward_query": "∂s k / √d",
@@ -164,7 +166,9 @@ def _gradient(name: str, terms: list[_Term], like: Activation) -> Activation:
 
 def _row(name: str, kind: str, parents: tuple[str, ...], like: Activation, equation: str, *, exact: bool = False) -> Activation:
     """A row of the shape of `like`, in its layer, without parameters."""
-    return replace(like, name=name, kind=kind, parents=parents, equation=equation, parameters={}, exact=exact, is_internal=False)
+    return replace(
+        like, name=name, kind=kind, parents=parents, equation=equation, parameters={}, exact=exact, is_internal=False, dropout=""
+    )
 
 
 def _weight(row: Activation) -> Mapping[str, str]:
@@ -189,7 +193,7 @@ def _of_inputs(row: Activation, forward: Mapping[str, Activation]) -> Iterator[_
                 reads = _read_of_probs(row)
             equation = _EQUATIONS.get(kind, "f′(x) ∂y")
             made = _row(f"{upstream}_input{end}", kind, (upstream, *reads), forward[parent], equation)
-            yield _Term(parent, made.name, replace(made, parameters=_weight(row), layer=row.layer))
+            yield _Term(parent, made.name, replace(made, parameters=_weight(row), layer=row.layer, dropout=row.dropout))
 
 
 def _read_of_probs(row: Activation) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from conformance.oracle.dropout import Dropout
 from conformance.oracle.embeddings import Copy, PositionLookup, Sinusoids, Sum, TokenTypeLookup, WordLookup
 from conformance.oracle.gradients.losses import CrossEntropyBackward, NegativeLogLikelihoodBackward
 from conformance.oracle.gradients.norm import NormBackward, NormGradient
@@ -39,6 +40,7 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "sinusoids": Sinusoids,
     "sum": Sum,
     "copy": Copy,
+    "dropout": Dropout,
     "norm": Norm,
     "linear": Linear,
     "first_token_linear": FirstTokenLinear,
@@ -58,6 +60,7 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "classification_loss": CrossEntropy,
     "total_loss": TotalLoss,
     "seed": Seed,
+    "dropout_backward": Dropout,
     "linear_backward": LinearBackward,
     "first_token_linear_backward": FirstTokenLinearBackward,
     "norm_backward": NormBackward,

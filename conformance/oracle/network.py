@@ -11,6 +11,7 @@ from conformance.errors import UsageError
 from conformance.model.activations import SCALAR, Activation, parameter_shapes, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import IGNORED_LABEL, Batch, Ids
+from conformance.model.dropout import in_training
 from conformance.model.gradients import with_gradients
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
@@ -34,12 +35,14 @@ class Network:
 
     Attributes:
         source: the activation, a loss if it is one number, from which a backward pass starts; None: the forward pass alone.
+        kept: in training mode what each dropout keeps, by its name, 1 or 0; of those that are not there nothing is dropped.
     """
 
     architecture: Architecture
     weights: Mapping[str, Array]
     batch: Batch
     source: str | None = field(default=None, kw_only=True)
+    kept: Mapping[str, Array] = field(default_factory=dict, kw_only=True)
 
     @cached_property
     def table(self) -> dict[str, Activation]:
@@ -54,6 +57,7 @@ class Network:
             labels = LABELS.get(row.kind)
             if (labels is None or _defines_loss(given.get(labels), self.batch)) and all(parent in rows for parent in row.parents):
                 rows[name] = row
+        rows = in_training(rows, self.kept)
         if self.source is None:
             return rows
         if self.source not in rows:
@@ -63,7 +67,8 @@ class Network:
 
     def cut(self, rows: slice, length: int | None = None) -> "Network":
         """The same on a part of the batch (`Batch.cut`), with the same table."""
-        part = replace(self, batch=self.batch.cut(rows, length))
+        kept = {name: mask[self.table[name].cut(rows, length)] for name, mask in self.kept.items()}
+        part = replace(self, batch=self.batch.cut(rows, length), kept=kept)
         part.__dict__["table"] = self.table
         return part
 
@@ -71,7 +76,7 @@ class Network:
         """Where activation `name` stands."""
         row = self.table[name]
         parameters = {role: self.weights[parameter] for role, parameter in row.parameters.items()}
-        return Site(row, self.architecture, parameters, self.batch)
+        return Site(row, self.architecture, parameters, self.batch, self.kept.get(row.dropout))
 
     def step(self, name: str, *parents: Array) -> Step:
         """The step that computes `name`, evaluated on `parents`."""

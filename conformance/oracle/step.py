@@ -15,12 +15,17 @@ from conformance.oracle.maps import LinearMap, Roundings, Source, identity
 
 @dataclass(frozen=True)
 class Site:
-    """Where a step stands: its row of the table, the network's architecture, its parameters by role, and the batch."""
+    """Where a step stands: its row of the table, the network's architecture, its parameters by role, and the batch.
+
+    Attributes:
+        kept: the mask of the dropout that it is, or goes back through, 1 or 0; None of other steps.
+    """
 
     activation: Activation
     architecture: Architecture
     parameters: Mapping[str, Array]
     batch: Batch
+    kept: Array | None = None
 
 
 class Step(ABC):

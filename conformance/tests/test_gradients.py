@@ -426,9 +426,8 @@ def test_what_is_shown_by_more_than_a_rearrangement_has_no_gradient_to_be_judged
 
 def test_batches_that_attend_to_the_padding_token_are_left_out() -> None:
     golden = load_golden("odd-width")
-    runner = hf_eager.prepare(golden.checkpoint, "cpu", "float32")
     with pytest.raises(NotApplicable, match="attends to the token 0"):
-        backward_passes(runner, golden, golden.checkpoint.weights, Case("hf-eager", golden.name))
+        backward_passes(HuggingFace("eager"), golden, Case("hf-eager", golden.name))
 
 
 def test_gradients_of_layouts_are_those_of_the_checkpoints_parameters() -> None:

@@ -1,0 +1,159 @@
+"""Training mode: what dropouts keep is read from what they yield, and all else is judged with these masks in place.
+
+The rates that are asked for differ from each other, so that one in the place of another shows, and none is 1/2, where 1/p is
+1/(1 − p). Where a candidate does not expose every dropout of a rate, that rate is asked to be 0: what nobody sees dropped cannot
+be taken into account.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from conformance.candidates.arrays import Described, described
+from conformance.candidates.registry import Implementation, Runner
+from conformance.candidates.stream import pairs
+from conformance.checks.backward import backward_passes_of
+from conformance.checks.passes import Pass, forward_passes_of, opened
+from conformance.errors import CandidateError, NotApplicable
+from conformance.goldens.golden import Golden
+from conformance.judge.draws import Draw, wrong_draws
+from conformance.judge.judge import tests_of
+from conformance.judge.selection import judged_elements
+from conformance.judge.statistics import share
+from conformance.model.dropout import dropouts, setting_of
+from conformance.model.gradients import grad
+from conformance.numerics.formats import Array
+from conformance.oracle import Network
+from conformance.results.case import Case
+from conformance.results.termination import call_candidate
+
+RATES: Mapping[str, float] = {
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.3,
+    "activation_dropout": 0.2,
+    "classifier_dropout": 0.4,
+}
+
+Stream = list[tuple[Any, Any]]
+
+
+def training_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
+    """Passes in training mode, of every batch several: backward ones from each source, or two forward ones.
+
+    Raises:
+        NotApplicable: the runner has no training mode, or exposes no dropout.
+        Unsupported, CandidateFailure: as `opened` and the calls raise them.
+    """
+    shown = _shown(candidate, _dropping(golden, RATES), case)
+    rates = {setting: rate if setting in shown else 0.0 for setting, rate in RATES.items()}
+    if not any(rates.values()):
+        raise NotApplicable("it does not expose all dropouts of any rate: embeddings.dropout and those of the layers")
+    dropping = _dropping(golden, rates)
+    runner = opened(candidate, dropping, case)
+    passes = _passes(runner, dropping, case)
+    total = share(1, share(tests_of(passes[0].network)))
+    return [one for batch in _by_batch(passes) for one in _in_training(runner, batch, case, total)]
+
+
+def _dropping(golden: Golden, rates: Mapping[str, float]) -> Golden:
+    """The golden with these rates in its config."""
+    checkpoint = replace(golden.checkpoint, architecture=golden.checkpoint.architecture.with_(**rates))
+    return replace(golden, make_checkpoint=lambda: checkpoint)
+
+
+def _shown(candidate: Implementation, golden: Golden, case: Case) -> set[str]:
+    """The rates all of whose dropouts are exposed."""
+    runner = opened(candidate, golden, case)
+    one = forward_passes_of(runner, golden, case)[0]
+    names = {name for name, _ in in_training(runner, 0, partial(_called, one))}
+    every = dropouts(golden.checkpoint.architecture)
+    return {setting_of(name) for name in every} - {setting_of(name) for name in every if name not in names}
+
+
+def _passes(runner: Runner, golden: Golden, case: Case) -> Sequence[Pass]:
+    """Backward ones where there are any, else each forward one twice."""
+    try:
+        return backward_passes_of(runner, golden, case)
+    except NotApplicable:
+        return [replace(one, label=f"{one.label}, call {i}") for one in forward_passes_of(runner, golden, case) for i in (1, 2)]
+
+
+def _by_batch(passes: Sequence[Pass]) -> Iterator[Sequence[Pass]]:
+    for name in dict.fromkeys(one.batch for one in passes):
+        yield [one for one in passes if one.batch == name]
+
+
+def _in_training(runner: Runner, passes: Sequence[Pass], case: Case, total: float) -> Iterator[Pass]:
+    """Passes of one batch, each called now; the masks of each with those of the one before."""
+    streams = [list(_held(in_training(runner, seed, partial(_called, one)))) for seed, one in enumerate(passes)]
+    draws = [drawn(one.network, dict(stream)) for one, stream in zip(passes, streams, strict=True)]
+    for one, stream, masks, wrong in zip(passes, streams, draws, wrong_draws(draws, total), strict=True):
+        kept = {name: draw.kept.astype(np.float64) for name, draw in masks.items()}
+        network = replace(one.network, kept=kept)
+        yield Pass(f"{one.label}, training", "", network, partial(iter, stream), wrong=wrong)
+
+
+def _called(one: Pass) -> Iterator[tuple[str, Any]]:
+    return pairs(one.call(), {name: i for i, name in enumerate(one.network.table)})
+
+
+def in_training(runner: Runner, seed: int, call: Callable[[], Iterator[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
+    """What a call yields with the runner in training mode, and torch's random numbers from that seed on; then in eval mode again.
+
+    Raises:
+        NotApplicable: the runner has no training mode.
+    """
+    import torch
+
+    train = call_candidate(lambda: getattr(runner, "train", None))
+    if train is None:
+        raise NotApplicable("its runner has no training mode: no method `train(mode)`, as conformance.ModuleRunner has one")
+    torch.manual_seed(seed)
+    call_candidate(lambda: train(True))
+    try:
+        stream, end = call(), object()
+        while (item := call_candidate(lambda: next(stream, end))) is not end:
+            yield item  # type: ignore[misc]  # not the end, so a pair
+    finally:
+        call_candidate(lambda: train(False))
+
+
+def _held(stream: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Each value read as it comes: a candidate may use its memory again."""
+    for name, value in stream:
+        try:
+            found = described(value)
+            values = np.array(found.read())
+        except CandidateError:
+            yield name, value  # the judge says what is wrong with it
+        else:
+            yield name, Described(found.dtype, found.shape, found.device, partial(np.asarray, values))
+
+
+def drawn(network: Network, found: Mapping[str, Any]) -> dict[str, Draw]:
+    """The masks of the dropouts among a candidate's activations: 0 where their result is 0.
+
+    Where an input is 0 already, so is the result; there the gradients say what was kept, if they are exposed.
+    """
+    a, batch, masks = network.architecture, network.batch, dict[str, Draw]()
+    for name, row in dropouts(a).items():
+        shape, (parent,) = row.shape(batch.size, batch.length, a.num_attention_heads), row.parents
+        y, x, slope = (_array(found.get(n), shape) for n in (name, parent, grad(parent)))
+        if y is None:
+            continue
+        kept, known = y != 0.0, judged_elements(row, batch, shape)
+        if x is not None:
+            known = known & (x != 0.0)
+            kept = kept | ((x == 0.0) & (slope != 0.0)) if slope is not None else kept
+        masks[name] = Draw.of(row, a, kept, known)
+    return masks
+
+
+def _array(value: Any, shape: tuple[int, ...]) -> Array | None:
+    """The values, where there are any of that shape."""
+    if not isinstance(value, Described) or value.shape != shape:
+        return None
+    return np.asarray(value.read(), np.float64)

@@ -1,0 +1,141 @@
+"""Whether what dropouts kept was drawn as it has to be: at the right rate, and each element by itself.
+
+Of n elements that are dropped independently with probability p, the number that is dropped is binomial. Of n disjoint pairs of
+them, the number that agree (both kept, or both dropped) is binomial with probability p² + (1 − p)². All p-values are exact, and
+two-sided by doubling the smaller tail. Pairs are neighbours along each axis of a mask, the same element in two masks of one shape,
+and the same element in two calls: masks that are shared by rows, heads, tokens, features, layers or calls agree too often.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+from scipy.stats import binom
+
+from conformance.judge.selection import Mask
+from conformance.judge.statistics import share
+from conformance.model.activations import Activation
+from conformance.model.architecture import Architecture
+from conformance.model.dropout import rate_of, setting_of
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A mask that a candidate drew.
+
+    Attributes:
+        row: the dropout.
+        rate: p, the probability with which an element was to be dropped.
+        setting: the config's name of it.
+        kept: whether each element was kept.
+        known: where that can be seen: where what was dropped or kept was not 0 already.
+    """
+
+    row: Activation
+    rate: float
+    setting: str
+    kept: Mask
+    known: Mask
+
+    @classmethod
+    def of(cls, row: Activation, a: Architecture, kept: Mask, known: Mask) -> "Draw":
+        """At the rate of an architecture."""
+        return cls(row, rate_of(row.name, a), setting_of(row.name), kept, known)
+
+
+@dataclass(frozen=True)
+class _Count:
+    """How many of n trials came out, of those that each come out with a probability.
+
+    Attributes:
+        name: the dropout's.
+        wrong: what is wrong with it if that is no chance, in words.
+        other: the dropout that it is compared with, the rate of which is right, or else nothing follows.
+    """
+
+    name: str
+    found: int
+    trials: int
+    probability: float
+    wrong: str
+    other: str = ""
+
+    def is_chance(self, alpha: float) -> bool:
+        """Whether so many, or so few, are no less likely than alpha."""
+        few = binom.cdf(self.found, self.trials, self.probability)
+        many = binom.sf(self.found - 1, self.trials, self.probability)
+        return bool(2.0 * min(few, many) >= alpha)
+
+
+def wrong_draws(calls: Sequence[Mapping[str, Draw]], total: float) -> list[dict[str, str]]:
+    """Of each call of the same batch, what is wrong with the masks of its dropouts, in words, by their names.
+
+    `total` is the probability of a false alarm, in all.
+
+    Example:
+        >>> import numpy as np
+        >>> from conformance import load_golden
+        >>> from conformance.model.dropout import dropouts
+        >>> a = load_golden("tiny").checkpoint.architecture
+        >>> row, seen = dropouts(a)["embeddings.dropout"], np.ones((4, 16, 32), bool)
+        >>> fair = np.random.default_rng(0).random(seen.shape) >= 0.1
+        >>> wrong_draws([{row.name: Draw.of(row, a, fair, seen)}], 1e-6)
+        [{}]
+        >>> wrong_draws([{row.name: Draw.of(row, a, seen, seen)}], 1e-6)
+        [{'embeddings.dropout': 'nothing of 2048 elements is dropped, where hidden_dropout_prob is 0.1'}]
+    """
+    rates = [{name: _rate(draw) for name, draw in call.items()} for call in calls]
+    within = [list(_within(call)) for call in calls]
+    between = [list(_between(before, after)) for before, after in pairwise(calls)]
+    alpha = share(sum(len(counts) for counts in (*rates, *within, *between)), total)
+    found: list[dict[str, str]] = []
+    for i, counts in enumerate(rates):
+        wrong = {name: count.wrong for name, count in counts.items() if not count.is_chance(alpha)}
+        at_other_rates = set(wrong)
+        for count in (*within[i], *(between[i - 1] if i else ())):
+            if not {count.name, count.other} & at_other_rates and not count.is_chance(alpha):
+                wrong.setdefault(count.name, count.wrong)
+        found.append(wrong)
+    return found
+
+
+def _rate(draw: Draw) -> _Count:
+    n, dropped = int(draw.known.sum()), int((draw.known & ~draw.kept).sum())
+    found = f"{dropped / n:.3g} of {n} elements are dropped" if dropped else f"nothing of {n} elements is dropped"
+    return _Count(draw.row.name, dropped, n, draw.rate, f"{found}, where {draw.setting} is {draw.rate:g}")
+
+
+def _within(call: Mapping[str, Draw]) -> Iterator[_Count]:
+    """Neighbours along each axis, and the masks of one shape and rate against each other."""
+    for draw in call.values():
+        for axis, what in enumerate(draw.row.axes):
+            if draw.kept.shape[axis] > 1:
+                yield _neighbours(draw, axis, what)
+    for one, other in combinations(call.values(), 2):
+        if one.rate == other.rate and one.kept.shape == other.kept.shape:
+            yield _agreement(other, (one.kept, other.kept), one.known & other.known, f"what {one.row.name} keeps", one.row.name)
+
+
+def _between(before: Mapping[str, Draw], after: Mapping[str, Draw]) -> Iterator[_Count]:
+    for name, draw in after.items():
+        if name in before:
+            earlier = before[name]
+            yield _agreement(draw, (earlier.kept, draw.kept), earlier.known & draw.known, "what the call before kept")
+
+
+def _neighbours(draw: Draw, axis: int, what: str) -> _Count:
+    """Elements 0 and 1, 2 and 3, and so on along an axis."""
+    end = draw.kept.shape[axis] // 2 * 2
+
+    def halves(mask: Mask) -> tuple[Mask, Mask]:
+        return mask.take(range(0, end, 2), axis), mask.take(range(1, end, 2), axis)
+
+    first, second = halves(draw.known)
+    return _agreement(draw, halves(draw.kept), first & second, f"itself along the axis `{what}`")
+
+
+def _agreement(draw: Draw, masks: tuple[Mask, Mask], known: Mask, what: str, other: str = "") -> _Count:
+    p, n, (one, two) = draw.rate, int(known.sum()), masks
+    agree, probability = int((known & (one == two)).sum()), p**2 + (1.0 - p) ** 2
+    wrong = f"the mask repeats {what}: {agree / max(n, 1):.3g} of {n} pairs agree, where {probability:.3g} do by chance"
+    return _Count(draw.row.name, agree, n, probability, wrong, other)

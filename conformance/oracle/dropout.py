@@ -1,0 +1,50 @@
+"""Dropout with a given mask, and its gradient: the same equation."""
+
+import numpy as np
+
+from conformance.model.dropout import rate_of
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
+from conformance.oracle.maps import LinearMap, Roundings, diagonal
+from conformance.oracle.step import Step, elementwise
+
+
+class Dropout(Step):
+    """y = x m / (1 − p); m what is kept, in the shape of x. Its gradient is that of its result, times m / (1 − p)."""
+
+    @property
+    def rate(self) -> float:
+        """P, the probability of being dropped."""
+        return rate_of(self.site.activation.dropout, self.site.architecture)
+
+    @property
+    def kept(self) -> Array:
+        """M, 1 where an element is kept and 0 where it is dropped."""
+        assert self.site.kept is not None, "the masks of a network in training mode are given"
+        return self.site.kept
+
+    @cached_property
+    def factor(self) -> Array:
+        """M / (1 − p); at p = 1 nothing is kept."""
+        return self.kept / (1.0 - self.rate) if self.rate < 1.0 else np.zeros_like(self.kept)
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        return self.factor * self.parents[0]
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """diag(m / (1 − p))."""
+        return (diagonal(self.factor),)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Random: the rounding of the product.
+
+        Bound: |y| times the roundings of 1 − p and of its inverse; and where the mask is stored scaled, of that.
+        """
+        scale = 2.0 * arithmetic.accumulate.unit_roundoff
+        if arithmetic.is_mixed and arithmetic.rounding != "fused":
+            scale += arithmetic.storage.unit_roundoff
+        variance = np.maximum(arithmetic.storage.rounding_variance(self.value), arithmetic.storage.floor_variance)
+        return elementwise(variance, scale * np.abs(self.value))
