@@ -21,7 +21,7 @@ from conformance.errors import CandidateError, NotApplicable
 from conformance.goldens.golden import Golden
 from conformance.judge.draws import Draw, wrong_draws
 from conformance.judge.judge import tests_of
-from conformance.judge.selection import judged_elements
+from conformance.judge.selection import Mask, judged_elements
 from conformance.judge.statistics import share
 from conformance.model.dropout import dropouts, setting_of
 from conformance.model.gradients import grad
@@ -41,7 +41,7 @@ Stream = list[tuple[Any, Any]]
 
 
 def training_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
-    """Passes in training mode, of every batch several: backward ones from each source, or two forward ones.
+    """Passes in training mode of every batch: backward ones from each source, or a forward one.
 
     Raises:
         NotApplicable: the runner has no training mode, or exposes no dropout.
@@ -74,11 +74,11 @@ def _shown(candidate: Implementation, golden: Golden, case: Case) -> set[str]:
 
 
 def _passes(runner: Runner, golden: Golden, case: Case) -> Sequence[Pass]:
-    """Backward ones where there are any, else each forward one twice."""
+    """Backward ones where there are any, else the forward ones."""
     try:
         return backward_passes_of(runner, golden, case)
     except NotApplicable:
-        return [replace(one, label=f"{one.label}, call {i}") for one in forward_passes_of(runner, golden, case) for i in (1, 2)]
+        return forward_passes_of(runner, golden, case)
 
 
 def _by_batch(passes: Sequence[Pass]) -> Iterator[Sequence[Pass]]:
@@ -87,12 +87,14 @@ def _by_batch(passes: Sequence[Pass]) -> Iterator[Sequence[Pass]]:
 
 
 def _in_training(runner: Runner, passes: Sequence[Pass], case: Case, total: float) -> Iterator[Pass]:
-    """Passes of one batch, each called now; the masks of each with those of the one before."""
-    streams = [list(_held(in_training(runner, seed, partial(_called, one)))) for seed, one in enumerate(passes)]
-    draws = [drawn(one.network, dict(stream)) for one, stream in zip(passes, streams, strict=True)]
-    for one, stream, masks, wrong in zip(passes, streams, draws, wrong_draws(draws, total), strict=True):
-        kept = {name: draw.kept.astype(np.float64) for name, draw in masks.items()}
-        network = replace(one.network, kept=kept)
+    """Passes of one batch, each called now; the masks of each are compared with those of the call before, of which one is made."""
+    calls = [passes[0], *passes]
+    streams = [_held(in_training(runner, seed, partial(_called, one)), one.network) for seed, one in enumerate(calls)]
+    draws = [drawn(one.network, dict(stream)) for one, stream in zip(calls, streams, strict=True)]
+    of_each = zip(calls, streams, draws, wrong_draws(draws, total), strict=True)
+    for one, stream, masks, wrong in list(of_each)[1:]:
+        kept = {name: draw.kept for name, draw in masks.items()} | zeroed(one.network, dict(stream))
+        network = replace(one.network, kept={name: mask.astype(np.float64) for name, mask in kept.items()})
         yield Pass(f"{one.label}, training", "", network, partial(iter, stream), wrong=wrong)
 
 
@@ -121,34 +123,49 @@ def in_training(runner: Runner, seed: int, call: Callable[[], Iterator[tuple[str
         call_candidate(lambda: train(False))
 
 
-def _held(stream: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Each value read as it comes: a candidate may use its memory again."""
-    for name, value in stream:
-        try:
-            found = described(value)
-            values = np.array(found.read())
-        except CandidateError:
-            yield name, value  # the judge says what is wrong with it
-        else:
-            yield name, Described(found.dtype, found.shape, found.device, partial(np.asarray, values))
+def _held(stream: Iterator[tuple[str, Any]], network: Network) -> Stream:
+    """In the order of the table: a dropout at a wrong place comes late. Values are read at once: their memory may be used again."""
+    order = {name: i for i, name in enumerate(network.table)}
+    return sorted(((name, _read(value)) for name, value in stream), key=lambda pair: order.get(pair[0], len(order)))
+
+
+def _read(value: Any) -> Any:
+    try:
+        found = described(value)
+        values = np.array(found.read())
+    except CandidateError:
+        return value  # the judge says what is wrong with it
+    return Described(found.dtype, found.shape, found.device, partial(np.asarray, values))
 
 
 def drawn(network: Network, found: Mapping[str, Any]) -> dict[str, Draw]:
     """The masks of the dropouts among a candidate's activations: 0 where their result is 0.
 
-    Where an input is 0 already, so is the result; there the gradients say what was kept, if they are exposed.
+    Where an input is 0 already, so is the result; there the gradients say what was dropped, if they are exposed.
     """
     a, batch, masks = network.architecture, network.batch, dict[str, Draw]()
     for name, row in dropouts(a).items():
         shape, (parent,) = row.shape(batch.size, batch.length, a.num_attention_heads), row.parents
-        y, x, slope = (_array(found.get(n), shape) for n in (name, parent, grad(parent)))
+        y, x, ahead, behind = (_array(found.get(n), shape) for n in (name, parent, grad(name), grad(parent)))
         if y is None:
             continue
-        kept, known = y != 0.0, judged_elements(row, batch, shape)
-        if x is not None:
-            known = known & (x != 0.0)
-            kept = kept | ((x == 0.0) & (slope != 0.0)) if slope is not None else kept
-        masks[name] = Draw.of(row, a, kept, known)
+        judged = judged_elements(row, batch, shape)
+        known = judged if x is None else judged & (x != 0.0)
+        hidden = ~judged if x is None else x == 0.0
+        if ahead is not None and behind is not None:
+            hidden = hidden & ~((ahead != 0.0) & (behind == 0.0))
+        masks[name] = Draw.of(row, a, (y != 0.0) | hidden, known)
+    return masks
+
+
+def zeroed(network: Network, found: Mapping[str, Any]) -> dict[str, Mask]:
+    """What is not 0 of norms that have zeros, as only a dropout makes them."""
+    a, batch, masks = network.architecture, network.batch, dict[str, Mask]()
+    for name, row in network.table.items():
+        shape = row.shape(batch.size, batch.length, a.num_attention_heads)
+        y = _array(found.get(name), shape) if row.kind == "norm" else None
+        if y is not None and (y == 0.0).any(where=judged_elements(row, batch, shape)):
+            masks[name] = y != 0.0
     return masks
 
 

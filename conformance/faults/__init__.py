@@ -11,12 +11,24 @@ To add a fault:
 
 from collections.abc import Mapping
 
-from conformance.faults import attention, embeddings, functions, gradients, heads, layers, losses, norms, precision, projections
+from conformance.faults import (
+    attention,
+    dropout,
+    embeddings,
+    functions,
+    gradients,
+    heads,
+    layers,
+    losses,
+    norms,
+    precision,
+    projections,
+)
 from conformance.faults.fault import Fault, FaultContext, Parameter
 
 CATALOGUE: tuple[Fault, ...] = tuple(
     fault
-    for theme in (functions, norms, attention, heads, projections, embeddings, losses, layers, precision, gradients)
+    for theme in (functions, norms, attention, heads, projections, embeddings, losses, layers, precision, dropout, gradients)
     for fault in theme.faults()
 )
 """Every fault that has a name, in the order in which equally good explanations are reported."""

@@ -59,12 +59,14 @@ class Call:
         mask: the dtype of the attention mask that it is given.
         at_once: whether the call runs to its end before its first activation is seen, as in `candidates.capture.at_once`.
         source: the activation from which a backward pass is to start, if there is to be one, with the gradient with respect to it.
+        seed: of torch's random numbers, in training mode; None: in eval mode.
     """
 
     batch: Batch
     mask: str = "int64"
     at_once: bool = False
     source: tuple[str, Array] | None = None
+    seed: int | None = None
 
 
 @dataclass(frozen=True)

@@ -128,8 +128,18 @@ class RemoteRunner(IsolatedRunner):
 
     def __init__(self, worker: WorkerProcess, question: Prepare, checkpoint: Checkpoint) -> None:
         self._worker, self._question, self._checkpoint = worker, question, checkpoint
+        self._training = False
         self._prepare()
         self._process = worker.process
+
+    def train(self, mode: bool) -> None:
+        """In training mode or eval mode from the next call on; torch's random numbers are those that this process would draw."""
+        self._training = mode
+
+    def _seed(self) -> int | None:
+        import torch
+
+        return torch.initial_seed() if self._training else None
 
     def _prepare(self) -> None:
         self._worker.holds = None
@@ -147,12 +157,12 @@ class RemoteRunner(IsolatedRunner):
     def __call__(self, batch: TorchBatch) -> Iterator[tuple[Any, Any]]:
         """The pairs, each as it comes."""
         mask = "int64" if batch.attention_mask is None else str(batch.attention_mask.dtype).removeprefix("torch.")
-        self._ask(Call(batch.numpy(), mask, is_at_once()), Done)
+        self._ask(Call(batch.numpy(), mask, is_at_once(), seed=self._seed()), Done)
         return self._pairs()
 
     def gradients(self, batch: TorchBatch, source: str, gradient: Any) -> Iterator[tuple[Any, Any]]:
         """The pairs of a forward and a backward pass; raises `NotApplicable` where the runner there has none."""
-        self._ask(Call(batch.numpy(), source=(source, np.asarray(gradient.double().cpu()))), Done)
+        self._ask(Call(batch.numpy(), source=(source, np.asarray(gradient.double().cpu())), seed=self._seed()), Done)
         return self._pairs()
 
     def _pairs(self) -> Iterator[tuple[Any, Any]]:

@@ -18,6 +18,7 @@ from conformance.checks.catalogue import named
 from conformance.checks.run_check import entry_point
 from conformance.checks.search.subject import Clock, Subject
 from conformance.checks.session import prepared, refusal
+from conformance.checks.training import in_training
 from conformance.errors import CandidateError, ConformanceError, UsageError
 from conformance.isolation.messages import (
     SMALL,
@@ -149,14 +150,15 @@ class CandidateWork:
         self._number, subject = 0, self._prepared
         self._at_once, self._failure = question.at_once, None
         batch = _given(question, subject.device)
-        with self._as_called():
+
+        def stream() -> Iterator[tuple[str, Any]]:
             if question.source is None:
                 order = {name: i for i, name in enumerate(table(subject.checkpoint.architecture))}
-                self._stream = call_candidate(lambda: pairs(subject.runner(batch), order))
-            else:
-                self._stream = backward_pass(
-                    subject.runner, batch, subject.checkpoint.architecture, subject.dtype, *question.source
-                )
+                return call_candidate(lambda: pairs(subject.runner(batch), order))
+            return backward_pass(subject.runner, batch, subject.checkpoint.architecture, subject.dtype, *question.source)
+
+        with self._as_called():
+            self._stream = stream() if question.seed is None else in_training(subject.runner, question.seed, stream)
 
     def _as_called(self) -> AbstractContextManager[None]:
         return at_once() if self._at_once else nullcontext()

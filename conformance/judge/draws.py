@@ -60,6 +60,11 @@ class _Count:
     wrong: str
     other: str = ""
 
+    @property
+    def is_every(self) -> bool:
+        """Whether all came out."""
+        return self.found == self.trials
+
     def is_chance(self, alpha: float) -> bool:
         """Whether so many, or so few, are no less likely than alpha."""
         few = binom.cdf(self.found, self.trials, self.probability)
@@ -90,12 +95,13 @@ def wrong_draws(calls: Sequence[Mapping[str, Draw]], total: float) -> list[dict[
     alpha = share(sum(len(counts) for counts in (*rates, *within, *between)), total)
     found: list[dict[str, str]] = []
     for i, counts in enumerate(rates):
-        wrong = {name: count.wrong for name, count in counts.items() if not count.is_chance(alpha)}
-        at_other_rates = set(wrong)
-        for count in (*within[i], *(between[i - 1] if i else ())):
-            if not {count.name, count.other} & at_other_rates and not count.is_chance(alpha):
-                wrong.setdefault(count.name, count.wrong)
-        found.append(wrong)
+        agreements = [count for count in (*within[i], *(between[i - 1] if i else ())) if not count.is_chance(alpha)]
+        rates_wrong = {name: count for name, count in counts.items() if not count.is_chance(alpha)}
+        idle = {name for name, count in counts.items() if not count.found or count.is_every}
+        # Elements that are one draw are no trials of a rate: masks that repeat wholly come first.
+        repeated = {c.name: c.wrong for c in agreements if c.is_every and not {c.name, c.other} & idle}
+        partly = {c.name: c.wrong for c in reversed(agreements) if not {c.name, c.other} & rates_wrong.keys()}
+        found.append({**partly, **{name: count.wrong for name, count in rates_wrong.items()}, **repeated})
     return found
 
 

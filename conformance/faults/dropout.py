@@ -1,0 +1,154 @@
+"""Dropout in training mode: left out, at another rate, at another place, or differentiated as something else."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.fault import Change, Fault, FaultContext, Parameter
+from conformance.model.activations import Activation
+from conformance.model.dropout import rate_of
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.embeddings import sum_variance
+
+_FORWARD = frozenset({"dropout"})
+_BACKWARD = frozenset({"dropout_backward"})
+_NORMS = frozenset({"norm"})
+_EMBEDDINGS = "embeddings.dropout"
+_INVERTED = "Use the framework's dropout, or divide what is kept by 1 − p."
+
+
+def _rate(step: Step) -> float:
+    return rate_of(step.site.activation.dropout, step.site.architecture)
+
+
+def _kept(step: Step) -> Array:
+    assert step.site.kept is not None
+    return step.site.kept
+
+
+def _factor(step: Step) -> Array:
+    return _kept(step) / (1.0 - _rate(step))
+
+
+def _rewritten(value: Callable[[Step], Array]) -> Change:
+    return lambda step, _: Altered(step, value)
+
+
+def _drops(step: Step) -> bool:
+    """Whether anything is dropped: where nothing is, a dropout is missing, and nothing else can be said of it."""
+    return not _kept(step).all()
+
+
+def _where_it_drops(value: Callable[[Step], Array]) -> Change:
+    return lambda step, place: _rewritten(value)(step, place) if _drops(step) else None
+
+
+def _missing(step: Step, _: FaultContext) -> Step | None:
+    return None if _drops(step) else Altered(step, lambda inner: inner.parents[0])
+
+
+def _at_rate(step: Step, rate: float) -> Step:
+    return Altered(step, lambda inner: inner.value * (1.0 - _rate(inner)) / (1.0 - rate))
+
+
+def _usual_rate(step: Step) -> float:
+    """Twice the rate, or half of it where that would be too much."""
+    p = _rate(step)
+    return 2.0 * p if 2.0 * p < 1.0 else p / 2.0
+
+
+def _norm_of(name: str, place: FaultContext) -> Activation | None:
+    """The norm of the residual that a dropout goes into."""
+    return next((row for row in place.network.table.values() if row.kind == "norm" and name in row.parents), None)
+
+
+def _skip(step: Step, place: FaultContext) -> Array | None:
+    """What is added to a dropout's result."""
+    name = step.site.activation.name
+    norm = _norm_of(name, place)
+    others = [parent for parent in norm.parents if parent != name] if norm else []
+    return place.values[others[0]] if others and others[0] in place.values else None
+
+
+def _after_residual(step: Step, place: FaultContext) -> Step | None:
+    skip = _skip(step, place)
+    return None if skip is None else Altered(step, lambda inner: inner.value + _factor(inner) * skip)
+
+
+def _after_norm(step: Step, place: FaultContext) -> Step | None:
+    """At the dropout, where that is exposed; or at the norm, if what is exposed there has zeros."""
+    name = step.site.activation.name
+    if step.site.activation.kind == "norm":
+        kept = place.network.kept.get(name)
+        factor = 1.0 - place.network.architecture.hidden_dropout_prob
+        return None if kept is None else Altered(step, lambda inner: inner.value * kept / factor)
+    norm, skip = _norm_of(name, place), _skip(step, place)
+    if norm is None or skip is None:
+        return None
+    found = place.network.step(norm.name, step.parents[0], skip)
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        return np.asarray(_factor(altered) ** 2 * found.roundings(arithmetic).variance())
+
+    return Altered(step, lambda inner: _factor(inner) * found.value, slack)
+
+
+def _before_norm(step: Step, place: FaultContext) -> Step | None:
+    """Of the embeddings, whose dropout stands behind their norm."""
+    kept = place.network.kept.get(_EMBEDDINGS)
+    table = place.network.table
+    if kept is None or _EMBEDDINGS not in table:
+        return None
+    factor = kept / (1.0 - rate_of(_EMBEDDINGS, place.network.architecture))
+    if step.site.activation.kind == "norm":
+        return step.again(parents=tuple(factor * parent for parent in step.parents))
+    parents = table[table[_EMBEDDINGS].parents[0]].parents
+    if not all(parent in place.values for parent in parents):
+        return None
+    terms = tuple(place.values[parent] for parent in parents)
+    return Altered(
+        step, lambda _: factor * np.sum(terms, axis=0), lambda _, arithmetic: factor**2 * sum_variance(terms, arithmetic)
+    )
+
+
+# fmt: off
+def faults() -> Iterator[Fault]:
+    """The faults of dropout."""
+    made = "constructed"
+    yield Fault("dropout-missing", _FORWARD | _BACKWARD, "nothing is dropped", "transformers#695", _missing,
+                "no dropout there, or train() that does not reach it",
+                equation="y = x", fix="Apply dropout there; register it as a submodule, so that train() reaches it.")
+    yield Fault("dropout-not-scaled", _FORWARD, "what dropout keeps is not scaled", made,
+                _where_it_drops(lambda step: _kept(step) * step.parents[0]), "a mask that is multiplied by hand",
+                equation="y = x m", fix=_INVERTED)
+    yield Fault("dropout-scaled-by-rate", _FORWARD | _BACKWARD, "what dropout keeps is divided by p, not by 1 − p", made,
+                _where_it_drops(lambda step: _kept(step) * step.parents[0] / _rate(step)),
+                "the rate taken for the probability of keeping, as in TensorFlow 1", equation="y = x m / p", fix=_INVERTED)
+    yield Fault("dropout-rate", _FORWARD | _BACKWARD, "dropout is at p = {value}, not {right}", made,
+                cause="a rate that is hard-coded, or that of another dropout",
+                parameter=Parameter("p", _rate, _usual_rate, _at_rate, defaults=(0.1, 0.2, 0.5)),
+                equation="y = x m / (1 − p′)",
+                fix="Take the rate from the config: hidden_dropout_prob, or attention_probs_dropout_prob for the probabilities.")
+    yield Fault("dropout-after-residual", _FORWARD, "dropout acts on the sum of the residual, not on what is added to the skip",
+                made, _after_residual, "norm(dropout(x + skip))", (".output.dropout",),
+                equation="y = (x + skip) m / (1 − p)", fix="norm(dropout(x) + skip).")
+    yield Fault("dropout-after-norm", _FORWARD | _NORMS, "dropout acts after the norm, not before the residual",
+                "Devlin et al. 2019, appendix A.2; constructed", _after_norm, "dropout(norm(x + skip))",
+                (".output.dropout", ".output.LayerNorm"),
+                equation="y = norm(x + skip) m / (1 − p)", fix="norm(dropout(x) + skip).")
+    yield Fault("dropout-before-norm", _FORWARD | _NORMS, "the embeddings' dropout acts before their norm, not after it",
+                "transformers#17842", _before_norm, "norm(dropout(word + token type + position))",
+                (_EMBEDDINGS, "embeddings.LayerNorm"),
+                equation="norm(x m / (1 − p))", fix="dropout(norm(word + token type + position)).")
+    yield Fault("dropout-gradient-unmasked", _BACKWARD, "the gradient passes dropout without its mask", made,
+                _where_it_drops(lambda step: step.parents[0] / (1.0 - _rate(step))), "a backward pass that is written by hand",
+                equation="∂x = ∂y / (1 − p)", fix="Keep the mask of the forward pass, and multiply by it.")
+    yield Fault("dropout-gradient-not-scaled", _BACKWARD, "the gradient of what dropout keeps is not scaled", made,
+                _where_it_drops(lambda step: _kept(step) * step.parents[0]), "a backward pass that is written by hand",
+                equation="∂x = ∂y m", fix="Divide by 1 − p, as in the forward pass.")
+    yield Fault("dropout-gradient-identity", _BACKWARD, "the gradient passes dropout as it is (straight through)", made,
+                _rewritten(lambda step: step.parents[0]), "dropout computed on .data", equation="∂x = ∂y",
+                fix="Remove the detach(), no_grad() or .data on the way.")
