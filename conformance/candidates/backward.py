@@ -1,7 +1,8 @@
 """Capturing a backward pass of an `nn.Module`: its activations, and the gradients of some result with respect to them.
 
 A gradient is taken by a hook at the very tensor that a tap shows, so that it is the sum over all uses of that tensor, and where the
-tensor is changed in place later it is the gradient of what was there before. Gradients of parameters are those that the pass
+tensor is changed in place later it is the gradient of what was there before. (A view that is changed in place has no place in the
+graph any more; there it is what arrives at the operation that its base came from.) Gradients of parameters are those that the pass
 leaves in `.grad`, as an optimizer finds them. Afterwards module and parameters are as they were.
 """
 
@@ -9,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import nn
@@ -34,8 +36,8 @@ def captured_with_gradients(
     """Run `forward`, then go back from one of the activations; yield all activations, then the gradients under `NAME.grad`.
 
     What is not reached has the gradient 0: a tapped tensor that was detached on the way, a parameter that does not learn. Not
-    yielded are the gradients of tensors that need none, as of what no parameter precedes, and of returned tensors that are not
-    reached: a compiled graph does not compute further from what it returns.
+    yielded are the gradients of tensors that need none, as of what no parameter precedes, of a part of a tensor that is changed in
+    place, and of returned tensors that are not reached: a compiled graph does not compute further from what it returns.
 
     Args:
         module: as for `captured`.
@@ -60,6 +62,8 @@ def captured_with_gradients(
     modules = require_modules(module, taps)
     seen: dict[str, torch.Tensor] = {}
     arrived: dict[str, torch.Tensor] = {}
+    at_base: dict[str, torch.Tensor] = {}
+    versions: dict[str, int] = {}
     yielded: list[tuple[str, torch.Tensor]] = []
 
     def arrive(key: str, gradient: torch.Tensor | None) -> None:
@@ -69,9 +73,10 @@ def captured_with_gradients(
     def see(key: str, tensor: torch.Tensor) -> None:
         yielded.extend(show(key, tensor.detach().clone()))
         if tensor.requires_grad:
-            seen[key] = tensor
+            seen[key], versions[key] = tensor, tensor._version
             hook: Any = tensor.register_hook
             hook(partial(arrive, key))
+            _listen_at_base(tensor, lambda gradient: at_base.__setitem__(key, gradient))
 
     with torch.enable_grad(), _without_gradients(module):
         with hooked(modules, taps, see):
@@ -83,11 +88,34 @@ def captured_with_gradients(
     yield from yielded
     for key in reversed(seen):
         found = arrived.get(key)
-        if found is None and key in taps:
+        if found is None and seen[key]._version != versions[key]:
+            found = at_base.get(key)
+        elif found is None and key in taps:
             found = torch.zeros_like(seen[key])
         if found is not None and _only_rearranges(show, key, found):
             yield from ((grad(name), value) for name, value in show(key, found))
     yield from ((grad(name), value) for name, value in parameters(of_parameters))
+
+
+def _listen_at_base(tensor: torch.Tensor, put: Callable[[torch.Tensor], None]) -> None:
+    """What arrives at the operation that a view's base came from, if the view is all of it and is changed in place."""
+    base = tensor._base
+    if (
+        base is None
+        or base.grad_fn is None
+        or base.numel() != tensor.numel()
+        or not (base.is_contiguous() and tensor.is_contiguous())
+    ):
+        return
+
+    def arrive(gradients: tuple[torch.Tensor | None, ...]) -> None:
+        view, gradient = viewed(), gradients[number]
+        if view is not None and view._version != version and gradient is not None:
+            put(gradient.detach().clone().reshape(view.shape))
+
+    # The graph holds what listens to it: a tensor in there would hold itself.
+    viewed, number, version = ref(tensor), base.output_nr, tensor._version
+    base.grad_fn.register_prehook(arrive)
 
 
 def _start(source: str, seen: Mapping[str, torch.Tensor], yielded: Named, show: Show) -> torch.Tensor:
