@@ -2,10 +2,10 @@
 
 The rates that are asked for differ from each other, so that one in the place of another shows, and none is 1/2, where 1/p is
 1/(1 − p). Where a candidate does not expose every dropout of a rate, that rate is asked to be 0: what nobody sees dropped cannot
-be taken into account.
+be taken into account. That such a dropout is there is seen from what follows it, which must not be what it would be without.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,12 +20,14 @@ from conformance.checks.passes import Pass, forward_passes_of, opened
 from conformance.errors import CandidateError, NotApplicable
 from conformance.goldens.golden import Golden
 from conformance.judge.draws import Draw, wrong_draws
-from conformance.judge.judge import tests_of
+from conformance.judge.judge import Judge, tests_of
+from conformance.judge.segment import between
 from conformance.judge.selection import Mask, judged_elements
 from conformance.judge.statistics import share
-from conformance.model.dropout import dropouts, setting_of
+from conformance.model.dropout import OPTIONAL, dropouts, setting_of
 from conformance.model.gradients import grad
 from conformance.numerics.formats import Array
+from conformance.numerics.machine import this_machine
 from conformance.oracle import Network
 from conformance.results.case import Case
 from conformance.results.termination import call_candidate
@@ -45,6 +47,7 @@ def training_passes(candidate: Implementation, golden: Golden, case: Case) -> Se
 
     Raises:
         NotApplicable: the runner has no training mode, or exposes no dropout.
+        CandidateError: there is no dropout of a rate at which BERT drops.
         Unsupported, CandidateFailure: as `opened` and the calls raise them.
     """
     shown = _shown(candidate, _dropping(golden, RATES), case)
@@ -65,12 +68,33 @@ def _dropping(golden: Golden, rates: Mapping[str, float]) -> Golden:
 
 
 def _shown(candidate: Implementation, golden: Golden, case: Case) -> set[str]:
-    """The rates all of whose dropouts are exposed."""
+    """The rates all of whose dropouts are exposed; `CandidateError` where one that is not exposed drops nothing."""
     runner = opened(candidate, golden, case)
     one = forward_passes_of(runner, golden, case)[0]
-    names = {name for name, _ in in_training(runner, 0, partial(_called, one))}
+    stream = _held(in_training(runner, 0, partial(_called, one)), one.network)
     every = dropouts(golden.checkpoint.architecture)
-    return {setting_of(name) for name in every} - {setting_of(name) for name in every if name not in names}
+    hidden = [name for name in every if name not in dict(stream)]
+    _require_dropping(
+        _with_masks(one, stream, drawn(one.network, dict(stream)), {}), {n for n in hidden if setting_of(n) not in OPTIONAL}, case
+    )
+    return {setting_of(name) for name in every} - {setting_of(name) for name in hidden}
+
+
+def _require_dropping(one: Pass, hidden: Collection[str], case: Case) -> None:
+    """`CandidateError` where what is computed from a hidden dropout is what it would be without it."""
+    stream: Stream = list(one.call())
+    judge = Judge(one.network, case.dtype, case.device, functions=this_machine(case.device).accuracy, depth="screen")
+    order = judge.order
+    for verdict, _ in judge.judge(iter(stream)):
+        if verdict.outcome == "pass":
+            earlier = {name for name, _ in stream if order.get(name, len(order)) < order[verdict.activation]}
+            idle = [name for name in between(one.network, verdict.activation, earlier) if name in hidden]
+            if idle:
+                rates = " and ".join(dict.fromkeys(f"{setting_of(n)} is {RATES[setting_of(n)]:g}" for n in idle))
+                raise CandidateError(
+                    f"nothing is dropped at {', '.join(idle)} in training mode, where {rates}: "
+                    f"{verdict.activation} is what it would be without dropout"
+                )
 
 
 def _passes(runner: Runner, golden: Golden, case: Case) -> Sequence[Pass]:
@@ -93,9 +117,14 @@ def _in_training(runner: Runner, passes: Sequence[Pass], case: Case, total: floa
     draws = [drawn(one.network, dict(stream)) for one, stream in zip(calls, streams, strict=True)]
     of_each = zip(calls, streams, draws, wrong_draws(draws, total), strict=True)
     for one, stream, masks, wrong in list(of_each)[1:]:
-        kept = {name: draw.kept for name, draw in masks.items()} | zeroed(one.network, dict(stream))
-        network = replace(one.network, kept={name: mask.astype(np.float64) for name, mask in kept.items()})
-        yield Pass(f"{one.label}, training", "", network, partial(iter, stream), wrong=wrong)
+        yield _with_masks(one, stream, masks, wrong)
+
+
+def _with_masks(one: Pass, stream: Stream, masks: Mapping[str, Draw], wrong: Mapping[str, str]) -> Pass:
+    """What was called already, with what its dropouts kept."""
+    kept = {name: draw.kept for name, draw in masks.items()} | zeroed(one.network, dict(stream))
+    network = replace(one.network, kept={name: mask.astype(np.float64) for name, mask in kept.items()})
+    return Pass(f"{one.label}, training", "", network, partial(iter, stream), wrong=wrong)
 
 
 def _called(one: Pass) -> Iterator[tuple[str, Any]]:
@@ -103,7 +132,7 @@ def _called(one: Pass) -> Iterator[tuple[str, Any]]:
 
 
 def in_training(runner: Runner, seed: int, call: Callable[[], Iterator[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
-    """What a call yields with the runner in training mode, and torch's random numbers from that seed on; then in eval mode again.
+    """What a call yields with the runner in training mode, and torch's random numbers from that seed on; afterwards all is as before.
 
     Raises:
         NotApplicable: the runner has no training mode.
@@ -113,14 +142,15 @@ def in_training(runner: Runner, seed: int, call: Callable[[], Iterator[tuple[str
     train = call_candidate(lambda: getattr(runner, "train", None))
     if train is None:
         raise NotApplicable("its runner has no training mode: no method `train(mode)`, as conformance.ModuleRunner has one")
-    torch.manual_seed(seed)
-    call_candidate(lambda: train(True))
-    try:
-        stream, end = call(), object()
-        while (item := call_candidate(lambda: next(stream, end))) is not end:
-            yield item  # type: ignore[misc]  # not the end, so a pair
-    finally:
-        call_candidate(lambda: train(False))
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        call_candidate(lambda: train(True))
+        try:
+            stream, end = call(), object()
+            while (item := call_candidate(lambda: next(stream, end))) is not end:
+                yield item  # type: ignore[misc]  # not the end, so a pair
+        finally:
+            call_candidate(lambda: train(False))
 
 
 def _held(stream: Iterator[tuple[str, Any]], network: Network) -> Stream:

@@ -10,6 +10,7 @@ from conformance.glossary.entry import Section
 from conformance.glossary.text import paragraphs
 from conformance.model.activations import Activation, parameter_shapes, table
 from conformance.model.architecture import ACTIVATIONS, HEADS, POSITIONS, Architecture
+from conformance.model.dropout import OPTIONAL, dropouts, in_training
 from conformance.model.gradients import ends, sources, with_gradients
 
 # Sizes that differ from each other, so that each length in the table has one name.
@@ -26,7 +27,7 @@ def generic(name: str) -> str:
 def rows() -> Mapping[str, tuple[Activation, ...]]:
     """The rows of the table by generic name: one for each equation that an architecture may give the activation.
 
-    Then those of the backward passes from its losses.
+    Then those of the backward passes from its losses, and both in training mode.
     """
     found: dict[str, dict[str, Activation]] = {}
     every = list(_architectures())
@@ -34,11 +35,12 @@ def rows() -> Mapping[str, tuple[Activation, ...]]:
         for row in table(architecture).values():
             found.setdefault(generic(row.name), {}).setdefault(row.kind, row)
     for architecture in every:
-        forward = table(architecture)
-        for source in sources(forward, ends(architecture)):
-            for row in with_gradients(forward, source, parameter_shapes(architecture)).values():
-                if not row.is_internal:
-                    found.setdefault(generic(row.name), {}).setdefault(row.kind, row)
+        dropping = architecture.with_(**dict.fromkeys(OPTIONAL, 0.1))
+        for forward in (table(architecture), in_training(table(dropping), dropouts(dropping))):
+            for source in sources(forward, ends(architecture)):
+                for row in with_gradients(forward, source, parameter_shapes(architecture)).values():
+                    if not row.is_internal:
+                        found.setdefault(generic(row.name), {}).setdefault(row.kind, row)
     return {name: tuple(kinds.values()) for name, kinds in found.items()}
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.faults import CATALOGUE
+from conformance.faults import CATALOGUE, dropout
 from conformance.goldens.golden import Golden
 from conformance.goldens.manifest import SMALL
 from conformance.judge.fault_directions import Direction, directions
@@ -20,12 +20,14 @@ from conformance.judge.segment import Segment
 from conformance.judge.selection import judged_elements
 from conformance.judge.statistics import SEPARABLE_Z, max_threshold, share
 from conformance.model.checkpoint import rounded_weights
+from conformance.model.dropout import dropouts, rate_of
 from conformance.model.gradients import ends, is_gradient, sources
 from conformance.numerics.arithmetic import modular
 from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network
 
 BACKWARD = (*SMALL, "tanh")  # goldens that have, between them, a step of every kind
+_OF_TRAINING = {fault.name for fault in dropout.faults()}
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Power:
 def power(golden: Golden, dtype: str) -> list[Power]:
     """The golden's row of the matrix in one dtype, a cell a fault, in the catalogue's order; every batch's places count.
 
-    Of `BACKWARD`, those of backward passes as well.
+    Of `BACKWARD`, those of backward passes as well, in both modes.
     """
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for label, network in _passes(golden, dtype):
@@ -63,22 +65,36 @@ def _passes(golden: Golden, dtype: str) -> Iterator[tuple[str, Network]]:
         yield f" [{name}]" if len(golden.batches) > 1 else "", forward
         if golden.name in BACKWARD:
             for source in sources(forward.table, ends(architecture) & set(forward.table)):
-                yield f" [from {source}]", replace(forward, source=source)
+                backward = replace(forward, source=source)
+                yield f" [from {source}]", backward
+                yield f" [from {source}, training]", replace(backward, kept=_masks(forward))
+
+
+def _masks(network: Network) -> dict[str, Array]:
+    """What dropouts keep, drawn from a seed; all of it in the last layer, as where a dropout is missing."""
+    a, rng, masks = network.architecture, np.random.default_rng(0), dict[str, Array]()
+    for name, row in dropouts(a).items():
+        shape = row.shape(network.batch.size, network.batch.length, a.num_attention_heads)
+        rate = 0.0 if row.layer == a.num_hidden_layers - 1 else rate_of(name, a)
+        masks[name] = (rng.random(shape) >= rate).astype(np.float64)
+    return masks
 
 
 def _expected(network: Network, dtype: str) -> Iterator[tuple[str, str, float]]:
-    """(fault, place, expected z) over one batch; of a backward pass at the gradients alone."""
+    """(fault, place, expected z) over one batch; of a backward pass at the gradients alone, in training mode of its own faults."""
     hypothesis = modular(dtype)
     values: dict[str, Array] = {}
     for name, row in network.table.items():
         segment = Segment(network, name, values)
         values[name] = segment.value
-        if network.source is not None and not is_gradient(name):
+        if network.source is not None and not network.kept and not is_gradient(name):
             continue
         judged = judged_elements(row, network.batch, segment.value.shape)
         largest = max_threshold(int(judged.sum()), share(len(network.table)))
         noise = None if row.exact else of_segment(segment, hypothesis, judged)
         for direction in _all_directions(segment, hypothesis.arithmetic.storage):
+            if network.kept and direction.fault.name not in _OF_TRAINING:
+                continue
             if noise is None:
                 yield direction.fault.name, name, float("inf") if np.where(judged, direction.changed, 0.0).any() else 0.0
             else:

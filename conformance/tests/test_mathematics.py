@@ -38,7 +38,9 @@ def _one_a_kind() -> dict[str, tuple[Network, str, list[Array]]]:
         batch = next(iter(loaded.batches.values()))
         network = Network(loaded.checkpoint.architecture, loaded.checkpoint.weights, batch, source=source)
         relu = replace(network, architecture=network.architecture.with_(hidden_act="relu"))
-        for each in (network, relu):
+        shape = next(row for row in network.table.values() if row.name == "embeddings.dropout").shape(batch.size, batch.length, 1)
+        dropping = replace(network, kept={"embeddings.dropout": np.random.default_rng(0).integers(0, 2, shape).astype(np.float64)})
+        for each in (network, relu, dropping):
             values = dict(each.walk())
             for name, row in each.table.items():
                 if row.parents:

@@ -14,6 +14,7 @@ from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.rewritten import places
 from conformance.benchmarks.gradients.correct import CORRECT
 from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward
+from conformance.benchmarks.training import correct, wrong
 from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.run_check import run
 from conformance.errors import UnknownNameError
@@ -34,6 +35,13 @@ BROKEN = {
     "stages": Planted(unscaled(0)),
     "moments": Candidate((places.norms(_no_norm),)),
     "gradients": WithWrongBackward(WRONG["mean detached"]),
+    "training-mode": wrong.WRONG["rate doubled"].candidate,
+}
+
+_SHOWN = CORRECT["everything in float32, rounded when shown"]
+UNUSUAL = dict.fromkeys(BROKEN, _SHOWN.variant) | {
+    "gradients": _SHOWN,
+    "training-mode": correct.CORRECT["filled, then multiplied"],
 }
 
 
@@ -51,8 +59,7 @@ def test_the_judgement_catches_its_broken_candidate(name: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", BROKEN)
 def test_the_judgement_lets_an_unusual_but_correct_candidate_through(name: str, dtype: str) -> None:
-    unusual = CORRECT["everything in float32, rounded when shown"]
-    result = run(named(name), unusual if name == "gradients" else unusual.variant, "tiny", "cpu", dtype)
+    result = run(named(name), UNUSUAL[name], "tiny", "cpu", dtype)
     assert result.outcome == "pass", result.reason
 
 
