@@ -132,7 +132,7 @@ def _called(one: Pass) -> Iterator[tuple[str, Any]]:
 
 
 def in_training(runner: Runner, seed: int, call: Callable[[], Iterator[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
-    """What a call yields with the runner in training mode, and torch's random numbers from that seed on; afterwards all is as before.
+    """What a call yields with the runner in training mode, torch's random numbers from that seed on; then all is as before.
 
     Raises:
         NotApplicable: the runner has no training mode.

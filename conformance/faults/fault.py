@@ -101,8 +101,8 @@ class Fault:
 
 
 def ignored(setting: str) -> str:
-    """How the sentence of a fault ends that puts a default in place of what the config says."""
-    return f": the config's {setting} is ignored"
+    """How the sentence of a fault ends that puts a default in place of what the config says; empty where it has no name there."""
+    return f": the config's {setting} is ignored" if setting else ""
 
 
 def with_parameters(step: Step, **parameters: Array) -> Step:

@@ -10,11 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from conformance import ModuleRunner, Tap, TorchImplementation, captured_with_gradients, load_golden
+from conformance import Tap, TorchImplementation, captured_with_gradients, load_golden
 from conformance.benchmarks.training.correct import CORRECT
+from conformance.benchmarks.training.measure import found_as
 from conformance.benchmarks.training.wrong import PROBS, WRONG
+from conformance.candidates.stream import pairs
 from conformance.checks.catalogue import named
 from conformance.checks.run_check import run
+from conformance.checks.training import in_training
 from conformance.errors import UnsupportedArchitectureError
 from conformance.isolation.process import WorkerProcess
 from conformance.isolation.remote import RemoteCandidate
@@ -44,12 +47,7 @@ def judged(candidate: Any, golden: str = "tiny", dtype: str = "float32") -> Resu
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_dropout_is_found_placed_and_named(name: str) -> None:
-    wrong = WRONG[name]
-    result = judged(wrong.candidate)
-    first = next(verdict for verdict in result.verdicts if verdict.outcome == "fail")
-    assert first.activation == wrong.at
-    assert first.local is not None
-    assert wrong.named in first.reason or [fault.name for fault in first.local.named] == [wrong.named]
+    assert found_as(WRONG[name], "float32") == (True, True, True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -104,17 +102,13 @@ def test_a_runner_without_training_mode_is_skipped_with_the_reason() -> None:
 
 
 def test_the_module_is_in_eval_mode_and_torchs_random_state_as_it_was_afterwards() -> None:
-    runners: list[ModuleRunner] = []
-
-    class Kept:
-        def prepare(self, *asked: Any) -> ModuleRunner:
-            runners.append(making_bert.prepare(*asked))
-            return runners[-1]
-
-    before = torch.get_rng_state()
-    assert judged(Kept()).outcome == "pass"
+    runner = making_bert.prepare(TINY.checkpoint, "cpu", "float32")
+    batch, before = TINY.batches["padded"].on("cpu"), torch.get_rng_state()
+    found, again, other = (dict(in_training(runner, seed, lambda: pairs(runner(batch), {}))) for seed in (1, 1, 2))
     assert torch.equal(torch.get_rng_state(), before)
-    assert not any(module.training for runner in runners for module in runner.module.modules())
+    assert not any(module.training for module in runner.module.modules())
+    assert torch.equal(found[PROBS], again[PROBS])
+    assert not torch.equal(found[PROBS], other[PROBS])
 
 
 def test_training_mode_is_judged_in_a_worker() -> None:
