@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from conformance.errors import Unsupported
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -17,6 +19,7 @@ class ModuleRunner:
         call: of a batch, activations by name or pairs of them.
         gradients: of a batch, the name of an activation and the gradient with respect to it, the same and `NAME.grad` for each
             gradient, as `conformance.captured_with_gradients` yields them; None: there is no backward pass.
+        evaluation_only: whether it is not meant to be trained, and so has no dropout.
 
     Example:
         >>> runner = ModuleRunner(nn.Identity(), lambda batch: {"logits": batch})
@@ -27,11 +30,14 @@ class ModuleRunner:
     module: "nn.Module"
     call: Callable[[Any], Any]
     gradients: Callable[[Any, str, Any], Any] | None = None
+    evaluation_only: bool = False
 
     def __call__(self, batch: Any) -> Any:
         """Run it."""
         return self.call(batch)
 
     def train(self, mode: bool = True) -> None:
-        """Training mode or eval mode, as `nn.Module.train`."""
+        """Training mode or eval mode, as `nn.Module.train`; raises `Unsupported` where it is for evaluation only."""
+        if mode and self.evaluation_only:
+            raise Unsupported("it is declared to be for evaluation only")
         self.module.train(mode)

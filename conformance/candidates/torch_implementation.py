@@ -86,6 +86,7 @@ class TorchImplementation:
         unused: patterns (as in a shell) of checkpoint parameters that the module does without.
         ignored: patterns of state-dict entries that are no parameters.
         frozen: patterns of state-dict entries that are not trained, so that their gradients are not asked for.
+        evaluation_only: whether it is not meant to be trained, and so has no dropout.
         supported: why an (architecture, device, dtype) is not supported, or None.
         name: what results call it.
         known_failures: a TOML file of what it is known to fail (`conformance.checks.known_failures`).
@@ -119,6 +120,7 @@ class TorchImplementation:
     unused: Sequence[str] = ()
     ignored: Sequence[str] = ()
     frozen: Sequence[str] = ()
+    evaluation_only: bool = False
     supported: Callable[[Architecture, str, str], str | None] = field(default=lambda a, device, dtype: None)
     name: str | None = None
     known_failures: Path | None = None
@@ -153,7 +155,7 @@ class TorchImplementation:
             parameters = partial(self._unpacked, module, a)
             return captured_with_gradients(module, taps, forward, source, gradient, show=show, parameters=parameters)
 
-        return ModuleRunner(module, runner, gradients)
+        return ModuleRunner(module, runner, gradients, self.evaluation_only)
 
     def _unpacked(
         self, module: nn.Module, a: Architecture, gradients: Iterable[tuple[str, torch.Tensor]]

@@ -17,7 +17,7 @@ from conformance.candidates.registry import Implementation, Runner
 from conformance.candidates.stream import pairs
 from conformance.checks.backward import backward_passes_of
 from conformance.checks.passes import Pass, forward_passes_of, opened
-from conformance.errors import CandidateError, NotApplicable
+from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
 from conformance.judge.draws import Draw, wrong_draws
 from conformance.judge.judge import Judge, tests_of
@@ -93,7 +93,7 @@ def _require_dropping(one: Pass, hidden: Collection[str], case: Case) -> None:
                 rates = " and ".join(dict.fromkeys(f"{setting_of(n)} is {RATES[setting_of(n)]:g}" for n in idle))
                 raise CandidateError(
                     f"nothing is dropped at {', '.join(idle)} in training mode, where {rates}: "
-                    f"{verdict.activation} is what it would be without dropout"
+                    f"{verdict.activation} is what it would be without dropout; what is for evaluation only declares evaluation_only"
                 )
 
 
@@ -135,7 +135,7 @@ def in_training(runner: Runner, seed: int, call: Callable[[], Iterator[tuple[str
     """What a call yields with the runner in training mode, torch's random numbers from that seed on; then all is as before.
 
     Raises:
-        NotApplicable: the runner has no training mode.
+        NotApplicable: the runner has no training mode, or says by `Unsupported` that it is not for it.
     """
     import torch
 
@@ -144,7 +144,10 @@ def in_training(runner: Runner, seed: int, call: Callable[[], Iterator[tuple[str
         raise NotApplicable("its runner has no training mode: no method `train(mode)`, as conformance.ModuleRunner has one")
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
-        call_candidate(lambda: train(True))
+        try:
+            call_candidate(lambda: train(True), may_refuse=True)
+        except Unsupported as why:
+            raise NotApplicable(str(why)) from why
         try:
             stream, end = call(), object()
             while (item := call_candidate(lambda: next(stream, end))) is not end:

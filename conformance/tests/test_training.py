@@ -38,7 +38,9 @@ TINY = load_golden("tiny")
 ARCHITECTURE = TINY.checkpoint.architecture
 ROW = dropouts(ARCHITECTURE)["embeddings.dropout"]
 
-planted = WRONG["rate doubled"].candidate  # found by its name in a worker
+# Found by their names in a worker.
+planted = WRONG["rate doubled"].candidate
+for_evaluation = replace(making_bert, evaluation_only=True)
 
 
 def judged(candidate: Any, golden: str = "tiny", dtype: str = "float32") -> Result:
@@ -115,7 +117,9 @@ def test_training_mode_is_judged_in_a_worker() -> None:
     with WorkerProcess(CandidateWork) as worker:
         right = judged(RemoteCandidate(worker, "implementations.making_bert:making_bert"))
         wrong = judged(RemoteCandidate(worker, f"{__name__}:planted"))
+        skipped = judged(RemoteCandidate(worker, f"{__name__}:for_evaluation"))
     assert right.outcome == "pass", right.reason
+    assert (skipped.outcome, skipped.reason) == ("skip", "it is declared to be for evaluation only")
     here = judged(planted)
     assert [(v.activation, v.outcome, v.reason) for v in wrong.verdicts] == [
         (v.activation, v.outcome, v.reason) for v in here.verdicts

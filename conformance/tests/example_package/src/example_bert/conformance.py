@@ -48,6 +48,7 @@ example_bert = TorchImplementation(
         "blocks.{layer}.norm2": "encoder.layer.{layer}.output.LayerNorm",
     },
     call=lambda model, batch: model(batch.input_ids, batch.token_type_ids, batch.attention_mask),
+    evaluation_only=True,
     unused=("bert.pooler.*", "cls.*", "classifier.*"),
     supported=lambda a, device, dtype: (
         None
