@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from conformance.candidates.capture import Showing, Tap, captured
     from conformance.candidates.layouts import Layout, fused, interleaved, per_head, stacked, tied, transposed
     from conformance.candidates.module_runner import ModuleRunner
+    from conformance.candidates.steps import captured_step
     from conformance.candidates.torch_implementation import OutputMap, TorchImplementation
     from conformance.checks.check_candidate import check
     from conformance.checks.examples import example
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from conformance.model.architecture import Architecture
     from conformance.model.batch import Batch, TorchBatch
     from conformance.model.checkpoint import Checkpoint, load_directory
+    from conformance.model.training import Training, decays
     from conformance.results.file import read_results
     from conformance.results.result import Result
     from conformance.suite.parametrize import parametrize_with_checks
@@ -83,6 +85,8 @@ _PUBLIC = {
     "checks.check_candidate": ("check",),
     "checks.trace": ("Trace", "trace"),
     "candidates.module_runner": ("ModuleRunner",),
+    "candidates.steps": ("captured_step",),
+    "model.training": ("Training", "decays"),
     "candidates.torch_implementation": ("OutputMap", "TorchImplementation"),
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
@@ -106,12 +110,15 @@ __all__ = [
     "TorchBatch",
     "TorchImplementation",
     "Trace",
+    "Training",
     "Unavailable",
     "Unsupported",
     "UsageError",
     "captured",
+    "captured_step",
     "captured_with_gradients",
     "check",
+    "decays",
     "example",
     "fused",
     "golden_of",

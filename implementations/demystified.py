@@ -5,12 +5,13 @@ heads that end in a log-softmax. What the tutorial gets wrong stands in `demysti
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from conformance import Architecture, Tap, TorchBatch, TorchImplementation
+from conformance import Architecture, Tap, TorchBatch, TorchImplementation, Training, Unsupported
 
 PADDING = 0  # the id of a padded token, and its segment
 IGNORED = -100  # the label of a token or pair that has none
@@ -174,6 +175,38 @@ def pretraining_loss(log_probs: Tensor, labels: Tensor, ignored: int = IGNORED) 
     return F.nll_loss(log_probs.flatten(0, -2), labels.flatten(), ignore_index=ignored)
 
 
+def train(model: BERTLM, training: Training) -> Callable[[TorchBatch], None]:
+    """The tutorial's training loop, made right: Adam with decoupled decay of matrices alone, clipping, and its schedule.
+
+    The rate rises linearly and then falls as 1/√step (Vaswani et al. 2017, section 5.3), its largest value that of the settings.
+    """
+    if training.lr_scheduler_type != "inverse_sqrt" or not training.bias_correction:
+        raise Unsupported("the tutorial's rate falls as 1/√step, and its Adam corrects its moments")
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim == 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": training.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        betas=(training.adam_beta1, training.adam_beta2),
+        eps=training.adam_epsilon,
+    )
+    done = 0
+
+    def step(batch: TorchBatch) -> None:
+        nonlocal done
+        model.train()
+        loss = call(model, batch)["cls.loss"]
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), training.max_grad_norm)
+        rate = min(done / training.warmup_steps, math.sqrt(training.warmup_steps / max(done, 1)))
+        for group in optimizer.param_groups:
+            group["lr"] = training.learning_rate * rate
+        optimizer.step()
+        done += 1
+
+    return step
+
+
 # As a candidate: built for an architecture, and where its parameters and activations are found.
 
 
@@ -262,6 +295,7 @@ demystified = TorchImplementation(
     parameters=PARAMETERS,
     activations=ACTIVATIONS,
     call=call,
+    train=train,
     ignored=("bert.embedding.position.table",),
     supported=supported,
     name="demystified",

@@ -8,7 +8,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from conformance import Architecture, Checkpoint, ModuleRunner, Showing, Tap, TorchBatch, captured, captured_with_gradients
+from conformance import (
+    Architecture,
+    Checkpoint,
+    ModuleRunner,
+    Showing,
+    Tap,
+    TorchBatch,
+    Training,
+    Unsupported,
+    captured,
+    captured_step,
+    captured_with_gradients,
+)
 
 Reader = Callable[[str], tuple[list[int], list[tuple[int, int]]]]  # ids and offsets of a text
 
@@ -67,7 +79,7 @@ class HuggingFace:
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:
         """Build the model from the checkpoint, and tap it."""
         model = self.module(checkpoint, device, dtype)
-        return ModuleRunner(model, lambda batch: run(model, batch), partial(run_backward, model))
+        return ModuleRunner(model, lambda batch: run(model, batch), partial(run_backward, model), trainer=partial(trainer, model))
 
     def shown(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
         """The module with every activation that is tapped as an output."""
@@ -176,6 +188,37 @@ def run(model: nn.Module, batch: TorchBatch) -> Iterator[tuple[str, Tensor]]:
 def run_backward(model: nn.Module, batch: TorchBatch, source: str, gradient: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Forward and backward pass: all of that, and the gradients with respect to activations and parameters."""
     return captured_with_gradients(model, taps(model), lambda: losses(_logits(model, batch), batch), source, gradient)
+
+
+def trainer(model: nn.Module, training: Training) -> Callable[[TorchBatch], Iterator[tuple[str, Tensor]]]:
+    """The training loop of transformers' Trainer: torch's AdamW, its groups for weight decay, clipping, and a scheduler."""
+    from transformers import get_inverse_sqrt_schedule, get_linear_schedule_with_warmup
+    from transformers.trainer_pt_utils import get_parameter_names
+
+    if not training.bias_correction:
+        raise Unsupported("torch's AdamW corrects its moments")
+    decayed = set(get_parameter_names(model, [nn.LayerNorm], ["bias"]))
+    groups = [
+        {"params": [p for name, p in model.named_parameters() if (name in decayed) is decays], "weight_decay": weight}
+        for decays, weight in ((True, training.weight_decay), (False, 0.0))
+    ]
+    betas = (training.adam_beta1, training.adam_beta2)
+    optimizer = torch.optim.AdamW(groups, lr=training.learning_rate, betas=betas, eps=training.adam_epsilon)
+    if training.lr_scheduler_type == "linear":
+        scheduler = get_linear_schedule_with_warmup(optimizer, training.warmup_steps, training.max_steps)
+    else:
+        scheduler = get_inverse_sqrt_schedule(optimizer, training.warmup_steps)
+
+    def step(batch: TorchBatch) -> None:
+        model.train()
+        found = losses(_logits(model, batch), batch)
+        optimizer.zero_grad()
+        sum(loss for name, loss in found.items() if name in ("cls.loss", "classifier.loss")).backward()  # type: ignore[union-attr]
+        nn.utils.clip_grad_norm_(model.parameters(), training.max_grad_norm)
+        optimizer.step()
+        scheduler.step()
+
+    return lambda batch: captured_step(model, partial(step, batch))
 
 
 def _logits(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:

@@ -19,6 +19,8 @@ class ModuleRunner:
         call: of a batch, activations by name or pairs of them.
         gradients: of a batch, the name of an activation and the gradient with respect to it, the same and `NAME.grad` for each
             gradient, as `conformance.captured_with_gradients` yields them; None: there is no backward pass.
+        trainer: of a `conformance.Training`, a function that does a step of training on a batch and gives what
+            `conformance.captured_step` yields of it; None: it has no training loop.
         evaluation_only: whether it is not meant to be trained, and so has no dropout.
 
     Example:
@@ -31,6 +33,7 @@ class ModuleRunner:
     call: Callable[[Any], Any]
     gradients: Callable[[Any, str, Any], Any] | None = None
     evaluation_only: bool = False
+    trainer: Callable[[Any], Callable[[Any], Any]] | None = None
 
     def __call__(self, batch: Any) -> Any:
         """Run it."""

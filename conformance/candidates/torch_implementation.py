@@ -32,11 +32,13 @@ from conformance.candidates.backward import captured_with_gradients
 from conformance.candidates.capture import Showing, Tap, captured
 from conformance.candidates.layouts import LAYER, Layout, expanded, plain
 from conformance.candidates.module_runner import ModuleRunner
+from conformance.candidates.steps import captured_step
 from conformance.errors import CandidateError
 from conformance.model.activations import outputs, parameter_shapes, table
 from conformance.model.architecture import HEADS, Architecture
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.dropout import OPTIONAL
+from conformance.model.training import Training
 
 Show = Callable[[str, torch.Tensor], list[tuple[str, Any]]]
 
@@ -86,6 +88,8 @@ class TorchImplementation:
         unused: patterns (as in a shell) of checkpoint parameters that the module does without.
         ignored: patterns of state-dict entries that are no parameters.
         frozen: patterns of state-dict entries that are not trained, so that their gradients are not asked for.
+        train: of the module and a `conformance.Training`, a function that does one step of its training loop on a batch; raises
+            `conformance.Unsupported` for settings that it has not.
         evaluation_only: whether it is not meant to be trained, and so has no dropout.
         supported: why an (architecture, device, dtype) is not supported, or None.
         name: what results call it.
@@ -120,6 +124,7 @@ class TorchImplementation:
     unused: Sequence[str] = ()
     ignored: Sequence[str] = ()
     frozen: Sequence[str] = ()
+    train: Callable[[Any, Training], Callable[[Any], Any]] | None = None
     evaluation_only: bool = False
     supported: Callable[[Architecture, str, str], str | None] = field(default=lambda a, device, dtype: None)
     name: str | None = None
@@ -155,24 +160,34 @@ class TorchImplementation:
             parameters = partial(self._unpacked, module, a)
             return captured_with_gradients(module, taps, forward, source, gradient, show=show, parameters=parameters)
 
-        return ModuleRunner(module, runner, gradients, self.evaluation_only)
+        def trainer(training: Training) -> Callable[[Any], Iterator[tuple[str, torch.Tensor]]]:
+            assert self.train is not None
+            step = self.train(module, training)
+            return lambda batch: captured_step(module, lambda: step(batch), parameters=partial(self._parts, module, a))
+
+        return ModuleRunner(module, runner, gradients, self.evaluation_only, trainer if self.train else None)
 
     def _unpacked(
-        self, module: nn.Module, a: Architecture, gradients: Iterable[tuple[str, torch.Tensor]]
+        self, module: nn.Module, a: Architecture, tensors: Iterable[tuple[str, torch.Tensor]]
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """The gradients of the checkpoint's parameters, of those that are not frozen; where there are copies of one, their sum."""
+        found: dict[str, torch.Tensor] = {}
+        for name, part in self._parts(module, a, tensors):
+            found[name] = found[name] + part if name in found else part
+        yield from found.items()
+
+    def _parts(
+        self, module: nn.Module, a: Architecture, tensors: Iterable[tuple[str, torch.Tensor]]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Tensors of the module's parameters as those of the checkpoint's, but for those that are frozen."""
         shapes, own = parameter_shapes(a), {n: tuple(t.shape) for n, t in module.state_dict().items()}
         layouts = {name: (layout, names) for name, layout, names in self._entries(own, shapes, a)[0]}
-        found: dict[str, torch.Tensor] = {}
-        for name, gradient in gradients:
+        for name, tensor in tensors:
             if name in layouts and not _matches(name, self.frozen):
                 layout, names = layouts[name]
-                whole = gradient.detach().double().cpu().numpy()
-                parts = layout.unpack(whole, [shapes[n] for n in names], a)
+                parts = layout.unpack(tensor.detach().double().cpu().numpy(), [shapes[n] for n in names], a)
                 for each, part in zip(names, parts, strict=True):
-                    tensor = torch.from_numpy(np.array(part, order="C")).to(gradient)
-                    found[each] = found[each] + tensor if each in found else tensor
-        yield from found.items()
+                    yield each, torch.from_numpy(np.array(part, order="C")).to(tensor)
 
     def shown(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
         """The module with every activation that is tapped as an output: to be traced or exported."""

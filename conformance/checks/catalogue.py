@@ -66,6 +66,20 @@ CHECKS: Mapping[str, Check] = {
             "checks.judged:training_mode",
             remedy="Take the first origin: there a dropout is missing, or one too many, or drops otherwise than the config says.",
         ),
+        Check(
+            "optimizer-step",
+            "each step of the training loop takes the parameters where clipping, AdamW and the schedule take them",
+            "epsilon inside the root; decay on biases, or in the gradient; clipping tensor by tensor",
+            "checks.judged:optimizer_step",
+            remedy="Take the first origin and the fault that is named there: it is a setting, or a term of Adam's equation.",
+        ),
+        Check(
+            "schedule",
+            "the learning rate is that of the schedule's formula in every step of a whole run",
+            "a warm-up that is off by one step; a schedule that is stepped by epoch",
+            "checks.judged:schedule",
+            remedy="Step the schedule once after each step of the optimizer; `explain rate-other` has the usual ways to fail.",
+        ),
         _law(
             "generated-batches",
             "every activation on batches that are drawn: any length, mask, size, token",

@@ -9,6 +9,7 @@ from conformance.candidates.stream import pairs
 from conformance.checks.backward import backward_passes
 from conformance.checks.check import CheckRequest
 from conformance.checks.moments import watched
+from conformance.checks.optimizer import optimizer_passes, schedule_passes
 from conformance.checks.passes import Passes, forward_passes
 from conformance.checks.run import check_values
 from conformance.checks.training import training_passes
@@ -89,3 +90,5 @@ stages = Judged(_showing(_is_stage))
 moments = Judged(_with_its_moments)
 gradients = Judged(lambda request: request.candidate, passes=backward_passes)
 training_mode = Judged(lambda request: request.candidate, passes=training_passes)
+optimizer_step = Judged(lambda request: request.candidate, passes=optimizer_passes)
+schedule = Judged(lambda request: request.candidate, passes=schedule_passes)

@@ -156,7 +156,7 @@ def _pass(label: str, asked: Pass, judge: Judge, require: Sequence[str], judged:
     missing = [n for n in hidden if any(fnmatchcase(n, pattern) for pattern in require)]
     if missing:
         raise CandidateError(f"required activations are not observed: {', '.join(missing)}")
-    if set(judge.outputs) <= set(hidden):
+    if judge.outputs and set(judge.outputs) <= set(hidden):
         raise CandidateError(f"no output is exposed: a candidate yields at least one of {', '.join(judge.outputs)}")
     if asked.network.source and not any(is_gradient(v.activation) and not v.hidden for v, _ in judged[before:]):
         raise CandidateError("no gradient is exposed: a backward pass yields NAME.grad for activations and parameters")

@@ -6,6 +6,7 @@ be taken into account. That such a dropout is there is seen from what follows it
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -93,7 +94,8 @@ def _require_dropping(one: Pass, hidden: Collection[str], case: Case) -> None:
                 rates = " and ".join(dict.fromkeys(f"{setting_of(n)} is {RATES[setting_of(n)]:g}" for n in idle))
                 raise CandidateError(
                     f"nothing is dropped at {', '.join(idle)} in training mode, where {rates}: "
-                    f"{verdict.activation} is what it would be without dropout; what is for evaluation only declares evaluation_only"
+                    f"{verdict.activation} is what it would be without dropout; a candidate that is not to be trained declares "
+                    "evaluation_only=True"
                 )
 
 
@@ -137,13 +139,10 @@ def in_training(runner: Runner, seed: int, call: Callable[[], Iterator[tuple[str
     Raises:
         NotApplicable: the runner has no training mode, or says by `Unsupported` that it is not for it.
     """
-    import torch
-
     train = call_candidate(lambda: getattr(runner, "train", None))
     if train is None:
         raise NotApplicable("its runner has no training mode: no method `train(mode)`, as conformance.ModuleRunner has one")
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
+    with random_numbers_from(seed):
         try:
             call_candidate(lambda: train(True), may_refuse=True)
         except Unsupported as why:
@@ -156,13 +155,24 @@ def in_training(runner: Runner, seed: int, call: Callable[[], Iterator[tuple[str
             call_candidate(lambda: train(False))
 
 
+@contextmanager
+def random_numbers_from(seed: int) -> Iterator[None]:
+    """Torch's random numbers are those that follow the seed; afterwards those that would have come."""
+    import torch
+
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield
+
+
 def _held(stream: Iterator[tuple[str, Any]], network: Network) -> Stream:
     """In the order of the table: a dropout at a wrong place comes late. Values are read at once: their memory may be used again."""
     order = {name: i for i, name in enumerate(network.table)}
-    return sorted(((name, _read(value)) for name, value in stream), key=lambda pair: order.get(pair[0], len(order)))
+    return sorted(((name, read(value)) for name, value in stream), key=lambda pair: order.get(pair[0], len(order)))
 
 
-def _read(value: Any) -> Any:
+def read(value: Any) -> Any:
+    """An array with its values, as it is now; what is none as it is."""
     try:
         found = described(value)
         values = np.array(found.read())

@@ -21,16 +21,17 @@ from conformance.faults import (
     layers,
     losses,
     norms,
+    optimizer,
     precision,
     projections,
 )
 from conformance.faults.fault import Fault, FaultContext, Parameter
 
-CATALOGUE: tuple[Fault, ...] = tuple(
-    fault
-    for theme in (functions, norms, attention, heads, projections, embeddings, losses, layers, precision, dropout, gradients)
-    for fault in theme.faults()
+_THEMES = (
+    *(functions, norms, attention, heads, projections, embeddings, losses, layers, precision),
+    *(dropout, gradients, optimizer),
 )
+CATALOGUE: tuple[Fault, ...] = tuple(fault for theme in _THEMES for fault in theme.faults())
 """Every fault that has a name, in the order in which equally good explanations are reported."""
 
 BY_NAME: Mapping[str, Fault] = {fault.name: fault for fault in CATALOGUE}

@@ -12,22 +12,24 @@ from conformance.model.activations import Activation, parameter_shapes, table
 from conformance.model.architecture import ACTIVATIONS, HEADS, POSITIONS, Architecture
 from conformance.model.dropout import OPTIONAL, dropouts, in_training
 from conformance.model.gradients import ends, sources, with_gradients
+from conformance.model.training import run_table
 
 # Sizes that differ from each other, so that each length in the table has one name.
 _SIZES = {"vocab_size": 7, "hidden_size": 11, "intermediate_size": 13, "num_labels": 17}
+_STEP = re.compile(r"^step\.\d+")
 _LAYER = re.compile(r"\blayer\.(\d+|\{layer\}|\*)")
 
 
 def generic(name: str) -> str:
-    """The name with N for the number of the layer."""
-    return _LAYER.sub("layer.N", name)
+    """The name with N for the number of the layer, and T for that of a step."""
+    return _STEP.sub("step.T", _LAYER.sub("layer.N", name))
 
 
 @lru_cache(maxsize=1)
 def rows() -> Mapping[str, tuple[Activation, ...]]:
     """The rows of the table by generic name: one for each equation that an architecture may give the activation.
 
-    Then those of the backward passes from its losses, and both in training mode.
+    Then those of the backward passes from its losses, both in training mode, and those of an optimizer step.
     """
     found: dict[str, dict[str, Activation]] = {}
     every = list(_architectures())
@@ -41,6 +43,10 @@ def rows() -> Mapping[str, tuple[Activation, ...]]:
                 for row in with_gradients(forward, source, parameter_shapes(architecture)).values():
                     if not row.is_internal:
                         found.setdefault(generic(row.name), {}).setdefault(row.kind, row)
+    shapes = parameter_shapes(every[0])
+    for row in run_table(shapes, 1, tuple(shapes)).values():
+        if not row.is_internal:
+            found.setdefault(generic(row.name), {}).setdefault(row.kind, row)
     return {name: tuple(kinds.values()) for name, kinds in found.items()}
 
 

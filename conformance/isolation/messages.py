@@ -13,6 +13,7 @@ from conformance import errors
 from conformance.errors import CandidateFailure, ConformanceError
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
+from conformance.model.training import Training
 from conformance.numerics.formats import Array
 from conformance.results.example import Example
 from conformance.results.law_broken import LawBroken, Location, Run
@@ -67,6 +68,21 @@ class Call:
     at_once: bool = False
     source: tuple[str, Array] | None = None
     seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Train:
+    """Start a training loop of what was prepared, with torch's random numbers from that seed on; answered with `Done`."""
+
+    training: Training
+    seed: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of the training loop; answered with `Done`."""
+
+    batch: Batch
 
 
 @dataclass(frozen=True)

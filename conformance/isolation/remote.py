@@ -31,8 +31,10 @@ from conformance.isolation.messages import (
     Reading,
     Reason,
     Said,
+    Step,
     Supports,
     Tokenize,
+    Train,
     Traits,
 )
 from conformance.isolation.process import WorkerProcess
@@ -40,6 +42,7 @@ from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint
+from conformance.model.training import Training
 from conformance.results.example import Example
 
 _RUNS = 3  # that a law compares, at most
@@ -131,6 +134,18 @@ class RemoteRunner(IsolatedRunner):
         self._training = False
         self._prepare()
         self._process = worker.process
+
+    def trainer(self, training: Training) -> Callable[[TorchBatch], Iterator[tuple[Any, Any]]]:
+        """Its training loop; raises what the runner there raises, and `NotApplicable` where it has none."""
+        import torch
+
+        self._ask(Train(training, torch.initial_seed()), Done)
+
+        def step(batch: TorchBatch) -> Iterator[tuple[Any, Any]]:
+            self._ask(Step(batch.numpy()), Done)
+            return self._pairs()
+
+        return step
 
     def train(self, mode: bool) -> None:
         """In training mode or eval mode from the next call on; torch's random numbers are those that this process would draw."""

@@ -15,6 +15,7 @@ from conformance.candidates.registry import load
 from conformance.candidates.stream import pairs
 from conformance.checks.backward import backward_pass
 from conformance.checks.catalogue import named
+from conformance.checks.optimizer import require_trainer, stepped
 from conformance.checks.run_check import entry_point
 from conformance.checks.search.subject import Clock, Subject
 from conformance.checks.session import prepared, refusal
@@ -38,14 +39,17 @@ from conformance.isolation.messages import (
     Read,
     Reading,
     Reason,
+    Step,
     Supports,
     Tokenize,
+    Train,
     Traits,
 )
 from conformance.isolation.process import Reply
 from conformance.model.activations import table
 from conformance.model.batch import TorchBatch
 from conformance.model.checkpoint import Checkpoint, LazyWeights
+from conformance.model.training import Training
 from conformance.numerics.devices import is_lost, require_device
 from conformance.numerics.formats import Array
 from conformance.results.law_broken import LawBroken
@@ -67,6 +71,7 @@ class CandidateWork:
         self._device = "cpu"
         self._stream: Iterator[tuple[str, Any]] = iter(())
         self._checkpoints = 0
+        self._step: Callable[[TorchBatch], Any] | None = None
         self._at_once = False
         self._number, self._last = 0, described(np.empty(0))
         self._failure: ConformanceError | None = None
@@ -94,6 +99,12 @@ class CandidateWork:
                 self._prepare(question)
             case Call():
                 self._call(question)
+            case Train(training, seed):
+                self._train(training, seed)
+            case Step(batch):
+                self._number, self._at_once, self._failure = 0, False, None
+                assert self._step is not None, "a training loop was started"
+                self._stream = stepped(self._step, batch.on(self._device))
             case Next():
                 return self._next()
             case Read(number):
@@ -159,6 +170,13 @@ class CandidateWork:
 
         with self._as_called():
             self._stream = stream() if question.seed is None else in_training(subject.runner, question.seed, stream)
+
+    def _train(self, training: Training, seed: int) -> None:
+        import torch
+
+        start = require_trainer(self._prepared.runner)
+        torch.manual_seed(seed)
+        self._step = call_candidate(lambda: start(training), may_refuse=True)
 
     def _as_called(self) -> AbstractContextManager[None]:
         return at_once() if self._at_once else nullcontext()

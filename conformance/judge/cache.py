@@ -67,7 +67,7 @@ def accumulated_sigma(network: Network, arithmetic: Arithmetic, checkpoint: Chec
     `checkpoint` has the weights before they are rounded to the arithmetic's format.
     """
     home = folder()
-    if home is None or network.kept:  # masks are drawn: there is no second time
+    if home is None or not network.is_repeatable:
         yield from sampled_sigma(network, arithmetic)
         return
     path = home / f"{_key(network, arithmetic, checkpoint.digest)}{SUFFIX}"

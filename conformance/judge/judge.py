@@ -27,12 +27,14 @@ from conformance.judge.statistics import rms_threshold, share
 from conformance.judge.validate import accepted_array, known
 from conformance.model.activations import Activation, outputs
 from conformance.model.gradients import is_gradient
+from conformance.model.training import GIVEN
 from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.numerics.formats import Array, Captured, Format, Single
 from conformance.oracle import Network
 
 ANATOMIES = 8  # what nothing explains is looked at so often; each costs some hundred passes over the activation
+_GIVEN = "not judged: the steps that follow are judged from it"
 _NONE_JUDGED = "no element of it is judged: a sentence is read off its first token, and every first token is padding"
 
 
@@ -180,7 +182,7 @@ class Judge:
         kind = observation.row.kind
         if not observation.count:
             self._global_errors[name] = np.zeros(observation.actual.shape, np.float32)
-            return Verdict(name, kind, "not_observed", reason=_NONE_JUDGED), ()
+            return Verdict(name, kind, "not_observed", reason=_GIVEN if kind in GIVEN else _NONE_JUDGED), ()
         storage = self._hypotheses[0].arithmetic.storage
         reason = _masked_entries(observation, storage.smallest_normal) or _padding(observation, storage.smallest_normal)
         reason = reason or self._wrong.get(name, "")

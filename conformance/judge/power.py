@@ -19,12 +19,15 @@ from conformance.judge.noise import of_segment
 from conformance.judge.segment import Segment
 from conformance.judge.selection import judged_elements
 from conformance.judge.statistics import SEPARABLE_Z, max_threshold, share
+from conformance.model.activations import parameter_shapes
 from conformance.model.checkpoint import rounded_weights
 from conformance.model.dropout import dropouts, rate_of
-from conformance.model.gradients import ends, is_gradient, sources
+from conformance.model.gradients import ends, grad, is_gradient, sources
+from conformance.model.training import GIVEN, STEPPED, STEPS, Training, decays
 from conformance.numerics.arithmetic import modular
 from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network
+from conformance.oracle.training_run import TrainingRun
 
 BACKWARD = (*SMALL, "tanh")  # goldens that have, between them, a step of every kind
 _OF_TRAINING = {fault.name for fault in dropout.faults()}
@@ -48,7 +51,7 @@ class Power:
 def power(golden: Golden, dtype: str) -> list[Power]:
     """The golden's row of the matrix in one dtype, a cell a fault, in the catalogue's order; every batch's places count.
 
-    Of `BACKWARD`, those of backward passes as well, in both modes.
+    Of `BACKWARD`, those of backward passes as well, in both modes; of the smallest those of optimizer steps.
     """
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for label, network in _passes(golden, dtype):
@@ -58,8 +61,11 @@ def power(golden: Golden, dtype: str) -> list[Power]:
 
 
 def _passes(golden: Golden, dtype: str) -> Iterator[tuple[str, Network]]:
-    """A forward pass of each batch, and every backward pass; the label distinguishes them where there are several."""
+    """Forward passes, backward passes and optimizer steps; the label distinguishes them where there are several."""
     architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, dtype)
+    if golden.name == SMALL[0]:
+        for label, training in STEPPED.items():
+            yield f" [{label}]", _run(golden, training, dtype)
     for name, batch in golden.batches.items():
         forward = Network(architecture, weights, batch)
         yield f" [{name}]" if len(golden.batches) > 1 else "", forward
@@ -68,6 +74,17 @@ def _passes(golden: Golden, dtype: str) -> Iterator[tuple[str, Network]]:
                 backward = replace(forward, source=source)
                 yield f" [from {source}]", backward
                 yield f" [from {source}, training]", replace(backward, kept=_masks(forward))
+
+
+def _run(golden: Golden, training: Training, dtype: str) -> TrainingRun:
+    """Steps of a matrix and of a bias, with the gradients of a batch, of another size in each step."""
+    architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, dtype)
+    batch = next(iter(golden.batches.values()))
+    values = dict(replace(Network(architecture, weights, batch), source="cls.loss").walk())
+    gradients = {name: values[grad(name)] for name in parameter_shapes(architecture) if grad(name) in values}
+    judged = [next(name for name in gradients if decays(name) is which) for which in (True, False)]
+    steps = tuple({name: t * g for name, g in gradients.items()} for t in range(1, STEPS + 1))
+    return TrainingRun(architecture, weights, batch, training=training, gradients=steps, judged=tuple(judged))
 
 
 def _masks(network: Network) -> dict[str, Array]:
@@ -87,7 +104,7 @@ def _expected(network: Network, dtype: str) -> Iterator[tuple[str, str, float]]:
     for name, row in network.table.items():
         segment = Segment(network, name, values)
         values[name] = segment.value
-        if network.source is not None and not network.kept and not is_gradient(name):
+        if network.table[name].kind in GIVEN or (network.source is not None and not network.kept and not is_gradient(name)):
             continue
         judged = judged_elements(row, network.batch, segment.value.shape)
         largest = max_threshold(int(judged.sum()), share(len(network.table)))

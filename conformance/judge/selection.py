@@ -5,6 +5,7 @@ import numpy.typing as npt
 
 from conformance.model.activations import Activation
 from conformance.model.batch import Batch
+from conformance.model.training import GIVEN
 
 Mask = npt.NDArray[np.bool_]
 
@@ -15,9 +16,12 @@ def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Ma
     That is at unmasked positions; in attention at unmasked keys of unmasked queries; of sentences, those whose first token is
     unmasked.
 
-    What a padded query computes is undefined on purpose: some implementations compute it, some zero it.
+    What a padded query computes is undefined on purpose: some implementations compute it, some zero it. Of a training run what its
+    steps are judged from is not judged.
     """
     mask = batch.mask
+    if row.kind in GIVEN:
+        return np.broadcast_to(np.zeros((), np.bool_), shape)
     if "query" in row.axes:
         keep = mask[:, None, :, None] & mask[:, None, None, :]
     elif "position" in row.axes:

@@ -234,6 +234,9 @@ def placed(name: str) -> tuple[str, str]:
     if match:
         return f"layer {match[1]}", match[2]
     part, _, rest = name.partition(".")
+    if part == "step":  # of a training run
+        number, _, rest = rest.partition(".")
+        return f"step {number}", rest
     return (part, rest) if part == "embeddings" else ("pooler and heads", name)
 
 

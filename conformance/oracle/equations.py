@@ -28,6 +28,7 @@ from conformance.oracle.gradients.sums import (
 )
 from conformance.oracle.losses import CrossEntropy, NegativeLogLikelihood, TotalLoss
 from conformance.oracle.norm import Norm
+from conformance.oracle.optimizer import Adam, Given, GradientNorm, Initial
 from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
 from conformance.oracle.products import Context, FirstTokenLinear, Linear, Scores
 from conformance.oracle.softmax import LogSoftmax, Probabilities
@@ -88,4 +89,8 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "word_lookup_gradient": WordLookupGradient,
     "position_lookup_gradient": PositionLookupGradient,
     "token_type_lookup_gradient": TokenTypeLookupGradient,
+    "initial": Initial,
+    "given_gradient": Given,
+    "gradient_norm": GradientNorm,
+    "adam": Adam,
 }

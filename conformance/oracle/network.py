@@ -65,6 +65,11 @@ class Network:
             raise UsageError(f"no backward pass starts from {self.source}, which this batch does not define; its losses: {losses}")
         return with_gradients(rows, self.source, parameter_shapes(self.architecture))
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether it follows from architecture, parameters, batch and source alone; masks that were drawn do not come again."""
+        return not self.kept
+
     def cut(self, rows: slice, length: int | None = None) -> "Network":
         """The same on a part of the batch (`Batch.cut`), with the same table."""
         kept = {name: mask[self.table[name].cut(rows, length)] for name, mask in self.kept.items()}

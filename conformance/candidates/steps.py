@@ -1,0 +1,56 @@
+"""Capturing a step of a training loop: the gradients before they are clipped, and the parameters after the step."""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from conformance.model.gradients import grad
+
+Named = Iterable[tuple[str, torch.Tensor]]
+
+
+def captured_step(
+    module: nn.Module, step: Callable[[], Any], *, parameters: Callable[[Named], Named] = lambda named: named
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Run one step of a training loop; yield `NAME.grad` and then `NAME` for each parameter that learns.
+
+    A gradient is what backward passes have accumulated by the last of them. Parameters that no backward pass reaches are left out.
+
+    Args:
+        module: whose parameters are trained.
+        step: forward and backward passes, clipping, the optimizer's step, the schedule's.
+        parameters: from the module's names of parameters and tensors to those of the checkpoint.
+
+    Example:
+        >>> net = nn.Linear(1, 1, bias=False)
+        >>> optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+        >>> _ = net.weight.data.fill_(1.0)
+        >>> def step():
+        ...     optimizer.zero_grad()
+        ...     net(torch.ones(1, 1)).sum().backward()
+        ...     optimizer.step()
+        >>> [(name, value.item()) for name, value in captured_step(net, step)]
+        [('weight.grad', 1.0), ('weight', 0.5)]
+    """
+    found: dict[str, torch.Tensor] = {}
+
+    def accumulated(name: str, parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        found[name] = parameter.grad.detach().clone()
+
+    named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+    handles: list[Any] = []
+    for name, parameter in named:
+        listen: Any = parameter.register_post_accumulate_grad_hook
+        handles.append(listen(partial(accumulated, name)))
+    try:
+        with torch.enable_grad():
+            step()
+    finally:
+        for handle in handles:
+            handle.remove()
+    yield from ((grad(name), gradient) for name, gradient in parameters(found.items()))
+    yield from parameters((name, parameter.detach().clone()) for name, parameter in named if name in found)

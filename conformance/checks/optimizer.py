@@ -1,0 +1,120 @@
+"""Training loops: every step of the optimizer is judged from the gradients that it was given and the parameters before it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from conformance.candidates.arrays import Described
+from conformance.candidates.registry import Implementation, Runner
+from conformance.candidates.stream import pairs
+from conformance.checks.passes import Pass, opened
+from conformance.checks.training import Stream, random_numbers_from, read
+from conformance.errors import CandidateError, NotApplicable, Unsupported
+from conformance.goldens.golden import Golden
+from conformance.model.activations import parameter_shapes
+from conformance.model.batch import TorchBatch
+from conformance.model.checkpoint import rounded_weights
+from conformance.model.gradients import SUFFIX, is_gradient
+from conformance.model.training import SCHEDULED, STEPPED, STEPS, WHOLE, Training, at, parameter_of
+from conformance.numerics.formats import Array
+from conformance.oracle.training_run import TrainingRun
+from conformance.results.case import Case
+from conformance.results.termination import call_candidate
+
+
+def optimizer_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
+    """A few steps with each of `STEPPED`, of all parameters; raises as `_runs`."""
+    return [_pass(label, *run) for label, run in _runs(candidate, golden, case, STEPPED, STEPS)]
+
+
+def schedule_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
+    """A whole run with each of `SCHEDULED`, of which the parameter with the most elements is judged; raises as `_runs`."""
+    found = []
+    for label, (network, stream) in _runs(candidate, golden, case, SCHEDULED, WHOLE):
+        first = network.gradients[0]
+        largest = max(first, key=lambda name: first[name].size)
+        seen = [pair for pair in stream if is_gradient(pair[0]) or parameter_of(pair[0]) == largest]
+        found.append(_pass(label, replace(network, judged=(largest,)), seen))
+    return found
+
+
+def _pass(label: str, network: TrainingRun, stream: Stream) -> Pass:
+    return Pass(label, "", network, partial(iter, stream))
+
+
+def _runs(
+    candidate: Implementation, golden: Golden, case: Case, settings: Mapping[str, Training], steps: int
+) -> Iterator[tuple[str, tuple[TrainingRun, Stream]]]:
+    """A run with each of the settings that the candidate has.
+
+    Raises:
+        NotApplicable: the runner has no training loop, or for none of these settings; or the format is float16, in which the
+            second moments of Adam underflow.
+        Unsupported, CandidateFailure: as `opened` and the steps raise them.
+    """
+    if case.dtype == "float16":
+        raise NotApplicable("in float16 the second moments of Adam underflow")
+    refusals = []
+    for label, training in settings.items():
+        runner = opened(candidate, golden, case)
+        try:
+            yield label, _run(runner, golden, case, training, steps)
+        except Unsupported as why:
+            refusals.append(str(why))
+    if len(refusals) == len(settings):
+        raise NotApplicable("; ".join(dict.fromkeys(refusals)))
+
+
+def _run(runner: Runner, golden: Golden, case: Case, training: Training, steps: int) -> tuple[TrainingRun, Stream]:
+    """The steps, all on the first batch; `Unsupported` where the candidate has no such settings."""
+    trainer = require_trainer(runner)
+    architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, case.dtype)
+    batch = next(iter(golden.batches.values()))
+    gradients: list[Mapping[str, Array]] = []
+    stream: Stream = []
+    with random_numbers_from(0):
+        step = call_candidate(lambda: trainer(training), may_refuse=True)
+        for t in range(1, steps + 1):
+            found = [(name, read(value)) for name, value in stepped(step, batch.on(case.device))]
+            gradients.append(_gradients(found, parameter_shapes(architecture)))
+            stream += [(at(t, name), value) for name, value in found]
+    if len({frozenset(each) for each in gradients}) > 1 or not gradients[0]:
+        raise CandidateError("a step of training yields NAME.grad for the same parameters each time, and for one at least")
+    initial = [(at(0, name), _as_yielded(weights[name], case.dtype)) for name in gradients[0]]
+    return TrainingRun(architecture, weights, batch, training=training, gradients=tuple(gradients)), [*initial, *stream]
+
+
+def require_trainer(runner: Runner) -> Callable[[Training], Callable[[TorchBatch], Any]]:
+    """The runner's training loop; `NotApplicable` where it has none."""
+    found = call_candidate(lambda: getattr(runner, "trainer", None))
+    if found is None:
+        raise NotApplicable("its runner has no training loop: no attribute `trainer`, as conformance.ModuleRunner has one")
+    return found  # type: ignore[no-any-return]  # called under guard
+
+
+def stepped(step: Callable[[TorchBatch], Any], batch: TorchBatch) -> Iterator[tuple[str, Any]]:
+    """What a step of a training loop yields."""
+    stream, end = call_candidate(lambda: pairs(step(batch), {})), object()
+    while (item := call_candidate(lambda: next(stream, end))) is not end:
+        yield item  # type: ignore[misc]  # not the end, so a pair
+
+
+def _gradients(found: Stream, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    """The gradients by the parameters' names; `CandidateError` for what is none of a parameter, or of another shape."""
+    gradients = {}
+    for name, value in found:
+        of = name.removesuffix(SUFFIX) if isinstance(name, str) else ""
+        if of not in shapes:
+            raise CandidateError(f"a step of training yields NAME and NAME.grad for parameters, not {name!r:.200}")
+        if name != of:
+            if not isinstance(value, Described) or value.shape != shapes[of]:
+                raise CandidateError(f"{name} is no array of shape {shapes[of]}")
+            gradients[of] = np.asarray(value.read(), np.float64)
+    return gradients
+
+
+def _as_yielded(values: Array, dtype: str) -> Described:
+    return Described(dtype, values.shape, None, lambda: values)

@@ -1,0 +1,213 @@
+"""Optimizer steps and schedules: epsilon, bias correction, weight decay, clipping and the learning rate."""
+
+from collections.abc import Iterator
+from typing import cast
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.fault import Change, Fault, FaultContext, Parameter, with_parameters
+from conformance.model.training import ADAM, Training, at, decays, parameter_of, step_of
+from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
+from conformance.oracle import Step
+from conformance.oracle.optimizer import Adam
+from conformance.oracle.training_run import TrainingRun
+
+_STEPS = frozenset({ADAM})
+_CLIP = "Clip with torch.nn.utils.clip_grad_norm_ over all parameters at once, once a step, before the optimizer's step."
+_DECAY = "Put the parameters in two groups: weight_decay for matrices and tables, 0 for biases and norms."
+_SCHEDULE = "Call scheduler.step() once after each optimizer.step(), in steps and not in epochs."
+
+
+class _EpsilonInRoot(Adam):
+    @cached_property
+    def denominator(self) -> Array:
+        return np.asarray(np.sqrt(self.moments[1] / self.corrections[1] + self.number("epsilon")))
+
+
+class _EpsilonBeforeCorrection(Adam):
+    @cached_property
+    def denominator(self) -> Array:
+        return np.asarray((np.sqrt(self.moments[1]) + self.number("epsilon")) / np.sqrt(self.corrections[1]))
+
+
+class _ClippedByParameter(Adam):
+    @cached_property
+    def coefficients(self) -> tuple[float, ...]:
+        c, norms = self.number("clip"), (float(np.linalg.norm(g)) for g in self.parents[1 : self.step + 1])
+        return tuple(min(1.0, c / n) if n > 0.0 else 1.0 for n in norms)
+
+
+class _ClippedByValue(Adam):
+    @cached_property
+    def clipped(self) -> tuple[Array, ...]:
+        c = self.number("clip")
+        return tuple(np.clip(g, -c, c) for g in self.parents[1 : self.step + 1])
+
+
+class _DecayNotScaled(Adam):
+    @property
+    def _decayed(self) -> Array:
+        return (1.0 - self.number("decay")) * self.parents[0]
+
+
+def _recast(equation: type[Adam]) -> Change:
+    return lambda step, _: step.recast(equation)
+
+
+def _setting(role: str, value: float) -> Change:
+    return lambda step, _: with_parameters(step, **{role: np.asarray(value)})
+
+
+def _number(step: Step, role: str) -> float:
+    return float(step.site.parameters[role])
+
+
+def _training(place: FaultContext) -> Training:
+    return cast(TrainingRun, place.network).training
+
+
+def _uncorrected(step: Step, _: FaultContext) -> Step | None:
+    return with_parameters(step, corrected=np.zeros(())) if _number(step, "corrected") else None
+
+
+def _corrected(step: Step, _: FaultContext) -> Step | None:
+    return None if _number(step, "corrected") else with_parameters(step, corrected=np.ones(()))
+
+
+def _decayed(step: Step, place: FaultContext) -> Step | None:
+    """What is not to be decayed."""
+    if decays(parameter_of(step.site.activation.name)):
+        return None
+    return with_parameters(step, decay=np.asarray(_training(place).weight_decay))
+
+
+def _not_decayed(step: Step, _: FaultContext) -> Step | None:
+    return with_parameters(step, decay=np.zeros(())) if _number(step, "decay") else None
+
+
+def _coupled(step: Step, place: FaultContext) -> Step | None:
+    """λ θ is added to each step's clipped gradient; where a parameter is not to be decayed, too."""
+    name, decay = parameter_of(step.site.activation.name), _training(place).weight_decay
+    before = [place.values.get(at(s, name)) for s in range(step_of(step.site.activation.name))]
+    if any(parameter is None for parameter in before):
+        return None
+
+    class Coupled(Adam):
+        @cached_property
+        def clipped(self) -> tuple[Array, ...]:
+            return tuple(
+                k * g + decay * np.asarray(p) for k, g, p in zip(self.coefficients, self.parents[1:], before, strict=False)
+            )
+
+    return with_parameters(step.recast(Coupled), decay=np.zeros(()))
+
+
+def _at_rate_of(offset: int) -> Change:
+    """The rate of another step."""
+
+    def change(step: Step, place: FaultContext) -> Step | None:
+        training, t = _training(place), step_of(step.site.activation.name)
+        rate = training.rate(t + offset) if t + offset > 0 else 0.0
+        return None if rate == training.rate(t) else with_parameters(step, rate=np.asarray(rate))
+
+    return change
+
+
+def _without_warmup(step: Step, place: FaultContext) -> Step | None:
+    """A linear decline from the first step on; else the largest rate for as long as it should rise."""
+    training, t = _training(place), step_of(step.site.activation.name)
+    if training.lr_scheduler_type == "linear":
+        rate = training.learning_rate * (1.0 - (t - 1) / training.max_steps)
+    elif t <= training.warmup_steps:
+        rate = training.learning_rate
+    else:
+        return None
+    return with_parameters(step, rate=np.asarray(rate))
+
+
+def _constant(step: Step, place: FaultContext) -> Step:
+    return with_parameters(step, rate=np.asarray(_training(place).learning_rate))
+
+
+def _not_updated(step: Step, _: FaultContext) -> Step:
+    return Altered(step, lambda inner: inner.parents[0])
+
+
+def _parameter(name: str, role: str, setting: str, usual: float, defaults: tuple[float, ...], most: float = np.inf) -> Parameter:
+    """A setting that was got wrong; twice as large, where it is what it usually is; `most` is the largest that makes sense."""
+
+    def wrong(step: Step) -> float:
+        right = _number(step, role)
+        return usual if right != usual else 2.0 * right
+
+    return Parameter(
+        name,
+        lambda step: _number(step, role),
+        wrong,
+        lambda step, value: with_parameters(step, **{role: np.asarray(min(value, most))}),
+        setting=setting,
+        defaults=defaults,
+    )
+
+
+# fmt: off
+def faults() -> Iterator[Fault]:
+    """The faults of optimizer steps."""
+    made = "constructed"
+    yield Fault("adam-epsilon-in-root", _STEPS, "Adam's epsilon is inside the root", made, _recast(_EpsilonInRoot),
+                "√(v̂ + ε)", equation="θ − η m̂ / √(v̂ + ε)", fix="Add ε to the root: √v̂ + ε.")
+    yield Fault("adam-epsilon-before-correction", _STEPS, "Adam's epsilon is added before the bias of v is corrected",
+                "Kingma and Ba 2015, section 2, the last remark; TensorFlow's Adam", _recast(_EpsilonBeforeCorrection),
+                "the step size that is corrected in place of the moments", equation="θ − η m̂ √(1 − β₂ᵗ) / (√v + ε)",
+                fix="Correct v, take its root, then add ε.")
+    yield Fault("adam-correction-missing", _STEPS, "the bias of Adam's moments is not corrected", made, _uncorrected,
+                "BERT's own optimizer", equation="θ − η m / (√v + ε)", fix="Divide m by 1 − β₁ᵗ and v by 1 − β₂ᵗ.")
+    yield Fault("adam-corrected", _STEPS, "the bias of Adam's moments is corrected, where it is not to be", made, _corrected,
+                "torch's Adam for BERT's own", equation="θ − η m̂ / (√v̂ + ε)", fix="Leave m and v as they are.")
+    yield Fault("decay-coupled", _STEPS, "the weight decay is added to the gradient (L2), not taken from the parameter",
+                "Loshchilov and Hutter 2019, section 2", _coupled, "torch.optim.Adam(weight_decay=…) for AdamW",
+                equation="g + λ θ in place of g", fix="Use torch.optim.AdamW.")
+    yield Fault("decay-missing", _STEPS, "no weight decay", made, _not_decayed, "a group without weight_decay",
+                equation="θ − η m̂ / (√v̂ + ε)", fix=_DECAY)
+    yield Fault("decay-on-all", _STEPS, "weight decay on biases and norms", made, _decayed,
+                "one group for all parameters; names that do not match (`LayerNorm.weight`)",
+                equation="θ − η (m̂ / (√v̂ + ε) + λ θ)", fix=_DECAY)
+    yield Fault("decay-not-scaled", _STEPS, "the weight decay is not multiplied by the learning rate", made,
+                _recast(_DecayNotScaled), "λ taken for η λ", equation="θ − η m̂ / (√v̂ + ε) − λ θ",
+                fix="Multiply λ by η.")
+    yield Fault("clip-missing", _STEPS, "the gradient is not clipped", made, _setting("clip", np.inf),
+                "clip_grad_norm_ left out, or after the optimizer's step", equation="g in place of g min(1, c / ‖g‖)", fix=_CLIP)
+    yield Fault("clip-by-parameter", _STEPS, "each gradient is clipped by its own norm, not by that of all", made,
+                _recast(_ClippedByParameter), "clip_grad_norm_ in a loop over the parameters",
+                equation="‖g‖ over one parameter", fix=_CLIP)
+    yield Fault("clip-by-value", _STEPS, "the gradient is clipped element by element", made, _recast(_ClippedByValue),
+                "clip_grad_value_", equation="min(max(g, −c), c)", fix=_CLIP)
+    yield Fault("rate-one-step-ahead", _STEPS, "the learning rate is that of the next step", made, _at_rate_of(1),
+                "scheduler.step() before optimizer.step(), or steps that are counted from 1",
+                equation="η of step t + 1", fix=_SCHEDULE)
+    yield Fault("rate-one-step-behind", _STEPS, "the learning rate is that of the step before", made, _at_rate_of(-1),
+                "a scheduler that is created late", equation="η of step t − 1", fix=_SCHEDULE)
+    yield Fault("warmup-missing", _STEPS, "the learning rate does not warm up", made, _without_warmup,
+                "warmup_steps left at 0", equation="η from its largest value on", fix=_SCHEDULE)
+    yield Fault("rate-constant", _STEPS, "the learning rate is constant", made, _constant,
+                "a scheduler that is never stepped, or stepped by epoch", equation="η at its largest", fix=_SCHEDULE)
+    yield Fault("parameter-not-updated", _STEPS, "the parameter has a gradient and is not updated", made, _not_updated,
+                "a parameter that is in no group of the optimizer", equation="θ", fix="Give the optimizer every parameter.")
+    yield Fault("adam-epsilon", _STEPS, "Adam's epsilon is {value}, not {right}", made,
+                cause="the optimizer's default", equation="θ − η m̂ / (√v̂ + ε′)", fix="Pass eps.",
+                parameter=_parameter("epsilon", "epsilon", "adam_epsilon", 1e-8, (1e-8, 1e-6, 1e-7)))
+    yield Fault("adam-beta1", _STEPS, "Adam's β₁ is {value}, not {right}", made,
+                cause="the optimizer's default", equation="m of β₁′", fix="Pass betas.",
+                parameter=_parameter("beta1", "beta1", "adam_beta1", 0.95, (0.9,), most=1.0 - 1e-6))
+    yield Fault("adam-beta2", _STEPS, "Adam's β₂ is {value}, not {right}", made,
+                cause="the optimizer's default", equation="v of β₂′", fix="Pass betas.",
+                parameter=_parameter("beta2", "beta2", "adam_beta2", 0.98, (0.999, 0.98, 0.95), most=1.0 - 1e-6))
+    yield Fault("decay-other", _STEPS, "the weight decay is {value}, not {right}", made,
+                cause="the optimizer's default", equation="θ − η (m̂ / (√v̂ + ε) + λ′ θ)", fix="Pass weight_decay.",
+                parameter=_parameter("decay", "decay", "weight_decay", 0.01, (0.01,)))
+    yield Fault("rate-other", _STEPS, "the learning rate is {value}, not {right}", made,
+                cause="a schedule of another formula, or another largest rate", fix=_SCHEDULE,
+                equation="θ − η′ (m̂ / (√v̂ + ε) + λ θ)",
+                parameter=_parameter("rate", "rate", "learning_rate", 1e-4, ()))
