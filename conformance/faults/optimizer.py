@@ -159,7 +159,7 @@ def faults() -> Iterator[Fault]:
     yield Fault("adam-epsilon-in-root", _STEPS, "Adam's epsilon is inside the root", made, _recast(_EpsilonInRoot),
                 "√(v̂ + ε)", equation="θ − η m̂ / √(v̂ + ε)", fix="Add ε to the root: √v̂ + ε.")
     yield Fault("adam-epsilon-before-correction", _STEPS, "Adam's epsilon is added before the bias of v is corrected",
-                "Kingma and Ba 2015, section 2, the last remark; TensorFlow's Adam", _recast(_EpsilonBeforeCorrection),
+                "Kingma and Ba 2015, section 2, the last remark; constructed", _recast(_EpsilonBeforeCorrection),
                 "the step size that is corrected in place of the moments", equation="θ − η m̂ √(1 − β₂ᵗ) / (√v + ε)",
                 fix="Correct v, take its root, then add ε.")
     yield Fault("adam-correction-missing", _STEPS, "the bias of Adam's moments is not corrected", made, _uncorrected,
@@ -167,7 +167,7 @@ def faults() -> Iterator[Fault]:
     yield Fault("adam-corrected", _STEPS, "the bias of Adam's moments is corrected, where it is not to be", made, _corrected,
                 "torch's Adam for BERT's own", equation="θ − η m̂ / (√v̂ + ε)", fix="Leave m and v as they are.")
     yield Fault("decay-coupled", _STEPS, "the weight decay is added to the gradient (L2), not taken from the parameter",
-                "Loshchilov and Hutter 2019, section 2", _coupled, "torch.optim.Adam(weight_decay=…) for AdamW",
+                "Loshchilov and Hutter 2019, section 2; constructed", _coupled, "torch.optim.Adam(weight_decay=…) for AdamW",
                 equation="g + λ θ in place of g", fix="Use torch.optim.AdamW.")
     yield Fault("decay-missing", _STEPS, "no weight decay", made, _not_decayed, "a group without weight_decay",
                 equation="θ − η m̂ / (√v̂ + ε)", fix=_DECAY)

@@ -72,10 +72,10 @@ class Training:
 
 STEPS = 4  # of a run of which all is judged: through the warm-up and beyond
 WHOLE = 24  # steps of a whole schedule
-_FEW = Training(learning_rate=1e-3, adam_epsilon=1e-3, weight_decay=0.1, max_grad_norm=0.1, warmup_steps=2, max_steps=6)
+_FEW = Training(learning_rate=1e-2, adam_epsilon=1e-3, weight_decay=1.0, max_grad_norm=0.1, warmup_steps=2, max_steps=6)
 _MANY = replace(_FEW, warmup_steps=6, max_steps=WHOLE)
 # Settings each of which shows: ε is of the size of the gradients, so that clipping changes the update, to which Adam is blind
-# otherwise; the decay is large; warm-up and decline are run through.
+# otherwise; η and η λ are larger than half an ulp of bfloat16; warm-up and decline are run through.
 STEPPED: Mapping[str, Training] = {
     "linear": _FEW,
     "inverse_sqrt": replace(_FEW, lr_scheduler_type="inverse_sqrt"),
@@ -103,6 +103,11 @@ def at(step: int, name: str) -> str:
         'step.2.bert.pooler.dense.bias.grad'
     """
     return f"step.{step}.{name}"
+
+
+def is_of_a_run(name: str) -> bool:
+    """Whether it is a row of a run."""
+    return name.startswith("step.")
 
 
 def step_of(name: str) -> int:

@@ -139,11 +139,12 @@ class Adam(Step):
         """What rounding adds to θ.
 
         Random: of m and v, in each step, the roundings of their terms and sums, u²/3 times squares, and their store; clipped
-        gradients, their store; of the update six roundings; √v̂, its quotient and the sum with ε, where each is stored; (1 − ηλ) θ;
-        the store.
+        gradients, their store; of the update six roundings; √v̂, its quotient and the sum with ε, where each is stored; (1 − ηλ) θ
+        and the store, but for half formats.
 
         Bound: β₁, β₂, η and corrections rounded to the accumulation format, u |update| each, and what cancels in 1 − βᵗ; 1 − ηλ
-        rounded, u |θ|; the coefficient of clipping, where that is stored rounded, and 10⁻⁶ relative to the norm.
+        rounded, u |θ|; the coefficient of clipping, where that is stored rounded, and 10⁻⁶ relative to the norm. In a half format
+        θ is one of its numbers, and what is added may be less than half an ulp: it is then rounded away, which is no uniform error.
         """
         (by_m, by_v), update = self._by_moments, self.update
         u2, u, stored = (
@@ -164,9 +165,13 @@ class Adam(Step):
         share = np.divide(update, self.denominator, out=np.zeros_like(update), where=update != 0.0)
         variance = variance + 6.0 * u2 * update**2 + 3.0 * share**2 * arithmetic.call_variance(self.denominator)
         if self.number("decay"):
-            variance = variance + arithmetic.storage.rounding_variance(self._decayed)
             bound = bound + u * np.abs(self.parents[0])
-        variance = variance + arithmetic.storage.rounding_variance(self.value)
+        for result, is_stored in ((self._decayed, self.number("decay") and arithmetic.rounding != "fused"), (self.value, True)):
+            if is_stored and arithmetic.is_mixed:
+                bound = bound + arithmetic.storage.ulp(result) / 2.0
+            elif is_stored:
+                variance = variance + arithmetic.storage.rounding_variance(result)
+        variance = np.maximum(variance, arithmetic.storage.floor_variance)
         return Roundings((Source(np.asarray(variance), identity()),), np.asarray(bound))
 
     def _moment_variance(self, role: str, terms: tuple[Array, ...], u2: float, arithmetic: Arithmetic) -> Array:

@@ -15,10 +15,12 @@ from conformance.faults.fault import ignored
 from conformance.faults.fitted import FITTED
 from conformance.judge.depth import SCREENED
 from conformance.judge.words import figure, hard_coded
+from conformance.model.training import is_of_a_run, parameter_of, step_of
 from conformance.results.records import ActivationRecord, FaultRecord
 from conformance.results.result import NamedFinding, Result
 from conformance.results.to_records import activation_records
 
+SHOWN = 4  # parameters of a training run that are listed
 _LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
 LARGEST = frozenset(fault.name for fault in FITTED if fault.largest)
 WHOLE = frozenset(name for name, fault in BY_NAME.items() if fault.whole)
@@ -58,7 +60,16 @@ def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
 
 
 def where(steps: Sequence[str], layers: int) -> str:
-    """Places in short: the layers, then the steps in them; `layers` is how many the network has."""
+    """Places in short: the layers, then the steps in them; `layers` is how many the network has.
+
+    Of a training run the parameters, then the optimizer steps.
+    """
+    of_runs = [step for step in steps if is_of_a_run(step)]
+    if of_runs:
+        taken = sorted({step_of(step) for step in of_runs})
+        first, *others = dict.fromkeys(map(parameter_of, of_runs))
+        names = _named([first, *others] if len(others) < SHOWN else [first, f"{len(others)} more parameters"])
+        return f"{names}, in step{'s' * (len(taken) > 1)} {_numbers(taken)}"
     by_step: dict[str, list[int]] = {}
     for step in steps:
         match = _LAYER.fullmatch(step)
@@ -79,15 +90,24 @@ def _layers(activations: Sequence[ActivationRecord]) -> int:
 
 
 def _place(found: tuple[int, ...], names: Sequence[str], layers: int) -> str:
-    rendered = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    rendered = _named(names)
     if not found:
         return rendered
     if len(found) == layers and layers > 1:
         return f"every layer, {rendered}"
     if len(found) == 1:
         return f"layer {found[0]}, {rendered}"
-    run = found == tuple(range(found[0], found[-1] + 1)) and len(found) > 2
-    return f"layers {found[0]} to {found[-1]}, {rendered}" if run else f"layers {', '.join(map(str, found))}, {rendered}"
+    return f"layers {_numbers(found)}, {rendered}"
+
+
+def _named(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _numbers(found: Sequence[int]) -> str:
+    """Numbers in ascending order; three or more that follow each other by the first and the last."""
+    run = len(found) > 2 and list(found) == list(range(found[0], found[-1] + 1))
+    return f"{found[0]} to {found[-1]}" if run else ", ".join(map(str, found))
 
 
 def _chosen(failed: Sequence[ActivationRecord], layers: int) -> list[tuple[ActivationRecord, Sequence[FaultRecord]]]:

@@ -17,11 +17,14 @@ from conformance.goldens.manifest import manifest
 from conformance.goldens.philox import Stream
 from conformance.judge.power import power
 from conformance.judge.statistics import FALSE_ALARM, max_threshold, rms_threshold, share
+from conformance.model.training import STEPPED
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import EQUATIONS, Network
 from conformance.oracle.embeddings import Lookup, Sinusoids
 from conformance.oracle.gradients.sums import Seed
+from conformance.oracle.optimizer import Initial
+from conformance.oracle.training_run import TrainingRun
 
 
 @given(st.floats(-1e4, 1e4), st.sampled_from(["float32", "bfloat16", "float16"]))
@@ -46,6 +49,21 @@ def _one_a_kind() -> dict[str, tuple[Network, str, list[Array]]]:
                 if row.parents:
                     parents = [values[p] for p in row.parents]
                     found.setdefault(f"{row.kind} of {len(row.parents)}", (each, name, parents))
+    return found | _of_an_optimizer()
+
+
+def _of_an_optimizer() -> dict[str, tuple[Network, str, list[Array]]]:
+    """Of a run's steps one that clips, and one that does not."""
+    golden, rng, found = load_golden("tiny"), np.random.default_rng(0), {}
+    batch, weights = next(iter(golden.batches.values())), golden.checkpoint.weights
+    shapes = {name: weights[name].shape for name in ("bert.pooler.dense.weight", "bert.pooler.dense.bias")}
+    gradients = tuple({name: t * rng.standard_normal(shape) for name, shape in shapes.items()} for t in (1.0, 3.0, 2.0))
+    for label, training in STEPPED.items():
+        run = TrainingRun(golden.checkpoint.architecture, weights, batch, training=training, gradients=gradients)
+        values = dict(run.walk())
+        for name, row in run.table.items():
+            if row.parents:
+                found[f"{row.kind} of {len(row.parents)}, {label}"] = (run, name, [values[p] for p in row.parents])
     return found
 
 
@@ -54,7 +72,9 @@ STEPS = _one_a_kind()
 
 def test_a_step_of_every_kind_is_tried() -> None:
     assert {kind.partition(" ")[0] for kind in STEPS} >= {
-        kind for kind, step in EQUATIONS.items() if not issubclass(step, (Lookup, Sinusoids, Seed)) and kind != "gelu_pytorch_tanh"
+        kind
+        for kind, step in EQUATIONS.items()
+        if not issubclass(step, (Lookup, Sinusoids, Seed, Initial)) and kind != "gelu_pytorch_tanh"
     } - {"gelu_pytorch_tanh_backward"}
 
 

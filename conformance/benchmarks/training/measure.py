@@ -1,4 +1,4 @@
-"""What the check `training-mode` says of correct and of wrong dropouts, in each format.
+"""What the checks of training say of correct and of wrong dropouts and training loops, in each format.
 
 False alarms: the candidates of `implementations`, and the unusual dropouts of `benchmarks.training.correct`. Detection: the
 mistakes of `benchmarks.training.wrong`, each planted by hand in a real module.
@@ -6,15 +6,27 @@ mistakes of `benchmarks.training.wrong`, each planted by hand in a real module.
 
 import argparse
 import warnings
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from conformance.benchmarks.detection.planted.plant import DTYPES
+from conformance.benchmarks.training import loops
 from conformance.benchmarks.training.correct import CORRECT
+from conformance.benchmarks.training.loops import WrongLoop
 from conformance.benchmarks.training.wrong import WRONG, Wrong
+from conformance.checks.optimizer import optimizer_passes, schedule_passes
+from conformance.checks.passes import Pass, Passes
 from conformance.checks.run import check_values
 from conformance.checks.training import training_passes
+from conformance.goldens.golden import Golden
+from conformance.model.gradients import is_gradient
+from conformance.model.training import parameter_of
+from conformance.oracle.training_run import TrainingRun
+from conformance.results.case import Case
 from conformance.results.result import Result
 from implementations.demystified import demystified
 from implementations.hugging_face import hf_eager, hf_sdpa
@@ -51,6 +63,62 @@ def found_as(wrong: Wrong, dtype: str) -> tuple[bool, bool, bool]:
     return True, placed, placed and (names == [wrong.named] or wrong.named in first.reason)
 
 
+def passes_of(wrong: WrongLoop) -> Passes:
+    """What the check that is to find it asks, of a matrix and of two vectors alone, one of which is the one that is not trained."""
+    every = schedule_passes if wrong.by_schedule else optimizer_passes
+
+    def passes(candidate: Any, golden: Golden, case: Case) -> list[Pass]:
+        return [_of_few(one) for one in every(candidate, golden, case)]
+
+    return passes
+
+
+def _of_few(one: Pass) -> Pass:
+    assert isinstance(one.network, TrainingRun)
+    names = one.network.judged or (
+        "bert.encoder.layer.0.attention.self.query.weight",
+        "bert.encoder.layer.1.output.dense.bias",
+        "bert.embeddings.LayerNorm.weight",
+    )
+    stream = [(name, value) for name, value in one.call() if is_gradient(name) or parameter_of(name) in names]
+    return replace(one, network=replace(one.network, judged=names), call=partial(iter, stream))
+
+
+def explained(wrong: WrongLoop, dtype: str) -> Counter[tuple[str, ...]]:
+    """How many parameters, step by step, are explained by which faults; none where nothing fails."""
+    result = check_values(wrong.loop.candidate, GOLDEN, dtype=dtype, passes=passes_of(wrong))
+    failed = [verdict for verdict in result.verdicts if verdict.outcome == "fail"]
+    return Counter(tuple(fault.name for fault in v.local.named) if v.local else () for v in failed)
+
+
+def is_named(wrong: WrongLoop, found: Counter[tuple[str, ...]]) -> bool:
+    """Whether most of what fails is explained by the mistake: in some steps others have the same effect."""
+    return bool(found) and found.most_common(1)[0][0] == (wrong.named,)
+
+
+def _loops() -> Iterator[str]:
+    right, wrong = len(loops.CORRECT), len(loops.WRONG)
+    yield f"{right} correct training loops, and {wrong} wrong ones with three parameters, by `optimizer-step` and `schedule`:"
+    yield ""
+    yield "| format | parameters judged | false alarms | found | named |"
+    yield "| --- | --- | --- | --- | --- |"
+    notes = []
+    for dtype in ("float64", "float32", "bfloat16"):
+        results = [
+            check_values(loop.candidate, GOLDEN, dtype=dtype, passes=passes)
+            for loop in loops.CORRECT.values()
+            for passes in (optimizer_passes, schedule_passes)
+        ]
+        judged_there = sum(verdict.outcome in ("pass", "fail") for result in results for verdict in result.verdicts)
+        failed = [result.reason for result in results if result.outcome != "pass"]
+        found = {name: explained(wrong, dtype) for name, wrong in loops.WRONG.items()}
+        named = {name: is_named(loops.WRONG[name], each) for name, each in found.items()}
+        notes += failed + [f"{name}, {dtype}: {dict(found[name])}" for name in found if not named[name]]
+        yield f"| {dtype} | {judged_there} | {len(failed)} | {sum(map(bool, found.values()))} | {sum(named.values())} |"
+    yield ""
+    yield from (f"- {note}" for note in notes)
+
+
 def _rendered() -> Iterator[str]:
     notes: list[str] = []
     yield f"Correct dropouts on `{GOLDEN}`, and *Demystifying BERT*'s network on `sinusoidal`; forward and backward passes:"
@@ -72,6 +140,7 @@ def _rendered() -> Iterator[str]:
         yield f"| {dtype} | {' | '.join(str(sum(each)) for each in zip(*found.values(), strict=True))} |"
     yield ""
     yield from (f"- {note}" for note in notes)
+    yield from _loops()
 
 
 def main() -> None:

@@ -1,0 +1,134 @@
+"""Training loops: each step of the optimizer is judged, and the schedule over a whole run."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from transformers import get_inverse_sqrt_schedule, get_linear_schedule_with_warmup
+
+from conformance import Training, load_golden
+from conformance.benchmarks.training.loops import CORRECT, WRONG
+from conformance.benchmarks.training.measure import explained, is_named
+from conformance.checks.catalogue import named
+from conformance.checks.run_check import run
+from conformance.errors import UsageError
+from conformance.isolation.process import WorkerProcess
+from conformance.isolation.remote import RemoteCandidate
+from conformance.isolation.serve import CandidateWork
+from conformance.model.training import SCHEDULED, STEPPED, WHOLE, at, decays
+from conformance.oracle.training_run import TrainingRun
+from conformance.results.result import Result
+from implementations.demystified import demystified
+from implementations.hugging_face import hf_eager
+from implementations.making_bert import making_bert
+
+GOLDEN = load_golden("tiny")
+MATRIX, VECTOR = "bert.pooler.dense.weight", "bert.pooler.dense.bias"
+
+loop = CORRECT["torch's AdamW"].candidate  # found by its name in a worker
+
+
+def judged(check: str, candidate: Any, dtype: str = "float32", golden: str = "tiny") -> Result:
+    return run(named(check), candidate, golden, "cpu", dtype)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_loop_is_found_and_named(name: str) -> None:
+    found = explained(WRONG[name], "float32")
+    assert is_named(WRONG[name], found), found
+
+
+@pytest.mark.parametrize("check", ["optimizer-step", "schedule"])
+@pytest.mark.parametrize("name", CORRECT)
+def test_an_unusual_correct_loop_passes(name: str, check: str) -> None:
+    result = judged(check, CORRECT[name].candidate, "bfloat16" if name == "by hand, with and without correction" else "float32")
+    assert result.outcome == "pass", result.reason
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("check", ["optimizer-step", "schedule"])
+@pytest.mark.parametrize(("candidate", "golden"), [(hf_eager, "tiny"), (demystified, "sinusoidal")])
+def test_the_loops_of_the_implementations_pass(candidate: Any, golden: str, check: str, dtype: str) -> None:
+    result = judged(check, candidate, dtype, golden)
+    assert result.outcome == "pass", result.reason
+
+
+def test_without_a_loop_or_in_float16_it_is_skipped_with_the_reason() -> None:
+    result = judged("optimizer-step", making_bert)
+    assert (result.outcome, "no training loop" in result.reason) == ("skip", True)
+    result = judged("optimizer-step", loop, "float16")
+    assert (result.outcome, "underflow" in result.reason) == ("skip", True)
+
+
+def test_a_loop_in_a_worker_is_judged_as_it_is_here() -> None:
+    with WorkerProcess(CandidateWork) as worker:
+        there = judged("schedule", RemoteCandidate(worker, f"{__name__}:loop"))
+        without = judged("schedule", RemoteCandidate(worker, "implementations.making_bert:making_bert"))
+    here = judged("schedule", loop)
+    assert there.outcome == here.outcome == "pass"
+    assert [(v.activation, v.local) for v in there.verdicts] == [(v.activation, v.local) for v in here.verdicts]
+    assert (without.outcome, "no training loop" in without.reason) == ("skip", True)
+
+
+def test_what_a_step_yields_must_be_parameters_and_gradients_of_their_shapes() -> None:
+    def of(**pairs: Any) -> Any:
+        class Candidate:
+            def prepare(self, *asked: Any) -> Any:
+                runner = making_bert.prepare(*asked)
+                return replace(runner, trainer=lambda training: lambda batch: pairs.items())
+
+        return Candidate()
+
+    assert "not 'nothing'" in judged("optimizer-step", of(nothing=torch.ones(1))).reason
+    assert f"{VECTOR}.grad is no array of shape (32,)" in judged("optimizer-step", of(**{f"{VECTOR}.grad": torch.ones(3)})).reason
+    assert "for one at least" in judged("optimizer-step", of(**{VECTOR: torch.ones(32)})).reason
+
+
+@given(st.sampled_from(sorted(STEPPED)), st.integers(0, 2**32 - 1))
+def test_the_oracles_steps_are_torchs_in_float64(label: str, seed: int) -> None:
+    training, rng = STEPPED[label], np.random.default_rng(seed)
+    weights = {name: np.asarray(GOLDEN.checkpoint.weights[name]) for name in (MATRIX, VECTOR)}
+    gradients = [{name: rng.standard_normal(w.shape) * rng.uniform(0.01, 10.0) for name, w in weights.items()} for _ in range(4)]
+    batch = GOLDEN.batches["padded"]
+    run = TrainingRun(GOLDEN.checkpoint.architecture, weights, batch, training=training, gradients=tuple(gradients))
+    found = dict(run.walk())
+    if not training.bias_correction:
+        return  # torch has no such Adam; `ByHand` is judged by the check
+    parameters = {name: nn.Parameter(torch.from_numpy(w.copy())) for name, w in weights.items()}
+    groups = [{"params": [p], "weight_decay": training.weight_decay * decays(name)} for name, p in parameters.items()]
+    optimizer = torch.optim.AdamW(groups, eps=training.adam_epsilon)
+    for t, step in enumerate(gradients, 1):
+        for name, p in parameters.items():
+            p.grad = torch.from_numpy(step[name].copy())
+        nn.utils.clip_grad_norm_(parameters.values(), training.max_grad_norm)
+        for group in optimizer.param_groups:
+            group["lr"] = training.rate(t)
+        optimizer.step()
+        for name, p in parameters.items():
+            np.testing.assert_allclose(found[at(t, name)], p.detach().numpy(), rtol=0.0, atol=1e-6 * training.learning_rate)
+
+
+@pytest.mark.parametrize("label", SCHEDULED)
+def test_the_rates_are_those_of_transformers_schedulers(label: str) -> None:
+    training = SCHEDULED[label]
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=training.learning_rate)
+    if training.lr_scheduler_type == "linear":
+        scheduler = get_linear_schedule_with_warmup(optimizer, training.warmup_steps, training.max_steps)
+    else:
+        scheduler = get_inverse_sqrt_schedule(optimizer, training.warmup_steps)
+    for t in range(1, WHOLE + 1):
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(training.rate(t), rel=1e-12)
+        optimizer.step()
+        scheduler.step()
+
+
+def test_a_schedule_without_formula_or_without_room_is_refused() -> None:
+    with pytest.raises(UsageError, match="cosine"):
+        Training(lr_scheduler_type="cosine")
+    with pytest.raises(UsageError, match="warmup_steps is 100"):
+        Training(warmup_steps=100, max_steps=100)
