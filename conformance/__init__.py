@@ -6,7 +6,8 @@ The way of one batch, from the command line to the report; each call is made by 
 2.  `cli.work.IsolatedWork.result` runs one case: the candidate is an `isolation.remote.RemoteCandidate`, whose module is in the
     worker (`isolation.process`, `isolation.serve`); `checks.run_check.run` opens it and the golden, and calls the entry point.
 3.  `checks.judged.Judged`, the check `values`, calls `checks.run.check_values`, as the public function
-    `checks.check_candidate.check` does; `checks.passes` and `checks.backward` list what is asked: forward passes, or backward ones.
+    `checks.check_candidate.check` does; `checks.passes`, `checks.backward`, `checks.training` and `checks.optimizer` list what
+    is asked: forward passes, backward ones, both in training mode, or steps of an optimizer.
 4.  `checks.session.prepared` asks the candidate for a runner; the runner is called with the batch and yields activations: in the
     worker by `candidates.capture` (with gradients `candidates.backward`) and `candidates.stream.pairs`, here each as it is sent
     (`isolation.link`).

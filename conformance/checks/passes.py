@@ -1,7 +1,7 @@
 """What a judgement asks of a candidate: passes, each a call of its runner and a network of the oracle's."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ class Pass:
         network: the oracle's.
         call: the candidate's answer; raises `CandidateFailure`.
         again: the same of another batch; None where that is not to be asked.
-        wrong: what of an activation is wrong whatever its values are, in words, by its name.
+        wrong: of a false-alarm probability, what of an activation is wrong whatever its values are, in words, by its name.
     """
 
     label: str
@@ -33,7 +33,7 @@ class Pass:
     network: Network
     call: Callable[[], Any]
     again: "Callable[[Batch], Pass] | None" = None
-    wrong: Mapping[str, str] = field(default_factory=dict)
+    wrong: Callable[[float], Mapping[str, str]] = lambda alpha: {}
 
 
 Passes = Callable[[Implementation, Golden, Case], Sequence[Pass]]

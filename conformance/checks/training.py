@@ -21,10 +21,9 @@ from conformance.checks.passes import Pass, forward_passes_of, opened
 from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
 from conformance.judge.draws import Draw, wrong_draws
-from conformance.judge.judge import Judge, tests_of
+from conformance.judge.judge import Judge
 from conformance.judge.segment import between
 from conformance.judge.selection import Mask, judged_elements
-from conformance.judge.statistics import share
 from conformance.model.dropout import OPTIONAL, dropouts, setting_of
 from conformance.model.gradients import grad
 from conformance.numerics.formats import Array
@@ -33,6 +32,7 @@ from conformance.oracle import Network
 from conformance.results.case import Case
 from conformance.results.termination import call_candidate
 
+# Rates at which dropouts are asked to drop.
 RATES: Mapping[str, float] = {
     "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.3,
@@ -57,9 +57,7 @@ def training_passes(candidate: Implementation, golden: Golden, case: Case) -> Se
         raise NotApplicable("it does not expose all dropouts of any rate: embeddings.dropout and those of the layers")
     dropping = _dropping(golden, rates)
     runner = opened(candidate, dropping, case)
-    passes = _passes(runner, dropping, case)
-    total = share(1, share(tests_of(passes[0].network)))
-    return [one for batch in _by_batch(passes) for one in _in_training(runner, batch, case, total)]
+    return [one for batch in _by_batch(_passes(runner, dropping, case)) for one in _in_training(runner, batch)]
 
 
 def _dropping(golden: Golden, rates: Mapping[str, float]) -> Golden:
@@ -75,9 +73,8 @@ def _shown(candidate: Implementation, golden: Golden, case: Case) -> set[str]:
     stream = _held(in_training(runner, 0, partial(_called, one)), one.network)
     every = dropouts(golden.checkpoint.architecture)
     hidden = [name for name in every if name not in dict(stream)]
-    _require_dropping(
-        _with_masks(one, stream, drawn(one.network, dict(stream)), {}), {n for n in hidden if setting_of(n) not in OPTIONAL}, case
-    )
+    usual = [name for name in hidden if setting_of(name) not in OPTIONAL]
+    _require_dropping(_with_masks(one, stream, drawn(one.network, dict(stream))), usual, case)
     return {setting_of(name) for name in every} - {setting_of(name) for name in hidden}
 
 
@@ -112,21 +109,26 @@ def _by_batch(passes: Sequence[Pass]) -> Iterator[Sequence[Pass]]:
         yield [one for one in passes if one.batch == name]
 
 
-def _in_training(runner: Runner, passes: Sequence[Pass], case: Case, total: float) -> Iterator[Pass]:
+def _in_training(runner: Runner, passes: Sequence[Pass]) -> Iterator[Pass]:
     """Passes of one batch, each called now; the masks of each are compared with those of the call before, of which one is made."""
     calls = [passes[0], *passes]
     streams = [_held(in_training(runner, seed, partial(_called, one)), one.network) for seed, one in enumerate(calls)]
     draws = [drawn(one.network, dict(stream)) for one, stream in zip(calls, streams, strict=True)]
-    of_each = zip(calls, streams, draws, wrong_draws(draws, total), strict=True)
-    for one, stream, masks, wrong in list(of_each)[1:]:
-        yield _with_masks(one, stream, masks, wrong)
+    for number in range(1, len(calls)):
+        wrong = partial(_wrong_in, draws, number)
+        yield replace(_with_masks(calls[number], streams[number], draws[number]), wrong=wrong)
 
 
-def _with_masks(one: Pass, stream: Stream, masks: Mapping[str, Draw], wrong: Mapping[str, str]) -> Pass:
+def _wrong_in(draws: Sequence[Mapping[str, Draw]], number: int, alpha: float) -> Mapping[str, str]:
+    """What is wrong with the masks of one of several calls, at that false-alarm probability for all of them."""
+    return wrong_draws(draws, alpha)[number]
+
+
+def _with_masks(one: Pass, stream: Stream, masks: Mapping[str, Draw]) -> Pass:
     """What was called already, with what its dropouts kept."""
     kept = {name: draw.kept for name, draw in masks.items()} | zeroed(one.network, dict(stream))
     network = replace(one.network, kept={name: mask.astype(np.float64) for name, mask in kept.items()})
-    return Pass(f"{one.label}, training", "", network, partial(iter, stream), wrong=wrong)
+    return Pass(f"{one.label}, training", "", network, partial(iter, stream))
 
 
 def _called(one: Pass) -> Iterator[tuple[str, Any]]:

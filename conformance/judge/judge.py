@@ -5,7 +5,7 @@ parents. Global: against the oracle's forward pass from the token ids. Memory do
 has arrived, everything before it is judged and let go; but with a backward pass, which reads it again.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,7 +50,7 @@ class Judge:
         functions: the accuracy of library functions where the candidate ran; the table's, if not given.
         depth: `screen` leaves out the filters, the global error and the names.
         sigma: what rounding adds up to at each activation (`reference.accumulated_sigma`); sampled, if not given.
-        wrong: what of an activation is wrong whatever its values are, in words, by its name.
+        wrong: of a false-alarm probability, what of an activation is wrong whatever its values are, in words, by its name.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class Judge:
         functions: Accuracy | None = None,
         depth: Depth = "full",
         sigma: Iterable[tuple[str, Array]] | None = None,
-        wrong: Mapping[str, str] | None = None,
+        wrong: Callable[[float], Mapping[str, str]] = lambda alpha: {},
     ) -> None:
         """Share the run's false-alarm probability among all activations, and start the reference."""
         self._network, self._dtype, self._device = network, dtype, "cpu" if recorded else device
         self._hypotheses = hypotheses(dtype, device, functions)
         self._alpha = share(tests_of(network) * runs)
-        self._wrong = wrong or {}
+        self._wrong = wrong(self._alpha)
         self._stored = stored or {}
         self._depth: Depth = depth
         self._sigma = iter(sigma or accumulated_sigma(network, modular(dtype, device, functions).arithmetic))

@@ -12,6 +12,7 @@ for the parameters of LayerNorms.
 """
 
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -95,6 +96,9 @@ def decays(name: str) -> bool:
     return not (name.endswith("bias") or ".LayerNorm." in name)
 
 
+_ROW = re.compile(r"step\.\d+\..")
+
+
 def at(step: int, name: str) -> str:
     """What something is called in a step of a run; parameters in step 0 are those before the first.
 
@@ -107,7 +111,7 @@ def at(step: int, name: str) -> str:
 
 def is_of_a_run(name: str) -> bool:
     """Whether it is a row of a run."""
-    return name.startswith("step.")
+    return _ROW.match(name) is not None
 
 
 def step_of(name: str) -> int:

@@ -15,18 +15,18 @@ class Dropout(Step):
 
     @property
     def rate(self) -> float:
-        """P, the probability of being dropped."""
+        """The probability p of being dropped."""
         return rate_of(self.site.activation.dropout, self.site.architecture)
 
     @property
     def kept(self) -> Array:
-        """M, 1 where an element is kept and 0 where it is dropped."""
+        """The mask m: 1 where an element is kept and 0 where it is dropped."""
         assert self.site.kept is not None, "the masks of a network in training mode are given"
         return self.site.kept
 
     @cached_property
     def factor(self) -> Array:
-        """M / (1 − p); at p = 1 nothing is kept."""
+        """The factor m / (1 − p); at p = 1 nothing is kept."""
         return self.kept / (1.0 - self.rate) if self.rate < 1.0 else np.zeros_like(self.kept)
 
     @cached_property

@@ -54,7 +54,7 @@ class Adam(Step):
 
     @property
     def step(self) -> int:
-        """T, from 1 on."""
+        """The number t of the step, from 1 on."""
         return (len(self.parents) - 1) // 2
 
     @cached_property
@@ -70,7 +70,7 @@ class Adam(Step):
 
     @cached_property
     def moments(self) -> tuple[Array, Array]:
-        """M and v."""
+        """The averages m and v."""
         second = self._average("beta2", tuple(np.square(g) for g in self.clipped))
         return self._average("beta1", self.clipped), np.maximum(second, 0.0)  # a β₂ that makes no sense may be tried
 

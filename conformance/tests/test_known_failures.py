@@ -29,7 +29,7 @@ CASE = Case("mine", "my-checkpoint")  # neither is registered
         ({"activation": "encodr.layer.*"}, "no activation 'encodr.layer.*'; did you mean encoder.layer.*"),
         ({"activation": "*.output.LayerNrm"}, "no activation '*.output.LayerNrm'; did you mean *.output.LayerNorm"),
         ({"activation": "x"}, "no activation 'x'; `bert-conformance trace golden:tiny` prints those that there are"),
-        ({"activation": "*", "fault": "epsilom"}, "no fault 'epsilom'; did you mean epsilon?"),
+        ({"activation": "*", "fault": "epsilom"}, "no fault 'epsilom'; did you mean epsilon"),
         ({"activation": "*", "fault": "epsilon*"}, "no fault 'epsilon*'; did you mean epsilon"),  # a name, and no pattern
     ],
 )
