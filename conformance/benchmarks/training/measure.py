@@ -136,7 +136,7 @@ def _rendered() -> Iterator[str]:
     yield "| --- | --- | --- | --- |"
     for dtype in DTYPES:
         found = {name: found_as(wrong, dtype) for name, wrong in WRONG.items()}
-        notes += [f"{name}, {dtype}: found, placed, named: {told}" for name, told in found.items() if not all(told)]
+        notes += [f"{name}, {dtype}: found, placed, named: {outcome}" for name, outcome in found.items() if not all(outcome)]
         yield f"| {dtype} | {' | '.join(str(sum(each)) for each in zip(*found.values(), strict=True))} |"
     yield ""
     yield from (f"- {note}" for note in notes)
