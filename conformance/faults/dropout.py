@@ -118,7 +118,7 @@ def _before_norm(step: Step, place: FaultContext) -> Step | None:
 def faults() -> Iterator[Fault]:
     """The faults of dropout."""
     made = "constructed"
-    yield Fault("dropout-missing", _FORWARD | _BACKWARD, "nothing is dropped", "transformers#695", _missing,
+    yield Fault("dropout-missing", _FORWARD | _BACKWARD, "nothing is dropped", made, _missing,
                 "no dropout there, or train() that does not reach it",
                 equation="y = x", fix="Apply dropout there; register it as a submodule, so that train() reaches it.")
     yield Fault("dropout-not-scaled", _FORWARD, "what dropout keeps is not scaled", made,
