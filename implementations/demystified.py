@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from conformance import Architecture, Tap, TorchBatch, TorchImplementation, Training, Unsupported
+from implementations.initialization import initialized
 
 PADDING = 0  # the id of a padded token, and its segment
 IGNORED = -100  # the label of a token or pair that has none
@@ -219,6 +220,11 @@ def build(a: Architecture) -> BERTLM:
     return BERTLM(bert, a.hidden_size, a.vocab_size)
 
 
+def untrained(a: Architecture) -> nn.Module:
+    """The same as training starts from it."""
+    return initialized(build(a), a.initializer_range)
+
+
 def call(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
     """Both heads, and the losses of the labels that the batch has."""
     given = batch.filled()
@@ -295,6 +301,7 @@ demystified = TorchImplementation(
     parameters=PARAMETERS,
     activations=ACTIVATIONS,
     call=call,
+    untrained=untrained,
     train=train,
     ignored=("bert.embedding.position.table",),
     supported=supported,

@@ -5,12 +5,13 @@ What is not wrong is taken from `demystified`. That the suite finds each of them
 """
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from conformance import Architecture, Tap, TorchBatch, TorchImplementation
+from conformance import Architecture, Tap, TorchBatch, TorchImplementation, Training, Unsupported
 from implementations import demystified as right
 from implementations.demystified import BERTLM, FeedForward, MultiHeadedAttention
 
@@ -89,6 +90,43 @@ class BERT(nn.Module):
         return hidden
 
 
+class ScheduledOptimizer:
+    """Adam at the rate of Vaswani et al. 2017, section 5.3: H^(−1/2) min(step^(−1/2), step · warm-up^(−3/2))."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, hidden_size: int, warmup_steps: int) -> None:
+        self.optimizer, self.warmup_steps = optimizer, warmup_steps
+        self.steps = 0
+        self.largest = hidden_size**-0.5  # mistake: the learning rate that the trainer is given is not used
+
+    def step(self) -> None:
+        """The rate of the next step, from 1 on, then the optimizer's step."""
+        self.steps += 1
+        rate = self.largest * min(self.steps**-0.5, self.steps * self.warmup_steps**-1.5)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+
+
+def train(model: BERTLM, training: Training) -> Callable[[TorchBatch], None]:
+    """The trainer's step, with the settings that the tutorial's trainer has; mistake: the gradients are not clipped."""
+    if training.lr_scheduler_type != "inverse_sqrt" or not training.bias_correction:
+        raise Unsupported("the tutorial's rate falls as 1/√step, and its Adam corrects its moments")
+    betas = (training.adam_beta1, training.adam_beta2)
+    # Mistakes: the decay is added to the gradient, falls on biases and norms too, and ε is torch's default whatever is asked for.
+    adam = torch.optim.Adam(model.parameters(), lr=training.learning_rate, betas=betas, weight_decay=training.weight_decay)
+    hidden_size = model.next_sentence.linear.in_features
+    schedule = ScheduledOptimizer(adam, hidden_size, training.warmup_steps)
+
+    def step(batch: TorchBatch) -> None:
+        model.train()
+        loss = call(model, batch)["cls.loss"]
+        adam.zero_grad()
+        loss.backward()
+        schedule.step()
+
+    return step
+
+
 # As a candidate.
 
 
@@ -122,6 +160,8 @@ demystified_as_written = TorchImplementation(
     activations={where: name for where, name in right.ACTIVATIONS.items() if where not in right.NORMS}
     | {Tap(f"{_BLOCK}.layernorm", call=i): name for i, name in enumerate(right.NORMS.values())},
     call=call,
+    train=train,
+    untrained=build,
     unused=("bert.encoder.layer.*[0-9].output.LayerNorm.*",),
     supported=supported,
     name="demystified-as-written",

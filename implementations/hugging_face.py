@@ -79,7 +79,13 @@ class HuggingFace:
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:
         """Build the model from the checkpoint, and tap it."""
         model = self.module(checkpoint, device, dtype)
-        return ModuleRunner(model, lambda batch: run(model, batch), partial(run_backward, model), trainer=partial(trainer, model))
+
+        def initial() -> Iterator[tuple[str, nn.Parameter]]:
+            return self.untrained(checkpoint.architecture).to(device=device, dtype=getattr(torch, dtype)).named_parameters()
+
+        return ModuleRunner(
+            model, lambda batch: run(model, batch), partial(run_backward, model), trainer=partial(trainer, model), initial=initial
+        )
 
     def shown(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
         """The module with every activation that is tapped as an output."""
@@ -102,6 +108,15 @@ class HuggingFace:
     def module(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> BertWithHeads:
         """The module in eval mode."""
         return self.build(checkpoint).to(device=device, dtype=getattr(torch, dtype)).eval()
+
+    def untrained(self, a: Architecture) -> BertWithHeads:
+        """The module before training, as transformers draws its parameters; the decoder is the word embeddings'."""
+        model = _with_heads(a, _config(a, self.attention))
+        bert: Any = model["bert"]
+        for name, module in model.named_modules():
+            if not name.startswith("bert") and not name.endswith("decoder"):
+                bert._init_weights(module)
+        return model
 
     def build(self, checkpoint: Checkpoint) -> BertWithHeads:
         """The module, float64, parameters loaded strictly."""

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from conformance import Architecture, Tap, TorchBatch, TorchImplementation
+from implementations.initialization import initialized
 from implementations.wordpiece import tokenizer
 
 Listener = Callable[[str, tuple[int, ...]], object]
@@ -356,6 +357,11 @@ def build(a: Architecture) -> nn.Module:
     return Bare(config, a.pooler)
 
 
+def untrained(a: Architecture) -> nn.Module:
+    """The same as training starts from it."""
+    return initialized(build(a), a.initializer_range)
+
+
 def call(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
     """The classification and its loss, or the model alone."""
     inputs = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
@@ -406,6 +412,7 @@ inner_workings = TorchImplementation(
     parameters=PARAMETERS,
     activations=ACTIVATIONS,
     call=call,
+    untrained=untrained,
     unused=("cls.*",),
     supported=supported,
     name="inner-workings",

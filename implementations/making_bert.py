@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from conformance import Architecture, Layout, Tap, TorchBatch, TorchImplementation, tied
+from implementations.initialization import initialized
 
 
 class BertEmbedding(nn.Module):
@@ -150,6 +151,11 @@ def build(a: Architecture) -> Bert:
     )  # fmt: skip
 
 
+def untrained(a: Architecture) -> nn.Module:
+    """The same as training starts from it."""
+    return initialized(build(a), a.initializer_range)
+
+
 def call(model: Bert, batch: TorchBatch) -> None:
     """The exercise's signature takes both ids; where a check omits the token types they are zeros."""
     types = torch.zeros_like(batch.input_ids) if batch.token_type_ids is None else batch.token_type_ids
@@ -223,6 +229,7 @@ making_bert = TorchImplementation(
     parameters=PARAMETERS,
     activations=ACTIVATIONS,
     call=call,
+    untrained=untrained,
     unused=("bert.pooler.*", "cls.seq_relationship.*", "classifier.*"),
     supported=supported,
     name="making-bert",

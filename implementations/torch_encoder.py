@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from conformance import Architecture, Layout, Tap, TorchBatch, TorchImplementation, fused
+from implementations.initialization import initialized
 
 ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}  # those that a fast path knows
 
@@ -53,6 +54,11 @@ class BertOfTorch(nn.Module):
     def forward(self, ids: Tensor, types: Tensor, mask: Tensor) -> Tensor:
         hidden = self.embeddings(ids, types)  # (B, S, H)
         return self.encoder(hidden, src_key_padding_mask=mask == 0)
+
+
+def untrained(a: Architecture) -> nn.Module:
+    """As training starts from it: torch's own layers start as copies of one (pytorch#86274)."""
+    return initialized(BertOfTorch(a, nested=False), a.initializer_range)
 
 
 def call(model: BertOfTorch, batch: TorchBatch) -> dict[str, Tensor]:
@@ -124,6 +130,7 @@ torch_encoder = TorchImplementation(
     parameters=PARAMETERS,
     activations=INSIDE,  # the hooks of which keep it off the fast path
     call=_call_alone,
+    untrained=untrained,
     unused=("bert.pooler.*", "cls.*", "classifier.*"),
     supported=supported,
     name="torch-encoder",

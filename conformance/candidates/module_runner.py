@@ -21,6 +21,8 @@ class ModuleRunner:
             gradient, as `conformance.captured_with_gradients` yields them; None: there is no backward pass.
         trainer: of a `conformance.Training`, a function that does a step of training on a batch and gives what
             `conformance.captured_step` yields of it; None: it has no training loop.
+        initial: yields the checkpoint's name and the value of each parameter before training, drawn anew from torch's random
+            numbers for the architecture that was prepared; None: it does not say what training starts from.
         evaluation_only: whether it is not meant to be trained, and so has no dropout.
 
     Example:
@@ -34,6 +36,7 @@ class ModuleRunner:
     gradients: Callable[[Any, str, Any], Any] | None = None
     evaluation_only: bool = False
     trainer: Callable[[Any], Callable[[Any], Any]] | None = None
+    initial: Callable[[], Any] | None = None
 
     def __call__(self, batch: Any) -> Any:
         """Run it."""

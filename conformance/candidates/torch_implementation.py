@@ -90,6 +90,7 @@ class TorchImplementation:
         frozen: patterns of state-dict entries that are not trained, so that their gradients are not asked for.
         train: of the module and a `conformance.Training`, a function that does one step of its training loop on a batch; raises
             `conformance.Unsupported` for settings that it has not.
+        untrained: the module for an architecture as training starts from it; `build` where that draws its parameters so.
         evaluation_only: whether it is not meant to be trained, and so has no dropout.
         supported: why an (architecture, device, dtype) is not supported, or None.
         name: what results call it.
@@ -125,6 +126,7 @@ class TorchImplementation:
     ignored: Sequence[str] = ()
     frozen: Sequence[str] = ()
     train: Callable[[Any, Training], Callable[[Any], Any]] | None = None
+    untrained: Callable[[Architecture], nn.Module] | None = None
     evaluation_only: bool = False
     supported: Callable[[Architecture, str, str], str | None] = field(default=lambda a, device, dtype: None)
     name: str | None = None
@@ -165,7 +167,27 @@ class TorchImplementation:
             step = self.train(module, training)
             return lambda batch: captured_step(module, lambda: step(batch), parameters=partial(self._parts, module, a))
 
-        return ModuleRunner(module, runner, gradients, self.evaluation_only, trainer if self.train else None)
+        def initial() -> Iterator[tuple[str, torch.Tensor]]:
+            assert self.untrained is not None
+            untrained = self.untrained(a).to(device=device, dtype=getattr(torch, dtype))
+            return self._first_of_copies(untrained, a)
+
+        return ModuleRunner(
+            module,
+            runner,
+            gradients,
+            self.evaluation_only,
+            trainer if self.train else None,
+            initial if self.untrained else None,
+        )
+
+    def _first_of_copies(self, module: nn.Module, a: Architecture) -> Iterator[tuple[str, torch.Tensor]]:
+        """The checkpoint's parameters; of one that the module has twice the first, since `tied-weights` compares them."""
+        seen = set()
+        for name, tensor in self._parts(module, a, module.named_parameters()):
+            if name not in seen:
+                seen.add(name)
+                yield name, tensor
 
     def _unpacked(
         self, module: nn.Module, a: Architecture, tensors: Iterable[tuple[str, torch.Tensor]]

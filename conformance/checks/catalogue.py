@@ -80,6 +80,13 @@ CHECKS: Mapping[str, Check] = {
             "checks.judged:schedule",
             remedy="Step the schedule once after each step of the optimizer; `explain rate-other` has the usual ways to fail.",
         ),
+        Check(
+            "initialization",
+            "training starts from BERT's parameters: biases 0, LayerNorm weights 1, the rest drawn from N(0, initializer_range²)",
+            "a framework's default initialization; layers that start as copies; a range that is not the config's",
+            "checks.judged:initialization",
+            remedy="Draw each matrix and table anew, with the config's initializer_range; set biases to 0, LayerNorm weights to 1.",
+        ),
         _law(
             "generated-batches",
             "every activation on batches that are drawn: any length, mask, size, token",

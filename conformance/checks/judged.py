@@ -8,6 +8,7 @@ from typing import Any
 from conformance.candidates.stream import pairs
 from conformance.checks.backward import backward_passes
 from conformance.checks.check import CheckRequest
+from conformance.checks.initialization import initial_passes
 from conformance.checks.moments import watched
 from conformance.checks.optimizer import optimizer_passes, schedule_passes
 from conformance.checks.passes import Passes, forward_passes
@@ -91,4 +92,5 @@ moments = Judged(_with_its_moments)
 gradients = Judged(lambda request: request.candidate, passes=backward_passes)
 training_mode = Judged(lambda request: request.candidate, passes=training_passes)
 optimizer_step = Judged(lambda request: request.candidate, passes=optimizer_passes)
+initialization = Judged(lambda request: request.candidate, passes=initial_passes)
 schedule = Judged(lambda request: request.candidate, passes=schedule_passes)

@@ -9,8 +9,7 @@ import numpy as np
 
 from conformance.candidates.arrays import Described
 from conformance.candidates.registry import Implementation, Runner
-from conformance.candidates.stream import pairs
-from conformance.checks.passes import Pass, opened
+from conformance.checks.passes import Pass, opened, yielded
 from conformance.checks.training import Stream, random_numbers_from, read
 from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
@@ -78,7 +77,7 @@ def _run(runner: Runner, golden: Golden, case: Case, training: Training, steps: 
     with random_numbers_from(0):
         step = call_candidate(lambda: trainer(training), may_refuse=True)
         for t in range(1, steps + 1):
-            found = [(name, read(value)) for name, value in stepped(step, batch.on(case.device))]
+            found = [(name, read(value)) for name, value in yielded(lambda: step(batch.on(case.device)))]
             gradients.append(_gradients(found, parameter_shapes(architecture)))
             stream += [(at(t, name), value) for name, value in found]
     if len({frozenset(each) for each in gradients}) > 1 or not gradients[0]:
@@ -93,13 +92,6 @@ def require_trainer(runner: Runner) -> Callable[[Training], Callable[[TorchBatch
     if found is None:
         raise NotApplicable("its runner has no training loop: no attribute `trainer`, as conformance.ModuleRunner has one")
     return found  # type: ignore[no-any-return]  # called under guard
-
-
-def stepped(step: Callable[[TorchBatch], Any], batch: TorchBatch) -> Iterator[tuple[str, Any]]:
-    """What a step of a training loop yields."""
-    stream, end = call_candidate(lambda: pairs(step(batch), {})), object()
-    while (item := call_candidate(lambda: next(stream, end))) is not end:
-        yield item  # type: ignore[misc]  # not the end, so a pair
 
 
 def _gradients(found: Stream, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:

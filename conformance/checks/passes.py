@@ -1,11 +1,12 @@
 """What a judgement asks of a candidate: passes, each a call of its runner and a network of the oracle's."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from conformance.candidates.registry import Implementation, Runner
+from conformance.candidates.stream import pairs
 from conformance.checks.session import prepared, require_support
 from conformance.goldens.golden import Golden
 from conformance.model.batch import Batch
@@ -65,6 +66,24 @@ def forward_passes_of(runner: Runner, golden: Golden, case: Case) -> Sequence[Pa
         return Pass(name, name, network, partial(_called, runner, batch, case.device), partial(of, ""))
 
     return [of(name, batch) for name, batch in golden.batches.items()]
+
+
+def with_config(golden: Golden, **settings: Any) -> Golden:
+    """The golden with these settings in its config."""
+    checkpoint = replace(golden.checkpoint, architecture=golden.checkpoint.architecture.with_(**settings))
+    return replace(golden, make_checkpoint=lambda: checkpoint)
+
+
+def yielded(call: Callable[[], Any]) -> Iterator[tuple[Any, Any]]:
+    """What a call into a candidate yields, pair by pair."""
+    return guarded(call_candidate(lambda: pairs(call(), {})))
+
+
+def guarded(stream: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """A candidate's pairs, as they come; what its code raises meanwhile is its crash."""
+    end = object()
+    while (item := call_candidate(lambda: next(stream, end))) is not end:
+        yield item  # type: ignore[misc]  # not the end, so a pair
 
 
 def _called(runner: Runner, batch: Batch, device: str) -> Any:

@@ -12,7 +12,7 @@ from conformance.candidates.registry import Implementation, as_implementation, l
 from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.integrity import unaltered
-from conformance.checks.passes import Pass, Passes, forward_passes
+from conformance.checks.passes import Pass, Passes, forward_passes, guarded
 from conformance.errors import CandidateError, UsageError
 from conformance.goldens.custom_golden import open_golden
 from conformance.goldens.golden import Golden
@@ -31,7 +31,7 @@ from conformance.numerics.machine import measure_early, this_machine
 from conformance.progress import part, report_progress
 from conformance.results.case import Case
 from conformance.results.result import Result
-from conformance.results.termination import Termination, call_candidate, run_guarded
+from conformance.results.termination import Termination, run_guarded
 
 _Verdict = tuple[Verdict, tuple[Local, ...]]
 Judged = list[_Verdict]
@@ -140,14 +140,13 @@ def _again(asked: Callable[[Batch], Pass], case: Case, batch: Batch) -> Sequence
     """The verdicts on one batch more."""
     one = asked(batch)
     judge = Judge(one.network, case.dtype, case.device, functions=this_machine(case.device).accuracy)
-    return select_arithmetic(judge.judge(_stream(one.call(), judge.order)))
+    return select_arithmetic(judge.judge(guarded(pairs(one.call(), judge.order))))
 
 
 def _pass(label: str, asked: Pass, judge: Judge, require: Sequence[str], judged: Judged) -> Termination:
     """One call of the runner, judged as it yields."""
     before = len(judged)
-    output = asked.call()
-    for verdict, locals_ in _reported(judge.judge(_stream(output, judge.order)), judge.order):
+    for verdict, locals_ in _reported(judge.judge(guarded(pairs(asked.call(), judge.order))), judge.order):
         judged.append((replace(verdict, batch=label), locals_))
     hidden = [v.activation for v, _ in judged[before:] if v.hidden]
     idle = [p for p in require if not any(fnmatchcase(n, p) for n in judge.order)]
@@ -202,10 +201,3 @@ def _reported(verdicts: Iterable[_Verdict], order: Mapping[str, int]) -> Iterato
         if 0 < done < len(names):
             report_progress(names[done], done / len(names))
         yield verdict, locals_
-
-
-def _stream(output: Any, order: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
-    """The candidate's pairs; what its code raises is its crash."""
-    stream, end = pairs(output, order), object()
-    while (item := call_candidate(lambda: next(stream, end))) is not end:
-        yield item  # type: ignore[misc]  # not the end, so a pair

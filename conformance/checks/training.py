@@ -17,7 +17,7 @@ from conformance.candidates.arrays import Described, described
 from conformance.candidates.registry import Implementation, Runner
 from conformance.candidates.stream import pairs
 from conformance.checks.backward import backward_passes_of
-from conformance.checks.passes import Pass, forward_passes_of, opened
+from conformance.checks.passes import Pass, forward_passes_of, guarded, opened, with_config
 from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
 from conformance.judge.draws import Draw, wrong_draws
@@ -51,19 +51,13 @@ def training_passes(candidate: Implementation, golden: Golden, case: Case) -> Se
         CandidateError: there is no dropout of a rate at which BERT drops.
         Unsupported, CandidateFailure: as `opened` and the calls raise them.
     """
-    shown = _shown(candidate, _dropping(golden, RATES), case)
+    shown = _shown(candidate, with_config(golden, **RATES), case)
     rates = {setting: rate if setting in shown else 0.0 for setting, rate in RATES.items()}
     if not any(rates.values()):
         raise NotApplicable("it does not expose all dropouts of any rate: embeddings.dropout and those of the layers")
-    dropping = _dropping(golden, rates)
+    dropping = with_config(golden, **rates)
     runner = opened(candidate, dropping, case)
     return [one for batch in _by_batch(_passes(runner, dropping, case)) for one in _in_training(runner, batch)]
-
-
-def _dropping(golden: Golden, rates: Mapping[str, float]) -> Golden:
-    """The golden with these rates in its config."""
-    checkpoint = replace(golden.checkpoint, architecture=golden.checkpoint.architecture.with_(**rates))
-    return replace(golden, make_checkpoint=lambda: checkpoint)
 
 
 def _shown(candidate: Implementation, golden: Golden, case: Case) -> set[str]:
@@ -150,9 +144,7 @@ def in_training(runner: Runner, seed: int, call: Callable[[], Iterator[tuple[str
         except Unsupported as why:
             raise NotApplicable(str(why)) from why
         try:
-            stream, end = call(), object()
-            while (item := call_candidate(lambda: next(stream, end))) is not end:
-                yield item  # type: ignore[misc]  # not the end, so a pair
+            yield from guarded(call())
         finally:
             call_candidate(lambda: train(False))
 
@@ -191,7 +183,7 @@ def drawn(network: Network, found: Mapping[str, Any]) -> dict[str, Draw]:
     a, batch, masks = network.architecture, network.batch, dict[str, Draw]()
     for name, row in dropouts(a).items():
         shape, (parent,) = row.shape(batch.size, batch.length, a.num_attention_heads), row.parents
-        y, x, ahead, behind = (_array(found.get(n), shape) for n in (name, parent, grad(name), grad(parent)))
+        y, x, ahead, behind = (values_of(found.get(n), shape) for n in (name, parent, grad(name), grad(parent)))
         if y is None:
             continue
         judged = judged_elements(row, batch, shape)
@@ -208,14 +200,14 @@ def zeroed(network: Network, found: Mapping[str, Any]) -> dict[str, Mask]:
     a, batch, masks = network.architecture, network.batch, dict[str, Mask]()
     for name, row in network.table.items():
         shape = row.shape(batch.size, batch.length, a.num_attention_heads)
-        y = _array(found.get(name), shape) if row.kind == "norm" else None
+        y = values_of(found.get(name), shape) if row.kind == "norm" else None
         if y is not None and (y == 0.0).any(where=judged_elements(row, batch, shape)):
             masks[name] = y != 0.0
     return masks
 
 
-def _array(value: Any, shape: tuple[int, ...]) -> Array | None:
-    """The values, where there are any of that shape."""
+def values_of(value: Any, shape: tuple[int, ...]) -> Array | None:
+    """The values in float64, where there are any of that shape."""
     if not isinstance(value, Described) or value.shape != shape:
         return None
     return np.asarray(value.read(), np.float64)

@@ -86,6 +86,13 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Initialize:
+    """Parameters before training, with torch's random numbers from that seed on; answered with `Done`."""
+
+    seed: int
+
+
+@dataclass(frozen=True)
 class Next:
     """The next activations of the call, one unless it is at once; answered with `Heads`, none after the last."""
 

@@ -24,6 +24,7 @@ from conformance.isolation.messages import (
     Heads,
     Held,
     Hold,
+    Initialize,
     Load,
     Next,
     Prepare,
@@ -134,6 +135,13 @@ class RemoteRunner(IsolatedRunner):
         self._training = False
         self._prepare()
         self._process = worker.process
+
+    def initial(self) -> Iterator[tuple[Any, Any]]:
+        """What training starts from there; raises `NotApplicable` where the runner there does not say it."""
+        import torch
+
+        self._ask(Initialize(torch.initial_seed()), Done)
+        return self._pairs()
 
     def trainer(self, training: Training) -> Callable[[TorchBatch], Iterator[tuple[Any, Any]]]:
         """Its training loop; raises what the runner there raises, and `NotApplicable` where it has none."""

@@ -15,11 +15,13 @@ from conformance.candidates.registry import load
 from conformance.candidates.stream import pairs
 from conformance.checks.backward import backward_pass
 from conformance.checks.catalogue import named
-from conformance.checks.optimizer import require_trainer, stepped
+from conformance.checks.initialization import require_initial
+from conformance.checks.optimizer import require_trainer
+from conformance.checks.passes import yielded
 from conformance.checks.run_check import entry_point
 from conformance.checks.search.subject import Clock, Subject
 from conformance.checks.session import prepared, refusal
-from conformance.checks.training import in_training
+from conformance.checks.training import in_training, random_numbers_from
 from conformance.errors import CandidateError, ConformanceError, UsageError
 from conformance.isolation.messages import (
     SMALL,
@@ -33,6 +35,7 @@ from conformance.isolation.messages import (
     Heads,
     Held,
     Hold,
+    Initialize,
     Load,
     Next,
     Prepare,
@@ -104,7 +107,10 @@ class CandidateWork:
             case Step(batch):
                 self._number, self._at_once, self._failure = 0, False, None
                 assert self._step is not None, "a training loop was started"
-                self._stream = stepped(self._step, batch.on(self._device))
+                self._stream = yielded(partial(self._step, batch.on(self._device)))
+            case Initialize(seed):
+                self._number, self._at_once, self._failure = 0, False, None
+                self._stream = self._initial(seed)
             case Next():
                 return self._next()
             case Read(number):
@@ -177,6 +183,10 @@ class CandidateWork:
         start = require_trainer(self._prepared.runner)
         torch.manual_seed(seed)
         self._step = call_candidate(lambda: start(training), may_refuse=True)
+
+    def _initial(self, seed: int) -> Iterator[tuple[str, Any]]:
+        with random_numbers_from(seed):
+            yield from yielded(require_initial(self._prepared.runner))
 
     def _as_called(self) -> AbstractContextManager[None]:
         return at_once() if self._at_once else nullcontext()

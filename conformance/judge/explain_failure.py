@@ -110,7 +110,8 @@ def exactly(observation: Observation, storage: Format, alpha: float, depth: Dept
     local = Local("exact", "exact", error, 0.0, 0.0, 0.0, threshold, tuple(f for f in filters if f))
     if local.passes or depth == "screen":
         return local
-    ulps = block.residual / storage.ulp(block.segment.value)
+    with np.errstate(over="ignore"):
+        ulps = block.residual / storage.ulp(block.segment.value)
     local = replace(local, spread=spread(block.row, ulps, judged, "ulp", observation.heads, fails=True))
     problem = ExplanationProblem(
         block.segment,

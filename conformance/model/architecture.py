@@ -38,6 +38,7 @@ class Architecture:
         hidden_dropout_prob, attention_probs_dropout_prob: rates of dropout, in training mode alone.
         classifier_dropout: that before the classifier; None: as `hidden_dropout_prob`.
         activation_dropout: that after the activation function, as in `transformers.BartConfig` (the paper: none).
+        initializer_range: the standard deviation with which matrices and tables are drawn before training.
         heads: those present, of `masked_lm` and `next_sentence` (as the paper has them), `plain_masked_lm` and
             `plain_next_sentence` (one linear layer and a log-softmax, on the hidden state itself, not tied), `classification`.
 
@@ -70,6 +71,7 @@ class Architecture:
     attention_probs_dropout_prob: float = 0.1
     classifier_dropout: float | None = None
     activation_dropout: float = 0.0
+    initializer_range: float = 0.02
 
     def __post_init__(self) -> None:
         """Refuse what the equations do not cover; raises `UnsupportedArchitectureError`."""
@@ -84,6 +86,8 @@ class Architecture:
             rate = getattr(self, name)
             if not (rate is None and name == "classifier_dropout") and not (isinstance(rate, int | float) and 0.0 <= rate <= 1.0):
                 raise UnsupportedArchitectureError(f"{name} is {rate!r:.40}, expected a probability")
+        if not isinstance(self.initializer_range, float) or not 0.0 < self.initializer_range < math.inf:
+            raise UnsupportedArchitectureError(f"initializer_range is {self.initializer_range!r:.40}, expected a positive number")
         if self.hidden_size % self.num_attention_heads:
             raise UnsupportedArchitectureError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"

@@ -140,18 +140,18 @@ def run_table(shapes: Mapping[str, tuple[int, ...]], steps: int, judged: Collect
 
 def _rows(shapes: Mapping[str, tuple[int, ...]], steps: int, judged: Mapping[str, tuple[int, ...]]) -> Iterator[Activation]:
     for name, shape in judged.items():
-        yield _row(at(0, name), INITIAL, (), shape, "the checkpoint's", {"weight": name})
+        yield parameter_row(at(0, name), INITIAL, (), shape, "the checkpoint's", {"weight": name})
     for t in range(1, steps + 1):
         for name, shape in shapes.items():
-            yield _row(at(t, grad(name)), GRADIENT, (), shape, "what the backward pass left", {"weight": name})
+            yield parameter_row(at(t, grad(name)), GRADIENT, (), shape, "what the backward pass left", {"weight": name})
         gradients = tuple(at(t, grad(name)) for name in shapes)
         yield Activation(at(t, NORM), NORM, gradients, SCALAR, 0, "√Σ g² over all parameters", is_internal=True)
         for name, shape in judged.items():
             read = (at(t - 1, name), *(at(s, what) for what in (grad(name), NORM) for s in range(1, t + 1)))
-            yield _row(at(t, name), ADAM, read, shape, "θ − η (m̂ / (√v̂ + ε) + λ θ)", {})
+            yield parameter_row(at(t, name), ADAM, read, shape, "θ − η (m̂ / (√v̂ + ε) + λ θ)", {})
 
 
-def _row(
+def parameter_row(
     name: str,
     kind: str,
     parents: tuple[str, ...],
@@ -159,6 +159,7 @@ def _row(
     equation: str,
     read: Mapping[str, str],
 ) -> Activation:
+    """A row that has the shape of a parameter, of which nothing is computed where it has no parents."""
     *height, width = shape
     axes = ("row", "feature") if height else ("feature",)
-    return Activation(name, kind, parents, axes, width, equation, read, exact=kind in GIVEN, height=sum(height))
+    return Activation(name, kind, parents, axes, width, equation, read, exact=not parents, height=sum(height))

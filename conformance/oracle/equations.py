@@ -26,6 +26,7 @@ from conformance.oracle.gradients.sums import (
     TokenTypeLookupGradient,
     WordLookupGradient,
 )
+from conformance.oracle.initialization import InitialConstant, InitialDraw
 from conformance.oracle.losses import CrossEntropy, NegativeLogLikelihood, TotalLoss
 from conformance.oracle.norm import Norm
 from conformance.oracle.optimizer import Adam, Given, GradientNorm, Initial
@@ -89,6 +90,8 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "word_lookup_gradient": WordLookupGradient,
     "position_lookup_gradient": PositionLookupGradient,
     "token_type_lookup_gradient": TokenTypeLookupGradient,
+    "initial_constant": InitialConstant,
+    "initial_draw": InitialDraw,
     "initial": Initial,
     "given_gradient": Given,
     "gradient_norm": GradientNorm,

@@ -1,4 +1,4 @@
-"""A run of optimizer steps as a network: its activations are parameters and gradients, step by step."""
+"""A run of optimizer steps as a network, whose activations are parameters and gradients, step by step; and what it starts from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from conformance.model.activations import Activation, parameter_shapes
+from conformance.model.initialization import initial_table
 from conformance.model.training import ADAM, GRADIENT, INITIAL, Training, decays, parameter_of, run_table, step_of
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
@@ -62,3 +63,18 @@ class TrainingRun(Network):
             "clip": training.max_grad_norm,
             "corrected": float(training.bias_correction),
         }
+
+
+@dataclass(frozen=True)
+class Initialization(Network):
+    """The parameters of an architecture before training."""
+
+    @property
+    def is_repeatable(self) -> bool:
+        """No: what is drawn does not come again."""
+        return False
+
+    @cached_property
+    def table(self) -> dict[str, Activation]:
+        """The rows of `initial_table`."""
+        return initial_table(self.architecture)

@@ -14,6 +14,7 @@ from conformance.checks.apply_known_failures import declared, expected
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.known_failures import KnownFailure
 from conformance.checks.run_check import run
+from conformance.checks.search.plan import USUAL
 from conformance.results.result import Result
 from implementations import demystified_as_written as written
 from implementations.demystified import BERT, PositionalEmbedding, demystified
@@ -129,15 +130,22 @@ def test_another_length_breaks_it_and_its_table_stays_behind() -> None:
 
 def test_every_check_has_its_entry_but_for_those_that_say_nothing_of_it() -> None:
     entries = declared(demystified_as_written)
-    skipped = {"length-refused", "tied-weights", "tokenization", "optimizer-step", "schedule"}
+    skipped = {"length-refused", "tied-weights", "tokenization"}
     assert {name for name in CHECKS if any(fnmatchcase(name, e.check) for e in entries)} == set(CHECKS) - skipped
 
 
 # Not `outputs` and `stages`, whose failures take long to explain.
-@pytest.mark.parametrize("name", ["moments", *(name for name, check in CHECKS.items() if check.searches)])
+@pytest.mark.parametrize("name", ["moments", "initialization", *(name for name, check in CHECKS.items() if check.searches)])
 def test_what_is_declared_of_a_check_is_so(name: str) -> None:
     result = run(CHECKS[name], demystified_as_written, "sinusoidal", "cpu", "float32")
     assert expected(result, declared(demystified_as_written)).outcome in ("xfail", "skip")
+
+
+@pytest.mark.parametrize("name", ["optimizer-step", "schedule"])
+def test_its_trainer_fails_as_declared(name: str) -> None:
+    screen = replace(USUAL, depth="screen")
+    result = run(CHECKS[name], demystified_as_written, "sinusoidal", "cpu", "float32", plan=screen)
+    assert expected(result, declared(demystified_as_written)).outcome == "xfail"
 
 
 def test_a_known_failure_of_values_excuses_no_broken_contract(judged: Result) -> None:

@@ -13,17 +13,21 @@ from transformers import get_inverse_sqrt_schedule, get_linear_schedule_with_war
 
 from conformance import Training, load_golden
 from conformance.benchmarks.training.loops import CORRECT, WRONG
-from conformance.benchmarks.training.measure import explained, is_named
+from conformance.benchmarks.training.measure import explained, is_named, of_few
 from conformance.checks.catalogue import named
+from conformance.checks.optimizer import optimizer_passes, schedule_passes
+from conformance.checks.passes import Pass, Passes
+from conformance.checks.run import check_values
 from conformance.checks.run_check import run
 from conformance.errors import UsageError
 from conformance.isolation.process import WorkerProcess
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.serve import CandidateWork
-from conformance.model.training import SCHEDULED, STEPPED, WHOLE, at, decays
+from conformance.model.training import SCHEDULED, STEPPED, WHOLE, at, decays, step_of
 from conformance.oracle.training_run import TrainingRun
 from conformance.results.result import Result
 from implementations.demystified import demystified
+from implementations.demystified_as_written import demystified_as_written
 from implementations.hugging_face import hf_eager
 from implementations.making_bert import making_bert
 
@@ -56,6 +60,29 @@ def test_an_unusual_correct_loop_passes(name: str, check: str) -> None:
 def test_the_loops_of_the_implementations_pass(candidate: Any, golden: str, check: str, dtype: str) -> None:
     result = judged(check, candidate, dtype, golden)
     assert result.outcome == "pass", result.reason
+
+
+@pytest.mark.parametrize("passes", [optimizer_passes, schedule_passes])
+def test_with_the_right_trainer_the_tutorials_network_passes(passes: Passes) -> None:
+    result = check_values(replace(demystified_as_written, train=demystified.train), "sinusoidal", passes=passes)
+    assert result.outcome == "pass", str(result)
+
+
+def test_the_tutorials_coupled_decay_and_count_of_steps_are_named_where_its_settings_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hidden_size = load_golden("sinusoidal").checkpoint.architecture.hidden_size
+    own = replace(STEPPED["inverse_sqrt"], learning_rate=(2 * hidden_size) ** -0.5, adam_epsilon=1e-8, max_grad_norm=np.inf)
+
+    monkeypatch.setattr("conformance.checks.optimizer.STEPPED", {"its own": own})
+
+    def passes(*asked: Any) -> list[Pass]:
+        return [of_few(one) for one in optimizer_passes(*asked)]
+
+    result = check_values(demystified_as_written, "sinusoidal", passes=passes)
+    second = [verdict for verdict in result.failures if step_of(verdict.activation) == 2]
+    found = {frozenset(fault.name for fault in verdict.local.named) for verdict in second if verdict.local}
+    assert found == {frozenset({"decay-coupled", "rate-one-step-ahead"})}
 
 
 def test_without_a_loop_or_in_float16_it_is_skipped_with_the_reason() -> None:

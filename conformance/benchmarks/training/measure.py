@@ -1,4 +1,4 @@
-"""What the checks of training say of correct and of wrong dropouts and training loops, in each format.
+"""What the checks of training say of correct and of wrong dropouts, training loops and initializations, in each format.
 
 False alarms: the candidates of `implementations`, and the unusual dropouts of `benchmarks.training.correct`. Detection: the
 mistakes of `benchmarks.training.wrong`, each planted by hand in a real module.
@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from conformance.benchmarks.detection.planted.plant import DTYPES
-from conformance.benchmarks.training import loops
+from conformance.benchmarks.training import initial, loops
 from conformance.benchmarks.training.correct import CORRECT
+from conformance.benchmarks.training.initial import Start
 from conformance.benchmarks.training.loops import WrongLoop
 from conformance.benchmarks.training.wrong import WRONG, Wrong
+from conformance.checks.initialization import initial_passes
 from conformance.checks.optimizer import optimizer_passes, schedule_passes
 from conformance.checks.passes import Pass, Passes
 from conformance.checks.run import check_values
@@ -68,12 +70,13 @@ def passes_of(wrong: WrongLoop) -> Passes:
     every = schedule_passes if wrong.by_schedule else optimizer_passes
 
     def passes(candidate: Any, golden: Golden, case: Case) -> list[Pass]:
-        return [_of_few(one) for one in every(candidate, golden, case)]
+        return [of_few(one) for one in every(candidate, golden, case)]
 
     return passes
 
 
-def _of_few(one: Pass) -> Pass:
+def of_few(one: Pass) -> Pass:
+    """The pass with three parameters judged alone, where it judges more than one."""
     assert isinstance(one.network, TrainingRun)
     names = one.network.judged or (
         "bert.encoder.layer.0.attention.self.query.weight",
@@ -119,6 +122,27 @@ def _loops() -> Iterator[str]:
     yield from (f"- {note}" for note in notes)
 
 
+def _starts() -> Iterator[str]:
+    yield f"{len(initial.CORRECT)} correct initializations, and {len(initial.WRONG)} wrong ones, by `initialization`:"
+    yield ""
+    yield "| format | parameters judged | false alarms | found | named |"
+    yield "| --- | --- | --- | --- | --- |"
+    for dtype in DTYPES:
+        results = [check_values(each.candidate, GOLDEN, dtype=dtype, passes=initial_passes) for each in initial.CORRECT.values()]
+        judged_there = sum(verdict.outcome in ("pass", "fail") for result in results for verdict in result.verdicts)
+        alarms = sum(result.outcome != "pass" for result in results)
+        said = [_said_at(wrong, dtype) for wrong in initial.WRONG.values()]
+        named = sum(wrong.named in each for wrong, each in zip(initial.WRONG.values(), said, strict=True))
+        yield f"| {dtype} | {judged_there} | {alarms} | {sum(map(bool, said))} | {named} |"
+    yield ""
+
+
+def _said_at(wrong: Start, dtype: str) -> str:
+    """What is said of the parameter that is wrong."""
+    failures = check_values(wrong.candidate, GOLDEN, dtype=dtype, passes=initial_passes).failures
+    return next((verdict.reason for verdict in failures if parameter_of(verdict.activation) == wrong.at), "")
+
+
 def _rendered() -> Iterator[str]:
     notes: list[str] = []
     yield f"Correct dropouts on `{GOLDEN}`, and *Demystifying BERT*'s network on `sinusoidal`; forward and backward passes:"
@@ -141,6 +165,8 @@ def _rendered() -> Iterator[str]:
     yield ""
     yield from (f"- {note}" for note in notes)
     yield from _loops()
+    yield ""
+    yield from _starts()
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from conformance.report.document import Block, Code, Document, Folded, Heading, Items, Lists, Paragraph, Table, Verdict
-from conformance.report.findings import layers_of
+from conformance.report.findings import layers_of, where
 from conformance.report.words import exclusion_lists, headline, mistakes, place, rendered, searched, smallest, subject, verdict
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, CounterexampleRecord, Results
@@ -111,8 +111,8 @@ def _failures(failed: Sequence[ActivationRecord], activations: Sequence[Activati
     yield Table(("origin", "local rms", "max", "limit", "global rms"), (("", tuple(map(_numbers, worst))),))
     if len(failed) > len(worst):
         yield Paragraph(f"and {len(failed) - len(worst)} more in the results file")
-    yield from (Paragraph(f"{place(a)}: {a.reason}") for a in worst if a.reason)
     found, layers = mistakes(activations), layers_of(activations)
+    yield from (Paragraph(text) for text in _reasons(failed, worst, layers))
     yield Items(tuple(tuple(rendered(finding, layers)) for finding in found[:_WORST]), apart=True)
     if more := len(found[_WORST:]):
         yield Items(((f"and {more} more mistake{'s' if more > 1 else ''} in the results file",),), apart=True)
@@ -122,6 +122,14 @@ def _worst(failed: Sequence[ActivationRecord]) -> Sequence[ActivationRecord]:
     """By how many times the limit, worst first; the first origin always among them."""
     worst = sorted(failed, key=lambda a: -(a.excess if a.excess is not None else float("inf")))[:_WORST]
     return worst if any(a is failed[0] for a in worst) else [*worst[:-1], failed[0]]
+
+
+def _reasons(failed: Sequence[ActivationRecord], worst: Sequence[ActivationRecord], layers: int) -> Iterator[str]:
+    """What is wrong with the worst whatever their values are, with all others of which the same is said."""
+    for reason in dict.fromkeys(a.reason for a in worst if a.reason):
+        alike = [a for a in failed if a.reason == reason]
+        steps = tuple(dict.fromkeys(a.activation for a in alike))
+        yield f"{place(alike[0]) if len(alike) == 1 else where(steps, layers)}: {reason}"
 
 
 def _numbers(a: ActivationRecord) -> tuple[str, ...]:

@@ -1,0 +1,55 @@
+"""What a candidate starts training from: the parameters that it draws, and those that are the same each time."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from conformance.candidates.registry import Implementation, Runner
+from conformance.checks.passes import Pass, opened, with_config, yielded
+from conformance.checks.training import random_numbers_from, read, values_of
+from conformance.errors import NotApplicable
+from conformance.goldens.golden import Golden
+from conformance.judge.initial_draws import wrong_initially
+from conformance.model.activations import parameter_shapes
+from conformance.model.training import at
+from conformance.numerics.formats import format_named
+from conformance.oracle.training_run import Initialization
+from conformance.results.case import Case
+from conformance.results.termination import call_candidate
+
+# The range that is asked for: none of those at which a network is usually initialised where the config is ignored.
+RANGE = 0.05
+
+
+def initial_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
+    """The parameters before training, drawn once.
+
+    Raises:
+        NotApplicable: the runner does not say what training starts from.
+        Unsupported, CandidateFailure: as `opened` and the call raise them.
+    """
+    asked = with_config(golden, initializer_range=RANGE)
+    runner = opened(candidate, asked, case)
+    initial = require_initial(runner)
+    with random_numbers_from(0):
+        stream = [(f"{at(0, '')}{name}" if isinstance(name, str) else name, read(value)) for name, value in yielded(initial)]
+    architecture, arrays = asked.checkpoint.architecture, {name: value for name, value in stream if isinstance(name, str)}
+    network = Initialization(architecture, {}, next(iter(golden.batches.values())))
+    values = {name: values_of(arrays.get(at(0, name)), shape) for name, shape in parameter_shapes(architecture).items()}
+    found = {name: x for name, x in values.items() if x is not None and np.isfinite(x).all()}
+
+    def wrong(alpha: float) -> dict[str, str]:
+        said = wrong_initially(found, architecture, format_named(case.dtype), alpha)
+        return {at(0, name): sentence for name, sentence in said.items()}
+
+    return [Pass("initial", "", network, partial(iter, stream), wrong=wrong)]
+
+
+def require_initial(runner: Runner) -> Callable[[], Any]:
+    """The runner's function that draws what training starts from; `NotApplicable` where it has none."""
+    found = call_candidate(lambda: getattr(runner, "initial", None))
+    if found is None:
+        raise NotApplicable("its runner does not say what training starts from: no `initial`, as conformance.ModuleRunner has one")
+    return found  # type: ignore[no-any-return]  # called under guard

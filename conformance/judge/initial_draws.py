@@ -1,0 +1,133 @@
+"""Whether parameters start training as they have to: drawn from the right distribution, each element by itself.
+
+By the probability integral transform, z = Φ⁻¹(F(x)) is standard normal if x is drawn from F. What is drawn is then rounded to the
+format, to nearest: F(x) is drawn uniformly between the values of F at both ends of the interval that is rounded to x, which makes
+the transform exact for rounded x as well (Brockwell 2007, *Universal residuals*; Czado et al. 2009, section 2.1). Of n elements
+
+    √n mean(z) is standard normal, Σ z² is χ²_n, max |2 F(x) − 1| is at most m with probability mⁿ, and
+    sup |F_n − F| has Kolmogorov's distribution.
+
+Of n disjoint pairs of independent elements the number that have one sign is binomial with probability 1/2. Pairs are neighbours
+along each axis, and the same element of two parameters of one shape: rows that repeat and copies agree too often. P-values are
+exact (Kolmogorov's to 1e-6 of itself, by SciPy), and two-sided by doubling the smaller tail.
+"""
+
+from collections.abc import Mapping
+from itertools import combinations
+
+import numpy as np
+from scipy.special import chdtr, chdtrc, ndtr, ndtri
+from scipy.stats import binom, kstest
+
+from conformance.judge.distributions import Distribution, Mistakes, legal, usual_draws, usual_mistakes
+from conformance.judge.selection import Mask
+from conformance.judge.statistics import share
+from conformance.model.architecture import Architecture
+from conformance.model.initialization import WORDS, constant_of
+from conformance.numerics.formats import Array, Format
+
+_TESTS = 6  # of a parameter by itself: mean, variance, largest, shape, and independence along both axes
+
+
+def wrong_initially(found: Mapping[str, Array], a: Architecture, storage: Format, total: float) -> dict[str, str]:
+    """What is wrong with parameters before training, in words, by their names; `total` is the probability of a false alarm.
+
+    Example:
+        >>> from conformance.numerics.formats import format_named
+        >>> a = load_golden("tiny").checkpoint.architecture
+        >>> fair = np.random.default_rng(0).normal(0.0, 0.02, (32, 32))
+        >>> wrong_initially({"bert.pooler.dense.weight": fair}, a, format_named("float64"), 1e-6)
+        {}
+        >>> wrong_initially({"bert.pooler.dense.weight": 50.0 * fair}, a, format_named("float64"), 1e-6)
+        {'bert.pooler.dense.weight': "drawn from N(0, 1²) (torch's default of nn.Embedding), expected N(0, 0.02²)"}
+    """
+    drawn = {name: _without_padding(name, x) for name, x in found.items() if constant_of(name) is None}
+    pairs = [(one, other) for one, other in combinations(drawn, 2) if drawn[one].shape == drawn[other].shape]
+    alpha = share(_TESTS * len(drawn) + len(pairs), total)
+    wrong = {}
+    for name, x in found.items():
+        right = constant_of(name)
+        if right is None:
+            said = _unlike_draw(drawn[name], a, storage, alpha)
+        else:
+            weight = found.get(name.removesuffix("bias") + "weight", x[:, None])
+            said = _unlike_constant(x, right, usual_draws(weight.shape[-1], a.initializer_range), storage, alpha)
+        if said:
+            wrong[name] = said
+    signs = {name: np.signbit(x) for name, x in drawn.items() if name not in wrong}
+    for one, other in pairs:
+        if one in signs and other in signs and other not in wrong and not _agree_by_chance(signs[one], signs[other], alpha):
+            same = np.array_equal(drawn[one], drawn[other])
+            wrong[other] = f"{'a copy of' if same else 'not independent of'} {one}"
+    return wrong
+
+
+def _without_padding(name: str, x: Array) -> Array:
+    """The rows that are drawn: of the table of words that of padding may be, or is 0."""
+    return x[1:] if name == WORDS and not x[0].any() else x
+
+
+def _unlike_constant(x: Array, right: float, usual: Mistakes, storage: Format, alpha: float) -> str:
+    """What is wrong with what is to have one value, or an empty text."""
+    return "" if (x == right).all() else f"{_said(x, usual, storage, alpha)}, expected {right:g} everywhere"
+
+
+def _unlike_draw(x: Array, a: Architecture, storage: Format, alpha: float) -> str:
+    """What is wrong with a draw by itself, or an empty text."""
+    r = a.initializer_range
+    zeros = np.flatnonzero(~x.any(-1))
+    if 0 < zeros.size < len(x):
+        more = f", and {zeros.size - 1} more" if zeros.size > 1 else ""
+        return f"row {zeros[0]} is 0{more}; none may be but row 0 of the words, that of padding"
+    if not any(_fits(x, distribution, storage, alpha) for distribution in legal(r)):
+        return f"{_said(x, usual_mistakes(x.shape, r, a.num_hidden_layers), storage, alpha)}, expected N(0, {r:g}²)"
+    for axis, what in enumerate(("rows", "columns")):
+        end = x.shape[axis] // 2 * 2
+        one, other = (np.signbit(x.take(range(first, end, 2), axis)) for first in (0, 1))
+        if not _agree_by_chance(one, other, alpha):
+            return f"its {what} are not independent: {int((one == other).sum())} of {one.size} neighbours have one sign"
+    return ""
+
+
+def _said(x: Array, usual: Mistakes, storage: Format, alpha: float) -> str:
+    """What they are drawn from, where that is a mistake which is known; else their moments."""
+    if not np.ptp(x):
+        return f"{x.flat[0]:.3g} everywhere"
+    known = " or ".join(f"{distribution.words} ({how})" for distribution, how in usual if _fits(x, distribution, storage, alpha))
+    if known:
+        return f"drawn from {known}"
+    centred = x - x.mean()
+    kurtosis = float(np.mean(centred**4) / np.mean(centred**2) ** 2)
+    return f"mean {x.mean():.3g}, standard deviation {x.std():.3g}, kurtosis {kurtosis:.2f}"
+
+
+def _fits(x: Array, of: Distribution, storage: Format, alpha: float) -> bool:
+    """Whether elements may be drawn from a distribution, as far as each is looked at by itself."""
+    u = _uniform(x, of, storage).ravel()
+    z, n = ndtri(u), u.size
+    squares = float(np.square(z).sum())
+    with np.errstate(divide="ignore"):
+        none_larger = n * np.log(np.abs(2.0 * u - 1.0).max())  # ln of its probability
+    tails = (
+        ndtr(-abs(z.sum()) / np.sqrt(n)),
+        *(chdtr(n, squares), chdtrc(n, squares)),
+        *(np.exp(none_larger), -np.expm1(none_larger)),
+        kstest(u, "uniform").pvalue / 2.0,
+    )
+    return bool(2.0 * min(tails) >= alpha)
+
+
+def _uniform(x: Array, of: Distribution, storage: Format) -> Array:
+    """The randomized probability integral transform of rounded numbers, with random numbers that are the same each time."""
+    above = storage.ulp(x) / 2.0
+    below = np.where(np.frexp(x)[0] ** 2 == 0.25, above / 2.0, above)  # the spacing is half as large below a power of two
+    below, above = np.where(x < 0.0, above, below), np.where(x < 0.0, below, above)
+    low, high = of.cdf(x - below), of.cdf(x + above)
+    u = low + np.random.default_rng(0).random(x.shape) * (high - low)
+    return np.clip(u, np.finfo(np.float64).tiny, 1.0 - np.finfo(np.float64).epsneg)
+
+
+def _agree_by_chance(one: Mask, other: Mask, alpha: float) -> bool:
+    n, agree = one.size, int((one == other).sum())
+    few, many = binom.cdf(agree, n, 0.5), binom.sf(agree - 1, n, 0.5)
+    return bool(2.0 * min(few, many) >= alpha)

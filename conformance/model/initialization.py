@@ -1,0 +1,36 @@
+"""What training starts from: biases are 0, weights of LayerNorms 1, and matrices and tables are drawn (Devlin et al. 2019's code).
+
+What is drawn is N(0, r²), r the config's `initializer_range`: not truncated in transformers, truncated at ± 2 r in Google's code.
+In transformers the word of padding, row 0, is 0 then; in Google's code it is drawn like all others.
+"""
+
+from dataclasses import replace
+
+from conformance.model.activations import Activation, parameter_shapes
+from conformance.model.architecture import Architecture
+from conformance.model.training import at, parameter_row
+
+CONSTANT, DRAWN = "initial_constant", "initial_draw"
+WORDS = "bert.embeddings.word_embeddings.weight"
+
+
+def constant_of(name: str) -> float | None:
+    """What all elements of a parameter start as; None where they are drawn.
+
+    Example:
+        >>> constant_of("bert.pooler.dense.bias"), constant_of("bert.embeddings.LayerNorm.weight"), constant_of("classifier.weight")
+        (0.0, 1.0, None)
+    """
+    if name.endswith("bias"):
+        return 0.0
+    return 1.0 if ".LayerNorm." in name else None
+
+
+def initial_table(a: Architecture) -> dict[str, Activation]:
+    """A row for each parameter before the first step, `step.0.NAME`."""
+    rows = {}
+    for name, shape in parameter_shapes(a).items():
+        constant = constant_of(name)
+        kind, equation = (DRAWN, "N(0, initializer_range²)") if constant is None else (CONSTANT, f"{constant:g}")
+        rows[at(0, name)] = replace(parameter_row(at(0, name), kind, (), shape, equation, {}), exact=constant is not None)
+    return rows
