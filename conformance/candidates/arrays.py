@@ -36,6 +36,11 @@ class Unreadable:
     reason: str
 
 
+def held_in(dtype: str, values: Any) -> Described:
+    """NumPy's values as if they lay in an array of that dtype."""
+    return Described(dtype, values.shape, None, lambda: values)
+
+
 def described(value: Any) -> Described:
     """What NumPy, torch or DLPack say of an array; `CandidateError` where it is none, or its own code raises."""
     if isinstance(value, Unreadable):

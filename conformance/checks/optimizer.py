@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from conformance.candidates.arrays import Described
+from conformance.candidates.arrays import Described, held_in
 from conformance.candidates.registry import Implementation, Runner
-from conformance.checks.passes import Pass, opened, yielded
-from conformance.checks.training import Stream, random_numbers_from, read
+from conformance.checks.loop_gradients import gradient_passes
+from conformance.checks.passes import Pass, opened, with_config, yielded
+from conformance.checks.training import RATES, Stream, random_numbers_from, read
 from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
 from conformance.model.activations import parameter_shapes
@@ -25,8 +26,10 @@ from conformance.results.termination import call_candidate
 
 
 def optimizer_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
-    """A few steps with each of `STEPPED`, of all parameters; raises as `_runs`."""
-    return [_pass(label, *run) for label, run in _runs(candidate, golden, case, STEPPED, STEPS)]
+    """A few steps with each of `STEPPED`, of all parameters, and the gradients of the first of these runs; raises as `_runs`."""
+    found = list(_runs(candidate, golden, case, STEPPED, STEPS))
+    label, (network, stream) = found[0]
+    return [*gradient_passes(label, network, stream, case), *(_pass(label, *run) for label, run in found)]
 
 
 def schedule_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
@@ -56,9 +59,9 @@ def _runs(
     """
     if case.dtype == "float16":
         raise NotApplicable("in float16 the second moments of Adam underflow")
-    refusals = []
+    still, refusals = with_config(golden, **dict.fromkeys(RATES, 0.0)), []  # no loss is repeatable with dropout
     for label, training in settings.items():
-        runner = opened(candidate, golden, case)
+        runner = opened(candidate, still, case)
         try:
             yield label, _run(runner, golden, case, training, steps)
         except Unsupported as why:
@@ -82,7 +85,7 @@ def _run(runner: Runner, golden: Golden, case: Case, training: Training, steps: 
             stream += [(at(t, name), value) for name, value in found]
     if len({frozenset(each) for each in gradients}) > 1 or not gradients[0]:
         raise CandidateError("a step of training yields NAME.grad for the same parameters each time, and for one at least")
-    initial = [(at(0, name), _as_yielded(weights[name], case.dtype)) for name in gradients[0]]
+    initial = [(at(0, name), held_in(case.dtype, weights[name])) for name in gradients[0]]
     return TrainingRun(architecture, weights, batch, training=training, gradients=tuple(gradients)), [*initial, *stream]
 
 
@@ -106,7 +109,3 @@ def _gradients(found: Stream, shapes: Mapping[str, tuple[int, ...]]) -> dict[str
                 raise CandidateError(f"{name} is no array of shape {shapes[of]}")
             gradients[of] = np.asarray(value.read(), np.float64)
     return gradients
-
-
-def _as_yielded(values: Array, dtype: str) -> Described:
-    return Described(dtype, values.shape, None, lambda: values)

@@ -26,6 +26,9 @@ class Pass:
         network: the oracle's.
         call: the candidate's answer; raises `CandidateFailure`.
         again: the same of another batch; None where that is not to be asked.
+        is_of_gradients: whether it yields gradients of parameters and nothing else, so that each is judged from the token ids: no
+            output is asked of it, and no mistake of a hidden step is looked for.
+        said: where values fail, what can be said of it in words.
         wrong: of a false-alarm probability, what of an activation is wrong whatever its values are, in words, by its name.
     """
 
@@ -35,6 +38,8 @@ class Pass:
     call: Callable[[], Any]
     again: "Callable[[Batch], Pass] | None" = None
     wrong: Callable[[float], Mapping[str, str]] = lambda alpha: {}
+    said: "Callable[[], str] | None" = None
+    is_of_gradients: bool = False
 
 
 Passes = Callable[[Implementation, Golden, Case], Sequence[Pass]]

@@ -121,7 +121,7 @@ def _judged(
                 runs * len(asked),
                 golden.activations.get(one.batch),
                 functions=functions,
-                depth=depth,
+                depth="screen" if one.is_of_gradients else depth,
                 sigma=cache.accumulated_sigma(one.network, arithmetic, golden.checkpoint),
                 wrong=one.wrong,
             )
@@ -148,6 +148,9 @@ def _pass(label: str, asked: Pass, judge: Judge, require: Sequence[str], judged:
     before = len(judged)
     for verdict, locals_ in _reported(judge.judge(guarded(pairs(asked.call(), judge.order))), judge.order):
         judged.append((replace(verdict, batch=label), locals_))
+    if asked.said and any(v.outcome == "fail" and not v.reason for v, _ in judged[before:]):
+        said = asked.said()
+        judged[before:] = [(replace(v, reason=v.reason or said) if v.outcome == "fail" else v, of) for v, of in judged[before:]]
     hidden = [v.activation for v, _ in judged[before:] if v.hidden]
     idle = [p for p in require if not any(fnmatchcase(n, p) for n in judge.order)]
     if idle:
@@ -155,7 +158,7 @@ def _pass(label: str, asked: Pass, judge: Judge, require: Sequence[str], judged:
     missing = [n for n in hidden if any(fnmatchcase(n, pattern) for pattern in require)]
     if missing:
         raise CandidateError(f"required activations are not observed: {', '.join(missing)}")
-    if judge.outputs and set(judge.outputs) <= set(hidden):
+    if not asked.is_of_gradients and judge.outputs and set(judge.outputs) <= set(hidden):
         raise CandidateError(f"no output is exposed: a candidate yields at least one of {', '.join(judge.outputs)}")
     if asked.network.source and not any(is_gradient(v.activation) and not v.hidden for v, _ in judged[before:]):
         raise CandidateError("no gradient is exposed: a backward pass yields NAME.grad for activations and parameters")

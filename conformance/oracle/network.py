@@ -34,7 +34,8 @@ class Network:
     """An architecture with its parameters (Hugging Face's names, float64) and a batch.
 
     Attributes:
-        source: the activation, a loss if it is one number, from which a backward pass starts; None: the forward pass alone.
+        source: the activation, a loss if it is one number, from which a backward pass starts, or a sum of losses, `a + b`; None:
+            the forward pass alone.
         kept: in training mode what each dropout keeps, by its name, 1 or 0; of those that are not there nothing is dropped.
     """
 
@@ -60,6 +61,9 @@ class Network:
         rows = in_training(rows, self.kept)
         if self.source is None:
             return rows
+        terms = tuple(self.source.split(" + "))
+        if len(terms) > 1 and all(term in rows for term in terms):
+            rows[self.source] = replace(rows[terms[0]], name=self.source, kind="total_loss", parents=terms, equation=self.source)
         if self.source not in rows:
             losses = ", ".join(name for name, row in rows.items() if row.axes == SCALAR) or "none"
             raise UsageError(f"no backward pass starts from {self.source}, which this batch does not define; its losses: {losses}")

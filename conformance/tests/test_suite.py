@@ -14,7 +14,7 @@ from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.rewritten import places
 from conformance.benchmarks.gradients.correct import CORRECT
 from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward
-from conformance.benchmarks.training import correct, loops, wrong
+from conformance.benchmarks.training import correct, initial, loops, wrong
 from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.run_check import run
 from conformance.errors import UnknownNameError
@@ -36,6 +36,7 @@ BROKEN = {
     "moments": Candidate((places.norms(_no_norm),)),
     "gradients": WithWrongBackward(WRONG["mean detached"]),
     "training-mode": wrong.WRONG["rate doubled"].candidate,
+    "initialization": initial.WRONG["torch's defaults"].candidate,
     "optimizer-step": loops.WRONG["decay on biases and norms"].loop.candidate,
     "schedule": loops.WRONG["warm-up one step ahead"].loop.candidate,
 }
@@ -44,6 +45,7 @@ _SHOWN = CORRECT["everything in float32, rounded when shown"]
 UNUSUAL = dict.fromkeys(BROKEN, _SHOWN.variant) | {
     "gradients": _SHOWN,
     "training-mode": correct.CORRECT["filled, then multiplied"],
+    "initialization": initial.CORRECT["truncated at two deviations, as in Google's code"].candidate,
     "optimizer-step": loops.CORRECT["accumulated over micro-batches"].candidate,
     "schedule": loops.CORRECT["fused"].candidate,
 }

@@ -12,8 +12,8 @@ from torch import nn
 from transformers import get_inverse_sqrt_schedule, get_linear_schedule_with_warmup
 
 from conformance import Training, load_golden
-from conformance.benchmarks.training.loops import CORRECT, WRONG
-from conformance.benchmarks.training.measure import explained, is_named, of_few
+from conformance.benchmarks.training.loops import CORRECT, WRONG, WRONG_GRADIENTS
+from conformance.benchmarks.training.measure import explained, gradients_alone, is_named, of_few, said_of
 from conformance.checks.catalogue import named
 from conformance.checks.optimizer import optimizer_passes, schedule_passes
 from conformance.checks.passes import Pass, Passes
@@ -25,6 +25,7 @@ from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.serve import CandidateWork
 from conformance.model.training import SCHEDULED, STEPPED, WHOLE, at, decays, step_of
 from conformance.oracle.training_run import TrainingRun
+from conformance.results.case import Case
 from conformance.results.result import Result
 from implementations.demystified import demystified
 from implementations.demystified_as_written import demystified_as_written
@@ -47,6 +48,17 @@ def test_a_wrong_loop_is_found_and_named(name: str) -> None:
     assert is_named(WRONG[name], found), found
 
 
+@pytest.mark.parametrize("name", WRONG_GRADIENTS)
+def test_a_wrong_gradient_of_a_loop_is_found_and_said_to_be_what_it_is(name: str) -> None:
+    assert WRONG_GRADIENTS[name].said in said_of(WRONG_GRADIENTS[name], "float32")
+
+
+def test_without_a_bias_of_a_head_no_loss_is_known_and_the_steps_alone_are_judged() -> None:
+    frozen = replace(loop, frozen=("lm_head.unembedding.bias",))
+    assert gradients_alone(frozen, GOLDEN, Case("", "tiny")) == []
+    assert len(gradients_alone(loop, GOLDEN, Case("", "tiny"))) == 1
+
+
 @pytest.mark.parametrize("check", ["optimizer-step", "schedule"])
 @pytest.mark.parametrize("name", CORRECT)
 def test_an_unusual_correct_loop_passes(name: str, check: str) -> None:
@@ -63,8 +75,11 @@ def test_the_loops_of_the_implementations_pass(candidate: Any, golden: str, chec
 
 
 @pytest.mark.parametrize("passes", [optimizer_passes, schedule_passes])
-def test_with_the_right_trainer_the_tutorials_network_passes(passes: Passes) -> None:
-    result = check_values(replace(demystified_as_written, train=demystified.train), "sinusoidal", passes=passes)
+def test_with_the_right_trainer_the_tutorials_network_is_trained_right(passes: Passes) -> None:
+    def steps(*asked: Any) -> list[Pass]:
+        return [one for one in passes(*asked) if not one.is_of_gradients]
+
+    result = check_values(replace(demystified_as_written, train=demystified.train), "sinusoidal", passes=steps)
     assert result.outcome == "pass", str(result)
 
 
@@ -77,7 +92,7 @@ def test_the_tutorials_coupled_decay_and_count_of_steps_are_named_where_its_sett
     monkeypatch.setattr("conformance.checks.optimizer.STEPPED", {"its own": own})
 
     def passes(*asked: Any) -> list[Pass]:
-        return [of_few(one) for one in optimizer_passes(*asked)]
+        return [of_few(one) for one in optimizer_passes(*asked) if not one.is_of_gradients]
 
     result = check_values(demystified_as_written, "sinusoidal", passes=passes)
     second = [verdict for verdict in result.failures if step_of(verdict.activation) == 2]

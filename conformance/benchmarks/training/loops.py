@@ -52,6 +52,7 @@ class Loop:
         rate: the learning rate in step 1, 2, …
         backward: forward and backward passes of a batch.
         trained: whether the optimizer is given a parameter.
+        clears: whether gradients are set to 0 before each step.
     """
 
     optimizer: Callable[[Any, Training], torch.optim.Optimizer] = _adamw
@@ -60,6 +61,7 @@ class Loop:
     rate: Callable[[Training, int], float] = Training.rate
     backward: Callable[[Bert, TorchBatch], None] = _backward
     trained: Callable[[str], bool] = lambda name: True
+    clears: bool = True
 
     def __call__(self, model: Bert, training: Training) -> Callable[[TorchBatch], None]:
         """As `TorchImplementation.train`."""
@@ -75,7 +77,8 @@ class Loop:
         def step(batch: TorchBatch) -> None:
             nonlocal done
             done += 1
-            optimizer.zero_grad()
+            if self.clears:
+                optimizer.zero_grad()
             self.backward(model, batch)
             self.clip(model.parameters(), training.max_grad_norm)
             for group in optimizer.param_groups:
@@ -184,14 +187,67 @@ def _clip_after_tensorflow(parameters: Parameters, c: float) -> None:
         g.mul_(c / torch.clamp(norm, min=c))
 
 
-def _by_micro_batches(model: Bert, batch: TorchBatch) -> None:
-    """Gradients accumulated over the batch's rows; rows without labels add nothing."""
-    assert batch.labels is not None
+def _labelled_rows(batch: TorchBatch) -> list[tuple[TorchBatch, int]]:
+    """Micro-batches of one row, and how many tokens of each have a label; those without any add nothing."""
     whole = batch.numpy()
     rows = [whole.cut(slice(i, i + 1)).on(str(batch.input_ids.device)) for i in range(whole.size)]
-    labelled = [row for row in rows if row.labels is not None and bool((row.labels != -100).any())]
-    for row in labelled:
-        torch.autograd.backward(loss(model, row) / len(labelled))
+    counted = [(row, int((row.labels != -100).sum())) for row in rows if row.labels is not None]
+    return [(row, count) for row, count in counted if count]
+
+
+def _by_micro_batches(model: Bert, batch: TorchBatch) -> None:
+    """Gradients accumulated, each weighed by its share of what is labelled."""
+    rows = _labelled_rows(batch)
+    for row, count in rows:
+        torch.autograd.backward(loss(model, row) * (count / sum(each for _, each in rows)))
+
+
+def _mean_of_means(model: Bert, batch: TorchBatch) -> None:
+    rows = _labelled_rows(batch)
+    for row, _ in rows:
+        torch.autograd.backward(loss(model, row) / len(rows))
+
+
+def _divided_twice(model: Bert, batch: TorchBatch) -> None:
+    rows = _labelled_rows(batch)
+    for row, count in rows:
+        torch.autograd.backward(loss(model, row) * (count / sum(each for _, each in rows)) / len(rows))
+
+
+def _smoothed(model: Bert, batch: TorchBatch) -> None:
+    assert batch.labels is not None
+    assert batch.token_type_ids is not None
+    logits = model(batch.input_ids, batch.token_type_ids, batch.attention_mask)
+    torch.autograd.backward(F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), label_smoothing=0.1))
+
+
+def _over_all_positions(model: Bert, batch: TorchBatch) -> None:
+    assert batch.labels is not None
+    torch.autograd.backward(loss(model, batch) * float((batch.labels != -100).float().mean()))
+
+
+def _without_mask(model: Bert, batch: TorchBatch) -> None:
+    torch.autograd.backward(loss(model, replace(batch.numpy(), attention_mask=None).on(str(batch.input_ids.device))))
+
+
+@dataclass(frozen=True)
+class WrongGradient:
+    """A loop whose gradients are not those of its loss, and a part of what is said of them."""
+
+    loop: Loop
+    said: str
+
+
+_NOT, _TIMES = "not the gradient of cls.predictions.loss", "times that of cls.predictions.loss"
+WRONG_GRADIENTS: Mapping[str, WrongGradient] = {
+    "gradients that are not cleared": WrongGradient(Loop(clears=False), "zero_grad"),
+    "divided twice by the number of micro-batches": WrongGradient(Loop(backward=_divided_twice), _TIMES),
+    "averaged over all positions": WrongGradient(Loop(backward=_over_all_positions), _TIMES),
+    # huggingface/blog#2414: micro-batches with unlike numbers of labelled tokens.
+    "a mean of the micro-batches' means": WrongGradient(Loop(backward=_mean_of_means), _NOT),
+    "label smoothing": WrongGradient(Loop(backward=_smoothed), _NOT),
+    "no mask": WrongGradient(Loop(backward=_without_mask), _NOT),
+}
 
 
 @dataclass(frozen=True)

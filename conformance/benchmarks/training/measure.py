@@ -17,7 +17,7 @@ from conformance.benchmarks.detection.planted.plant import DTYPES
 from conformance.benchmarks.training import initial, loops
 from conformance.benchmarks.training.correct import CORRECT
 from conformance.benchmarks.training.initial import Start
-from conformance.benchmarks.training.loops import WrongLoop
+from conformance.benchmarks.training.loops import WrongGradient, WrongLoop
 from conformance.benchmarks.training.wrong import WRONG, Wrong
 from conformance.checks.initialization import initial_passes
 from conformance.checks.optimizer import optimizer_passes, schedule_passes
@@ -70,7 +70,7 @@ def passes_of(wrong: WrongLoop) -> Passes:
     every = schedule_passes if wrong.by_schedule else optimizer_passes
 
     def passes(candidate: Any, golden: Golden, case: Case) -> list[Pass]:
-        return [of_few(one) for one in every(candidate, golden, case)]
+        return [of_few(one) for one in every(candidate, golden, case) if not one.is_of_gradients]
 
     return passes
 
@@ -99,12 +99,24 @@ def is_named(wrong: WrongLoop, found: Counter[tuple[str, ...]]) -> bool:
     return bool(found) and found.most_common(1)[0][0] == (wrong.named,)
 
 
+def gradients_alone(candidate: Any, golden: Golden, case: Case) -> list[Pass]:
+    """The gradients of a training loop."""
+    return [one for one in optimizer_passes(candidate, golden, case) if one.is_of_gradients]
+
+
+def said_of(wrong: WrongGradient, dtype: str) -> str:
+    """What is said of the first gradient that fails; empty where none does."""
+    failures = check_values(wrong.loop.candidate, GOLDEN, dtype=dtype, passes=gradients_alone).failures
+    return failures[0].reason if failures else ""
+
+
 def _loops() -> Iterator[str]:
     right, wrong = len(loops.CORRECT), len(loops.WRONG)
-    yield f"{right} correct training loops, and {wrong} wrong ones with three parameters, by `optimizer-step` and `schedule`:"
+    yield f"{right} correct training loops, and {wrong} wrong ones with three parameters, by `optimizer-step` and `schedule`; and"
+    yield f"{len(loops.WRONG_GRADIENTS)} whose gradients are wrong:"
     yield ""
-    yield "| format | parameters judged | false alarms | found | named |"
-    yield "| --- | --- | --- | --- | --- |"
+    yield "| format | parameters judged | false alarms | found | named | wrong gradients found | said what |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
     notes = []
     for dtype in ("float64", "float32", "bfloat16"):
         results = [
@@ -117,7 +129,10 @@ def _loops() -> Iterator[str]:
         found = {name: explained(wrong, dtype) for name, wrong in loops.WRONG.items()}
         named = {name: is_named(loops.WRONG[name], each) for name, each in found.items()}
         notes += failed + [f"{name}, {dtype}: {dict(found[name])}" for name in found if not named[name]]
-        yield f"| {dtype} | {judged_there} | {len(failed)} | {sum(map(bool, found.values()))} | {sum(named.values())} |"
+        said = [(said_of(wrong, dtype), wrong.said) for wrong in loops.WRONG_GRADIENTS.values()]
+        of_gradients = (sum(bool(text) for text, _ in said), sum(part in text for text, part in said))
+        counts = (judged_there, len(failed), sum(map(bool, found.values())), sum(named.values()), *of_gradients)
+        yield f"| {dtype} | {' | '.join(map(str, counts))} |"
     yield ""
     yield from (f"- {note}" for note in notes)
 

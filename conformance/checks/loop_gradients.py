@@ -1,0 +1,70 @@
+"""The gradients that a training loop works with: those of its loss, at the parameters that the step before left."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+import numpy as np
+
+from conformance.candidates.arrays import held_in
+from conformance.checks.passes import Pass
+from conformance.checks.training import Stream, values_of
+from conformance.judge.judge import Judge
+from conformance.model.activations import parameter_shapes
+from conformance.model.gradients import grad, is_gradient
+from conformance.model.training import at
+from conformance.numerics.formats import Array
+from conformance.numerics.machine import this_machine
+from conformance.oracle import Network
+from conformance.oracle.training_run import TrainingRun
+from conformance.results.case import Case
+
+# The step whose gradients are judged: the first after one that has moved the parameters, since the first rate is 0.
+STEP = 3
+
+# A parameter that has a gradient where a head's loss is trained, and that loss.
+_HEADS = {
+    "cls.predictions.bias": "cls.predictions.loss",
+    "cls.seq_relationship.bias": "cls.seq_relationship.loss",
+    "classifier.bias": "classifier.loss",
+}
+_OTHER = "not the gradient of {loss} at the parameters before the step; run the check `gradients` for the network's own"
+
+
+def gradient_passes(label: str, run: TrainingRun, stream: Stream, case: Case) -> Iterator[Pass]:
+    """The gradients of `STEP`, judged from the parameters before; nothing where no head's bias is trained."""
+    loss = " + ".join(loss for bias, loss in _HEADS.items() if bias in run.gradients[0])
+    if not loss:
+        return
+    arrays, shapes = dict(stream), parameter_shapes(run.architecture)
+    before = {name: values_of(arrays.get(at(STEP - 1, name)), shapes[name]) for name in run.gradients[0]}
+    weights = {**run.weights, **{name: x for name, x in before.items() if x is not None}}
+    network = Network(run.architecture, weights, run.batch, source=loss)
+    found = [(grad(name), arrays[at(STEP, grad(name))]) for name in run.gradients[0]]
+    said = partial(_said, run, network, case)
+    yield Pass(f"{label}, gradients of step {STEP}", "", network, partial(iter, found), said=said, is_of_gradients=True)
+
+
+def _said(run: TrainingRun, network: Network, case: Case) -> str:
+    """What the gradients are, where they are not those that are expected."""
+    earlier, found = run.gradients[STEP - 2 : STEP]
+    expected = {name: x for name, x in network.walk() if is_gradient(name)}
+    left = _slope({name: x - expected[grad(name)] for name, x in found.items()}, earlier)  # clipped or not
+    if _pass({name: x - left * earlier[name] for name, x in found.items()}, network, case):
+        return "the gradient of the step before is added to it: zero_grad() is missing"
+    scale = _slope(found, {name: expected[grad(name)] for name in found})
+    if scale and _pass({name: x / scale for name, x in found.items()}, network, case):
+        return f"the gradient is {scale:.4g} times that of {network.source}: the loss, or the gradient, is scaled"
+    return _OTHER.format(loss=network.source)
+
+
+def _slope(found: Mapping[str, Array], of: Mapping[str, Array]) -> float:
+    """How many times one set of gradients another is, by least squares."""
+    norm = sum(float(np.vdot(of[name], of[name])) for name in found)
+    return sum(float(np.vdot(x, of[name])) for name, x in found.items()) / norm if norm else 0.0
+
+
+def _pass(gradients: Mapping[str, Array], network: Network, case: Case) -> bool:
+    """Whether these gradients are those that are expected, within rounding in the case's format."""
+    judge = Judge(network, case.dtype, case.device, functions=this_machine(case.device).accuracy, depth="screen")
+    stream = ((grad(name), held_in(case.dtype, x)) for name, x in gradients.items())
+    return all(verdict.outcome != "fail" for verdict, _ in judge.judge(stream))
