@@ -175,14 +175,16 @@ class Judge:
         return sigma
 
     def _verdict(self, name: str, sigma: Array | None) -> tuple[Verdict, tuple[Local, ...]]:
+        if (kind := self._network.table[name].kind) in GIVEN:
+            self._global_errors[name] = np.zeros(self._values[name].shape, np.float32)
+            return Verdict(name, kind, "not_observed", reason=_GIVEN), ()
         # The activation itself must not stand among its own ancestors.
         captured = {n: v for n, v in self._values.items() if self.order[n] < self.order[name]}
         truth = self._stored.get(name)
         observation = Observation(self._network, name, self._values[name], captured, self._global_errors, truth, sigma)
-        kind = observation.row.kind
         if not observation.count:
             self._global_errors[name] = np.zeros(observation.actual.shape, np.float32)
-            return Verdict(name, kind, "not_observed", reason=_GIVEN if kind in GIVEN else _NONE_JUDGED), ()
+            return Verdict(name, kind, "not_observed", reason=_NONE_JUDGED), ()
         storage = self._hypotheses[0].arithmetic.storage
         reason = _masked_entries(observation, storage.smallest_normal) or _padding(observation, storage.smallest_normal)
         reason = reason or self._wrong.get(name, "")

@@ -138,10 +138,11 @@ class Segment:
         found: dict[str, Array] = {self.name: direction}
         for n in reversed(self._names):
             parents = self.network.table[n].parents
-            if any(parent in self.steps or parent in leaves for parent in parents):
-                for parent, jacobian in zip(parents, self.steps[n].jacobians(), strict=True):
-                    arriving = jacobian.adjoint(found[n])
-                    found[parent] = found[parent] + arriving if parent in found else arriving
+            asked = [i for i, parent in enumerate(parents) if parent in self.steps or parent in leaves]
+            jacobians = self.steps[n].jacobians() if asked else ()
+            for i in asked:
+                arriving, parent = jacobians[i].adjoint(found[n]), parents[i]
+                found[parent] = found[parent] + arriving if parent in found else arriving
         return found
 
     def projected(self, direction: Array, hypothesis: Hypothesis, *, apart: bool = False) -> tuple[float, float]:

@@ -25,10 +25,11 @@ def propagated(
     if own is not None and len(steps) == 1 and not leaves:
         return np.broadcast_to(own(last).variance(), steps[last].value.shape)
     for name, step in steps.items():
-        total = np.zeros(())
-        for parent, jacobian in zip(table[name].parents, step.jacobians(), strict=True):
-            if parent in variances:
-                total = total + jacobian.variance(variances[parent])
+        total, parents = np.zeros(()), table[name].parents
+        arriving = [i for i, parent in enumerate(parents) if parent in variances]
+        jacobians = step.jacobians() if arriving else ()
+        for i in arriving:
+            total = total + jacobians[i].variance(variances[parents[i]])
         if own is not None:
             roundings = own(name)
             total = total + roundings.variance() + (0.0 if name == last else np.square(roundings.bound))
