@@ -210,8 +210,8 @@ def trainer(model: nn.Module, training: Training) -> Callable[[TorchBatch], Iter
     from transformers import get_inverse_sqrt_schedule, get_linear_schedule_with_warmup
     from transformers.trainer_pt_utils import get_parameter_names
 
-    if not training.bias_correction:
-        raise Unsupported("torch's AdamW corrects its moments")
+    if training.lr_scheduler_type == "bert" or not training.bias_correction:
+        raise Unsupported("torch's AdamW corrects its moments, and transformers has no schedule that declines from the first step")
     decayed = set(get_parameter_names(model, [nn.LayerNorm], ["bias"]))
     groups = [
         {"params": [p for name, p in model.named_parameters() if (name in decayed) is decays], "weight_decay": weight}

@@ -147,7 +147,8 @@ def _pass(label: str, asked: Pass, judge: Judge, require: Sequence[str], judged:
     """One call of the runner, judged as it yields."""
     before = len(judged)
     for verdict, locals_ in _reported(judge.judge(guarded(pairs(asked.call(), judge.order))), judge.order):
-        judged.append((replace(verdict, batch=label), locals_))
+        if not (verdict.hidden and asked.is_of_gradients):
+            judged.append((replace(verdict, batch=label), locals_))
     if asked.said and any(v.outcome == "fail" and not v.reason for v, _ in judged[before:]):
         said = asked.said()
         judged[before:] = [(replace(v, reason=v.reason or said) if v.outcome == "fail" else v, of) for v, of in judged[before:]]

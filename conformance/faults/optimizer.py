@@ -118,7 +118,7 @@ def _at_rate_of(offset: int) -> Change:
 def _without_warmup(step: Step, place: FaultContext) -> Step | None:
     """A linear decline from the first step on; else the largest rate for as long as it should rise."""
     training, t = _training(place), step_of(step.site.activation.name)
-    if training.lr_scheduler_type == "linear":
+    if training.lr_scheduler_type != "inverse_sqrt":
         rate = training.learning_rate * (1.0 - (t - 1) / training.max_steps)
     elif t <= training.warmup_steps:
         rate = training.learning_rate

@@ -20,7 +20,7 @@ from conformance.errors import UsageError
 from conformance.model.activations import SCALAR, Activation
 from conformance.model.gradients import grad
 
-SCHEDULES = ("linear", "inverse_sqrt")
+SCHEDULES = ("linear", "inverse_sqrt", "bert")
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,9 @@ class Training:
         adam_beta1, adam_beta2, adam_epsilon: as in the equations.
         weight_decay: λ, of what `decays`.
         max_grad_norm: c.
-        lr_scheduler_type: `linear` or `inverse_sqrt`, as in transformers: after the warm-up η falls linearly to 0, or as 1/√t.
+        lr_scheduler_type: `linear` or `inverse_sqrt`, as in transformers: after the warm-up η falls linearly to 0, or as 1/√t; or
+            `bert`, as in google-research/bert: linearly to 0 as if from the first step on, so that it falls at once by
+            warmup_steps / max_steps where the warm-up ends.
         warmup_steps: over which η rises linearly from 0, its value in the first step.
         max_steps: how many steps a run has.
         bias_correction: whether m and v are corrected.
@@ -41,6 +43,9 @@ class Training:
         >>> training = Training(learning_rate=1e-3, warmup_steps=2, max_steps=6)
         >>> [round(1e3 * training.rate(step), 3) for step in range(1, 7)]
         [0.0, 0.5, 1.0, 0.75, 0.5, 0.25]
+        >>> training = Training(learning_rate=1e-3, warmup_steps=2, max_steps=6, lr_scheduler_type="bert")
+        >>> [round(1e3 * training.rate(step), 3) for step in range(1, 7)]
+        [0.0, 0.5, 0.667, 0.5, 0.333, 0.167]
     """
 
     learning_rate: float = 5e-5
@@ -68,6 +73,8 @@ class Training:
             return self.learning_rate * before / warm
         if self.lr_scheduler_type == "inverse_sqrt":
             return self.learning_rate * math.sqrt(warm / before)
+        if self.lr_scheduler_type == "bert":
+            return self.learning_rate * max(1.0 - before / self.max_steps, 0.0)
         return self.learning_rate * max(self.max_steps - before, 0) / (self.max_steps - warm)
 
 
@@ -81,9 +88,9 @@ STEPPED: Mapping[str, Training] = {
     "linear": _FEW,
     "inverse_sqrt": replace(_FEW, lr_scheduler_type="inverse_sqrt"),
     "nothing to clip": replace(_FEW, max_grad_norm=1e3),
-    "without bias correction": replace(_FEW, bias_correction=False),
+    "BERT's own": replace(_FEW, lr_scheduler_type="bert", bias_correction=False),
 }
-SCHEDULED: Mapping[str, Training] = {"linear": _MANY, "inverse_sqrt": replace(_MANY, lr_scheduler_type="inverse_sqrt")}
+SCHEDULED: Mapping[str, Training] = {name: replace(_MANY, lr_scheduler_type=name) for name in SCHEDULES}
 
 
 def decays(name: str) -> bool:

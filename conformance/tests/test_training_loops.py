@@ -155,7 +155,14 @@ def test_the_oracles_steps_are_torchs_in_float64(label: str, seed: int) -> None:
             np.testing.assert_allclose(found[at(t, name)], p.detach().numpy(), rtol=0.0, atol=1e-6 * training.learning_rate)
 
 
-@pytest.mark.parametrize("label", SCHEDULED)
+def test_berts_own_rates_decline_from_the_first_step_but_for_the_warm_up() -> None:
+    training = SCHEDULED["bert"]
+    found = [training.rate(step) / training.learning_rate for step in range(1, WHOLE + 1)]
+    declining, rising = np.linspace(1.0, 0.0, WHOLE + 1)[:-1], np.linspace(0.0, 1.0, training.warmup_steps + 1)[:-1]
+    np.testing.assert_allclose(found, [*rising, *declining[training.warmup_steps :]], rtol=1e-12)
+
+
+@pytest.mark.parametrize("label", ["linear", "inverse_sqrt"])
 def test_the_rates_are_those_of_transformers_schedulers(label: str) -> None:
     training = SCHEDULED[label]
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=training.learning_rate)
