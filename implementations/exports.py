@@ -65,13 +65,13 @@ class Export:
         return Archive(self._file(checkpoint, dtype), observed=self.observed).prepare(checkpoint, device, dtype)
 
     def _file(self, checkpoint: Checkpoint, dtype: str) -> Path:
-        key = (self.name, id(self.of), self.write, id(checkpoint), dtype)
+        key = (self.name, id(self.of), self.write, checkpoint.architecture, checkpoint.digest, dtype)
         if key not in _WRITTEN:
             while len(_WRITTEN) >= KEPT:
                 del _WRITTEN[next(iter(_WRITTEN))]
             folder = tempfile.TemporaryDirectory()
             self._written(checkpoint, dtype, Path(folder.name) / f"{self.name}{self.suffix}")
-            _WRITTEN[key] = (self.of, checkpoint, folder)  # held, so that what their ids stand for stays
+            _WRITTEN[key] = (self.of, folder)  # held, so that what its id stands for stays
         return Path(_WRITTEN[key][-1].name) / f"{self.name}{self.suffix}"
 
     def _written(self, checkpoint: Checkpoint, dtype: str, path: Path) -> None:
@@ -81,8 +81,8 @@ class Export:
             self.write(module, example(checkpoint.architecture), path)
 
 
-KEPT = 4  # files: a candidate is asked for again by each check
-_WRITTEN: "dict[tuple[Any, ...], tuple[Any, Checkpoint, tempfile.TemporaryDirectory[str]]]" = {}
+KEPT = 4  # files: a candidate is prepared again by each check, and by some for each example
+_WRITTEN: "dict[tuple[Any, ...], tuple[Any, tempfile.TemporaryDirectory[str]]]" = {}
 
 
 def example(a: Architecture) -> Example:

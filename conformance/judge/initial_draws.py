@@ -2,14 +2,14 @@
 
 By the probability integral transform, z = Φ⁻¹(F(x)) is standard normal if x is drawn from F. What is drawn is then rounded to the
 format, to nearest: F(x) is drawn uniformly between the values of F at both ends of the interval that is rounded to x, which makes
-the transform exact for rounded x as well (Brockwell 2007, *Universal residuals*; Czado et al. 2009, section 2.1). Of n elements
+the transform exact for rounded x as well (the randomized transform: Brockwell 2007; Czado et al. 2009). Of n elements
 
     √n mean(z) is standard normal, Σ z² is χ²_n, max |2 F(x) − 1| is at most m with probability mⁿ, and
     sup |F_n − F| has Kolmogorov's distribution.
 
 Of n disjoint pairs of independent elements the number that have one sign is binomial with probability 1/2. Pairs are neighbours
 along each axis, and the same element of two parameters of one shape: rows that repeat and copies agree too often. P-values are
-exact (Kolmogorov's to 1e-6 of itself, by SciPy), and two-sided by doubling the smaller tail.
+exact (Kolmogorov's as far as Simard and L'Ecuyer 2011 compute it), and two-sided by doubling the smaller tail.
 """
 
 from collections.abc import Mapping
