@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from scipy import stats
-from scipy.special import expit
+from scipy.special import expit, fdtri
 
 from conformance.faults.altered import Altered
 from conformance.faults.curve import Curve, carrying, curve
@@ -108,7 +107,7 @@ def _is_simple(errors: _Errors, fitted: Curve, chance: float) -> bool:
     if min(degrees) <= 0.0 or not others.any():
         return False
     ratio = (left**2).sum() / degrees[0] / ((others**2).sum() / degrees[1])
-    return bool(ratio <= stats.f.isf(chance, *degrees))
+    return bool(ratio <= 1.0 / fdtri(*reversed(degrees), chance))
 
 
 def _pointwise(gain: Function, others: Sequence[Function]) -> Reading:

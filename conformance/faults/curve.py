@@ -23,8 +23,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.polynomial import legendre
-from scipy import stats
-from scipy.special import betaln, gammaincc, gammaln
+from scipy.special import betaln, fdtri, gammaincc, gammaln
 
 from conformance.numerics.formats import Array
 
@@ -104,7 +103,7 @@ def curve(t: Array, y: Array, scale: Array, chance: float) -> Curve | None:
 def _as_good(one: Curve, best: Curve, samples: int, chance: float) -> bool:
     """Whether it leaves no more than the best does, but by chance."""
     degrees = samples - one.free, samples - best.free
-    return one is best or (min(degrees) > 0 and one.rms**2 <= best.rms**2 * stats.f.isf(chance, *degrees))
+    return one is best or (min(degrees) > 0 and one.rms**2 <= best.rms**2 / fdtri(*reversed(degrees), chance))
 
 
 def _curves(t: Array, y: Array, scale: Array, largest: float) -> Iterator[Curve]:

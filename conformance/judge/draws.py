@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from scipy.stats import binom
+from scipy.special import bdtr, bdtrc
 
 from conformance.judge.selection import Mask
 from conformance.judge.statistics import share
@@ -67,8 +67,8 @@ class _Count:
 
     def is_chance(self, alpha: float) -> bool:
         """Whether so many, or so few, are no less likely than alpha."""
-        few = binom.cdf(self.found, self.trials, self.probability)
-        many = binom.sf(self.found - 1, self.trials, self.probability)
+        few = bdtr(self.found, self.trials, self.probability)
+        many = bdtrc(self.found - 1, self.trials, self.probability)
         return bool(2.0 * min(few, many) >= alpha)
 
 

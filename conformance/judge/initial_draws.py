@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
-from scipy.special import chdtr, chdtrc, ndtr, ndtri
-from scipy.stats import binom, kstest
+from scipy.special import bdtr, bdtrc, chdtr, chdtrc, ndtr, ndtri
 
 from conformance.judge.distributions import Distribution, Mistakes, legal, usual_draws, usual_mistakes
 from conformance.judge.selection import Mask
@@ -103,6 +102,8 @@ def _said(x: Array, usual: Mistakes, storage: Format, alpha: float) -> str:
 
 def _fits(x: Array, of: Distribution, storage: Format, alpha: float) -> bool:
     """Whether elements may be drawn from a distribution, as far as each is looked at by itself."""
+    from scipy.stats import kstest  # slow to import, and wanted here alone
+
     u = _uniform(x, of, storage).ravel()
     z, n = ndtri(u), u.size
     squares = float(np.square(z).sum())
@@ -129,5 +130,5 @@ def _uniform(x: Array, of: Distribution, storage: Format) -> Array:
 
 def _agree_by_chance(one: Mask, other: Mask, alpha: float) -> bool:
     n, agree = one.size, int((one == other).sum())
-    few, many = binom.cdf(agree, n, 0.5), binom.sf(agree - 1, n, 0.5)
+    few, many = bdtr(agree, n, 0.5), bdtrc(agree - 1, n, 0.5)
     return bool(2.0 * min(few, many) >= alpha)

@@ -9,7 +9,7 @@ normal ones, and none of them takes the elements of a row to be independent.
 import math
 from dataclasses import dataclass
 
-from scipy.optimize import brentq
+from scipy.special import lambertw
 
 FALSE_ALARM = 1e-6  # of one run, under the model; the one probability that everything below is derived from.
 
@@ -42,11 +42,11 @@ def rms_threshold(rows: int, alpha: float) -> float:
 
     A strictly sub-Gaussian e has E exp(λ e²/σ²) ≤ (1 − 2λ)^(-1/2). The mean of such squares over a row, dependent as they may
     be, has no larger moment generating function (Jensen), so the mean over ν rows obeys the Chernoff bound of χ²_ν/ν:
-    P(mean > t) ≤ exp(−ν/2 · (t − 1 − ln t)). Solved for t; the root of it is returned.
+    P(mean > t) ≤ exp(−ν/2 · (t − 1 − ln t)). With s = t − 1 − ln t at alpha, t = −W₋₁(−e^(−1−s)) (Lambert's function); the root
+    of t is returned.
     """
-    target = 2.0 * math.log(1.0 / alpha) / max(rows, 1)
-    upper = 2.0 + 2.0 * target  # t − 1 − ln t ≥ t/2 − 1 there
-    return math.sqrt(brentq(lambda t: t - 1.0 - math.log(t) - target, 1.0, upper))
+    s = 2.0 * math.log(1.0 / alpha) / max(rows, 1)
+    return math.sqrt(-lambertw(-math.exp(-1.0 - s), -1).real)
 
 
 def max_threshold(count: int, alpha: float) -> float:

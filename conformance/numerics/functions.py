@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linprog
 from scipy.special import erf, erfc, expit
 
 from conformance.numerics.formats import Array, Format
@@ -156,6 +155,8 @@ class Errors:
         unit = evaluated.unit_roundoff  # of everything below, so that the solver sees numbers near 1
         left = np.stack([np.ones_like(spacing), spacing / unit], 1)
         size = left.max(1, keepdims=True)  # of a row, to which it is brought: spacings range over 80 decades
+        from scipy.optimize import linprog  # slow to import, and wanted where a machine is measured alone
+
         solved = linprog([1.0, 2.0 / 3.0], -left / size, -error / unit / size[:, 0], bounds=[(0.0, None)] * 2)
         absolute, ulp = float(solved.x[0]) * unit, float(solved.x[1])
         short = error - absolute - ulp * spacing  # by the solver's own tolerance

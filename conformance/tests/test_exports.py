@@ -46,6 +46,24 @@ OURS = {
 CASES = [(i, golden) for golden, found in OURS.items() for i in found]
 
 
+def test_a_file_is_written_once_for_the_same_parameters_and_anew_for_others() -> None:
+    written = []
+
+    def write(module: nn.Module, example: exports.Example, path: Path) -> None:
+        written.append(path)
+        exports.scripted(module, example, path)
+
+    checkpoint = load_golden("tiny").checkpoint
+    export = replace(exports.making_bert_scripted, write=write)
+    others = {name: weight if "pooler" in name else 2.0 * weight for name, weight in checkpoint.weights.items()}
+    for given in (checkpoint, Checkpoint(checkpoint.architecture, dict(checkpoint.weights))):
+        export.prepare(given, "cpu", "float32")
+        assert len(written) == 1
+    export.prepare(Checkpoint(checkpoint.architecture, others), "cpu", "float32")
+    export.prepare(checkpoint, "cpu", "float64")
+    assert len(written) == 3
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("implementation", "golden"), CASES, ids=lambda p: getattr(p, "name", p))
 def test_it_conforms(implementation: Any, golden: str, dtype: str) -> None:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
-from scipy import stats
 from scipy.linalg import solve_triangular
+from scipy.special import chdtr
 
 from conformance.judge.residual_models.order import is_order, rendered, rules
 from conformance.judge.residual_models.residual_problem import ElementNoise, Places, ResidualFinding, ResidualProblem
@@ -141,7 +141,7 @@ def other_functions(case: ResidualProblem) -> Iterator[ResidualFinding]:
         return  # most is too sparse or too wild to be foretold
     remaining = sqrt(float((e[sharp] ** 2).mean()))
     square = float((before[sharp] ** 2).mean())
-    chance = float(stats.chi2.cdf(count * case.limits[0] ** 2 / square, count)) if square > 0.0 else 1.0
+    chance = float(chdtr(count, count * case.limits[0] ** 2 / square)) if square > 0.0 else 1.0
     passes = remaining <= case.limits[0] and points.repeated <= case.limits[1] and chance <= FALSE_ALARM
     share = max(1.0 - remaining**2 / square, 0.0) if square > 0.0 else 0.0
     sentence = f"made is another function of the same input, {_examples(points)}"

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy.special import betaincinv, chdtr
 
 from conformance.judge.residual_models.ingredients import Ingredient, ingredients
 from conformance.judge.selection import Mask
@@ -238,7 +238,7 @@ class ResidualProblem:
         """That an unrelated model passes, given e before the fit."""
         carrying = self._carrying(before)
         degrees, square = carrying - freedom, float((before**2).sum()) / max(carrying, 1.0)
-        return float(stats.chi2.cdf(degrees * self.limits[0] ** 2 / square, degrees)) if degrees > 0.0 and square > 0.0 else 1.0
+        return float(chdtr(degrees, degrees * self.limits[0] ** 2 / square)) if degrees > 0.0 and square > 0.0 else 1.0
 
     def _carrying(self, e: Array) -> float:
         """N, or where few carry the residual, how many: those beyond the largest error, or 3 (Σe²)²/Σe⁴, N of a normal e."""
@@ -257,7 +257,7 @@ class ResidualProblem:
         directions, free = min(self.kept.any(1).sum(), self.kept.any(0).sum(), carrying), max(finding.freedom, 1)
         if directions <= free:
             return False
-        return finding.share >= float(stats.beta.isf(FALSE_ALARM, free / 2.0, (directions - free) / 2.0))
+        return finding.share >= 1.0 - float(betaincinv((directions - free) / 2.0, free / 2.0, FALSE_ALARM))
 
 
 def _thinned(count: int, most: int) -> Places:
