@@ -31,14 +31,17 @@ _OTHER = "not the gradient of {loss} at the parameters before the step; run the 
 
 
 def gradient_passes(label: str, run: TrainingRun, stream: Stream, case: Case) -> Iterator[Pass]:
-    """The gradients of `STEP`, judged from the parameters before; nothing where no head's bias is trained."""
+    """The gradients of `STEP`, judged from the parameters before.
+
+    Nothing where no head's bias is trained, or where these parameters are not there or not finite, which fails by itself.
+    """
     loss = " + ".join(loss for bias, loss in _HEADS.items() if bias in run.gradients[0])
-    if not loss:
-        return
     arrays, shapes = dict(stream), parameter_shapes(run.architecture)
-    before = {name: values_of(arrays.get(at(STEP - 1, name)), shapes[name]) for name in run.gradients[0]}
-    weights = {**run.weights, **{name: x for name, x in before.items() if x is not None}}
-    network = Network(run.architecture, weights, run.batch, source=loss)
+    read = {name: values_of(arrays.get(at(STEP - 1, name)), shapes[name]) for name in run.gradients[0]}
+    before = {name: x for name, x in read.items() if x is not None and np.isfinite(x).all()}
+    if not loss or len(before) < len(read):
+        return
+    network = Network(run.architecture, {**run.weights, **before}, run.batch, source=loss)
     found = [(grad(name), arrays[at(STEP, grad(name))]) for name in run.gradients[0]]
     said = partial(_said, run, network, case)
     yield Pass(f"{label}, gradients of step {STEP}", "", network, partial(iter, found), said=said, is_of_gradients=True)

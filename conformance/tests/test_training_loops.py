@@ -53,6 +53,23 @@ def test_a_wrong_gradient_of_a_loop_is_found_and_said_to_be_what_it_is(name: str
     assert WRONG_GRADIENTS[name].said in said_of(WRONG_GRADIENTS[name], "float32")
 
 
+def test_parameters_that_are_not_finite_fail_by_themselves() -> None:
+    def diverged(model: Any, training: Training) -> Any:
+        step = loop.train(model, training) if loop.train else None
+
+        def broken(batch: Any) -> None:
+            assert step is not None
+            step(batch)
+            model.lm_head.mlp.bias.data.fill_(np.nan)
+
+        return broken
+
+    result = judged("optimizer-step", replace(loop, train=diverged))
+    first = result.failures[0]
+    assert (result.outcome, first.activation) == ("fail", at(1, "cls.predictions.transform.dense.bias"))
+    assert "not finite" in first.reason
+
+
 def test_without_a_bias_of_a_head_no_loss_is_known_and_the_steps_alone_are_judged() -> None:
     frozen = replace(loop, frozen=("lm_head.unembedding.bias",))
     assert gradients_alone(frozen, GOLDEN, Case("", "tiny")) == []
