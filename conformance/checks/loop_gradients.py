@@ -27,7 +27,7 @@ _HEADS = {
     "cls.seq_relationship.bias": "cls.seq_relationship.loss",
     "classifier.bias": "classifier.loss",
 }
-_OTHER = "not the gradient of {loss} at the parameters before the step; run the check `gradients` for the network's own"
+_OTHER = "not the gradient of {loss} at the parameters before the step; the checks `gradients` and `training-mode` judge the network's own"
 
 
 def gradient_passes(label: str, run: TrainingRun, stream: Stream, case: Case) -> Iterator[Pass]:
@@ -52,10 +52,10 @@ def _said(run: TrainingRun, network: Network, case: Case) -> str:
     earlier, found = run.gradients[STEP - 2 : STEP]
     expected = {name: x for name, x in network.walk() if is_gradient(name)}
     left = _slope({name: x - expected[grad(name)] for name, x in found.items()}, earlier)  # clipped or not
-    if _pass({name: x - left * earlier[name] for name, x in found.items()}, network, case):
+    if _are_right({name: x - left * earlier[name] for name, x in found.items()}, network, case):
         return "the gradient of the step before is added to it: zero_grad() is missing"
     scale = _slope(found, {name: expected[grad(name)] for name in found})
-    if scale and _pass({name: x / scale for name, x in found.items()}, network, case):
+    if scale and _are_right({name: x / scale for name, x in found.items()}, network, case):
         return f"the gradient is {scale:.4g} times that of {network.source}: the loss, or the gradient, is scaled"
     return _OTHER.format(loss=network.source)
 
@@ -66,7 +66,7 @@ def _slope(found: Mapping[str, Array], of: Mapping[str, Array]) -> float:
     return sum(float(np.vdot(x, of[name])) for name, x in found.items()) / norm if norm else 0.0
 
 
-def _pass(gradients: Mapping[str, Array], network: Network, case: Case) -> bool:
+def _are_right(gradients: Mapping[str, Array], network: Network, case: Case) -> bool:
     """Whether these gradients are those that are expected, within rounding in the case's format."""
     judge = Judge(network, case.dtype, case.device, functions=this_machine(case.device).accuracy, depth="screen")
     stream = ((grad(name), held_in(case.dtype, x)) for name, x in gradients.items())

@@ -12,7 +12,7 @@ from conformance.numerics.formats import Array
 CUT = 2.0  # deviations at which TensorFlow's truncated_normal_initializer cuts
 # The standard deviation of N(0, 1) truncated at ± c, √(1 − 2 c φ(c) / (2 Φ(c) − 1)), by which jax.nn.initializers divides.
 KEPT = math.sqrt(1.0 - 2.0 * CUT * math.exp(-(CUT**2) / 2.0) / math.sqrt(2.0 * math.pi) / math.erf(CUT / math.sqrt(2.0)))
-USUAL_RANGE = 0.02  # the initializer_range that is hard-coded where the config's is ignored
+USUAL_RANGE = 0.02  # the default of transformers.BertConfig.initializer_range, which is hard-coded where the config's is ignored
 
 
 @dataclass(frozen=True)

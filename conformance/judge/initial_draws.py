@@ -78,7 +78,7 @@ def _unlike_draw(x: Array, a: Architecture, storage: Format, alpha: float) -> st
     if 0 < zeros.size < len(x):
         more = f", and {zeros.size - 1} more" if zeros.size > 1 else ""
         return f"row {zeros[0]} is 0{more}; none may be but row 0 of the words, that of padding"
-    if not any(_fits(x, distribution, storage, alpha) for distribution in legal(r)):
+    if not any(fits(x, distribution, storage, alpha) for distribution in legal(r)):
         return f"{_said(x, usual_mistakes(x.shape, r, a.num_hidden_layers), storage, alpha)}, expected N(0, {r:g}²)"
     for axis, what in enumerate(("rows", "columns")):
         end = x.shape[axis] // 2 * 2
@@ -92,7 +92,7 @@ def _said(x: Array, usual: Mistakes, storage: Format, alpha: float) -> str:
     """What they are drawn from, where that is a mistake which is known; else their moments."""
     if not np.ptp(x):
         return f"{x.flat[0]:.3g} everywhere"
-    known = " or ".join(f"{distribution.words} ({how})" for distribution, how in usual if _fits(x, distribution, storage, alpha))
+    known = " or ".join(f"{distribution.words} ({how})" for distribution, how in usual if fits(x, distribution, storage, alpha))
     if known:
         return f"drawn from {known}"
     centred = x - x.mean()
@@ -100,7 +100,7 @@ def _said(x: Array, usual: Mistakes, storage: Format, alpha: float) -> str:
     return f"mean {x.mean():.3g}, standard deviation {x.std():.3g}, kurtosis {kurtosis:.2f}"
 
 
-def _fits(x: Array, of: Distribution, storage: Format, alpha: float) -> bool:
+def fits(x: Array, of: Distribution, storage: Format, alpha: float) -> bool:
     """Whether elements may be drawn from a distribution, as far as each is looked at by itself."""
     from scipy.stats import kstest  # slow to import, and wanted here alone
 

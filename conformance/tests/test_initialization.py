@@ -19,7 +19,7 @@ from conformance.isolation.process import WorkerProcess
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.serve import CandidateWork
 from conformance.judge.distributions import legal
-from conformance.judge.initial_draws import _fits, wrong_initially
+from conformance.judge.initial_draws import fits, wrong_initially
 from conformance.model.training import at
 from conformance.numerics.formats import FORMATS, format_named
 from conformance.results.result import Result
@@ -115,7 +115,7 @@ def test_a_draw_from_any_legal_distribution_is_no_alarm(which: int, dtype: str, 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_alarms_are_no_more_frequent_than_asked_for(dtype: str) -> None:
     trials, alpha, storage = 300, 0.02, format_named(dtype)
-    found = sum(not _fits(storage.round(drawn(0, 0.05, (16, 16), seed)), legal(0.05)[0], storage, alpha) for seed in range(trials))
+    found = sum(not fits(storage.round(drawn(0, 0.05, (16, 16), seed)), legal(0.05)[0], storage, alpha) for seed in range(trials))
     assert binom.sf(found - 1, trials, 4 * alpha) > 1e-6  # four tests
     assert found > 0
 
