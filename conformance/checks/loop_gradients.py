@@ -27,7 +27,7 @@ _HEADS = {
     "cls.seq_relationship.bias": "cls.seq_relationship.loss",
     "classifier.bias": "classifier.loss",
 }
-_OTHER = "not the gradient of {loss} at the parameters before the step; the checks `gradients` and `training-mode` judge the network's own"
+_OTHER = "not the gradient of {loss} at the parameters before the step; `gradients` and `training-mode` judge the network's own"
 
 
 def gradient_passes(label: str, run: TrainingRun, stream: Stream, case: Case) -> Iterator[Pass]:
