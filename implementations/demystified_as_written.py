@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from conformance import Architecture, Tap, TorchBatch, TorchImplementation, Training, Unsupported
-from implementations import demystified as right
-from implementations.demystified import BERTLM, FeedForward, MultiHeadedAttention
+from implementations.demystified import candidate as right
+from implementations.demystified.network import BERTLM, PADDING, FeedForward, MultiHeadedAttention
 
 LENGTH = 64  # the tutorial's one length; a candidate's is the longest that its checkpoint knows
 
@@ -41,8 +41,8 @@ class BERTEmbedding(nn.Module):
 
     def __init__(self, vocab_size: int, hidden_size: int, length: int = LENGTH, dropout: float = 0.1) -> None:
         super().__init__()
-        self.token = nn.Embedding(vocab_size, hidden_size, padding_idx=right.PADDING)
-        self.segment = nn.Embedding(3, hidden_size, padding_idx=right.PADDING)
+        self.token = nn.Embedding(vocab_size, hidden_size, padding_idx=PADDING)
+        self.segment = nn.Embedding(3, hidden_size, padding_idx=PADDING)
         self.position = PositionalEmbedding(hidden_size, length)
         self.dropout = nn.Dropout(dropout)
 
@@ -83,7 +83,7 @@ class BERT(nn.Module):
         self.encoder_blocks = nn.ModuleList(layers)
 
     def forward(self, ids: Tensor, segments: Tensor, mask: Tensor | None = None) -> Tensor:
-        attended = ids > right.PADDING if mask is None else mask != 0  # (B, S)
+        attended = ids > PADDING if mask is None else mask != 0  # (B, S)
         hidden = self.embedding(ids, segments)  # (B, S, H)
         for layer in self.encoder_blocks:
             hidden = layer(hidden, attended)

@@ -17,7 +17,8 @@ from conformance.checks.run_check import run
 from conformance.checks.search.plan import USUAL
 from conformance.results.result import Result
 from implementations import demystified_as_written as written
-from implementations.demystified import BERT, PositionalEmbedding, demystified
+from implementations.demystified import demystified
+from implementations.demystified.network import BERT, PositionalEmbedding
 from implementations.demystified_as_written import demystified_as_written
 
 VALUES = [e for e in declared(demystified_as_written) if e.check == "values" and e.activation]

@@ -1,18 +1,14 @@
-"""*Demystifying BERT*: the tutorial's network, made right within its own architecture.
+"""The network of *Demystifying BERT*, made right within its own architecture.
 
 What it has of its own is kept: sinusoidal positions, segments 1 and 2 with 0 for padding, no norm on the embeddings, no pooler, and
 heads that end in a log-softmax. What the tutorial gets wrong stands in `demystified_as_written`.
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from conformance import Architecture, Tap, TorchBatch, TorchImplementation, Training, Unsupported
-from implementations.initialization import initialized
 
 PADDING = 0  # the id of a padded token, and its segment
 IGNORED = -100  # the label of a token or pair that has none
@@ -174,136 +170,3 @@ class BERTLM(nn.Module):
 def pretraining_loss(log_probs: Tensor, labels: Tensor, ignored: int = IGNORED) -> Tensor:
     """The mean negative log-likelihood of the labelled: (…, n) log-probabilities, (…) labels -> a scalar."""
     return F.nll_loss(log_probs.flatten(0, -2), labels.flatten(), ignore_index=ignored)
-
-
-def train(model: BERTLM, training: Training) -> Callable[[TorchBatch], None]:
-    """The tutorial's training loop, made right: Adam with decoupled decay of matrices alone, clipping, and its schedule.
-
-    The rate rises linearly and then falls as 1/√step (Vaswani et al. 2017, section 5.3), its largest value that of the settings.
-    """
-    if training.lr_scheduler_type != "inverse_sqrt" or not training.bias_correction:
-        raise Unsupported("the tutorial's rate falls as 1/√step, and its Adam corrects its moments")
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    others = [p for p in model.parameters() if p.ndim == 1]
-    optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": training.weight_decay}, {"params": others, "weight_decay": 0.0}],
-        betas=(training.adam_beta1, training.adam_beta2),
-        eps=training.adam_epsilon,
-    )
-    done = 0
-
-    def step(batch: TorchBatch) -> None:
-        nonlocal done
-        model.train()
-        loss = call(model, batch)["cls.loss"]
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), training.max_grad_norm)
-        rate = min(done / training.warmup_steps, math.sqrt(training.warmup_steps / max(done, 1)))
-        for group in optimizer.param_groups:
-            group["lr"] = training.learning_rate * rate
-        optimizer.step()
-        done += 1
-
-    return step
-
-
-# As a candidate: built for an architecture, and where its parameters and activations are found.
-
-
-def build(a: Architecture) -> BERTLM:
-    """The module of an architecture's sizes."""
-    bert = BERT(
-        a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.intermediate_size, a.max_position_embeddings,
-        a.type_vocab_size, a.layer_norm_eps, a.hidden_dropout_prob, a.attention_probs_dropout_prob, a.activation_dropout,
-    )  # fmt: skip
-    return BERTLM(bert, a.hidden_size, a.vocab_size)
-
-
-def untrained(a: Architecture) -> nn.Module:
-    """The same as training starts from it."""
-    return initialized(build(a), a.initializer_range)
-
-
-def call(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
-    """Both heads, and the losses of the labels that the batch has."""
-    given = batch.filled()
-    return losses(model(given.input_ids, given.token_type_ids, given.attention_mask), batch)
-
-
-def losses(outputs: tuple[Tensor, Tensor], batch: TorchBatch, ignored_pairs: int = IGNORED) -> dict[str, Tensor]:
-    """The two pre-training losses and their sum, where the batch has labels."""
-    pairs, tokens = outputs
-    if batch.labels is None or batch.next_sentence_label is None:
-        return {}
-    masked = pretraining_loss(tokens, batch.labels)
-    following = pretraining_loss(pairs, batch.next_sentence_label, ignored_pairs)
-    return {"cls.predictions.loss": masked, "cls.seq_relationship.loss": following, "cls.loss": masked + following}
-
-
-def supported(a: Architecture, device: str, dtype: str) -> str | None:
-    """Why not, where the tutorial's network cannot be of this architecture."""
-    if a.position_embedding_type != "sinusoidal" or a.embedding_norm or a.shared_layer_norm or a.hidden_act != "gelu":
-        return "the tutorial's network has sinusoidal positions, no norm at the embeddings, and erf-GELU"
-    if a.position_offset:
-        return f"the tutorial's network counts positions from 0, not from {a.position_offset}"
-    if set(a.heads) != {"plain_masked_lm", "plain_next_sentence"}:
-        return "the tutorial's network has both heads, each a linear layer and a log-softmax"
-    return None
-
-
-_BLOCK, _LAYER = "bert.encoder_blocks.{layer}", "encoder.layer.{layer}"
-
-LINEAR: dict[str | Tap, str] = {
-    **{f"{_BLOCK}.self_multihead.{part}": f"{_LAYER}.attention.self.{part}" for part in ("query", "key", "value")},
-    f"{_BLOCK}.self_multihead.output_linear": f"{_LAYER}.attention.output.dense",
-    f"{_BLOCK}.feed_forward.fc1": f"{_LAYER}.intermediate.dense",
-    f"{_BLOCK}.feed_forward.fc2": f"{_LAYER}.output.dense",
-}
-NORMS: dict[str | Tap, str] = {
-    f"{_BLOCK}.attention_norm": f"{_LAYER}.attention.output.LayerNorm",
-    f"{_BLOCK}.output_norm": f"{_LAYER}.output.LayerNorm",
-}
-
-PARAMETERS = {
-    "bert.embedding.token.weight": "bert.embeddings.word_embeddings.weight",
-    "bert.embedding.segment.weight": "bert.embeddings.token_type_embeddings.weight",
-    **{f"{ours}.{part}": f"bert.{theirs}.{part}" for ours, theirs in (LINEAR | NORMS).items() for part in ("weight", "bias")},
-    "mask_lm.linear.weight": "cls.predictions.decoder.weight",
-    "mask_lm.linear.bias": "cls.predictions.bias",
-    "next_sentence.linear.weight": "cls.seq_relationship.weight",
-    "next_sentence.linear.bias": "cls.seq_relationship.bias",
-}
-
-ACTIVATIONS: dict[str | Tap, str] = {
-    "bert.embedding.token": "embeddings.word_embeddings",
-    "bert.embedding.position": "embeddings.position_embeddings",
-    "bert.embedding.segment": "embeddings.token_type_embeddings",
-    Tap("bert.embedding.dropout", "input"): "embeddings.sum",
-    "bert.embedding.dropout": "embeddings.dropout",
-    **LINEAR,
-    **NORMS,
-    Tap(f"{_BLOCK}.self_multihead.dropout", "input"): f"{_LAYER}.attention.self.probs",
-    f"{_BLOCK}.self_multihead.dropout": f"{_LAYER}.attention.self.dropout",
-    Tap(f"{_BLOCK}.self_multihead.output_linear", "input"): f"{_LAYER}.attention.self.context",
-    f"{_BLOCK}.dropout": f"{_LAYER}.attention.output.dropout",
-    f"{_BLOCK}.feed_forward.activation": f"{_LAYER}.intermediate.intermediate_act_fn",
-    f"{_BLOCK}.feed_forward.dropout": f"{_LAYER}.intermediate.dropout",
-    Tap(f"{_BLOCK}.dropout", call=1): f"{_LAYER}.output.dropout",
-    "mask_lm.linear": "cls.predictions.decoder",
-    "mask_lm": "cls.predictions.log_probs",
-    "next_sentence.linear": "cls.seq_relationship",
-    "next_sentence": "cls.seq_relationship.log_probs",
-}
-
-demystified = TorchImplementation(
-    build=build,
-    parameters=PARAMETERS,
-    activations=ACTIVATIONS,
-    call=call,
-    untrained=untrained,
-    train=train,
-    ignored=("bert.embedding.position.table",),
-    supported=supported,
-    name="demystified",
-)

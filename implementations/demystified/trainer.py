@@ -1,0 +1,112 @@
+"""Training: a step of the tutorial's loop, made right, with what must be kept to go on from it."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from conformance import TorchBatch, Training, Unsupported
+from implementations.demystified.network import BERTLM, IGNORED, pretraining_loss
+
+MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names of Adam's two
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a step of training saw, before it.
+
+    Attributes:
+        masked_lm_loss, next_sentence_loss: the two losses, whose sum is minimised.
+        masked_lm_correct, masked_lm_count: of the tokens that have a label, those whose label is the likeliest, and all.
+        next_sentence_correct, next_sentence_count: the same of the pairs.
+        learning_rate: that of the step.
+    """
+
+    masked_lm_loss: float
+    next_sentence_loss: float
+    masked_lm_correct: int
+    masked_lm_count: int
+    next_sentence_correct: int
+    next_sentence_count: int
+    learning_rate: float
+
+    @property
+    def loss(self) -> float:
+        """Their sum."""
+        return self.masked_lm_loss + self.next_sentence_loss
+
+
+class Trainer:
+    """Adam with decoupled decay of matrices alone, clipping by the global norm, and the tutorial's schedule.
+
+    The rate rises linearly and then falls as 1/√step (Vaswani et al. 2017, section 5.3), its largest value that of the settings.
+    """
+
+    def __init__(self, model: BERTLM, training: Training) -> None:
+        self.model, self.training = model, training
+        self.steps = 0
+        matrices = [p for p in model.parameters() if p.ndim > 1]
+        others = [p for p in model.parameters() if p.ndim == 1]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": matrices, "weight_decay": training.weight_decay}, {"params": others, "weight_decay": 0.0}],
+            betas=(training.adam_beta1, training.adam_beta2),
+            eps=training.adam_epsilon,
+        )
+
+    def step(self, batch: TorchBatch) -> Progress:
+        """Forward and backward pass, clipping, the optimizer's step."""
+        self.model.train()
+        given = batch.filled()
+        pairs, tokens = self.model(given.input_ids, given.token_type_ids, given.attention_mask)
+        masked, following = losses_of(pairs, tokens, batch)
+        self.optimizer.zero_grad()
+        (masked + following).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.training.max_grad_norm)
+        rate = self.rate()
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.steps += 1
+        return Progress(
+            masked.item(), following.item(), *_correct(tokens, batch.labels), *_correct(pairs, batch.next_sentence_label), rate
+        )
+
+    def rate(self) -> float:
+        """The learning rate of the next step, 0 in the first."""
+        warm, done = self.training.warmup_steps, self.steps
+        return self.training.learning_rate * min(done / warm, math.sqrt(warm / max(done, 1)))
+
+    def state(self) -> dict[str, Tensor]:
+        """Both moments of every parameter that has been in a step, by `moment.parameter`."""
+        named, state = self.model.named_parameters(), self.optimizer.state
+        return {f"{moment}.{name}": state[p][moment] for name, p in named if p in state for moment in MOMENTS}
+
+    def restore(self, state: Mapping[str, Tensor], steps: int) -> None:
+        """Go on after `steps` steps that left this state."""
+        self.steps = steps
+        for name, parameter in self.model.named_parameters():
+            if f"exp_avg.{name}" in state:
+                moments = {moment: state[f"{moment}.{name}"].to(parameter.device) for moment in MOMENTS}
+                self.optimizer.state[parameter] = {"step": torch.tensor(float(steps)), **moments}
+
+
+def losses_of(pairs: Tensor, tokens: Tensor, batch: TorchBatch, ignored_pairs: int = IGNORED) -> tuple[Tensor, Tensor]:
+    """Masked-LM and next-sentence loss of a batch that has both kinds of labels: (B, 2), (B, S, V) log-probabilities -> scalars."""
+    assert batch.labels is not None
+    assert batch.next_sentence_label is not None
+    return pretraining_loss(tokens, batch.labels), pretraining_loss(pairs, batch.next_sentence_label, ignored_pairs)
+
+
+def train(model: BERTLM, training: Training) -> Callable[[TorchBatch], object]:
+    """A step of the loop, with these settings, as a function of a batch."""
+    if training.lr_scheduler_type != "inverse_sqrt" or not training.bias_correction:
+        raise Unsupported("the tutorial's rate falls as 1/√step, and its Adam corrects its moments")
+    return Trainer(model, training).step
+
+
+def _correct(log_probs: Tensor, labels: Tensor | None) -> tuple[int, int]:
+    assert labels is not None
+    labelled = labels != IGNORED
+    return int(((log_probs.argmax(-1) == labels) & labelled).sum()), int(labelled.sum())
