@@ -3,7 +3,7 @@
 import atexit
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from conformance.errors import CheckpointError, UnsupportedArchitectureError
 from conformance.files import open_safetensors, read_json, reading
 from conformance.model.activations import parameter_shapes
-from conformance.model.architecture import Architecture
+from conformance.model.architecture import HEADS, Architecture
 from conformance.model.digest import content_digest
 from conformance.numerics.formats import Array, format_named
 
@@ -168,7 +168,7 @@ def load_directory(folder: Path | str) -> Checkpoint:
 def _loaded(folder: Path) -> Checkpoint:
     config, reader = _config(folder / "config.json"), _reader(folder / "model.safetensors")
     stored = _canonical(reader.keys())
-    heads = tuple(head for head, mark in _HEAD_MARKS.items() if mark in stored)
+    heads = _heads(stored)
     labels = reader.get_slice(stored["classifier.weight"]).get_shape()[0] if "classification" in heads else 2
     switches = {"heads": heads, "pooler": "bert.pooler.dense.weight" in stored, "num_labels": labels}
     architecture = Architecture.from_config(config, **switches)
@@ -186,6 +186,16 @@ def _loaded(folder: Path) -> Checkpoint:
     if untied:
         raise CheckpointError(f"the decoder is not tied, and the equations tie it: {', '.join(untied)}")
     return Checkpoint(architecture, LazyWeights(shapes, load))
+
+
+def _heads(stored: Collection[str]) -> tuple[str, ...]:
+    """The heads whose parameters are stored: a decoder without a transform, and a pair's logits without a pooler, are plain."""
+    found = {head for head, mark in _HEAD_MARKS.items() if mark in stored}
+    if "masked_lm" not in found and "cls.predictions.decoder.weight" in stored:
+        found.add("plain_masked_lm")
+    if "next_sentence" in found and "bert.pooler.dense.weight" not in stored:
+        found = found - {"next_sentence"} | {"plain_next_sentence"}
+    return tuple(head for head in HEADS if head in found)
 
 
 def _config(file: Path) -> dict[str, Any]:

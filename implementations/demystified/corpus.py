@@ -1,0 +1,76 @@
+"""The token ids of a corpus, on disk: one array of ids, and where its utterances and conversations end."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from conformance import UsageError
+
+Ids = npt.NDArray[np.signedinteger]
+_AT_ONCE = 256  # conversations that are tokenized together
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Utterances as token ids, without special tokens.
+
+    Attributes:
+        ids: of all utterances, one after the other.
+        starts: of utterance i, ids[starts[i] : starts[i + 1]].
+        firsts: utterances that another one follows in their conversation: the pairs of consecutive ones.
+    """
+
+    ids: Ids
+    starts: npt.NDArray[np.int64]
+    firsts: npt.NDArray[np.int64]
+
+    @property
+    def size(self) -> int:
+        """The number of utterances."""
+        return len(self.starts) - 1
+
+    def utterance(self, i: int) -> Ids:
+        """Its token ids."""
+        return self.ids[self.starts[i] : self.starts[i + 1]]
+
+
+def write(folder: Path, conversations: Iterable[list[str]], tokenizer: Tokenizer) -> None:
+    """Tokenize conversations into files; utterances without a token separate what they stand between."""
+    remaining, ends, utterance = iter(conversations), 0, 0
+    tokenizer.encode_special_tokens = True  # "[SEP]" in a text is five characters, not the token
+    with open(folder / "ids", "wb") as ids, open(folder / "starts", "wb") as starts, open(folder / "firsts", "wb") as firsts:
+        np.array([0], np.int64).tofile(starts)
+        while some := list(islice(remaining, _AT_ONCE)):
+            flat = [text for conversation in some for text in conversation]
+            encoded = iter(tokenizer.encode_batch_fast(flat, add_special_tokens=False))
+            for conversation in some:
+                before = False  # whether the utterance before this one has tokens
+                for _ in conversation:
+                    found = np.array(next(encoded).ids, np.int32)
+                    if before and found.size:
+                        np.array([utterance - 1], np.int64).tofile(firsts)
+                    before = found.size > 0
+                    if before:
+                        found.tofile(ids)
+                        ends, utterance = ends + found.size, utterance + 1
+                        np.array([ends], np.int64).tofile(starts)
+
+
+def read(folder: Path) -> Corpus:
+    """The corpus that was written there, mapped into memory; `UsageError` where it has no two utterances to tell apart."""
+    sizes = {name: (folder / name).stat().st_size for name in ("ids", "starts", "firsts")}
+    if not sizes["firsts"]:
+        raise UsageError("the corpus has no two consecutive utterances: there is nothing to train on")
+    corpus = Corpus(
+        np.memmap(folder / "ids", np.int32, "r"),
+        np.memmap(folder / "starts", np.int64, "r"),
+        np.memmap(folder / "firsts", np.int64, "r"),
+    )
+    if corpus.size < 3:
+        raise UsageError("the corpus has two utterances: there is none that does not follow")
+    return corpus

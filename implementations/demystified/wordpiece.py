@@ -1,0 +1,53 @@
+"""WordPiece, trained on the corpus, with the tutorial's special tokens and switches."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from tokenizers import BertWordPieceTokenizer, Tokenizer
+from tokenizers.processors import TemplateProcessing
+
+SPECIAL = ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]")  # ids 0 to 4
+PREFIX = "##"
+
+
+def trained(texts: Callable[[], Iterable[str]], vocabulary_size: int) -> Tokenizer:
+    """A tokenizer whose vocabulary is of these texts: of both sides of each pair, where the tutorial takes the first alone.
+
+    The library numbers pieces such as `##a` as a hash map gives them, and breaks ties by these numbers, so that it trains another
+    vocabulary each time (huggingface/tokenizers#1794). They are numbered beforehand here, for which the texts are read twice.
+    """
+    alphabet = _trained(texts(), 0, SPECIAL)
+    letters = sorted(piece for piece in alphabet if piece.startswith(PREFIX))
+    vocabulary = _trained(texts(), vocabulary_size, (*SPECIAL, *letters))
+    found = Tokenizer.from_str(_empty(vocabulary).to_str())
+    # The tutorial's segments are 1 and 2; 0 is padding's.
+    found.post_processor = TemplateProcessing(
+        single="[CLS]:1 $A:1 [SEP]:1", pair="[CLS]:1 $A:1 [SEP]:1 $B:2 [SEP]:2", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    return found
+
+
+def pieces(tokenizer: Tokenizer) -> list[str]:
+    """The vocabulary, by id."""
+    ids: dict[str, int] = tokenizer.get_vocab()
+    return sorted(ids, key=ids.__getitem__)
+
+
+def _trained(texts: Iterable[str], size: int, first: Sequence[str]) -> Mapping[str, int]:
+    """The vocabulary, which has `first` first; where `size` is less than its alphabet, that alone."""
+    tokenizer = _empty(None)
+    tokenizer.train_from_iterator(
+        texts,
+        vocab_size=size,
+        min_frequency=2,
+        limit_alphabet=1000,
+        special_tokens=list(first),
+        wordpieces_prefix=PREFIX,
+        show_progress=False,
+    )
+    vocabulary: Mapping[str, int] = tokenizer.get_vocab()
+    return vocabulary
+
+
+def _empty(vocabulary: Any) -> BertWordPieceTokenizer:
+    return BertWordPieceTokenizer(vocabulary, clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=True)
