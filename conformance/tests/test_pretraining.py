@@ -173,6 +173,11 @@ class TestRun:
         assert main([*rest, "--resume", "--seed=1"]) == 2
         assert "seed was 0" in capsys.readouterr().err
 
+    @pytest.mark.parametrize("wrong", ["--steps=0", "--seed=-1", "--length=4", "--heads=3", "--batch-size=0"])
+    def test_numbers_out_of_range_are_refused_before_anything_is_written(self, tmp_path: Path, wrong: str) -> None:
+        assert main([wrong, "--out", str(tmp_path / "run")]) == 2
+        assert not (tmp_path / "run").exists()
+
     def test_the_masked_loss_falls_below_that_of_unigram_frequencies_and_the_network_conforms(self, tmp_path: Path) -> None:
         settings = Settings(str(OWN), vocabulary_size=300, length=24, layers=1, hidden_size=64, heads=2, learning_rate=3e-3)
         pretrain(settings, tmp_path, 250, save_every=250)

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"interrupted; repeat the command with --resume to go on from {checkpoints.newest(Path(a.out))}", file=sys.stderr)
+        print("interrupted; repeat the command with --resume to go on from the last checkpoint", file=sys.stderr)
         return 130
     return 0
 
@@ -71,8 +71,17 @@ def pretrain(
     """Train to step `steps`, from the start or from the last checkpoint, and write the page.
 
     Raises:
-        UsageError: the corpus cannot be read, or `out` has another run in it.
+        UsageError: the corpus cannot be read, `out` has another run in it, or a number is out of its range.
+        UnsupportedArchitectureError: there is no network of these sizes.
     """
+    if (
+        min(steps, save_every, settings.length - 4, settings.batch_size, settings.warmup_steps) < 1
+        or not 0 <= settings.seed < 2**31
+    ):
+        raise UsageError(
+            "expected steps, save-every, batch-size and warmup-steps of 1 or more, length of 5, seed from 0 to 2³¹ − 1"
+        )
+    _architecture(settings, len(wordpiece.SPECIAL))  # refused before anything is written
     console = Console(stderr=True)
     examples, tokenizer = _prepared(settings, out, resume, console)
     architecture = _architecture(settings, len(examples.vocabulary))
