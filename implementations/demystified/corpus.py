@@ -62,7 +62,7 @@ def write(folder: Path, conversations: Iterable[list[str]], tokenizer: Tokenizer
 
 
 def read(folder: Path) -> Corpus:
-    """The corpus that was written there, mapped into memory; `UsageError` where it has no two utterances to tell apart."""
+    """The corpus that was written there, mapped into memory; `UsageError` where it is too small to make examples of."""
     sizes = {name: (folder / name).stat().st_size for name in ("ids", "starts", "firsts")}
     if not sizes["firsts"]:
         raise UsageError("the corpus has no two consecutive utterances: there is nothing to train on")

@@ -36,7 +36,7 @@ def page(rows: Sequence[Mapping[str, float]]) -> str:
 
 
 def words(rows: Sequence[Mapping[str, float]]) -> str:
-    """How often the next sentence was told from a random one, by the last steps, and how likely chance would do as well."""
+    """How many pairs were classified correctly in the last steps, and how likely chance would classify as many."""
     last = rows[-_MEAN:]
     right, all_ = (int(sum(row[f"next_sentence_{what}"] for row in last)) for what in ("correct", "count"))
     p = binomtest(right, all_, 0.5, alternative="greater").pvalue
