@@ -66,8 +66,10 @@ class HuggingFace:
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
         """Why not, where transformers' BERT cannot be of this architecture."""
-        if architecture.position_embedding_type != "absolute":
-            return f"transformers' BERT has no {architecture.position_embedding_type} positions"
+        positions = architecture.position_embedding_type
+        if positions != "absolute" and not (architecture.has_relative_positions and _has_relative_positions()):
+            version = ", from version 5 on" if architecture.has_relative_positions else ""
+            return f"transformers' BERT has no {positions} positions{version}"
         if architecture.position_offset:
             return f"transformers' BERT counts positions from 0, not from {architecture.position_offset}"
         if not architecture.embedding_norm or architecture.shared_layer_norm:
@@ -126,15 +128,23 @@ class HuggingFace:
         if "masked_lm" in a.heads:
             state["cls.predictions.decoder.weight"] = state["bert.embeddings.word_embeddings.weight"]
             state["cls.predictions.decoder.bias"] = state["cls.predictions.bias"]
+        if a.has_relative_positions:  # the table is there, and not read
+            state["bert.embeddings.position_embeddings.weight"] = torch.zeros(a.max_position_embeddings, a.hidden_size)
         model.load_state_dict(state, strict=True)
         return model
+
+
+def _has_relative_positions() -> bool:
+    import transformers
+
+    return int(transformers.__version__.partition(".")[0]) < 5
 
 
 def _config(a: Architecture, attention: str) -> Any:
     from transformers import BertConfig
 
-    ours = ("heads", "pooler", "embedding_norm", "shared_layer_norm", "position_embedding_type", "position_offset")
-    theirs = {k: v for k, v in a.as_dict().items() if k not in (*ours, "activation_dropout")}
+    ours = ("heads", "pooler", "embedding_norm", "shared_layer_norm", "position_offset", "activation_dropout")
+    theirs = {k: v for k, v in a.as_dict().items() if k not in ours}
     return BertConfig(**theirs, attn_implementation=attention)
 
 

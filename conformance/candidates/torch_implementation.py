@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -139,10 +140,13 @@ class TorchImplementation:
         if reason is not None:
             return reason
         usual = architecture.with_(position_embedding_type="absolute", embedding_norm=True, shared_layer_norm=False)
-        absent = {*parameter_shapes(usual), *table(usual)} - {*parameter_shapes(architecture), *table(architecture)}
+        names, usual_names = ({*parameter_shapes(a), *table(a)} for a in (architecture, usual))
         mapped = [n for value in self.parameters.values() for n in plain(value).names]
         mapped += [n for value in self.activations.values() for n in OutputMap.of(value).names]
-        lacking = [n for n in mapped if n in absent]
+        mapped = [each for n in mapped for each in expanded(n, architecture.num_hidden_layers)]
+        if set(mapped) & (parameter_shapes(architecture).keys() - usual_names):
+            return None  # it has what this architecture has in the place of the usual
+        lacking = [n for n in mapped if n in usual_names - names]
         return f"its tables speak of {lacking[0]}, which this architecture has not" if lacking else None
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:
@@ -272,7 +276,7 @@ class TorchImplementation:
             layout = plain(value)
             for name, parameters in _expanded(pattern, layout, a.num_hidden_layers):
                 known = [p for p in parameters if p in wanted]
-                if not known and name not in own and _is_of_an_absent_head(parameters, a):
+                if not known and name not in own and _is_of_another_architecture(parameters, a):
                     continue  # neither side has it in this architecture
                 wrong += [f"unknown parameter: {p}{_hint(p, wanted)}" for p in parameters if p not in wanted]
                 if name not in own:
@@ -308,7 +312,7 @@ class TorchImplementation:
                 tap = Tap(pattern.path.replace(LAYER, str(layer)), pattern.what, pattern.element, pattern.call)
                 names = tuple(n.replace(LAYER, str(layer)) for n in shown.names)
                 if not set(names) & set(rows) and (
-                    _never_drops(names, a) or (tap.path not in modules and _is_of_an_absent_head(names, a))
+                    _never_drops(names, a) or (tap.path not in modules and _is_of_another_architecture(names, a))
                 ):
                     continue
                 wrong += [f"unknown activation: {n}{_hint(n, rows)}" for n in names if n not in rows]
@@ -332,9 +336,13 @@ def _expanded(pattern: str, layout: Layout, layers: int) -> Iterator[tuple[str, 
         yield name, [n.replace(LAYER, str(i)) if LAYER in pattern else n for n in layout.names]
 
 
-def _is_of_an_absent_head(names: Sequence[str], a: Architecture) -> bool:
-    """Heads and pooler come and go with the architecture; a table may serve those with and those without."""
-    every = [a.with_(pooler=True, heads=heads) for heads in (HEADS[:2] + HEADS[-1:], HEADS[2:])]
+def _is_of_another_architecture(names: Sequence[str], a: Architecture) -> bool:
+    """Heads, pooler and kinds of positions come and go with the architecture; a table may serve those with and those without."""
+    positions = ("absolute", "relative_key")
+    every = [
+        a.with_(pooler=True, heads=heads, position_embedding_type=kind)
+        for heads, kind in product((HEADS[:2] + HEADS[-1:], HEADS[2:]), positions)
+    ]
     return all(any(n in parameter_shapes(e) or n in table(e) for e in every) for n in names)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from conformance.faults import (
     attention,
+    distances,
     dropout,
     embeddings,
     functions,
@@ -28,7 +29,7 @@ from conformance.faults import (
 from conformance.faults.fault import Fault, FaultContext, Parameter
 
 _THEMES = (
-    *(functions, norms, attention, heads, projections, embeddings, losses, layers, precision),
+    *(functions, norms, attention, distances, heads, projections, embeddings, losses, layers, precision),
     *(dropout, gradients, optimizer),
 )
 CATALOGUE: tuple[Fault, ...] = tuple(fault for theme in _THEMES for fault in theme.faults())

@@ -6,7 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.faults.altered import Altered, Rearranged
-from conformance.faults.fault import Fault, FaultContext, Parameter, with_batch
+from conformance.faults.fault import Change, Fault, FaultContext, Parameter, with_batch
+from conformance.model.attention import attended_keys
+from conformance.model.batch import Ids
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
@@ -19,11 +21,17 @@ _MASK = (
 )
 
 Mask = npt.NDArray[np.bool_]
+SUMMED = frozenset({"scores_sum"})
 SCORES, PROBS, CONTEXT = frozenset({"scores"}), frozenset({"probs"}), frozenset({"context"})
 
 
 def _heads(step: Step) -> int:
     return step.site.architecture.num_attention_heads
+
+
+def _keys(step: Step) -> Mask:
+    """(B, 1, Q, S): which keys may be attended to."""
+    return attended_keys(step.site.activation, step.site.batch)[:, None]
 
 
 def _softmax(s: Array, keys: Mask, axis: int = -1, more: float = 0.0) -> Array:
@@ -37,11 +45,22 @@ def _softmax(s: Array, keys: Mask, axis: int = -1, more: float = 0.0) -> Array:
 
 
 def _probabilities(f: Callable[[Array, Mask], Array]) -> Callable[[Step, FaultContext], Step]:
-    """f of the scores and the mask over keys, (B, 1, 1, S), in place of the probabilities."""
+    """f of the scores and the keys that are attended to, (B, 1, Q, S), in place of the probabilities."""
 
     def change(step: Step, _: FaultContext) -> Step:
-        keys = step.site.batch.mask[:, None, None, :]
-        return Altered(step, lambda inner: f(inner.parents[0], keys))
+        return Altered(step, lambda inner: f(inner.parents[0], _keys(step)))
+
+    return change
+
+
+def _with_keys(f: Callable[[Mask, Ids], Mask]) -> Change:
+    """In a decoder, f of the keys that the mask lets through and of the positions, in place of those up to the query."""
+
+    def change(step: Step, _: FaultContext) -> Step | None:
+        if not step.site.activation.causal:
+            return None
+        keys = f(step.site.batch.mask[:, None, None, :], np.arange(step.site.batch.length))
+        return Altered(step, lambda inner: _softmax(inner.parents[0], keys))
 
     return change
 
@@ -62,8 +81,7 @@ def _weighing(step: Step, weight: float) -> Step:
     """Masked keys keep a share of their weight: e^c where c is added to their scores."""
 
     def weighed(inner: Step) -> Array:
-        keys = step.site.batch.mask[:, None, None, :]
-        s = inner.parents[0]
+        keys, s = _keys(step), inner.parents[0]
         masked = s.max(-1, keepdims=True)
         weights = np.exp(s - masked) * np.where(keys, 1.0, weight)
         return np.asarray(weights / weights.sum(-1, keepdims=True))
@@ -151,7 +169,7 @@ def _of_keys(step: Step, place: FaultContext) -> Step | None:
 
 def _over_queries(step: Step, _: FaultContext) -> Step:
     """A masked key has no unmasked query to share with: what it gets, anything from 0 to 1, depends on the mask's constant."""
-    keys = step.site.batch.mask[:, None, None, :]
+    keys = _keys(step)
 
     def over(inner: Step) -> Array:
         return _softmax(inner.parents[0], np.broadcast_to(keys, inner.parents[0].shape), axis=-2)
@@ -176,7 +194,7 @@ class _OnQueries(Probabilities):
 def faults() -> Iterator[Fault]:
     """The faults of scores, mask, softmax and heads."""
     yield Fault(
-        "scale-missing", SCORES, "the scores are multiplied by {value}, not by 1/√d = {right}", "mlc-llm#3426, flexflow#467",
+        "scale-missing", SCORES | SUMMED, "the scores are multiplied by {value}, not by 1/√d = {right}", "mlc-llm#3426, flexflow#467",
         cause="the division by √d left out, or by the whole width", parameter=Parameter("scale", _scale, lambda _: 1.0, _rescaled),
         equation="s = c q kᵀ, c ≠ 1/√d",
         fix="Divide the scores by √d, d = hidden_size / num_attention_heads.",
@@ -239,6 +257,18 @@ def faults() -> Iterator[Fault]:
     yield Fault("mask-causal", PROBS, "later keys are hidden", "constructed", _probabilities(_causal), "a decoder's attention",
                 equation="p = softmax over the keys j ≤ i",
                 fix="Let every token attend to all unmasked keys (is_causal=False).")
+    yield Fault("mask-not-causal", PROBS, "later keys are attended to, in a decoder", "constructed", _with_keys(lambda keys, _: keys),
+                "an encoder's attention; is_decoder of the config not read",
+                equation="p = softmax over all keys, not over the keys j ≤ i",
+                fix="In a decoder let a token attend to itself and to what is before it alone (is_causal=True).")
+    yield Fault("mask-causal-strict", PROBS, "a token does not attend to itself, in a decoder", "constructed",
+                _with_keys(lambda keys, i: keys & ((i[:, None] > i) | (i == 0))), "tril(diagonal=-1) for tril()",
+                equation="p = softmax over the keys j < i",
+                fix="Let a token attend to the keys j ≤ i, itself among them.")
+    yield Fault("mask-causal-late", PROBS, "a token attends to the next one too, in a decoder", "constructed",
+                _with_keys(lambda keys, i: keys & (i[:, None] + 1 >= i)), "tril(diagonal=1) for tril()",
+                equation="p = softmax over the keys j ≤ i + 1",
+                fix="Let a token attend to the keys j ≤ i alone.")
     yield Fault("mask-added-raw", PROBS, "ones and zeros of the mask are added to the scores", "transformers#1788, pytorch#52667",
                 _probabilities(lambda s, keys: _softmax(s + keys, np.ones_like(s, np.bool_))),
                 "the mask not turned into 0 and −∞, or another input in its place",

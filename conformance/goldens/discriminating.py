@@ -65,6 +65,7 @@ def _vectors(hidden: float) -> dict[str, float]:
     """Deviation of tables and biases, mean of gammas; first match wins. What the heads' norm hands to the tied decoder is large."""
     return {
         "_embeddings.weight": hidden,
+        "distance_embedding.weight": _MEDIUM,
         "output.dense.bias": hidden / 4,
         "transform.LayerNorm.weight": 1 / (4 * hidden),
         "transform.LayerNorm.bias": 1 / (16 * hidden),

@@ -147,6 +147,41 @@ _POSITION_OFFSET = _row(
     kept=("embeddings", *ENDS),
 )
 
+_RELATIVE = _row(
+    "relative-key",
+    "Positions by their distance, in the scores: q · D beside q · k. Two rows are longer than the largest distance of Shaw et al. "
+    "2018, 16, to which these are not clipped.",
+    _network(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=24,
+        position_embedding_type="relative_key",
+    ),
+    ("111111111111111111111", "111111110000000000000", "000111111111111111111", "110111011010000000000"),
+    kept=ENDS,
+)
+
+_RELATIVE_QUERY = _row(
+    "relative-key-query",
+    "Positions by their distance, in the scores: q · D and k · D beside q · k; a table that is as long as the longest row needs.",
+    _RELATIVE.architecture.with_(
+        hidden_size=40, num_attention_heads=5, max_position_embeddings=21, position_embedding_type="relative_key_query"
+    ),
+    ("111111111111111111111", "111111110000000000000", "000111111111111111111", "110111011010000000000"),
+    kept=ENDS,
+)
+
+_DECODER = _row(
+    "decoder",
+    "A decoder: a token attends to itself and to what is before it alone, as in BertLMHeadModel with is_decoder.",
+    TINY.architecture.with_(is_decoder=True, heads=("masked_lm",), pooler=False, num_labels=2),
+    ("1111111111111111", "1111111111000000", "0001111111111000", "1101101011101101"),
+    kept=ENDS,
+)
+
 _USUAL: tuple[Recipe, ...] = (TINY, edges.RECIPE, _DEEP, _WIDE, sinusoidal.RECIPE, _TANH)
-_UNUSUAL: tuple[Recipe, ...] = (_ODD_WIDTH, _NARROW_HEADS, _POSITION_OFFSET)
+_UNUSUAL: tuple[Recipe, ...] = (_ODD_WIDTH, _NARROW_HEADS, _POSITION_OFFSET, _RELATIVE, _RELATIVE_QUERY, _DECODER)
 RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (*_USUAL, *_UNUSUAL, minilm.RECIPE)}

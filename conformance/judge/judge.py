@@ -26,6 +26,7 @@ from conformance.judge.selection import independent_rows, judged_elements
 from conformance.judge.statistics import rms_threshold, share
 from conformance.judge.validate import accepted_array, known
 from conformance.model.activations import Activation, outputs
+from conformance.model.attention import attended_keys
 from conformance.model.gradients import is_gradient
 from conformance.model.training import GIVEN
 from conformance.numerics.accuracy import Accuracy
@@ -273,10 +274,10 @@ def _exact_reason(block: Block, storage: Format) -> str:
 
 def _masked_entries(observation: Observation, smallest_normal: float) -> str:
     """Why masked attention probabilities are wrong, or an empty text: they must be 0, or below the smallest normal number."""
-    mask = observation.network.batch.mask
-    if observation.row.kind != "probs" or mask.all():
+    batch = observation.network.batch
+    if observation.row.kind != "probs" or (keys := attended_keys(observation.row, batch)).all():
         return ""
-    masked = np.broadcast_to(mask[:, None, :, None] & ~mask[:, None, None, :], observation.actual.shape)
+    masked = np.broadcast_to((batch.mask[:, :, None] & ~keys)[:, None], observation.actual.shape)
     leak = np.abs(observation.actual).max(initial=0.0, where=masked)
     if leak < smallest_normal:
         return ""

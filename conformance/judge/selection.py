@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.model.activations import Activation
+from conformance.model.attention import attended_keys
 from conformance.model.batch import Batch
 from conformance.model.training import GIVEN
 
@@ -13,8 +14,8 @@ Mask = npt.NDArray[np.bool_]
 def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Mask:
     """True where an element is judged.
 
-    That is at unmasked positions; in attention at unmasked keys of unmasked queries; of sentences, those whose first token is
-    unmasked.
+    That is at unmasked positions; in attention at the keys that unmasked queries attend to; of sentences, those whose first token
+    is unmasked.
 
     What a padded query computes is undefined on purpose: some implementations compute it, some zero it. Of a training run what its
     steps are judged from is not judged.
@@ -23,7 +24,8 @@ def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Ma
     if row.kind in GIVEN:
         return np.broadcast_to(np.zeros((), np.bool_), shape)
     if "query" in row.axes:
-        keep = mask[:, None, :, None] & mask[:, None, None, :]
+        pairs = mask[:, :, None] & attended_keys(row, batch)
+        keep = pairs[:, None] if "head" in row.axes else pairs[..., None]
     elif "position" in row.axes:
         keep = mask[:, :, None]
     elif "batch" in row.axes:

@@ -59,8 +59,7 @@ def accepted_array(row: Activation, value: Any, architecture: Architecture, batc
     if found.device is not None and found.device.split(":")[0] != device.split(":")[0]:
         raise CandidateError(f"device is {found.device}, expected {device}")
     shape = row.shape(batch.size, batch.length, architecture.num_attention_heads)
-    same_for_all = row.kind in ("position_lookup", "sinusoids")
-    if found.shape != shape and not (same_for_all and found.shape in ((1, *shape[1:]), shape[1:])):
+    if found.shape != shape and not (row.is_same_for_all_rows and found.shape in ((1, *shape[1:]), shape[1:])):
         axes = f" ({', '.join(row.axes)})" if row.axes else ""
         raise CandidateError(f"shape is {found.shape}, expected {shape}{axes}{_unlike_config(row, found.shape, shape)}")
     array = np.broadcast_to(found.read(), shape)

@@ -15,13 +15,14 @@ To add an activation:
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from conformance.model.architecture import Architecture
 
 HIDDEN = ("batch", "position", "feature")
 ATTENTION = ("batch", "head", "query", "key")
+DISTANCES = ("batch", "query", "key", "feature")
 SENTENCE = ("batch", "feature")
 SCALAR: tuple[str, ...] = ()
 
@@ -45,6 +46,7 @@ class Activation:
         height: length of an axis `row`, of the gradient of a matrix.
         is_internal: whether no implementation has to form it, so that it is not missed.
         dropout: the activation whose random mask its equation reads, in training mode; empty where it reads none.
+        causal: whether queries attend to no later key.
     """
 
     name: str
@@ -59,6 +61,12 @@ class Activation:
     height: int = 0
     is_internal: bool = False
     dropout: str = ""
+    causal: bool = False
+
+    @property
+    def is_same_for_all_rows(self) -> bool:
+        """Whether it does not depend on the row of the batch, so that a candidate may have it once."""
+        return self.kind in ("position_lookup", "sinusoids", "distance_lookup")
 
     def shape(self, batch_size: int, length: int, heads: int) -> tuple[int, ...]:
         """Its shape for a batch of `batch_size` rows of `length` tokens."""
@@ -78,10 +86,11 @@ def _affine(path: str) -> dict[str, str]:
 
 def _embeddings(a: Architecture) -> Iterator[Activation]:
     width = a.hidden_size
-    tables = []
+    tables, names = [], ("word", "token_type") if a.has_relative_positions else ("word", "position", "token_type")
     offset = a.position_offset
     positions = f"{offset}..S+{offset - 1}" if offset else "0..S-1"
-    for name, index in (("word", "input_ids"), ("position", positions), ("token_type", "token_type_ids")):
+    indices = {"word": "input_ids", "position": positions, "token_type": "token_type_ids"}
+    for name, index in ((name, indices[name]) for name in names):
         path = f"embeddings.{name}_embeddings"
         stored = not (name == "position" and a.position_embedding_type == "sinusoidal")
         kind = f"{name}_lookup" if stored else "sinusoids"
@@ -89,13 +98,14 @@ def _embeddings(a: Architecture) -> Iterator[Activation]:
         equation = f"E[{index}]" if stored else f"sin(s/10000^(2i/H)), cos(s/10000^(2i/H)), s = {index}"
         yield Activation(path, kind, (), HIDDEN, width, equation, parameters, exact=stored)
         tables.append(path)
+    added = "word + token type" if a.has_relative_positions else "word + token type + position"
     if a.embedding_norm:
         last = "embeddings.LayerNorm"
-        equation = "LayerNorm(word + token type + position)"
+        equation = f"LayerNorm({added})"
         yield Activation(last, "norm", tuple(tables), HIDDEN, width, equation, _affine(f"bert.{last}"))
     else:
         last = "embeddings.sum"
-        yield Activation(last, "sum", tuple(tables), HIDDEN, width, "word + token type + position")
+        yield Activation(last, "sum", tuple(tables), HIDDEN, width, added)
     yield Activation("embeddings.dropout", "copy", (last,), HIDDEN, width, "identity in eval mode", exact=True)
 
 
@@ -114,14 +124,29 @@ def _layer(a: Architecture, index: int, hidden: str) -> Iterator[Activation]:
         axes: tuple[str, ...] = HIDDEN,
         size: int = width,
         exact: bool = False,
+        is_internal: bool = False,
     ) -> Activation:
         affine = _affine(f"bert.{parameters}") if parameters else {}
-        return Activation(name, kind, parents, axes, size, equation, affine, exact, index)
+        causal = a.is_decoder and axes == ATTENTION
+        return Activation(name, kind, parents, axes, size, equation, affine, exact, index, is_internal=is_internal, causal=causal)
 
     for projection in (query, key, value):
         yield row(projection, "linear", (hidden,), "x Wᵀ + b", parameters=projection)
     scores, probs, dropped = (f"{attention}.{n}" for n in ("scores", "probs", "dropout"))
-    yield row(scores, "scores", (query, key), "q kᵀ / √d, before the mask", axes=ATTENTION, size=0)
+    if not a.has_relative_positions:
+        yield row(scores, "scores", (query, key), "q kᵀ / √d, before the mask", axes=ATTENTION, size=0)
+    else:
+        distances = f"{attention}.distance_embedding"
+        lookup = Activation(distances, "distance_lookup", (), DISTANCES, a.head_size, "D_ij = E[i − j + P − 1]", exact=True)
+        yield replace(lookup, parameters={"weight": f"bert.{distances}.weight"}, layer=index)
+        content, *terms = terms_of_scores = [f"{scores}.{n}" for n in ("content", "query_distance", "key_distance")]
+        if a.position_embedding_type == "relative_key":
+            terms_of_scores.pop(), terms.pop()
+        yield row(content, "scores", (query, key), "q kᵀ / √d", axes=ATTENTION, size=0, is_internal=True)
+        for term, vector, symbol in zip(terms, (query, key), ("q_i", "k_j"), strict=False):
+            kind = f"{term.rpartition('.')[2]}_scores"
+            yield row(term, kind, (vector, distances), f"{symbol} · D_ij / √d", axes=ATTENTION, size=0, is_internal=True)
+        yield row(scores, "scores_sum", tuple(terms_of_scores), "the sum of its terms, before the mask", axes=ATTENTION, size=0)
     yield row(probs, "probs", (scores,), "softmax over unmasked keys; 0 elsewhere", axes=ATTENTION, size=0)
     yield row(dropped, "copy", (probs,), "identity in eval mode", axes=ATTENTION, size=0, exact=True)
     context = f"{attention}.context"
@@ -254,6 +279,7 @@ def parameter_shapes(a: Architecture) -> dict[str, tuple[int, ...]]:
         "word_lookup": a.vocab_size,
         "position_lookup": a.max_position_embeddings,
         "token_type_lookup": a.type_vocab_size,
+        "distance_lookup": 2 * a.max_position_embeddings - 1,
     }
     rows = table(a)
     shapes: dict[str, tuple[int, ...]] = {}

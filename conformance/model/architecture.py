@@ -11,7 +11,7 @@ from conformance.errors import UnsupportedArchitectureError
 
 HEADS = ("masked_lm", "next_sentence", "plain_masked_lm", "plain_next_sentence", "classification")
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
-POSITIONS = ("absolute", "sinusoidal")
+POSITIONS = ("absolute", "sinusoidal", "relative_key", "relative_key_query")
 
 _COUNTS = {
     "vocab_size": 1, "hidden_size": 1, "num_hidden_layers": 0, "num_attention_heads": 1, "intermediate_size": 1,
@@ -30,7 +30,9 @@ class Architecture:
     Attributes:
         vocab_size .. hidden_act: as in `transformers.BertConfig`.
         num_labels: size of the sequence-classification head.
-        position_embedding_type: `absolute` (learned) or `sinusoidal` (Vaswani et al. 2017, section 3.5).
+        position_embedding_type: `absolute` (learned), `sinusoidal` (Vaswani et al. 2017, section 3.5), or in the scores of each
+            layer: `relative_key` (Shaw et al. 2018, equation 5) and `relative_key_query` (Huang et al. 2020, method 4).
+        is_decoder: whether a token attends to itself and to earlier tokens alone.
         embedding_norm: whether the embeddings pass a LayerNorm (Devlin et al. 2019: yes).
         position_offset: the position id of a row's first token, 2 in RoBERTa (Liu et al. 2019; padding_idx + 1), 0 in BERT.
         shared_layer_norm: whether both residuals of a layer share one LayerNorm (the paper: no).
@@ -72,6 +74,7 @@ class Architecture:
     classifier_dropout: float | None = None
     activation_dropout: float = 0.0
     initializer_range: float = 0.02
+    is_decoder: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what the equations do not cover; raises `UnsupportedArchitectureError`."""
@@ -116,6 +119,11 @@ class Architecture:
     def head_size(self) -> int:
         """d_k, the width of one attention head."""
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def has_relative_positions(self) -> bool:
+        """Whether positions enter in the attention scores, by their distance, and not in the embeddings."""
+        return self.position_embedding_type.startswith("relative")
 
     @property
     def longest(self) -> int:

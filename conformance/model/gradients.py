@@ -22,12 +22,14 @@ _INPUTS: Mapping[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "dropout": (("", ()),),
     "first_token_linear": (("", ()),),
     "scores": (("_query", (1,)), ("_key", (0,))),
+    "query_distance_scores": (("_query", (1,)), ("_distance", (0,))),
+    "key_distance_scores": (("_key", (1,)), ("_distance", (0,))),
     "context": (("_probs", (1,)), ("_value", (0,))),
     "log_softmax": (("", (OWN,)),),
     "tanh": (("", (OWN,)),),
 }
 _FUNCTION = (("", (0,)),)
-_IDENTITIES = ("copy", "sum", "total_loss")
+_IDENTITIES = ("copy", "sum", "scores_sum", "total_loss")
 
 _EQUATIONS = {
     "linear_backward": "∂y W",
@@ -36,6 +38,10 @@ _EQUATIONS = {
     "norm_backward": "r (g − mean(g) − z mean(z g)), g = γ ∂y",
     "scores_backward_query": "∂s k / √d",
     "scores_backward_key": "∂sᵀ q / √d",
+    "query_distance_scores_backward_query": "Σ_j ∂s D / √d",
+    "query_distance_scores_backward_distance": "Σ ∂s q / √d over heads",
+    "key_distance_scores_backward_key": "Σ_i ∂s D / √d",
+    "key_distance_scores_backward_distance": "Σ ∂s k / √d over heads",
     "context_backward_probs": "∂c vᵀ",
     "context_backward_value": "probsᵀ ∂c",
     "probs_backward": "p (∂p − Σ p ∂p)",
@@ -160,8 +166,8 @@ def _gradient(name: str, terms: list[_Term], like: Activation) -> Activation:
     kind, equation = ("sum", "the sum of the gradients of its uses") if others else ("copy", "the gradient that arrives")
     row = _row(grad(name), kind, tuple(term.name for term in terms), like, equation, exact=not others)
     layer = next((term.row.layer for term in terms if term.row), row.layer)
-    # There may be one row of positions for all sequences, the gradient of which is a sum over them.
-    return replace(row, layer=layer, is_internal=like.kind in ("position_lookup", "sinusoids"))
+    # What is one row for all sequences has a gradient that is a sum over them.
+    return replace(row, layer=layer, is_internal=like.is_same_for_all_rows)
 
 
 def _row(name: str, kind: str, parents: tuple[str, ...], like: Activation, equation: str, *, exact: bool = False) -> Activation:

@@ -2,8 +2,16 @@
 
 from collections.abc import Mapping
 
+from conformance.oracle.distances import DistanceLookup, KeyDistanceScores, QueryDistanceScores, ScoresSum
 from conformance.oracle.dropout import Dropout
 from conformance.oracle.embeddings import Copy, PositionLookup, Sinusoids, Sum, TokenTypeLookup, WordLookup
+from conformance.oracle.gradients.distances import (
+    DistanceLookupGradient,
+    KeyDistanceBackwardDistance,
+    KeyDistanceBackwardKey,
+    QueryDistanceBackwardDistance,
+    QueryDistanceBackwardQuery,
+)
 from conformance.oracle.gradients.losses import CrossEntropyBackward, NegativeLogLikelihoodBackward
 from conformance.oracle.gradients.norm import NormBackward, NormGradient
 from conformance.oracle.gradients.pointwise import GeluBackward, GeluTanhBackward, ReluBackward, TanhBackward
@@ -47,6 +55,10 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "linear": Linear,
     "first_token_linear": FirstTokenLinear,
     "scores": Scores,
+    "distance_lookup": DistanceLookup,
+    "query_distance_scores": QueryDistanceScores,
+    "key_distance_scores": KeyDistanceScores,
+    "scores_sum": ScoresSum,
     "probs": Probabilities,
     "context": Context,
     "gelu": Gelu,
@@ -68,6 +80,10 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "norm_backward": NormBackward,
     "scores_backward_query": ScoresBackwardQuery,
     "scores_backward_key": ScoresBackwardKey,
+    "query_distance_scores_backward_query": QueryDistanceBackwardQuery,
+    "query_distance_scores_backward_distance": QueryDistanceBackwardDistance,
+    "key_distance_scores_backward_key": KeyDistanceBackwardKey,
+    "key_distance_scores_backward_distance": KeyDistanceBackwardDistance,
     "context_backward_probs": ContextBackwardProbs,
     "context_backward_value": ContextBackwardValue,
     "probs_backward": ProbabilitiesBackward,
@@ -90,6 +106,7 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "word_lookup_gradient": WordLookupGradient,
     "position_lookup_gradient": PositionLookupGradient,
     "token_type_lookup_gradient": TokenTypeLookupGradient,
+    "distance_lookup_gradient": DistanceLookupGradient,
     "initial_constant": InitialConstant,
     "initial_draw": InitialDraw,
     "initial": Initial,

@@ -275,14 +275,19 @@ class Scores(Step):
         )
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """The product, rounded where it is a call of its own, then the scaling.
+        """As `scaled_roundings`; or the root of 1/√d is rounded twice, where query and key are divided each."""
+        own = accumulation_variance(self._squares, self.value, self._heads[0].shape[-1], arithmetic)
+        return scaled_roundings(own, self.value, self.scale, arithmetic)
 
-        2u |s| bounds the effect of rounding the constant: 1/√d once, or its root twice, where query and key are divided each.
-        """
-        u, terms = arithmetic.accumulate.unit_roundoff, self._heads[0].shape[-1]
-        variance = accumulation_variance(self._squares, self.value, terms, arithmetic) + u**2 / 3.0 * self.value**2
-        variance = variance + self.scale**2 * arithmetic.call_variance(self.value / self.scale)
-        return elementwise(variance, 2.0 * u * np.abs(self.value))
+
+def scaled_roundings(own: Array, y: Array, scale: float, arithmetic: Arithmetic) -> Roundings:
+    """Those of a product y with its own variance, rounded where it is a call of its own, then the scaling.
+
+    2u |y| bounds the effect of rounding the constant.
+    """
+    u = arithmetic.accumulate.unit_roundoff
+    variance = own + u**2 / 3.0 * y**2 + scale**2 * arithmetic.call_variance(y / scale)
+    return elementwise(variance, 2.0 * u * np.abs(y))
 
 
 class Context(Step):

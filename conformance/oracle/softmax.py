@@ -3,6 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
+from conformance.model.attention import attended_keys
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
@@ -17,8 +18,8 @@ class Probabilities(Step):
 
     @property
     def keys(self) -> npt.NDArray[np.bool_]:
-        """(B, 1, 1, S): which keys may be attended to."""
-        return self.site.batch.mask[:, None, None, :]
+        """(B, 1, Q, S), Q = 1 where it is the same for every query: which keys may be attended to."""
+        return attended_keys(self.site.activation, self.site.batch)[:, None]
 
     @cached_property
     def _shifted(self) -> Array:

@@ -77,7 +77,7 @@ def _is_of(names: Names, value: Value, rows: Mapping[str, Activation], size: int
     row = rows[names[0]]
     shape, found = row.shape(size, length, heads), tuple(value.shape)
     wide = (*shape[:-1], shape[-1] * len(names)) if shape else ()
-    same_for_all_rows = row.kind in ("position_lookup", "sinusoids") and found in ((1, *shape[1:]), shape[1:])
+    same_for_all_rows = row.is_same_for_all_rows and found in ((1, *shape[1:]), shape[1:])
     return found == wide or (len(names) == 1 and same_for_all_rows)
 
 

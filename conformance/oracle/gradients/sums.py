@@ -109,7 +109,7 @@ class NormBiasGradient(BiasGradient):
         return elementwise(kernel_summation_variance(self._rows, arithmetic))
 
 
-class _LookupGradient(Step):
+class LookupGradient(Step):
     """∂L/∂E_r: the sum of w over the places at which row r is looked up, 0 for the other rows."""
 
     couples_positions = True
@@ -155,19 +155,19 @@ class _LookupGradient(Step):
         return elementwise(np.maximum(np.where(n > 1, variance, 0.0), arithmetic.storage.floor_variance))
 
 
-class WordLookupGradient(_LookupGradient):
+class WordLookupGradient(LookupGradient):
     """Rows by token ids: (B, S, H) -> (V, H)."""
 
     lookup = WordLookup
 
 
-class TokenTypeLookupGradient(_LookupGradient):
+class TokenTypeLookupGradient(LookupGradient):
     """Rows by token types: (B, S, H) -> (T, H)."""
 
     lookup = TokenTypeLookup
 
 
-class PositionLookupGradient(_LookupGradient):
+class PositionLookupGradient(LookupGradient):
     """Rows by positions, summed over the sequences: (B, S, H) -> (P, H)."""
 
     lookup = PositionLookup

@@ -1,0 +1,92 @@
+"""Relative positions: distances looked up wrongly, and terms of the scores that are missing or misplaced."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.fault import Change, Fault, FaultContext
+from conformance.model.batch import Ids
+from conformance.oracle import Step
+
+_LOOKUP = "Look up E[i − j + P − 1] for query i and key j, P = max_position_embeddings."
+_TERMS = "Add q_i · D_ij to q_i · k_j (with relative_key_query k_j · D_ij too), and divide the sum by √d."
+
+LOOKUP, OF_QUERIES, OF_KEYS = (
+    frozenset({kind}) for kind in ("distance_lookup", "query_distance_scores", "key_distance_scores")
+)
+
+SHAW = 16  # the largest distance of Shaw et al. 2018, section 4.2
+
+
+def _other_rows(f: Callable[[Ids, int], Ids]) -> Change:
+    """Distance i − j reads the row of f(i − j, P), those beyond the table its ends."""
+
+    def change(step: Step, _: FaultContext) -> Step:
+        table = step.site.parameters["weight"]
+        longest = len(table) // 2  # P − 1
+        distances = np.arange(step.site.batch.length)
+        distances = distances[:, None] - distances[None, :]
+        rows = np.clip(f(distances, longest + 1) + longest, 0, len(table) - 1)
+        return Altered(step, lambda inner: np.broadcast_to(table[rows], inner.value.shape))
+
+    return change
+
+
+def _absent(step: Step, _: FaultContext) -> Step:
+    return Altered(step, lambda inner: np.zeros_like(inner.value))
+
+
+def _unscaled(step: Step, _: FaultContext) -> Step:
+    return Altered(step, lambda inner: inner.value * step.site.architecture.head_size**0.5)
+
+
+def _transposed(step: Step, _: FaultContext) -> Step:
+    return Altered(step, lambda inner: inner.value.swapaxes(-1, -2))
+
+
+def _of_the_other(other: str) -> Change:
+    """The term of key in place of query's, or the other way round, in the same place of the scores."""
+
+    def change(step: Step, place: FaultContext) -> Step | None:
+        x = place.values.get(step.site.activation.parents[0].rpartition(".")[0] + f".{other}")
+        return None if x is None else step.again(parents=(x, step.parents[1]))
+
+    return change
+
+
+# fmt: off
+def faults() -> Iterator[Fault]:
+    """The faults of relative positions."""
+    yield Fault("distance-sign", LOOKUP, "distances have the other sign: key less query", "constructed",
+                _other_rows(lambda distances, _: -distances), "position_ids_r − position_ids_l",
+                equation="D_ij = E[j − i + P − 1]", fix=_LOOKUP)
+    yield Fault("distance-absolute", LOOKUP, "distances have no sign", "constructed",
+                _other_rows(lambda distances, _: np.abs(distances)), "a symmetric distance",
+                equation="D_ij = E[|i − j| + P − 1]", fix=_LOOKUP)
+    yield Fault("distance-clipped", LOOKUP, f"distances are clipped to ±{SHAW}", "Shaw et al. 2018, section 3.2",
+                _other_rows(lambda distances, _: np.clip(distances, -SHAW, SHAW)),
+                "the paper's clipping, which BERT's table of 2P − 1 rows does not need",
+                equation=f"D_ij = E[max(−{SHAW}, min(i − j, {SHAW})) + P − 1]", fix=_LOOKUP)
+    yield Fault("distance-offset", LOOKUP, "distances are looked up one row too far", "constructed",
+                _other_rows(lambda distances, _: distances + 1), "P for P − 1",
+                equation="D_ij = E[i − j + P]", fix=_LOOKUP)
+    yield Fault("distance-from-zero", LOOKUP, "distances are looked up from row 0 on, negative ones from the end", "constructed",
+                _other_rows(lambda distances, longest: distances % (2 * longest - 1) - longest + 1),
+                "P − 1 not added, so that an index counts from the end",
+                equation="D_ij = E[(i − j) mod (2P − 1)]", fix=_LOOKUP)
+    yield Fault("distance-query-missing", OF_QUERIES, "the scores lack q_i · D_ij", "constructed", _absent,
+                "positions given to no term, as absolute ones are", equation="s_ij without q_i · D_ij", fix=_TERMS)
+    yield Fault("distance-key-missing", OF_KEYS, "the scores lack k_j · D_ij", "constructed", _absent,
+                "relative_key_query taken as relative_key", equation="s_ij without k_j · D_ij", fix=_TERMS)
+    yield Fault("distance-query-transposed", OF_QUERIES, "q_j · D_ji stands in the place of q_i · D_ij", "constructed",
+                _transposed, "einsum indices l and r exchanged", equation="s_ij has q_j · D_ji", fix=_TERMS)
+    yield Fault("distance-key-transposed", OF_KEYS, "k_i · D_ji stands in the place of k_j · D_ij", "constructed",
+                _transposed, "einsum indices l and r exchanged", equation="s_ij has k_i · D_ji", fix=_TERMS)
+    yield Fault("distance-of-keys", OF_QUERIES, "key vectors at the query's place are multiplied by the distances", "constructed",
+                _of_the_other("key"), "key_layer for query_layer", equation="s_ij has k_i · D_ij for q_i · D_ij", fix=_TERMS)
+    yield Fault("distance-of-queries", OF_KEYS, "query vectors at the key's place are multiplied by the distances", "constructed",
+                _of_the_other("query"), "query_layer for key_layer", equation="s_ij has q_j · D_ij for k_j · D_ij", fix=_TERMS)
+    yield Fault("distance-unscaled", OF_QUERIES | OF_KEYS, "a term of distances is not divided by √d", "constructed",
+                _unscaled, "added after the division", equation="s_ij = q_i · k_j / √d + q_i · D_ij", fix=_TERMS)
+# fmt: on

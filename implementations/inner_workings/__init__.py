@@ -1,0 +1,53 @@
+"""*Bert Inner Workings*: Hugging Face's BertForSequenceClassification down to its last tensor, written anew.
+
+Read in this order: `embeddings`, `attention`, `encoder`, `model`, `classification`. Each component is made of those before it and
+can be used by itself. Components and parameters are called what Hugging Face calls them, so its state dict loads as it is. Every
+tensor reports its shape as it is computed, to a listener:
+
+    with shape_log(print):
+        BertLayer(BertConfig())(torch.rand(2, 9, 768))
+
+`candidate` registers the network.
+"""
+
+from typing import Any
+from warnings import warn
+
+from implementations.inner_workings.attention import BertAttention, BertSelfAttention, BertSelfOutput
+from implementations.inner_workings.candidate import inner_workings
+from implementations.inner_workings.classification import BertForSequenceClassification, Classified, classification_loss
+from implementations.inner_workings.config import BertConfig
+from implementations.inner_workings.embeddings import BertEmbeddings
+from implementations.inner_workings.encoder import BertEncoder, BertIntermediate, BertLayer, BertOutput, BertPooler
+from implementations.inner_workings.model import BertModel, BertModelOutput, new_cache
+from implementations.inner_workings.shapes import reported, shape_log
+
+__all__ = [
+    "BertAttention",
+    "BertConfig",
+    "BertEmbeddings",
+    "BertEncoder",
+    "BertForSequenceClassification",
+    "BertIntermediate",
+    "BertLayer",
+    "BertModel",
+    "BertModelOutput",
+    "BertOutput",
+    "BertPooler",
+    "BertSelfAttention",
+    "BertSelfOutput",
+    "Classified",
+    "classification_loss",
+    "inner_workings",
+    "new_cache",
+    "reported",
+    "shape_log",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """`telling` is the former name of `shape_log`, kept for one release."""
+    if name == "telling":
+        warn("implementations.inner_workings.telling is now shape_log", DeprecationWarning, stacklevel=2)
+        return shape_log
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,51 @@
+"""BertForSequenceClassification: the head that the walk ends with, and its losses."""
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from implementations.inner_workings.config import BertConfig
+from implementations.inner_workings.model import BertModel
+from implementations.inner_workings.shapes import reported
+
+
+class Classified(NamedTuple):
+    """What a classification gives: a loss where there are labels, and (B, labels) logits."""
+
+    loss: Tensor | None
+    logits: Tensor
+
+
+def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """What the labels ask for: (B, labels) and labels -> a scalar.
+
+    One label: regression, the mean square error of (B,) numbers. Several, and integers (B,): single-label, the cross entropy, −100
+    for a row without a label. Several, and numbers (B, labels): multi-label, the binary cross entropy of each.
+    """
+    if logits.shape[-1] == 1:
+        return F.mse_loss(logits.squeeze(-1), labels.to(logits.dtype).view(-1))
+    if labels.is_floating_point():
+        return F.binary_cross_entropy_with_logits(logits, labels)
+    return F.cross_entropy(logits, labels)
+
+
+class BertForSequenceClassification(nn.Module):
+    """BertModel with a linear layer on its pooled output: (B, S) ids -> (B, labels) logits, and a loss where there are labels."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.bert = BertModel(config)
+        own = config.classifier_dropout
+        self.dropout = nn.Dropout(config.hidden_dropout_prob if own is None else own)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
+        head_mask: Tensor | None = None, labels: Tensor | None = None,
+    ) -> Classified:  # fmt: skip
+        pooled = self.bert(input_ids, attention_mask, token_type_ids, head_mask).pooler_output  # (B, H)
+        assert pooled is not None
+        pooled = reported("pooled, dropout", self.dropout(pooled))
+        logits = reported("logits", self.classifier(pooled))  # (B, labels)
+        return Classified(None if labels is None else reported("loss", classification_loss(logits, labels)), logits)
