@@ -64,7 +64,7 @@ def faults() -> Iterator[Fault]:
     yield Fault("distance-absolute", LOOKUP, "distances have no sign", "constructed",
                 _other_rows(lambda distances, _: np.abs(distances)), "a symmetric distance",
                 equation="D_ij = E[|i − j| + P − 1]", fix=_LOOKUP)
-    yield Fault("distance-clipped", LOOKUP, f"distances are clipped to ±{SHAW}", "Shaw et al. 2018, section 3.2",
+    yield Fault("distance-clipped", LOOKUP, f"distances are clipped to ±{SHAW}", "constructed, after Shaw et al. 2018, section 3.2",
                 _other_rows(lambda distances, _: np.clip(distances, -SHAW, SHAW)),
                 "the paper's clipping, which BERT's table of 2P − 1 rows does not need",
                 equation=f"D_ij = E[max(−{SHAW}, min(i − j, {SHAW})) + P − 1]", fix=_LOOKUP)

@@ -161,13 +161,13 @@ def _seed(row: Activation) -> Activation:
 def _gradient(name: str, terms: list[_Term], like: Activation) -> Activation:
     """The sum of the contributions, or the only one."""
     first, *others = terms
+    shared = like.is_same_for_all_rows  # its gradient is a sum over the batch, of which only the table's is formed
     if first.row and not others:
-        return replace(first.row, name=grad(name), is_internal=False)
+        return replace(first.row, name=grad(name), is_internal=shared)
     kind, equation = ("sum", "the sum of the gradients of its uses") if others else ("copy", "the gradient that arrives")
     row = _row(grad(name), kind, tuple(term.name for term in terms), like, equation, exact=not others)
     layer = next((term.row.layer for term in terms if term.row), row.layer)
-    # What is one row for all sequences has a gradient that is a sum over them.
-    return replace(row, layer=layer, is_internal=like.is_same_for_all_rows)
+    return replace(row, layer=layer, is_internal=shared)
 
 
 def _row(name: str, kind: str, parents: tuple[str, ...], like: Activation, equation: str, *, exact: bool = False) -> Activation:
