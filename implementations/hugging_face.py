@@ -34,11 +34,15 @@ class BertWithHeads(nn.ModuleDict):
     """
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None, **further: Tensor
     ) -> dict[str, Tensor]:
-        """The forward pass."""
+        """The forward pass; `further` are position ids and an encoder's states with their mask."""
         bert: Any = self["bert"]
-        outputs = bert(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+        if attention_mask is not None and attention_mask.dim() == 3:
+            # One of four axes is taken as it is, and added to the scores: (B, 1, S, S).
+            lowest = torch.finfo(next(self.parameters()).dtype).min
+            attention_mask = (attention_mask[:, None] == 0) * lowest
+        outputs = bert(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, **further)
         hidden, pooled = outputs.last_hidden_state, outputs.pooler_output  # (B, S, H), (B, H)
         found = {f"encoder.layer.{len(bert.encoder.layer) - 1}.output.LayerNorm": hidden}
         heads = dict(self["cls"].named_children()) if "cls" in self else {}
@@ -59,6 +63,11 @@ class HuggingFace:
         name: what results call it.
     """
 
+    features = (
+        "relative_key", "relative_key_query", "is_decoder", "add_cross_attention", "pruned_heads", "position_ids",
+        "attention_mask_3d",
+    )  # fmt: skip
+
     def __init__(self, attention: str, name: str | None = None) -> None:
         """Nothing is built before `prepare`."""
         self.attention = attention
@@ -70,6 +79,8 @@ class HuggingFace:
         if positions != "absolute" and not (architecture.has_relative_positions and _has_relative_positions()):
             version = ", from version 5 on" if architecture.has_relative_positions else ""
             return f"transformers' BERT has no {positions} positions{version}"
+        if architecture.pruned_heads and not _has_relative_positions():
+            return "transformers' BERT prunes no heads, from version 5 on"
         if architecture.position_offset:
             return f"transformers' BERT counts positions from 0, not from {architecture.position_offset}"
         if not architecture.embedding_norm or architecture.shared_layer_norm:
@@ -247,7 +258,11 @@ def trainer(model: nn.Module, training: Training) -> Callable[[TorchBatch], Iter
 
 
 def _logits(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = model(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    names = ("position_ids", "encoder_hidden_states", "encoder_attention_mask")
+    further = {name: value for name in names if (value := getattr(batch, name)) is not None}
+    if "encoder_hidden_states" in further:
+        further["encoder_hidden_states"] = further["encoder_hidden_states"].to(next(model.parameters()).dtype)
+    found: dict[str, Tensor] = model(batch.input_ids, batch.attention_mask, batch.token_type_ids, **further)
     return found
 
 

@@ -21,7 +21,11 @@ Runner = Callable[[Any], Mapping[str, Any] | Iterator[tuple[str, Any]]]
 
 
 class Implementation(Protocol):
-    """The base protocol: something with `prepare`; `supports(architecture, device, dtype) -> None | reason` is optional."""
+    """The base protocol: something with `prepare`.
+
+    `supports(architecture, device, dtype) -> None | reason` is optional, and so are `features`, the names of what it can do beyond
+    the BERT of the paper (`conformance.model.features.FEATURES`).
+    """
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Runner:
         """A runner for this checkpoint on this device in this dtype."""

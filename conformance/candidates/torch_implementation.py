@@ -94,6 +94,7 @@ class TorchImplementation:
         untrained: the module for an architecture as training starts from it; `build` where that draws its parameters so.
         evaluation_only: whether it is not meant to be trained, and so has no dropout.
         supported: why an (architecture, device, dtype) is not supported, or None.
+        features: what it can do beyond the BERT of the paper (`conformance.model.features.FEATURES`).
         name: what results call it.
         known_failures: a TOML file of what it is known to fail (`conformance.checks.known_failures`).
         tokenizer: makes the tokenizer that it brings, if it does (`conformance.checks.laws.tokenization`).
@@ -130,6 +131,7 @@ class TorchImplementation:
     untrained: Callable[[Architecture], nn.Module] | None = None
     evaluation_only: bool = False
     supported: Callable[[Architecture, str, str], str | None] = field(default=lambda a, device, dtype: None)
+    features: Sequence[str] = ()
     name: str | None = None
     known_failures: Path | None = None
     tokenizer: Callable[..., Any] | None = None
@@ -337,11 +339,10 @@ def _expanded(pattern: str, layout: Layout, layers: int) -> Iterator[tuple[str, 
 
 
 def _is_of_another_architecture(names: Sequence[str], a: Architecture) -> bool:
-    """Heads, pooler and kinds of positions come and go with the architecture; a table may serve those with and those without."""
-    positions = ("absolute", "relative_key")
+    """Heads, pooler, cross-attention and kinds of positions come and go with the architecture; a table may serve those with and those without."""
     every = [
-        a.with_(pooler=True, heads=heads, position_embedding_type=kind)
-        for heads, kind in product((HEADS[:2] + HEADS[-1:], HEADS[2:]), positions)
+        a.with_(pooler=True, heads=heads, position_embedding_type=positions, is_decoder=True, add_cross_attention=True)
+        for heads, positions in product((HEADS[:2] + HEADS[-1:], HEADS[2:]), ("absolute", "relative_key"))
     ]
     return all(any(n in parameter_shapes(e) or n in table(e) for e in every) for n in names)
 

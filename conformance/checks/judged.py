@@ -46,6 +46,10 @@ class _Viewed:
     candidate: Any
     looking: Callable[[Any, str, str], Look]
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        return tuple(getattr(self.candidate, "features", ()))
+
     def supports(self, architecture: Any, device: str, dtype: str) -> str | None:
         supports = getattr(self.candidate, "supports", None)
         return supports(architecture, device, dtype) if supports else None

@@ -53,7 +53,7 @@ def opened(candidate: Implementation, golden: Golden, case: Case) -> Runner:
         Unsupported: it does not support the case.
         CandidateFailure: it cannot be prepared.
     """
-    require_support(candidate, golden.checkpoint, case.device, case.dtype)
+    require_support(candidate, golden, case.device, case.dtype)
     return prepared(candidate, golden.checkpoint, case.device, case.dtype)
 
 

@@ -67,7 +67,7 @@ def _searched(law: Law, request: CheckRequest, found: SearchState, clock: Clock)
     case = request.case
     format_named(case.dtype)
     require_device(case.device)
-    require_support(request.candidate, request.golden.checkpoint, case.device, case.dtype)
+    require_support(request.candidate, request.golden, case.device, case.dtype)
     tests = request.runs * max(request.plan.examples, 1) * COMPARISONS
     subject = replace(_subject(request), name=case.implementation, tests=tests, clock=clock)
     applies, holds = _evaluated(law, case.check, subject)

@@ -7,9 +7,11 @@ import numpy as np
 
 from conformance.candidates.registry import Implementation, Runner
 from conformance.errors import CandidateError, Unsupported
+from conformance.goldens.golden import Golden
 from conformance.judge.validate import accepted_array, known
 from conformance.model.architecture import Architecture
 from conformance.model.checkpoint import Checkpoint, own_copies
+from conformance.model.features import FEATURES, features_of
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.results.termination import call_candidate
@@ -26,11 +28,16 @@ def refusal(candidate: Implementation, architecture: Architecture, device: str, 
     return reason
 
 
-def require_support(candidate: Implementation, checkpoint: Checkpoint, device: str, dtype: str) -> None:
-    """Raise `Unsupported` with the candidate's reason."""
-    reason = refusal(candidate, checkpoint.architecture, device, dtype)
+def require_support(candidate: Implementation, golden: Golden, device: str, dtype: str) -> None:
+    """Raise `Unsupported` with the candidate's reason, or for a feature that the golden asks for and the candidate does not name."""
+    reason = refusal(candidate, golden.checkpoint.architecture, device, dtype)
     if reason is not None:
         raise Unsupported(reason)
+    named = call_candidate(lambda: tuple(getattr(candidate, "features", ())))
+    lacking = [name for name in features_of(golden.checkpoint.architecture, golden.batches.values()) if name not in named]
+    if lacking:
+        meaning = ", ".join(f"{name} ({FEATURES[name]})" for name in lacking)
+        raise Unsupported(f"it does not name {meaning} in its `features`")
 
 
 def prepared(candidate: Implementation, checkpoint: Checkpoint, device: str, dtype: str) -> Runner:

@@ -117,7 +117,7 @@ def record(implementation: object, golden: Golden, device: str, dtype: str) -> T
     checkpoint = golden.checkpoint
     format_named(dtype)
     require_device(device)
-    require_support(candidate, checkpoint, device, dtype)
+    require_support(candidate, golden, device, dtype)
     found: dict[str, dict[str, Array]] = {}
     with restored():
         runner = prepared(candidate, checkpoint, device, dtype)

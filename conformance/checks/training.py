@@ -182,7 +182,7 @@ def drawn(network: Network, found: Mapping[str, Any]) -> dict[str, Draw]:
     """
     a, batch, masks = network.architecture, network.batch, dict[str, Draw]()
     for name, row in dropouts(a).items():
-        shape, (parent,) = row.shape(batch.size, batch.length, a.num_attention_heads), row.parents
+        shape, (parent,) = row.shape(batch.size, batch.length, a.num_attention_heads, batch.states_length), row.parents
         y, x, ahead, behind = (values_of(found.get(n), shape) for n in (name, parent, grad(name), grad(parent)))
         if y is None:
             continue
@@ -199,7 +199,7 @@ def zeroed(network: Network, found: Mapping[str, Any]) -> dict[str, Mask]:
     """What is not 0 of norms that have zeros, as only a dropout makes them."""
     a, batch, masks = network.architecture, network.batch, dict[str, Mask]()
     for name, row in network.table.items():
-        shape = row.shape(batch.size, batch.length, a.num_attention_heads)
+        shape = row.shape(batch.size, batch.length, a.num_attention_heads, batch.states_length)
         y = values_of(found.get(name), shape) if row.kind == "norm" else None
         if y is not None and (y == 0.0).any(where=judged_elements(row, batch, shape)):
             masks[name] = y != 0.0

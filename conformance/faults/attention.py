@@ -26,7 +26,7 @@ SCORES, PROBS, CONTEXT = frozenset({"scores"}), frozenset({"probs"}), frozenset(
 
 
 def _heads(step: Step) -> int:
-    return step.site.architecture.num_attention_heads
+    return int(step.parents[-1].shape[-1]) // step.site.architecture.head_size
 
 
 def _keys(step: Step) -> Mask:
@@ -155,11 +155,11 @@ def _merged(f: Callable[[Array, int], Array]) -> Callable[[Step, FaultContext], 
 
 
 def _unmoved_merge(x: Array, heads: int) -> Array:
-    return split_heads(x, heads).reshape(x.shape)
+    return split_heads(x, x.shape[-1] // heads).reshape(x.shape)
 
 
 def _reversed_heads(x: Array, heads: int) -> Array:
-    return merge_heads(split_heads(x, heads)[:, ::-1])
+    return merge_heads(split_heads(x, x.shape[-1] // heads)[:, ::-1])
 
 
 def _of_keys(step: Step, place: FaultContext) -> Step | None:

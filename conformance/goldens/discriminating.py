@@ -47,6 +47,8 @@ def _deviation(name: str, shape: tuple[int, ...], hidden: float) -> float:
 def _products(hidden: float) -> dict[str, tuple[float, float]]:
     """Deviation of inputs and of results, by the end of the weight's name; first match wins."""
     return {
+        "crossattention.self.key.weight": (1.0, _STRONG),
+        "crossattention.self.value.weight": (1.0, _MEDIUM),
         "self.query.weight": (hidden, _STRONG),
         "self.key.weight": (hidden, _STRONG),
         "self.value.weight": (hidden, _MEDIUM),

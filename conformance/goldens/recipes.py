@@ -5,12 +5,15 @@ module as `edges` is one); run `python -m conformance.goldens.make fixtures`, wh
 `bert-conformance golden verify`.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from conformance.goldens import edges, minilm, sinusoidal
 from conformance.goldens.batches import batch, drawn
+from conformance.goldens.philox import Stream
 from conformance.goldens.recipe import Generated, Recipe
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
@@ -25,13 +28,33 @@ class _Padded:
 
     architecture: Architecture
     masks: Sequence[str]
+    further: Callable[[Mapping[str, Batch], int, Architecture], Mapping[str, Batch]] | None = None
 
     def __call__(self, seed: int) -> Mapping[str, Batch]:
-        return {"padded": batch(seed, self.architecture, drawn(self.masks))}
+        padded = {"padded": batch(seed, self.architecture, drawn(self.masks))}
+        return self.further(padded, seed, self.architecture) if self.further else padded
 
 
-def _row(name: str, about: str, architecture: Architecture, masks: Sequence[str] = MASKS, **options: Any) -> Generated:
-    return Generated(name, about, architecture, _Padded(architecture, tuple(masks)), **options)
+def _with_states(padded: Mapping[str, Batch], seed: int, a: Architecture) -> Mapping[str, Batch]:
+    """With states of an encoder that every format holds exactly, of deviation 1, and a mask of their own."""
+    mask = drawn(("11111111111", "11111110000", "00111111111", "10110111010"))
+    states = Stream(seed, "encoder_hidden_states").normals((*mask.shape, a.hidden_size))
+    return {n: replace(b, encoder_hidden_states=states, encoder_attention_mask=mask) for n, b in padded.items()}
+
+
+def _with_further_inputs(padded: Mapping[str, Batch], seed: int, a: Architecture) -> Mapping[str, Batch]:
+    """One batch with position ids in any order, one with a mask for each query; each attends to itself at the least."""
+    (given,) = padded.values()
+    mask = np.asarray(given.attention_mask)
+    ids = Stream(seed, "position_ids").integers(mask.shape, 0, a.max_position_embeddings)
+    pairs = Stream(seed, "attention_mask").integers((*mask.shape, mask.shape[1]), 0, 3) > 0
+    pairs = (pairs | np.eye(mask.shape[1], dtype=np.bool_)) & (mask[:, :, None] & mask[:, None, :] == 1)
+    return {"positions": replace(given, position_ids=ids), "pairs": replace(given, attention_mask=pairs.astype(np.int64))}
+
+
+def _row(name: str, about: str, architecture: Architecture, masks: Sequence[str] = MASKS, further: Any = None, **options: Any) -> Generated:
+    """A golden of one batch under masks; `further` makes its batches of that."""
+    return Generated(name, about, architecture, _Padded(architecture, tuple(masks), further), **options)
 
 
 def _network(**sizes: Any) -> Architecture:
@@ -182,6 +205,30 @@ _DECODER = _row(
     kept=ENDS,
 )
 
+_CROSS_ATTENTION = _row(
+    "cross-attention",
+    "A decoder whose layers attend to an encoder's states as well, of another length and with a mask of their own.",
+    _DECODER.architecture.with_(add_cross_attention=True),
+    ("1111111111111111", "1111111111000000", "0001111111111000", "1101101011101101"),
+    kept=ENDS,
+    further=_with_states,
+)
+
+_PRUNED = _row(
+    "pruned-heads",
+    "Two heads are taken out of the first layer, one out of the second: projections of other widths, and √d as before.",
+    TINY.architecture.with_(pruned_heads=((0, (0, 2)), (1, (3,)))),
+    kept=ENDS,
+)
+
+_FURTHER_INPUTS = _row(
+    "further-inputs",
+    "Position ids that are given, not counted, and a mask for each query: what a BERT's forward pass may take besides.",
+    TINY.architecture.with_(type_vocab_size=3),
+    kept=("embeddings", *ENDS),
+    further=_with_further_inputs,
+)
+
 _USUAL: tuple[Recipe, ...] = (TINY, edges.RECIPE, _DEEP, _WIDE, sinusoidal.RECIPE, _TANH)
-_UNUSUAL: tuple[Recipe, ...] = (_ODD_WIDTH, _NARROW_HEADS, _POSITION_OFFSET, _RELATIVE, _RELATIVE_QUERY, _DECODER)
+_UNUSUAL: tuple[Recipe, ...] = (_ODD_WIDTH, _NARROW_HEADS, _POSITION_OFFSET, _RELATIVE, _RELATIVE_QUERY, _DECODER, _CROSS_ATTENTION, _PRUNED, _FURTHER_INPUTS)
 RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (*_USUAL, *_UNUSUAL, minilm.RECIPE)}

@@ -144,12 +144,14 @@ class Traits(Said, frozen=True):
         known_failures: its attribute of that name, the path of a file; None: it has none.
         batch_invariant: whether it promises that.
         tokenizes: whether it brings a tokenizer.
+        features: those that it names.
     """
 
     is_instrumented: bool
     known_failures: str | None
     batch_invariant: bool
     tokenizes: bool
+    features: tuple[str, ...]
 
 
 class Reason(Said, frozen=True):

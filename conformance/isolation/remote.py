@@ -95,6 +95,11 @@ class RemoteCandidate(Isolated):
         return self._traits.batch_invariant
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """Those that it names."""
+        return self._traits.features
+
+    @property
     def unobserved(self) -> "RemoteCandidate":
         """It without what looks into it, where it has such a form."""
         return RemoteCandidate(self._worker, self.name, unobserved=self.is_instrumented)

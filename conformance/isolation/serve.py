@@ -132,6 +132,7 @@ class CandidateWork:
             None if path is None else call_candidate(lambda: str.__str__(str(path))),
             call_candidate(lambda: bool(self._trait("batch_invariant"))),
             self._trait("tokenizer") is not None,
+            call_candidate(lambda: tuple(str.__str__(name) for name in self._trait("features") or ())),
         )
 
     def _trait(self, name: str) -> Any:

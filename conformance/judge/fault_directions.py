@@ -29,10 +29,15 @@ class Direction:
     place: FaultContext
 
     def applied(self, value: float | None = None) -> Segment | None:
-        """The segment with the fault, its parameter of that value; None where the fault changes nothing there."""
+        """The segment with the fault, its parameter of that value; None where the fault changes nothing there.
+
+        Nor is there one where it changes the shape, as parameters of a layer with other heads do: that is seen before any value.
+        """
         right = self.base.steps[self.step]
         faulty = self.fault.applied(right, self.place, value)
-        if faulty is None or (value is None and np.array_equal(faulty.value, right.value)):
+        if faulty is None or faulty.value.shape != right.value.shape:
+            return None
+        if value is None and np.array_equal(faulty.value, right.value):
             return None
         return self.base.replacing(self.step, faulty)
 
@@ -103,8 +108,9 @@ def candidate_faults(segment: Segment, storage: Format, actual: Array, noise: No
     scores: list[tuple[float, Fault, str]] = []
     for fault, name in placements(segment):
         if not fault.far and not _is_of_its_layer(segment, name):
-            faulty = fault.applied(segment.steps[name], place)
-            share = 0.0 if faulty is None else float((adjoints[name] * (faulty.value - segment.steps[name].value)).sum()) / energy
+            faulty, right = fault.applied(segment.steps[name], place), segment.steps[name].value
+            unlike = faulty is None or faulty.value.shape != right.shape
+            share = 0.0 if unlike else float((adjoints[name] * (faulty.value - right)).sum()) / energy
             if 0.5 <= share <= 2.0:
                 scores.append((abs(math.log(share)), fault, name))
     likeliest = sorted(scores, key=lambda s: s[0])[:CANDIDATE_FAULTS]

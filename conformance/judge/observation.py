@@ -94,7 +94,8 @@ class Block:
         arriving: dict[str, Array] = {n: self.errors[n] for n in self.segment.leaves}
         for name, step in self.segment.steps.items():
             parents = self.network.table[name].parents
-            arriving[name] = np.asarray(step.moved_by(*(arriving[p] for p in parents)) if parents else 0.0)
+            moved = step.moved_by(*(arriving[p] for p in parents)) if parents else np.zeros_like(step.value)
+            arriving[name] = np.asarray(moved)
         return self.residual + arriving[self.segment.name]
 
 
@@ -179,7 +180,7 @@ class Observation:
         rows = [*self.steps, *(table[parent] for step in self.steps for parent in step.parents)]
         if not all(row.axes[:1] == ("batch",) for row in rows):
             return (slice(0, batch.size),)
-        largest = max(int(np.prod(step.shape(1, batch.length, self.heads))) for step in self.steps)
+        largest = max(int(np.prod(step.shape(1, batch.length, self.heads, batch.states_length))) for step in self.steps)
         each = max(BLOCK // largest, 1)
         return tuple(slice(start, start + each) for start in range(0, batch.size, each))
 

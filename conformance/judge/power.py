@@ -91,7 +91,7 @@ def _masks(network: Network) -> dict[str, Array]:
     """What dropouts keep, drawn from a seed; all of it in the last layer, as where a dropout is missing."""
     a, rng, masks = network.architecture, np.random.default_rng(0), dict[str, Array]()
     for name, row in dropouts(a).items():
-        shape = row.shape(network.batch.size, network.batch.length, a.num_attention_heads)
+        shape = row.shape(network.batch.size, network.batch.length, a.num_attention_heads, network.batch.states_length)
         rate = 0.0 if row.layer == a.num_hidden_layers - 1 else rate_of(name, a)
         masks[name] = (rng.random(shape) >= rate).astype(np.float64)
     return masks

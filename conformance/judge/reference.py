@@ -88,7 +88,7 @@ def _pooled(taken: Sequence[tuple[list[Captured], Mask]], axes: tuple[str, ...])
     over: tuple[int, ...] | None
     if "query" in axes:
         over = (0, 2, 3)
-    elif "position" in axes:
+    elif "position" in axes or "state" in axes:
         over = (0, 1)
     else:
         over = None

@@ -189,6 +189,7 @@ class Segment:
         Rows are the same draw where their results are stored as the same numbers, as those of the same inputs are.
         """
         row = self.network.table[self.name]
+        by_token = "position" in row.axes or "state" in row.axes
         if "batch" not in row.axes:
             return np.arange(self.network.batch.size, dtype=np.uint64)
-        return hashed(storage.stored(self.value), 2 if "position" in row.axes and not self.couples_positions else 1)
+        return hashed(storage.stored(self.value), 2 if by_token and not self.couples_positions else 1)

@@ -28,6 +28,8 @@ def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Ma
         keep = pairs[:, None] if "head" in row.axes else pairs[..., None]
     elif "position" in row.axes:
         keep = mask[:, :, None]
+    elif "state" in row.axes:
+        keep = batch.states_mask[:, :, None]
     elif "batch" in row.axes:
         keep = mask[:, :1]  # a sentence is read off its first token
     else:
@@ -53,7 +55,7 @@ def independent_rows(row: Activation, batch: Batch, heads: int, *, coupled: bool
     """
     if "batch" not in row.axes:  # a loss, or the gradient of a parameter
         return 1 if coupled else max(row.height, 1)
-    if coupled or ("position" not in row.axes and "query" not in row.axes):
+    if coupled or not {"position", "query", "state"}.intersection(row.axes):
         return int(batch.mask.any(1).sum() if coupled else batch.mask[:, 0].sum())
-    tokens = int(batch.mask.sum())
+    tokens = int((batch.states_mask if "state" in row.axes else batch.mask).sum())
     return tokens * heads if "query" in row.axes else tokens

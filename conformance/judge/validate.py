@@ -58,7 +58,7 @@ def accepted_array(row: Activation, value: Any, architecture: Architecture, batc
         raise CandidateError(f"dtype is {found.dtype}, expected {dtype}")
     if found.device is not None and found.device.split(":")[0] != device.split(":")[0]:
         raise CandidateError(f"device is {found.device}, expected {device}")
-    shape = row.shape(batch.size, batch.length, architecture.num_attention_heads)
+    shape = row.shape(batch.size, batch.length, architecture.num_attention_heads, batch.states_length)
     if found.shape != shape and not (row.is_same_for_all_rows and found.shape in ((1, *shape[1:]), shape[1:])):
         axes = f" ({', '.join(row.axes)})" if row.axes else ""
         raise CandidateError(f"shape is {found.shape}, expected {shape}{axes}{_unlike_config(row, found.shape, shape)}")

@@ -14,74 +14,25 @@ To add an activation:
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
 from functools import lru_cache
 
+from conformance.model.activation import (
+    ATTENTION,
+    CROSS_ATTENTION,
+    HIDDEN,
+    SCALAR,
+    SENTENCE,
+    STATES,
+    Activation,
+    affine,
+)
 from conformance.model.architecture import Architecture
+from conformance.model.layer import STATES_NAME, layer_rows
 
-HIDDEN = ("batch", "position", "feature")
-ATTENTION = ("batch", "head", "query", "key")
-DISTANCES = ("batch", "query", "key", "feature")
-SENTENCE = ("batch", "feature")
-SCALAR: tuple[str, ...] = ()
+__all__ = ["ATTENTION", "CROSS_ATTENTION", "HIDDEN", "SCALAR", "SENTENCE", "Activation", "outputs", "parameter_shapes", "placed", "table"]
 
 _LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
-
-
-@dataclass(frozen=True)
-class Activation:
-    """One row of the table.
-
-    Attributes:
-        name: Hugging Face's module path, or the extra path of a tensor that has no module.
-        kind: which equation computes it; key of `conformance.oracle.EQUATIONS`.
-        parents: the activations that it is computed from, in the order of its equation.
-        parameters: role (`weight`, `bias`) to Hugging Face's parameter name.
-        axes: what each axis counts.
-        width: length of the last axis; 0 where the batch decides it.
-        equation: the formula, for people.
-        exact: whether any difference at all is a failure (a table look-up, a copy).
-        layer: the encoder layer that it belongs to, or None.
-        height: length of an axis `row`, of the gradient of a matrix.
-        is_internal: whether no implementation has to form it, so that it is not missed.
-        dropout: the activation whose random mask its equation reads, in training mode; empty where it reads none.
-        causal: whether queries attend to no later key.
-    """
-
-    name: str
-    kind: str
-    parents: tuple[str, ...]
-    axes: tuple[str, ...]
-    width: int
-    equation: str
-    parameters: Mapping[str, str] = field(default_factory=dict)
-    exact: bool = False
-    layer: int | None = None
-    height: int = 0
-    is_internal: bool = False
-    dropout: str = ""
-    causal: bool = False
-
-    @property
-    def is_same_for_all_rows(self) -> bool:
-        """Whether it does not depend on the row of the batch, so that a candidate may have it once."""
-        return self.kind in ("position_lookup", "sinusoids", "distance_lookup")
-
-    def shape(self, batch_size: int, length: int, heads: int) -> tuple[int, ...]:
-        """Its shape for a batch of `batch_size` rows of `length` tokens."""
-        sizes = {"batch": batch_size, "position": length, "head": heads, "query": length, "key": length, "row": self.height}
-        return tuple(sizes.get(axis, self.width) for axis in self.axes)
-
-    def cut(self, rows: slice, length: int | None = None) -> tuple[slice, ...]:
-        """The index of its part for some rows of the batch, and the first `length` tokens of each."""
-        parts = {"batch": rows, **dict.fromkeys(("position", "query", "key"), slice(length))}
-        return tuple(parts.get(axis, slice(None)) for axis in self.axes)
-
-
-def _affine(path: str) -> dict[str, str]:
-    """The weight and bias of the module at `path`."""
-    return {"weight": f"{path}.weight", "bias": f"{path}.bias"}
 
 
 def _embeddings(a: Architecture) -> Iterator[Activation]:
@@ -102,86 +53,26 @@ def _embeddings(a: Architecture) -> Iterator[Activation]:
     if a.embedding_norm:
         last = "embeddings.LayerNorm"
         equation = f"LayerNorm({added})"
-        yield Activation(last, "norm", tuple(tables), HIDDEN, width, equation, _affine(f"bert.{last}"))
+        yield Activation(last, "norm", tuple(tables), HIDDEN, width, equation, affine(f"bert.{last}"))
     else:
         last = "embeddings.sum"
         yield Activation(last, "sum", tuple(tables), HIDDEN, width, added)
     yield Activation("embeddings.dropout", "copy", (last,), HIDDEN, width, "identity in eval mode", exact=True)
 
 
-def _layer(a: Architecture, index: int, hidden: str) -> Iterator[Activation]:
-    width, path = a.hidden_size, f"encoder.layer.{index}"
-    attention, own = f"{path}.attention.self", f"{path}.attention.output"
-    query, key, value = (f"{attention}.{n}" for n in ("query", "key", "value"))
-
-    def row(
-        name: str,
-        kind: str,
-        parents: tuple[str, ...],
-        equation: str,
-        *,
-        parameters: str | None = None,
-        axes: tuple[str, ...] = HIDDEN,
-        size: int = width,
-        exact: bool = False,
-        is_internal: bool = False,
-    ) -> Activation:
-        affine = _affine(f"bert.{parameters}") if parameters else {}
-        causal = a.is_decoder and axes == ATTENTION
-        return Activation(name, kind, parents, axes, size, equation, affine, exact, index, is_internal=is_internal, causal=causal)
-
-    for projection in (query, key, value):
-        yield row(projection, "linear", (hidden,), "x Wᵀ + b", parameters=projection)
-    scores, probs, dropped = (f"{attention}.{n}" for n in ("scores", "probs", "dropout"))
-    if not a.has_relative_positions:
-        yield row(scores, "scores", (query, key), "q kᵀ / √d, before the mask", axes=ATTENTION, size=0)
-    else:
-        distances = f"{attention}.distance_embedding"
-        lookup = Activation(distances, "distance_lookup", (), DISTANCES, a.head_size, "D_ij = E[i − j + P − 1]", exact=True)
-        yield replace(lookup, parameters={"weight": f"bert.{distances}.weight"}, layer=index)
-        content, *terms = terms_of_scores = [f"{scores}.{n}" for n in ("content", "query_distance", "key_distance")]
-        if a.position_embedding_type == "relative_key":
-            terms_of_scores.pop(), terms.pop()
-        yield row(content, "scores", (query, key), "q kᵀ / √d", axes=ATTENTION, size=0, is_internal=True)
-        for term, vector, symbol in zip(terms, (query, key), ("q_i", "k_j"), strict=False):
-            kind = f"{term.rpartition('.')[2]}_scores"
-            yield row(term, kind, (vector, distances), f"{symbol} · D_ij / √d", axes=ATTENTION, size=0, is_internal=True)
-        yield row(scores, "scores_sum", tuple(terms_of_scores), "the sum of its terms, before the mask", axes=ATTENTION, size=0)
-    yield row(probs, "probs", (scores,), "softmax over unmasked keys; 0 elsewhere", axes=ATTENTION, size=0)
-    yield row(dropped, "copy", (probs,), "identity in eval mode", axes=ATTENTION, size=0, exact=True)
-    context = f"{attention}.context"
-    yield row(context, "context", (dropped, value), "probs · v, heads side by side")
-
-    def residual(path: str, inputs: str, skip: str, norm: str) -> Iterator[Activation]:
-        dense, dropout, out = f"{path}.dense", f"{path}.dropout", f"{path}.LayerNorm"
-        yield row(dense, "linear", (inputs,), "x Wᵀ + b", parameters=dense)
-        yield row(dropout, "copy", (dense,), "identity in eval mode", exact=True)
-        yield row(out, "norm", (dropout, skip), "LayerNorm(x + skip)", parameters=norm)
-
-    yield from residual(own, context, hidden, f"{own}.LayerNorm")
-    inner, act = f"{path}.intermediate.dense", f"{path}.intermediate.intermediate_act_fn"
-    yield row(inner, "linear", (f"{own}.LayerNorm",), "x Wᵀ + b", parameters=inner, size=a.intermediate_size)
-    yield row(act, a.hidden_act, (inner,), f"{a.hidden_act}(x)", size=a.intermediate_size)
-    if a.activation_dropout:
-        inner, act = act, f"{path}.intermediate.dropout"
-        yield row(act, "copy", (inner,), "identity in eval mode", size=a.intermediate_size, exact=True)
-    norm = f"{own}.LayerNorm" if a.shared_layer_norm else f"{path}.output.LayerNorm"
-    yield from residual(f"{path}.output", act, f"{own}.LayerNorm", norm)
-
-
 def _masked_lm(a: Architecture, hidden: str) -> Iterator[Activation]:
     path, width = "cls.predictions", a.hidden_size
     dense, act, norm = (f"{path}.transform.{n}" for n in ("dense", "transform_act_fn", "LayerNorm"))
-    yield Activation(dense, "linear", (hidden,), HIDDEN, width, "x Wᵀ + b", _affine(dense))
+    yield Activation(dense, "linear", (hidden,), HIDDEN, width, "x Wᵀ + b", affine(dense))
     yield Activation(act, a.hidden_act, (dense,), HIDDEN, width, f"{a.hidden_act}(x)")
-    yield Activation(norm, "norm", (act,), HIDDEN, width, "LayerNorm(x)", _affine(norm))
+    yield Activation(norm, "norm", (act,), HIDDEN, width, "LayerNorm(x)", affine(norm))
     tied = {"weight": "bert.embeddings.word_embeddings.weight", "bias": f"{path}.bias"}
     yield Activation(f"{path}.decoder", "linear", (norm,), HIDDEN, a.vocab_size, "x Eᵀ + b, E the word embeddings", tied)
 
 
 def _next_sentence(a: Architecture, hidden: str) -> Iterator[Activation]:
     pair = "cls.seq_relationship"
-    yield Activation(pair, "linear", ("pooler.activation",), SENTENCE, 2, "x Wᵀ + b", _affine(pair))
+    yield Activation(pair, "linear", ("pooler.activation",), SENTENCE, 2, "x Wᵀ + b", affine(pair))
 
 
 def _plain_masked_lm(a: Architecture, hidden: str) -> Iterator[Activation]:
@@ -193,7 +84,7 @@ def _plain_masked_lm(a: Architecture, hidden: str) -> Iterator[Activation]:
 
 def _plain_next_sentence(a: Architecture, hidden: str) -> Iterator[Activation]:
     pair = "cls.seq_relationship"
-    yield Activation(pair, "first_token_linear", (hidden,), SENTENCE, 2, "W x₀ + b, x₀ the first token", _affine(pair))
+    yield Activation(pair, "first_token_linear", (hidden,), SENTENCE, 2, "W x₀ + b, x₀ the first token", affine(pair))
     yield Activation(f"{pair}.log_probs", "log_softmax", (pair,), SENTENCE, 2, "log softmax over the two")
 
 
@@ -202,7 +93,7 @@ def _classification(a: Architecture, hidden: str) -> Iterator[Activation]:
     if a.classifier_dropout:
         yield Activation("dropout", "copy", (pooled,), SENTENCE, a.hidden_size, "identity in eval mode", exact=True)
         pooled = "dropout"
-    yield Activation("classifier", "linear", (pooled,), SENTENCE, a.num_labels, "x Wᵀ + b", _affine("classifier"))
+    yield Activation("classifier", "linear", (pooled,), SENTENCE, a.num_labels, "x Wᵀ + b", affine("classifier"))
 
 
 # A head's rows, and the loss of its last row: name, kind, and what it is the mean over.
@@ -235,14 +126,17 @@ def table(a: Architecture) -> dict[str, Activation]:
 @lru_cache(maxsize=8)
 def _rows(a: Architecture) -> tuple[Activation, ...]:
     rows = list(_embeddings(a))
+    if a.add_cross_attention:
+        equation = "an encoder's, given with the batch"
+        rows.append(Activation(STATES_NAME, "encoder_states", (), STATES, a.hidden_size, equation, exact=True, is_internal=True))
     hidden = "embeddings.dropout"
     for index in range(a.num_hidden_layers):
-        rows += _layer(a, index, hidden)
+        rows += layer_rows(a, index, hidden)
         hidden = f"encoder.layer.{index}.output.LayerNorm"
     if a.pooler:
         pooler, width = "pooler.dense", a.hidden_size
         equation = "W x₀ + b, x₀ the first token"
-        rows.append(Activation(pooler, "first_token_linear", (hidden,), SENTENCE, width, equation, _affine(f"bert.{pooler}")))
+        rows.append(Activation(pooler, "first_token_linear", (hidden,), SENTENCE, width, equation, affine(f"bert.{pooler}")))
         rows.append(Activation("pooler.activation", "tanh", (pooler,), SENTENCE, width, "tanh(x)"))
     for head in _HEADS:
         if head in a.heads:

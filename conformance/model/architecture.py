@@ -33,6 +33,8 @@ class Architecture:
         position_embedding_type: `absolute` (learned), `sinusoidal` (Vaswani et al. 2017, section 3.5), or in the scores of each
             layer: `relative_key` (Shaw et al. 2018, equation 5) and `relative_key_query` (Huang et al. 2020, method 4).
         is_decoder: whether a token attends to itself and to earlier tokens alone.
+        pruned_heads: pairs of a layer and the heads, of `num_attention_heads`, that are taken out of its self-attention.
+        add_cross_attention: whether each layer of a decoder attends to an encoder's states as well, where a batch has any.
         embedding_norm: whether the embeddings pass a LayerNorm (Devlin et al. 2019: yes).
         position_offset: the position id of a row's first token, 2 in RoBERTa (Liu et al. 2019; padding_idx + 1), 0 in BERT.
         shared_layer_norm: whether both residuals of a layer share one LayerNorm (the paper: no).
@@ -75,6 +77,8 @@ class Architecture:
     activation_dropout: float = 0.0
     initializer_range: float = 0.02
     is_decoder: bool = False
+    add_cross_attention: bool = False
+    pruned_heads: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what the equations do not cover; raises `UnsupportedArchitectureError`."""
@@ -106,6 +110,15 @@ class Architecture:
         ):
             if value not in known:
                 raise UnsupportedArchitectureError(f"{what} {value!r} has no equation here; known are {', '.join(known)}")
+        for layer, pruned in self.pruned_heads:
+            known = 0 <= layer < self.num_hidden_layers and set(pruned) < set(range(self.num_attention_heads))
+            if not known or len(set(pruned)) != len(pruned):
+                raise UnsupportedArchitectureError(
+                    f"pruned_heads has {list(pruned)!r:.60} of layer {layer}; expected some of the {self.num_attention_heads} heads, "
+                    f"numbered from 0, of one of the {self.num_hidden_layers} layers, each once and not all"
+                )
+        if self.add_cross_attention and not self.is_decoder:
+            raise UnsupportedArchitectureError("add_cross_attention is set without is_decoder; cross-attention is a decoder's")
         unknown = set(self.heads) - set(HEADS)
         if unknown:
             raise UnsupportedArchitectureError(f"unknown heads {sorted(unknown)}; known are {', '.join(HEADS)}")
@@ -119,6 +132,10 @@ class Architecture:
     def head_size(self) -> int:
         """d_k, the width of one attention head."""
         return self.hidden_size // self.num_attention_heads
+
+    def heads_of(self, layer: int) -> int:
+        """How many heads the self-attention of a layer has."""
+        return self.num_attention_heads - sum(len(heads) for number, heads in self.pruned_heads if number == layer)
 
     @property
     def has_relative_positions(self) -> bool:
@@ -139,14 +156,17 @@ class Architecture:
         """
         names = {f.name for f in fields(cls)}
         known = {k: v for k, v in {**config, **switches}.items() if k in names}
+        if isinstance(pruned := known.get("pruned_heads"), Mapping):  # JSON has its numbers as texts
+            known["pruned_heads"] = sorted((int(k) if str(k).isdecimal() else k, tuple(sorted(v))) for k, v in pruned.items())
         try:
             return msgspec.convert(known, cls)
         except msgspec.ValidationError as error:
             raise UnsupportedArchitectureError(f"no architecture: {error}") from error
 
     def as_dict(self) -> dict[str, Any]:
-        """A plain dictionary, heads as a list."""
-        return {**asdict(self), "heads": list(self.heads)}
+        """A plain dictionary, heads as a list, pruned heads as in a `config.json`."""
+        pruned = {str(layer): list(heads) for layer, heads in self.pruned_heads}
+        return {**asdict(self), "heads": list(self.heads), "pruned_heads": pruned}
 
     def __getattr__(self, name: str) -> Any:
         """Only reached for what an architecture does not have."""

@@ -8,9 +8,10 @@ from conformance.model.batch import Batch
 
 
 def attended_keys(row: Activation, batch: Batch) -> npt.NDArray[np.bool_]:
-    """Of an activation with the axes query and key: (B, Q, K), Q = 1 where it is the same for every query.
+    """Of an activation over queries and keys: (B, Q, K), Q = 1 where it is the same for every query.
 
-    Those that the mask lets through; where the activation is causal, of these the query itself and what is before it.
+    Those that the mask lets through; where the activation is causal, of these the query itself and what is before it. Of attention
+    to an encoder's states those of its own mask.
 
     Example:
         >>> from conformance.model.activations import ATTENTION
@@ -18,5 +19,7 @@ def attended_keys(row: Activation, batch: Batch) -> npt.NDArray[np.bool_]:
         >>> attended_keys(row, Batch(np.array([[7, 8, 9]]), attention_mask=np.array([[1, 1, 0]]))).astype(int).tolist()
         [[[1, 0, 0], [1, 1, 0], [1, 1, 0]]]
     """
-    keys = batch.mask[:, None, :]
+    if "state key" in row.axes:
+        return batch.states_mask[:, None, :]
+    keys = batch.keys
     return keys & np.tri(batch.length, dtype=np.bool_) if row.causal else keys

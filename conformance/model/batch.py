@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.errors import UsageError
+from conformance.numerics.formats import Array
 
 if TYPE_CHECKING:
     import torch
@@ -28,15 +29,40 @@ def _integers(name: str, values: Any) -> Ids:
     return array.astype(np.int64)
 
 
+def _numbers(name: str, values: Any) -> Array:
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiu":
+        raise UsageError(f"{name} has {array.dtype} values, expected numbers")
+    return array.astype(np.float64)
+
+
+# The axes of each array that is not (B, S): B rows, S tokens, T of an encoder's states, of width H.
+_AXES = {
+    "attention_mask": "BS or BSS",
+    "next_sentence_label": "B",
+    "class_labels": "B",
+    "encoder_hidden_states": "BTH",
+    "encoder_attention_mask": "BT",
+}
+
+
+def _axes(name: str, array: npt.NDArray[Any]) -> str:
+    return next(axes for axes in _AXES.get(name, "BS").split(" or ") if len(axes) == array.ndim)
+
+
 @dataclass(frozen=True)
 class Batch:
     """Inputs of one forward pass, int64 NumPy arrays.
 
     Attributes:
-        input_ids, token_type_ids, attention_mask: (B, S); the last two None where a check omits them.
+        input_ids, token_type_ids, attention_mask: (B, S); the last two None where a check omits them. A mask may be (B, S, S): for
+            each query the keys that it may attend to.
         labels: (B, S), the masked-LM labels, -100 where there is none; or None.
         next_sentence_label: (B,), 0 = is next; or None.
         class_labels: (B,); or None.
+        position_ids: (B, S); None: in order.
+        encoder_hidden_states: (B, T, H), float64, what a decoder with cross-attention attends to; or None.
+        encoder_attention_mask: (B, T), which of them may be attended to; None: all.
 
     Example:
         >>> batch = Batch(np.array([[7, 8, 0], [5, 6, 9]]), attention_mask=np.array([[1, 1, 0], [1, 1, 1]]))
@@ -52,20 +78,38 @@ class Batch:
     labels: Ids | None = None
     next_sentence_label: Ids | None = None
     class_labels: Ids | None = None
+    position_ids: Ids | None = None
+    encoder_hidden_states: Array | None = None
+    encoder_attention_mask: Ids | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is no batch; raises `UsageError` that says what was found and what was expected."""
         for name, array in self.arrays().items():
-            if array.dtype != np.int64:
-                raise UsageError(f"{name} is of {array.dtype}, expected int64")
-            per_row = name in ("next_sentence_label", "class_labels")
-            expected = self.input_ids.shape[:1] if per_row else self.input_ids.shape
-            if array.shape != expected or len(self.input_ids.shape) != 2:
-                raise UsageError(f"{name} is of shape {array.shape}, expected {'(B,)' if per_row else '(B, S)'}; B, S = {expected}")
+            dtype = np.float64 if name == "encoder_hidden_states" else np.int64
+            if array.dtype != dtype:
+                raise UsageError(f"{name} is of {array.dtype}, expected {np.dtype(dtype)}")
+            axes = _AXES.get(name, "BS")
+            if self.input_ids.ndim != 2 or not any(self._is_of(array, each) for each in axes.split(" or ")):
+                expected = " or ".join(f"({', '.join(each)}{',' * (len(each) == 1)})" for each in axes.split(" or "))
+                raise UsageError(f"{name} is of shape {array.shape}, expected {expected}; B, S = {self.input_ids.shape}")
         if not self.input_ids.size:
             raise UsageError("the batch is empty")
-        if self.attention_mask is not None and not np.isin(self.attention_mask, (0, 1)).all():
-            raise UsageError("attention_mask has values other than 0 and 1")
+        for name in ("attention_mask", "encoder_attention_mask"):
+            mask = getattr(self, name)
+            if mask is not None and not np.isin(mask, (0, 1)).all():
+                raise UsageError(f"{name} has values other than 0 and 1")
+        if self.encoder_attention_mask is not None and self.encoder_hidden_states is None:
+            raise UsageError("there is an encoder_attention_mask without encoder_hidden_states; give both or neither")
+        if (self.keys & ~self.mask[:, None, :]).any():
+            raise UsageError("attention_mask lets a query attend to a token that attends to none; what that computes is undefined")
+
+    def _is_of(self, array: npt.NDArray[Any], axes: str) -> bool:
+        """Whether an array has these axes: B and S the batch's, T the encoder's length, H any."""
+        states = self.encoder_hidden_states
+        sizes = {"B": self.input_ids.shape[0], "S": self.input_ids.shape[1]}
+        if states is not None and states.ndim == 3:
+            sizes |= {"T": states.shape[1], "H": states.shape[2]}
+        return array.shape == tuple(sizes.get(axis, -1) for axis in axes)
 
     @property
     def size(self) -> int:
@@ -79,10 +123,30 @@ class Batch:
 
     @property
     def mask(self) -> npt.NDArray[np.bool_]:
-        """(B, S): which tokens are attended to; all of them where no mask is given."""
+        """(B, S): which tokens are real: attended to, or with a mask for each query, attending to any; all where none is given."""
         if self.attention_mask is None:
             return np.ones(self.input_ids.shape, np.bool_)
-        return np.asarray(self.attention_mask != 0)
+        real = self.attention_mask != 0
+        return np.asarray(real if real.ndim == 2 else real.any(-1))
+
+    @property
+    def keys(self) -> npt.NDArray[np.bool_]:
+        """(B, Q, S), Q = 1 where it is the same for every query: which keys the mask lets through."""
+        if self.attention_mask is not None and self.attention_mask.ndim == 3:
+            return np.asarray(self.attention_mask != 0)
+        return self.mask[:, None, :]
+
+    @property
+    def states_length(self) -> int:
+        """T, the number of an encoder's states a row; 0 where there are none."""
+        return 0 if self.encoder_hidden_states is None else int(self.encoder_hidden_states.shape[1])
+
+    @property
+    def states_mask(self) -> npt.NDArray[np.bool_]:
+        """(B, T): which of an encoder's states are attended to; all of them where no mask is given."""
+        if self.encoder_attention_mask is None:
+            return np.ones((self.size, self.states_length), np.bool_)
+        return np.asarray(self.encoder_attention_mask != 0)
 
     @property
     def types(self) -> Ids:
@@ -91,9 +155,11 @@ class Batch:
 
     def cut(self, rows: slice, length: int | None = None) -> "Batch":
         """Some of its rows; of each, the first `length` tokens."""
-        return Batch(**{k: v[rows, :length] if v.ndim == 2 else v[rows] for k, v in self.arrays().items()})
+        along = {"S": slice(length)}
+        cut = {k: v[(rows, *(along.get(axis, slice(None)) for axis in _axes(k, v)[1:]))] for k, v in self.arrays().items()}
+        return Batch(**cut)
 
-    def arrays(self) -> dict[str, Ids]:
+    def arrays(self) -> dict[str, Any]:
         """The arrays that are present, by name."""
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
 
@@ -104,7 +170,7 @@ class Batch:
         unknown = sorted(set(arrays) - set(names))
         if unknown or "input_ids" not in arrays:
             raise UsageError(f"a batch has input_ids and may have {', '.join(names[1:])}; found {', '.join(sorted(arrays))}")
-        return cls(**{k: _integers(k, v) for k, v in arrays.items()})
+        return cls(**{k: _numbers(k, v) if k == "encoder_hidden_states" else _integers(k, v) for k, v in arrays.items()})
 
     def on(self, device: str) -> "TorchBatch":
         """The batch as a candidate gets it: torch tensors on `device`."""
@@ -129,6 +195,9 @@ class TorchBatch:
     labels: "torch.Tensor | None"
     next_sentence_label: "torch.Tensor | None"
     class_labels: "torch.Tensor | None"
+    position_ids: "torch.Tensor | None"
+    encoder_hidden_states: "torch.Tensor | None"
+    encoder_attention_mask: "torch.Tensor | None"
 
     def __init__(self, source: Batch | None = None, **tensors: "torch.Tensor") -> None:
         """Hold `tensors` under their names; those that are not given are None. Without a source there is no `numpy()`."""

@@ -18,7 +18,7 @@ Layout = Literal["as it is", "heads", "rows", "first tokens", "by token", "by qu
 # How an array of a layout is brought to matrices, given the size of a head.
 _MATRICES: Mapping[Layout, Callable[[Array, int], Array]] = {
     "as it is": lambda x, _: x,
-    "heads": lambda x, d: split_heads(x, x.shape[-1] // d),  # (B, S, H) -> (B, h, S, d)
+    "heads": split_heads,  # (B, S, H) -> (B, h, S, d)
     "rows": lambda x, _: x.reshape(-1, x.shape[-1]),
     "first tokens": lambda x, _: x if x.ndim == 2 else x[:, 0],
     "by token": lambda x, d: x.reshape(*x.shape[:2], -1, d),  # (B, S, H) -> (B, S, h, d)

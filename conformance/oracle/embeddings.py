@@ -14,7 +14,9 @@ from conformance.oracle.step import Step, elementwise
 
 
 def positions(step: Step) -> Ids:
-    """(S,): the position ids of every row, from the architecture's `position_offset` on."""
+    """(S,): the position ids of every row, from the architecture's `position_offset` on; (B, S) where the batch gives them."""
+    if step.site.batch.position_ids is not None:
+        return step.site.batch.position_ids
     return step.site.architecture.position_offset + np.arange(step.site.batch.length)
 
 
@@ -64,7 +66,7 @@ class TokenTypeLookup(Lookup):
 
 
 class PositionLookup(Lookup):
-    """E[o..o+S-1], o the architecture's `position_offset`, the same for every row: (B, S, H)."""
+    """E[o..o+S-1], o the architecture's `position_offset`, the same for every row, or of the batch's position ids: (B, S, H)."""
 
     @property
     def ids(self) -> Ids:
@@ -73,9 +75,20 @@ class PositionLookup(Lookup):
 
     @cached_property
     def value(self) -> Array:
-        """S rows of the position table."""
+        """Rows of the position table."""
         rows = self.site.parameters["weight"][self.ids]
-        return np.broadcast_to(rows, (self.site.batch.size, *rows.shape))
+        return np.broadcast_to(rows, (self.site.batch.size, *rows.shape[-2:]))
+
+
+class EncoderStates(Exact):
+    """The encoder's states that a decoder attends to: (B, T, H), given with the batch."""
+
+    @property
+    def value(self) -> Array:
+        """As they are given."""
+        states = self.site.batch.encoder_hidden_states
+        assert states is not None
+        return states
 
 
 class Copy(Exact):
@@ -94,14 +107,14 @@ class Sinusoids(Step):
     def _angles(self) -> Array:
         width = self.site.architecture.hidden_size
         pair = np.arange(width) // 2
-        return positions(self)[:, None] / 10000.0 ** (2 * pair / width)
+        return positions(self)[..., None] / 10000.0 ** (2 * pair / width)
 
     @cached_property
     def value(self) -> Array:
         """(B, S, H)."""
-        even = np.arange(self._angles.shape[1]) % 2 == 0
+        even = np.arange(self._angles.shape[-1]) % 2 == 0
         waves = np.where(even, np.sin(self._angles), np.cos(self._angles))
-        return np.broadcast_to(waves, (self.site.batch.size, *waves.shape))
+        return np.broadcast_to(waves, (self.site.batch.size, *waves.shape[-2:]))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """The angle s · exp(c) carries the relative error of an exponent of size up to ln 10000, of exp and of a product.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from conformance.oracle.distances import DistanceLookup, KeyDistanceScores, QueryDistanceScores, ScoresSum
 from conformance.oracle.dropout import Dropout
-from conformance.oracle.embeddings import Copy, PositionLookup, Sinusoids, Sum, TokenTypeLookup, WordLookup
+from conformance.oracle.embeddings import Copy, EncoderStates, PositionLookup, Sinusoids, Sum, TokenTypeLookup, WordLookup
 from conformance.oracle.gradients.distances import (
     DistanceLookupGradient,
     KeyDistanceBackwardDistance,
@@ -48,6 +48,7 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "position_lookup": PositionLookup,
     "token_type_lookup": TokenTypeLookup,
     "sinusoids": Sinusoids,
+    "encoder_states": EncoderStates,
     "sum": Sum,
     "copy": Copy,
     "dropout": Dropout,

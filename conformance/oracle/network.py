@@ -49,12 +49,16 @@ class Network:
     def table(self) -> dict[str, Activation]:
         """The activations that this batch defines: a loss only where rows have labels, all of them at what is attended to.
 
+        Attention to an encoder's states is there only where the batch has them.
+
         Raises:
             UsageError: the backward pass is to start from what this batch does not define, as where every label is ignored.
         """
-        given = self.batch.arrays()
+        given, a = self.batch.arrays(), self.architecture
+        if a.add_cross_attention and self.batch.encoder_hidden_states is None:
+            a = a.with_(add_cross_attention=False)  # without states a decoder leaves out the attention to them
         rows: dict[str, Activation] = {}
-        for name, row in table(self.architecture).items():
+        for name, row in table(a).items():
             labels = LABELS.get(row.kind)
             if (labels is None or _defines_loss(given.get(labels), self.batch)) and all(parent in rows for parent in row.parents):
                 rows[name] = row

@@ -212,10 +212,13 @@ class FirstTokenLinear(Linear):
         return (LinearMap(lambda v: inner.variance(v[:, 0]), adjoint),)
 
 
-def split_heads(x: Matrix, heads: int) -> Matrix:
-    """(B, S, H) -> (B, h, S, d): head j is features j·d to (j+1)·d. A copy, since products of views are many times slower."""
+def split_heads(x: Matrix, size: int) -> Matrix:
+    """(B, S, h d) -> (B, h, S, d), d = `size`: head j is features j·d to (j+1)·d.
+
+    A copy, since products of views are many times slower.
+    """
     batch, length, width = x.shape
-    return np.ascontiguousarray(x.reshape(batch, length, heads, width // heads).transpose(0, 2, 1, 3))
+    return np.ascontiguousarray(x.reshape(batch, length, width // size, size).transpose(0, 2, 1, 3))
 
 
 def merge_heads(x: Matrix) -> Matrix:
@@ -236,7 +239,7 @@ class Scores(Step):
 
     @cached_property
     def _heads(self) -> tuple[Array, Array]:
-        q, k = (split_heads(p, self.site.architecture.num_attention_heads) for p in self.parents)
+        q, k = (split_heads(p, self.site.architecture.head_size) for p in self.parents)
         return q, k
 
     @cached_property
@@ -253,8 +256,8 @@ class Scores(Step):
 
     def moved_by(self, *errors: Array | Single) -> Single:
         """(e_q kᵀ + (q − e_q) e_kᵀ)/√d, in float32."""
-        heads = self.site.architecture.num_attention_heads
-        e_q, e_k = (split_heads(e.astype(np.float32), heads) for e in errors)
+        size = self.site.architecture.head_size
+        e_q, e_k = (split_heads(e.astype(np.float32), size) for e in errors)
         q, k = (x.astype(np.float32) for x in self._heads)
         moved = e_q @ k.swapaxes(-1, -2) + (q - e_q) @ e_k.swapaxes(-1, -2)
         return np.asarray(moved * np.float32(self.scale))
@@ -262,14 +265,14 @@ class Scores(Step):
     def jacobians(self) -> tuple[LinearMap, ...]:
         """∂s_ij/∂q_i = k_j/√d and ∂s_ij/∂k_j = q_i/√d."""
         q, k = self._heads
-        heads, scale = self.site.architecture.num_attention_heads, self.scale
+        size, scale = self.site.architecture.head_size, self.scale
         return (
             LinearMap(
-                lambda v: scale**2 * split_heads(v, heads) @ (k**2).swapaxes(-1, -2),
+                lambda v: scale**2 * split_heads(v, size) @ (k**2).swapaxes(-1, -2),
                 lambda w: merge_heads(scale * w @ k),
             ),
             LinearMap(
-                lambda v: scale**2 * q**2 @ split_heads(v, heads).swapaxes(-1, -2),
+                lambda v: scale**2 * q**2 @ split_heads(v, size).swapaxes(-1, -2),
                 lambda w: merge_heads(scale * w.swapaxes(-1, -2) @ q),
             ),
         )
@@ -297,7 +300,7 @@ class Context(Step):
 
     @cached_property
     def _values(self) -> Array:
-        return split_heads(self.parents[1], self.site.architecture.num_attention_heads)
+        return split_heads(self.parents[1], self.site.architecture.head_size)
 
     @cached_property
     def value(self) -> Array:
@@ -312,21 +315,21 @@ class Context(Step):
     def moved_by(self, *errors: Array | Single) -> Single:
         """e_p v + (p − e_p) e_v, in float32."""
         e_p, p, v = (x.astype(np.float32) for x in (errors[0], self.parents[0], self._values))
-        e_v = split_heads(errors[1].astype(np.float32), self.site.architecture.num_attention_heads)
+        e_v = split_heads(errors[1].astype(np.float32), self.site.architecture.head_size)
         return merge_heads(np.asarray(e_p @ v + (p - e_p) @ e_v, np.float32))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """∂c_i/∂p_ij = v_j and ∂c_i/∂v_j = p_ij."""
         p, v = self.parents[0], self._values
-        heads = self.site.architecture.num_attention_heads
+        size = self.site.architecture.head_size
         return (
             LinearMap(
                 lambda e: merge_heads(e @ v**2),
-                lambda w: split_heads(w, heads) @ v.swapaxes(-1, -2),
+                lambda w: split_heads(w, size) @ v.swapaxes(-1, -2),
             ),
             LinearMap(
-                lambda e: merge_heads(p**2 @ split_heads(e, heads)),
-                lambda w: merge_heads(p.swapaxes(-1, -2) @ split_heads(w, heads)),
+                lambda e: merge_heads(p**2 @ split_heads(e, size)),
+                lambda w: merge_heads(p.swapaxes(-1, -2) @ split_heads(w, size)),
             ),
         )
 

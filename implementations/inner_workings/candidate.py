@@ -18,9 +18,14 @@ class Bare(nn.Module):
         self.bert = BertModel(config, add_pooling_layer)
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        output = self.bert(input_ids, attention_mask, token_type_ids)
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None, encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        output = self.bert(
+            input_ids, attention_mask, token_type_ids, position_ids=position_ids, encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=encoder_attention_mask,
+        )  # fmt: skip
         return output.last_hidden_state, output.pooler_output
 
 
@@ -31,7 +36,7 @@ def config_of(a: Architecture) -> BertConfig:
         a.hidden_dropout_prob, a.attention_probs_dropout_prob, classifier_dropout=a.classifier_dropout,
         max_position_embeddings=a.max_position_embeddings, type_vocab_size=a.type_vocab_size, layer_norm_eps=a.layer_norm_eps,
         num_labels=a.num_labels, position_offset=a.position_offset, position_embedding_type=a.position_embedding_type,
-        is_decoder=a.is_decoder,
+        is_decoder=a.is_decoder, add_cross_attention=a.add_cross_attention, pruned_heads=dict(a.pruned_heads),
     )  # fmt: skip
 
 
@@ -51,9 +56,12 @@ def call(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
     """The classification and its loss, or the model alone."""
     inputs = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
     if isinstance(model, Bare):
-        model(*inputs)
+        states = batch.encoder_hidden_states
+        if states is not None:
+            states = states.to(model.bert.embeddings.word_embeddings.weight.dtype)
+        model(*inputs, batch.position_ids, states, batch.encoder_attention_mask)
         return {}
-    loss, _ = model(*inputs, labels=batch.class_labels)
+    loss, _ = model(*inputs, position_ids=batch.position_ids, labels=batch.class_labels)
     return {} if loss is None or bool(loss.isnan()) else {"classifier.loss": loss}
 
 
@@ -64,12 +72,17 @@ def supported(a: Architecture, device: str, dtype: str) -> str | None:
     return None
 
 
+FEATURES = (
+    "relative_key", "relative_key_query", "is_decoder", "add_cross_attention", "pruned_heads", "position_ids", "attention_mask_3d",
+)  # fmt: skip
+
 _LAYER = "encoder.layer.{layer}"
+_ATTENTIONS = (f"{_LAYER}.attention", f"{_LAYER}.crossattention")
 _MODULES = (
     "embeddings.LayerNorm",
-    *(f"{_LAYER}.attention.self.{part}" for part in ("query", "key", "value")),
-    *(f"{_LAYER}.{part}" for part in ("attention.output.dense", "attention.output.LayerNorm", "intermediate.dense")),
-    *(f"{_LAYER}.{part}" for part in ("output.dense", "output.LayerNorm")),
+    *(f"{path}.self.{part}" for path in _ATTENTIONS for part in ("query", "key", "value")),
+    *(f"{path}.output.{part}" for path in _ATTENTIONS for part in ("dense", "LayerNorm")),
+    *(f"{_LAYER}.{part}" for part in ("intermediate.dense", "output.dense", "output.LayerNorm")),
     "pooler.dense",
 )
 _TABLES = (
@@ -77,7 +90,7 @@ _TABLES = (
     f"{_LAYER}.attention.self.distance_embedding",
 )
 _WITHOUT_PARAMETERS = (
-    "embeddings.dropout", f"{_LAYER}.attention.self.dropout", f"{_LAYER}.attention.output.dropout",
+    "embeddings.dropout", *(f"{path}.{part}.dropout" for path in _ATTENTIONS for part in ("self", "output")),
     f"{_LAYER}.intermediate.intermediate_act_fn", f"{_LAYER}.output.dropout", "pooler.activation",
 )  # fmt: skip
 
@@ -89,8 +102,8 @@ PARAMETERS = {f"bert.{table}.weight": f"bert.{table}.weight" for table in _TABLE
 
 ACTIVATIONS: dict[str | Tap, str] = {
     **{f"bert.{name}": name for name in (*_TABLES, *_MODULES, *_WITHOUT_PARAMETERS)},
-    Tap(f"bert.{_LAYER}.attention.self.dropout", "input"): f"{_LAYER}.attention.self.probs",
-    Tap(f"bert.{_LAYER}.attention.self", "output", 0): f"{_LAYER}.attention.self.context",
+    **{Tap(f"bert.{path}.self.dropout", "input"): f"{path}.self.probs" for path in _ATTENTIONS},
+    **{Tap(f"bert.{path}.self", "output", 0): f"{path}.self.context" for path in _ATTENTIONS},
     "dropout": "dropout",
     "classifier": "classifier",
 }
@@ -103,6 +116,7 @@ inner_workings = TorchImplementation(
     untrained=untrained,
     unused=("cls.*",),
     supported=supported,
+    features=FEATURES,
     name="inner-workings",
     tokenizer=tokenizer,
 )

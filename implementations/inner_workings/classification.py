@@ -41,10 +41,13 @@ class BertForSequenceClassification(nn.Module):
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
-        head_mask: Tensor | None = None, labels: Tensor | None = None,
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
+        head_mask: Tensor | None = None, labels: Tensor | None = None, position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
     ) -> Classified:  # fmt: skip
-        pooled = self.bert(input_ids, attention_mask, token_type_ids, head_mask).pooler_output  # (B, H)
+        pooled = self.bert(
+            input_ids, attention_mask, token_type_ids, head_mask, position_ids, inputs_embeds
+        ).pooler_output  # (B, H)
         assert pooled is not None
         pooled = reported("pooled, dropout", self.dropout(pooled))
         logits = reported("logits", self.classifier(pooled))  # (B, labels)

@@ -61,8 +61,7 @@ class BertLayer(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         attended, probs = self.attention(hidden, attention_mask, head_mask, None, past)  # (B, S, H)
         cross_probs = probs[..., :0]
-        if self.crossattention is not None:
-            assert states is not None, "a decoder with cross-attention needs encoder_hidden_states"
+        if self.crossattention is not None and states is not None:
             attended, cross_probs = self.crossattention(attended, states_mask, None, states, past_of_states)
         if self.chunk == 0:
             return self.feed_forward(attended), probs, cross_probs

@@ -84,7 +84,7 @@ def _judged(candidate: Any, golden: Golden, dtype: str, earlier: Mapping[str, Ra
 
     def yields() -> Termination:
         opened = load(candidate) if isinstance(candidate, str) else as_implementation(candidate)
-        require_support(opened, golden.checkpoint, "cpu", dtype)
+        require_support(opened, golden, "cpu", dtype)
         found["runner"] = prepared(opened, golden.checkpoint, "cpu", dtype)
         found["digest"] = digest(found["runner"], golden)
         return Termination("pass")

@@ -74,8 +74,9 @@ def _of_norm(step: Step) -> Iterator[Ingredient]:
 
 def _of_scores(step: Step) -> Iterator[Ingredient]:
     assert isinstance(step, Scores)
-    heads = step.site.architecture.num_attention_heads
-    q, k = (split_heads(p, heads) for p in step.parents)
+    q, k = (split_heads(p, step.site.architecture.head_size) for p in step.parents)
+    if q.shape != k.shape:
+        return
     for name, left, expected in (("k qᵀ", k, q), ("q qᵀ", q, q), ("k kᵀ", k, k)):
         yield Ingredient(f"{name} / √d", np.asarray(left @ expected.swapaxes(-1, -2) * step.scale))
 
@@ -89,12 +90,15 @@ def _of_probabilities(step: Step) -> Iterator[Ingredient]:
 
 def _of_context(step: Step) -> Iterator[Ingredient]:
     assert isinstance(step, Context)
-    heads, keys = step.site.architecture.num_attention_heads, step.site.batch.mask[:, :, None]
-    probabilities, values = step.parents
+    size, (probabilities, values) = step.site.architecture.head_size, step.parents
+    own = values.shape[1] == step.value.shape[1]  # not of an encoder's states, of which there may be any number
+    batch = step.site.batch
+    keys = (batch.mask if own else batch.states_mask)[:, :, None]
     mean = (values * keys).sum(1, keepdims=True) / np.maximum(keys.sum(1, keepdims=True), 1)
-    yield Ingredient("pᵀ v, queries for keys", merge_heads(probabilities.swapaxes(-1, -2) @ split_heads(values, heads)))
     yield Ingredient("the mean of the unmasked values", np.broadcast_to(mean, step.value.shape))
-    yield Ingredient("the values themselves", values)
+    if own:
+        yield Ingredient("pᵀ v, queries for keys", merge_heads(probabilities.swapaxes(-1, -2) @ split_heads(values, size)))
+        yield Ingredient("the values themselves", values)
 
 
 def _of_log_softmax(step: Step) -> Iterator[Ingredient]:

@@ -68,9 +68,9 @@ class ProbabilitiesBackward(Step):
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
         (w, p), d, y = self._read, self._mean, self.value
         of_context, v = self.parents[2:]
-        context, heads = Context(self.site, p, v), self.site.architecture.num_attention_heads
-        kept = split_heads(of_context**2 * context.roundings(arithmetic).variance(), heads).sum(-1, keepdims=True)
-        from_context = kept + a2 * _partial(split_heads(of_context * context.value, heads))
+        context, size = Context(self.site, p, v), self.site.architecture.head_size
+        kept = split_heads(of_context**2 * context.roundings(arithmetic).variance(), size).sum(-1, keepdims=True)
+        from_context = kept + a2 * _partial(split_heads(of_context * context.value, size))
         shared = np.maximum(a2 * _partial(p * w), from_context) + u2 * d**2
         inner = u2 * ((p * w) ** 2 + (p * d) ** 2 + y**2)
         own = np.maximum(inner + arithmetic.store_variance(y), arithmetic.storage.floor_variance)

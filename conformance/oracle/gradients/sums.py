@@ -39,7 +39,7 @@ class Seed(Exact):
         row, batch = self.site.activation, self.site.batch
         if row.axes == SCALAR:
             return np.ones(())
-        fixed = coefficients(row.shape(1, batch.length, self.site.architecture.num_attention_heads))
+        fixed = coefficients(row.shape(1, batch.length, self.site.architecture.num_attention_heads, batch.states_length))
         attended = batch.mask if "position" in row.axes else batch.mask[:, 0]
         return fixed * attended[..., None]
 

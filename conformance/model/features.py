@@ -1,0 +1,33 @@
+"""What goes beyond the BERT of the paper, so that a candidate is asked for it only if it names it in its `features`.
+
+A candidate that ignores a number of the config is wrong. One that is no decoder, or has no relative positions, is another network.
+"""
+
+from collections.abc import Iterable
+
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
+
+FEATURES = {
+    "relative_key": "relative positions, of queries",
+    "relative_key_query": "relative positions, of queries and keys",
+    "is_decoder": "attention to earlier tokens alone",
+    "add_cross_attention": "attention to an encoder's states",
+    "pruned_heads": "layers with fewer heads",
+    "position_ids": "position ids given with the batch",
+    "attention_mask_3d": "a mask for each query",
+}
+
+
+def features_of(a: Architecture, batches: Iterable[Batch] = ()) -> list[str]:
+    """The features that an architecture and batches ask for, in the order of `FEATURES`.
+
+    Example:
+        >>> features_of(load_golden("decoder").checkpoint.architecture)
+        ['is_decoder']
+    """
+    found = {a.position_embedding_type} | {name for name in FEATURES if getattr(a, name, False)}
+    for batch in batches:
+        found |= {"position_ids"} if batch.position_ids is not None else set()
+        found |= {"attention_mask_3d"} if batch.attention_mask is not None and batch.attention_mask.ndim == 3 else set()
+    return [name for name in FEATURES if name in found]
