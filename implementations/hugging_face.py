@@ -39,9 +39,7 @@ class BertWithHeads(nn.ModuleDict):
         """The forward pass; `further` are position ids and an encoder's states with their mask."""
         bert: Any = self["bert"]
         if attention_mask is not None and attention_mask.dim() == 3:
-            # One of four axes is taken as it is, and added to the scores: (B, 1, S, S).
-            lowest = torch.finfo(next(self.parameters()).dtype).min
-            attention_mask = (attention_mask[:, None] == 0) * lowest
+            attention_mask = _for_each_query(attention_mask, next(self.parameters()).dtype)
         outputs = bert(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, **further)
         hidden, pooled = outputs.last_hidden_state, outputs.pooler_output  # (B, S, H), (B, H)
         found = {f"encoder.layer.{len(bert.encoder.layer) - 1}.output.LayerNorm": hidden}
@@ -76,10 +74,10 @@ class HuggingFace:
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
         """Why not, where transformers' BERT cannot be of this architecture."""
         positions = architecture.position_embedding_type
-        if positions != "absolute" and not (architecture.has_relative_positions and _has_relative_positions()):
+        if positions != "absolute" and not (architecture.has_relative_positions and _is_of_version_4()):
             version = ", from version 5 on" if architecture.has_relative_positions else ""
             return f"transformers' BERT has no {positions} positions{version}"
-        if architecture.pruned_heads and not _has_relative_positions():
+        if architecture.pruned_heads and not _is_of_version_4():
             return "transformers' BERT prunes no heads, from version 5 on"
         if architecture.position_offset:
             return f"transformers' BERT counts positions from 0, not from {architecture.position_offset}"
@@ -145,10 +143,18 @@ class HuggingFace:
         return model
 
 
-def _has_relative_positions() -> bool:
+def _is_of_version_4() -> bool:
     import transformers
 
     return int(transformers.__version__.partition(".")[0]) < 5
+
+
+def _for_each_query(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B, S, S) as it is in version 4; later what is added to the scores, (B, 1, S, S), which is taken as it is."""
+    if _is_of_version_4():
+        return mask
+    zero = torch.zeros((), dtype=dtype)
+    return torch.where(mask[:, None] == 0, torch.finfo(dtype).min, zero)
 
 
 def _config(a: Architecture, attention: str) -> Any:
@@ -156,6 +162,7 @@ def _config(a: Architecture, attention: str) -> Any:
 
     ours = ("heads", "pooler", "embedding_norm", "shared_layer_norm", "position_offset", "activation_dropout")
     theirs = {k: v for k, v in a.as_dict().items() if k not in ours}
+    theirs["pruned_heads"] = {layer: list(heads) for layer, heads in a.pruned_heads}
     return BertConfig(**theirs, attn_implementation=attention)
 
 

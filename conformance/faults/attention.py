@@ -34,6 +34,11 @@ def _keys(step: Step) -> Mask:
     return attended_keys(step.site.activation, step.site.batch)[:, None]
 
 
+def _of_tokens(step: Step) -> bool:
+    """Whether the keys are the tokens, and not an encoder's states."""
+    return "key" in step.site.activation.axes
+
+
 def _softmax(s: Array, keys: Mask, axis: int = -1, more: float = 0.0) -> Array:
     """exp(s) / (more + Σ exp(s)) over an axis of the unmasked scores; 0 at masked ones and where all are masked."""
     masked = np.where(keys, s, -np.inf)
@@ -104,7 +109,7 @@ def _inverted(step: Step, _: FaultContext) -> Step | None:
 def _from_token_types(step: Step, _: FaultContext) -> Step | None:
     """Tokens of type 0 are masked; where all are, every score is the same lowest number."""
     types = step.site.batch.types
-    if not types.any():
+    if not types.any() or not _of_tokens(step):
         return None
     keys = (types != 0)[:, None, None, :]
 
@@ -120,7 +125,7 @@ def _shifted(step: Step, _: FaultContext) -> Step:
 
 
 def _causal(s: Array, keys: Mask) -> Array:
-    return _softmax(s, keys & np.tri(s.shape[-1], dtype=bool))
+    return _softmax(s, keys & np.tri(*s.shape[-2:], dtype=bool))
 
 
 def _split_interleaved(x: Array, heads: int) -> Array:
@@ -234,7 +239,7 @@ def faults() -> Iterator[Fault]:
                 "True means masked in one API and kept in another",
                 fix=f"{_MASK} 1 in attention_mask means that a key is attended to.")
     yield Fault("mask-on-queries", PROBS, "the mask lies along the queries, not along the keys", "constructed",
-                lambda step, _: step.recast(_OnQueries), "mask[:, :, None] for mask[:, None, :]",
+                lambda step, _: step.recast(_OnQueries) if _of_tokens(step) else None, "mask[:, :, None] for mask[:, None, :]",
                 equation="mask[:, None, :, None] in place of mask[:, None, None, :]",
                 fix=_MASK)
     yield Fault(

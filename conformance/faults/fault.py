@@ -115,6 +115,9 @@ def with_batch(step: Step, **arrays: object) -> Step:
     return step.again(site=replace(step.site, batch=replace(step.site.batch, **arrays)))  # type: ignore[arg-type]
 
 
-def parameters_of(place: FaultContext, name: str) -> Mapping[str, Array] | None:
-    """The parameters of another activation's step, by role; None where the network has none such."""
-    return place.network.site(name).parameters if name in place.network.table else None
+def parameters_of(place: FaultContext, name: str, step: Step) -> Mapping[str, Array] | None:
+    """The parameters of another activation's step, by role, for `step`; None where there are none such of the same shapes."""
+    if name not in place.network.table:
+        return None
+    found, own = place.network.site(name).parameters, step.site.parameters
+    return found if {n: p.shape for n, p in found.items()} == {n: p.shape for n, p in own.items()} else None

@@ -81,6 +81,8 @@ def _dropped(step: Step, seen: FitData) -> Fit | None:
 def _other_mask(step: Step, seen: FitData) -> Fit | None:
     """The keys that get any probability, taken as the mask."""
     mask = step.site.batch.mask
+    if seen.actual.shape[-1] != mask.shape[-1] or "key" not in step.site.activation.axes:
+        return None
     attended = (seen.actual >= np.finfo(np.float32).tiny) & mask[:, None, :, None]
     other = np.where(mask.any(1, keepdims=True), attended.any((1, 2)), mask)  # (B, S)
     return Fit(with_batch(step, attention_mask=other.astype(np.int64)), int((other != mask).sum()))

@@ -69,7 +69,7 @@ def _of(heads: Callable[[Architecture], int]) -> Change:
         count, attention = heads(a), step.site.activation.name.removesuffix("context")
         known = {name: place.values[name] for name in (f"{attention}query", f"{attention}key") if name in place.values}
         unlike = count in (0, a.num_attention_heads) or a.hidden_size % count
-        if unlike or len(known) < 2 or a.has_relative_positions:  # a table of distances has the width of a head
+        if unlike or len(known) < 2 or a.has_relative_positions or a.pruned_heads:  # what is there is of the width of a head
             return None
         network = Network(a.with_(num_attention_heads=count), place.network.weights, place.network.batch)
 

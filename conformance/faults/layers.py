@@ -8,6 +8,7 @@ from conformance.faults.altered import Altered, Slack
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
 from conformance.faults.norms import LAYER_OUTPUT, layer_input
 from conformance.model.gradients import is_gradient
+from conformance.model.layer import STATES_NAME
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -35,7 +36,8 @@ def _run(place: FaultContext, layer: int, hidden: Array) -> dict[str, Step]:
     values, steps = {layer_input(layer): hidden}, {}
     for name, row in place.network.table.items():
         if row.layer == layer and not is_gradient(name):
-            steps[name] = place.network.step(name, *(values[parent] for parent in row.parents))
+            given = {parent: place.network.step(parent).value for parent in row.parents if parent == STATES_NAME}
+            steps[name] = place.network.step(name, *({**values, **given}[parent] for parent in row.parents))
             values[name] = steps[name].value
     return steps
 
@@ -65,7 +67,7 @@ def _with_layer(which: Callable[[int, int], int]) -> Change:
         if layer is None or which(layer, layers) == layer or layers == 1:
             return None
         other = step.site.activation.name.replace(f"encoder.layer.{layer}.", f"encoder.layer.{which(layer, layers)}.")
-        parameters = parameters_of(place, other)
+        parameters = parameters_of(place, other, step)
         same = parameters is not None and all(np.array_equal(parameters[n], p) for n, p in step.site.parameters.items())
         return None if parameters is None or same else with_parameters(step, **parameters)
 

@@ -110,7 +110,7 @@ def _shared(step: Step, place: FaultContext) -> Step | None:
         return None
     ours, theirs = ("output.LayerNorm", "attention.output.LayerNorm")
     other = name.replace(theirs, ours) if name.endswith(theirs) else name.removesuffix(ours) + theirs
-    parameters = parameters_of(place, other)
+    parameters = parameters_of(place, other, step)
     return None if parameters is None else with_parameters(step, **parameters)
 
 

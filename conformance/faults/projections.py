@@ -23,7 +23,7 @@ def _exchanged(**whose: str) -> Change:
 
     def change(step: Step, place: FaultContext) -> Step | None:
         path, _, name = step.site.activation.name.rpartition(".")
-        parameters = parameters_of(place, f"{path}.{whose[name]}") if name in whose else None
+        parameters = parameters_of(place, f"{path}.{whose[name]}", step) if name in whose else None
         return None if parameters is None else with_parameters(step, **parameters)
 
     return change
