@@ -256,7 +256,10 @@ def trainer(model: nn.Module, training: Training) -> Callable[[TorchBatch], Iter
         model.train()
         found = losses(_logits(model, batch), batch)
         optimizer.zero_grad()
-        sum(loss for name, loss in found.items() if name in ("cls.loss", "classifier.loss")).backward()  # type: ignore[union-attr]
+        summed = [
+            loss for name, loss in found.items() if not ("cls.loss" in found and name.startswith("cls.") and name != "cls.loss")
+        ]
+        torch.stack(summed).sum().backward()
         nn.utils.clip_grad_norm_(model.parameters(), training.max_grad_norm)
         optimizer.step()
         scheduler.step()

@@ -339,7 +339,7 @@ def _expanded(pattern: str, layout: Layout, layers: int) -> Iterator[tuple[str, 
 
 
 def _is_of_another_architecture(names: Sequence[str], a: Architecture) -> bool:
-    """Heads, pooler, cross-attention and kinds of positions come and go with the architecture; a table may serve those with and those without."""
+    """Heads, pooler, cross-attention and kinds of positions come and go; a table may serve architectures with and without."""
     every = [
         a.with_(pooler=True, heads=heads, position_embedding_type=positions, is_decoder=True, add_cross_attention=True)
         for heads, positions in product((HEADS[:2] + HEADS[-1:], HEADS[2:]), ("absolute", "relative_key"))

@@ -29,7 +29,7 @@ def refusal(candidate: Implementation, architecture: Architecture, device: str, 
 
 
 def require_support(candidate: Implementation, golden: Golden, device: str, dtype: str) -> None:
-    """Raise `Unsupported` with the candidate's reason, or for a feature that the golden asks for and the candidate does not name."""
+    """Raise `Unsupported` with the candidate's reason, or for a feature that the golden asks for and it does not name."""
     reason = refusal(candidate, golden.checkpoint.architecture, device, dtype)
     if reason is not None:
         raise Unsupported(reason)

@@ -59,13 +59,17 @@ def _probabilities(f: Callable[[Array, Mask], Array]) -> Callable[[Step, FaultCo
 
 
 def _with_keys(f: Callable[[Mask, Ids], Mask]) -> Change:
-    """In a decoder, f of the keys that the mask lets through and of the positions, in place of those up to the query."""
+    """In a decoder, f of the keys that the mask lets through and of the positions, in place of those up to the query.
+
+    Where none is left every score is the same lowest number.
+    """
 
     def change(step: Step, _: FaultContext) -> Step | None:
         if not step.site.activation.causal:
             return None
         keys = f(step.site.batch.mask[:, None, None, :], np.arange(step.site.batch.length))
-        return Altered(step, lambda inner: _softmax(inner.parents[0], keys))
+        some, uniform = keys.any(-1, keepdims=True), 1.0 / keys.shape[-1]
+        return Altered(step, lambda inner: np.where(some, _softmax(inner.parents[0], keys), uniform))
 
     return change
 
@@ -95,7 +99,8 @@ def _weighing(step: Step, weight: float) -> Step:
 
 
 def _ignored(step: Step, _: FaultContext) -> Step | None:
-    return None if step.site.batch.mask.all() else with_batch(step, attention_mask=None)
+    batch, name = step.site.batch, "attention_mask" if _of_tokens(step) else "encoder_attention_mask"
+    return None if getattr(batch, name) is None or getattr(batch, name).all() else with_batch(step, **{name: None})
 
 
 def _inverted(step: Step, _: FaultContext) -> Step | None:
@@ -125,7 +130,7 @@ def _shifted(step: Step, _: FaultContext) -> Step:
 
 
 def _causal(s: Array, keys: Mask) -> Array:
-    return _softmax(s, keys & np.tri(*s.shape[-2:], dtype=bool))
+    return _softmax(s, keys & np.tri(*s.shape[-2:], dtype=np.bool_))
 
 
 def _split_interleaved(x: Array, heads: int) -> Array:
@@ -199,7 +204,8 @@ class _OnQueries(Probabilities):
 def faults() -> Iterator[Fault]:
     """The faults of scores, mask, softmax and heads."""
     yield Fault(
-        "scale-missing", SCORES | SUMMED, "the scores are multiplied by {value}, not by 1/√d = {right}", "mlc-llm#3426, flexflow#467",
+        "scale-missing", SCORES | SUMMED, "the scores are multiplied by {value}, not by 1/√d = {right}",
+        "mlc-llm#3426, flexflow#467",
         cause="the division by √d left out, or by the whole width", parameter=Parameter("scale", _scale, lambda _: 1.0, _rescaled),
         equation="s = c q kᵀ, c ≠ 1/√d",
         fix="Divide the scores by √d, d = hidden_size / num_attention_heads.",
@@ -262,12 +268,12 @@ def faults() -> Iterator[Fault]:
     yield Fault("mask-causal", PROBS, "later keys are hidden", "constructed", _probabilities(_causal), "a decoder's attention",
                 equation="p = softmax over the keys j ≤ i",
                 fix="Let every token attend to all unmasked keys (is_causal=False).")
-    yield Fault("mask-not-causal", PROBS, "later keys are attended to, in a decoder", "constructed", _with_keys(lambda keys, _: keys),
-                "an encoder's attention; is_decoder of the config not read",
+    yield Fault("mask-not-causal", PROBS, "later keys are attended to, in a decoder", "constructed",
+                _with_keys(lambda keys, _: keys), "an encoder's attention; is_decoder of the config not read",
                 equation="p = softmax over all keys, not over the keys j ≤ i",
                 fix="In a decoder let a token attend to itself and to what is before it alone (is_causal=True).")
     yield Fault("mask-causal-strict", PROBS, "a token does not attend to itself, in a decoder", "constructed",
-                _with_keys(lambda keys, i: keys & ((i[:, None] > i) | (i == 0))), "tril(diagonal=-1) for tril()",
+                _with_keys(lambda keys, i: keys & (i[:, None] > i)), "tril(diagonal=-1) for tril()",
                 equation="p = softmax over the keys j < i",
                 fix="Let a token attend to the keys j ≤ i, itself among them.")
     yield Fault("mask-causal-late", PROBS, "a token attends to the next one too, in a decoder", "constructed",

@@ -12,9 +12,7 @@ from conformance.oracle import Step
 _LOOKUP = "Look up E[i − j + P − 1] for query i and key j, P = max_position_embeddings."
 _TERMS = "Add q_i · D_ij to q_i · k_j (with relative_key_query k_j · D_ij too), and divide the sum by √d."
 
-LOOKUP, OF_QUERIES, OF_KEYS = (
-    frozenset({kind}) for kind in ("distance_lookup", "query_distance_scores", "key_distance_scores")
-)
+LOOKUP, OF_QUERIES, OF_KEYS = (frozenset({kind}) for kind in ("distance_lookup", "query_distance_scores", "key_distance_scores"))
 
 SHAW = 16  # the largest distance of Shaw et al. 2018, section 4.2
 

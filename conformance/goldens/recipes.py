@@ -52,7 +52,9 @@ def _with_further_inputs(padded: Mapping[str, Batch], seed: int, a: Architecture
     return {"positions": replace(given, position_ids=ids), "pairs": replace(given, attention_mask=pairs.astype(np.int64))}
 
 
-def _row(name: str, about: str, architecture: Architecture, masks: Sequence[str] = MASKS, further: Any = None, **options: Any) -> Generated:
+def _row(
+    name: str, about: str, architecture: Architecture, masks: Sequence[str] = MASKS, further: Any = None, **options: Any
+) -> Generated:
     """A golden of one batch under masks; `further` makes its batches of that."""
     return Generated(name, about, architecture, _Padded(architecture, tuple(masks), further), **options)
 
@@ -230,5 +232,15 @@ _FURTHER_INPUTS = _row(
 )
 
 _USUAL: tuple[Recipe, ...] = (TINY, edges.RECIPE, _DEEP, _WIDE, sinusoidal.RECIPE, _TANH)
-_UNUSUAL: tuple[Recipe, ...] = (_ODD_WIDTH, _NARROW_HEADS, _POSITION_OFFSET, _RELATIVE, _RELATIVE_QUERY, _DECODER, _CROSS_ATTENTION, _PRUNED, _FURTHER_INPUTS)
+_UNUSUAL: tuple[Recipe, ...] = (
+    _ODD_WIDTH,
+    _NARROW_HEADS,
+    _POSITION_OFFSET,
+    _RELATIVE,
+    _RELATIVE_QUERY,
+    _DECODER,
+    _CROSS_ATTENTION,
+    _PRUNED,
+    _FURTHER_INPUTS,
+)
 RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (*_USUAL, *_UNUSUAL, minilm.RECIPE)}

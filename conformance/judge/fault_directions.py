@@ -109,8 +109,9 @@ def candidate_faults(segment: Segment, storage: Format, actual: Array, noise: No
     for fault, name in placements(segment):
         if not fault.far and not _is_of_its_layer(segment, name):
             faulty, right = fault.applied(segment.steps[name], place), segment.steps[name].value
-            unlike = faulty is None or faulty.value.shape != right.shape
-            share = 0.0 if unlike else float((adjoints[name] * (faulty.value - right)).sum()) / energy
+            if faulty is None or faulty.value.shape != right.shape:
+                continue
+            share = float((adjoints[name] * (faulty.value - right)).sum()) / energy
             if 0.5 <= share <= 2.0:
                 scores.append((abs(math.log(share)), fault, name))
     likeliest = sorted(scores, key=lambda s: s[0])[:CANDIDATE_FAULTS]

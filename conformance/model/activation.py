@@ -55,7 +55,14 @@ class Activation:
 
     def shape(self, batch_size: int, length: int, heads: int, states: int = 0) -> tuple[int, ...]:
         """Its shape for a batch of `batch_size` rows of `length` tokens, and as many of an encoder's states."""
-        sizes = {"batch": batch_size, "position": length, "head": self.heads or heads, "query": length, "key": length, "row": self.height}
+        sizes = {
+            "batch": batch_size,
+            "position": length,
+            "head": self.heads or heads,
+            "query": length,
+            "key": length,
+            "row": self.height,
+        }
         sizes |= {"state": states, "state key": states}
         return tuple(sizes.get(axis, self.width) for axis in self.axes)
 

@@ -30,7 +30,18 @@ from conformance.model.activation import (
 from conformance.model.architecture import Architecture
 from conformance.model.layer import STATES_NAME, layer_rows
 
-__all__ = ["ATTENTION", "CROSS_ATTENTION", "HIDDEN", "SCALAR", "SENTENCE", "Activation", "outputs", "parameter_shapes", "placed", "table"]
+__all__ = [
+    "ATTENTION",
+    "CROSS_ATTENTION",
+    "HIDDEN",
+    "SCALAR",
+    "SENTENCE",
+    "Activation",
+    "outputs",
+    "parameter_shapes",
+    "placed",
+    "table",
+]
 
 _LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
 

@@ -111,11 +111,11 @@ class Architecture:
             if value not in known:
                 raise UnsupportedArchitectureError(f"{what} {value!r} has no equation here; known are {', '.join(known)}")
         for layer, pruned in self.pruned_heads:
-            known = 0 <= layer < self.num_hidden_layers and set(pruned) < set(range(self.num_attention_heads))
-            if not known or len(set(pruned)) != len(pruned):
+            there = 0 <= layer < self.num_hidden_layers and set(pruned) < set(range(self.num_attention_heads))
+            if not there or len(set(pruned)) != len(pruned):
                 raise UnsupportedArchitectureError(
-                    f"pruned_heads has {list(pruned)!r:.60} of layer {layer}; expected some of the {self.num_attention_heads} heads, "
-                    f"numbered from 0, of one of the {self.num_hidden_layers} layers, each once and not all"
+                    f"pruned_heads has {list(pruned)!r:.60} of layer {layer}; expected some of the {self.num_attention_heads} "
+                    f"heads, numbered from 0, of one of the {self.num_hidden_layers} layers, each once and not all"
                 )
         if self.add_cross_attention and not self.is_decoder:
             raise UnsupportedArchitectureError("add_cross_attention is set without is_decoder; cross-attention is a decoder's")

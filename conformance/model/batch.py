@@ -170,7 +170,8 @@ class Batch:
         unknown = sorted(set(arrays) - set(names))
         if unknown or "input_ids" not in arrays:
             raise UsageError(f"a batch has input_ids and may have {', '.join(names[1:])}; found {', '.join(sorted(arrays))}")
-        return cls(**{k: _numbers(k, v) if k == "encoder_hidden_states" else _integers(k, v) for k, v in arrays.items()})
+        found: dict[str, Any] = {k: (_numbers if k == "encoder_hidden_states" else _integers)(k, v) for k, v in arrays.items()}
+        return cls(**found)
 
     def on(self, device: str) -> "TorchBatch":
         """The batch as a candidate gets it: torch tensors on `device`."""

@@ -23,7 +23,7 @@ LABELS = {
 def labels_of(site: Site) -> Ids:
     """Those that a loss at `site`, or its gradient, is the mean over, −100 where they are ignored; `UsageError` without any."""
     name = LABELS[site.activation.kind.removesuffix("_backward")]
-    labels = site.batch.arrays().get(name)
+    labels: Ids | None = site.batch.arrays().get(name)
     if labels is None:
         raise UsageError(f"{site.activation.name} needs {name} in the batch")
     return labels

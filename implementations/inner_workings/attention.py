@@ -17,7 +17,9 @@ from implementations.inner_workings.shapes import reported
 
 
 class BertSelfAttention(nn.Module):
-    """softmax(q kᵀ / √d + mask) v, a head at a time, the heads side by side: (B, S, H) -> (B, S, h d), and (B, h, S, K) probabilities.
+    """softmax(q kᵀ / √d + mask) v, a head at a time, the heads side by side: (B, S, H) -> (B, S, h d), and the probabilities.
+
+    K is S, or with a cache, or of an encoder's states, the number of keys; the probabilities are (B, h, S, K).
 
     Args of the forward pass:
         attention_mask: added to the scores, 0 where a key may be attended to, the lowest number of the format elsewhere.

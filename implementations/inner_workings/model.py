@@ -1,7 +1,7 @@
 """The whole network below the heads."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,8 @@ class BertModel(nn.Module):
         self.encoder = BertEncoder(config)
         self.pooler = BertPooler(config) if add_pooling_layer else None
         for number, heads in config.pruned_heads.items():
-            self.encoder.layer[number].attention.prune_heads(heads)
+            layer: Any = self.encoder.layer[number]
+            layer.attention.prune_heads(heads)
 
     def forward(
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,

@@ -50,9 +50,9 @@ def _below(batch: Batch, a: Architecture) -> st.SearchStrategy[Variation]:
 def _refuses_the_id(subject: Subject, example: Example) -> float:
     (row, position), (name, wrong) = example.variation["at"], example.variation["wrong"]
     arrays = {"input_ids": example.batch.input_ids, "token_type_ids": example.batch.types}
-    changed = arrays[name].copy()
-    changed[row, position] = wrong
-    spoilt = replace(example.batch, **{name: changed})
+    arrays[name] = arrays[name].copy()
+    arrays[name][row, position] = wrong
+    spoilt = replace(example.batch, input_ids=arrays["input_ids"], token_type_ids=arrays["token_type_ids"])
     return _refuses(subject, example.batch, spoilt, f"{name}[{row}, {position}] = {wrong}")
 
 

@@ -10,6 +10,7 @@ from conformance.oracle.maps import LinearMap, Roundings, Source, rows_times
 from conformance.oracle.products import accumulation_variance, operand, partial_squares
 from conformance.oracle.step import Step, elementwise
 
+
 class LinearBackward(Step):
     """∂L/∂x = w W; w (..., O), W (O, I), result (..., I)."""
 
