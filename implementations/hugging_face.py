@@ -1,7 +1,9 @@
 """Hugging Face's BERT: with eager attention, with scaled-dot-product attention, and compiled."""
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -105,10 +107,7 @@ class HuggingFace:
 
     def tokenizer(self, vocabulary: Sequence[str], *, lower_case: bool, strip_accents: bool | None) -> Reader:
         """`transformers`' BertTokenizer of that vocabulary."""
-        from transformers import BertTokenizer
-
-        pieces = {piece: i for i, piece in enumerate(vocabulary)}
-        made = BertTokenizer(vocab=pieces, do_lower_case=lower_case, strip_accents=strip_accents)
+        made = _tokenizer(vocabulary, do_lower_case=lower_case, strip_accents=strip_accents)
 
         def read(text: str) -> tuple[list[int], list[tuple[int, int]]]:
             found = made(text, add_special_tokens=False, return_offsets_mapping=True)
@@ -138,7 +137,9 @@ class HuggingFace:
             state["cls.predictions.decoder.weight"] = state["bert.embeddings.word_embeddings.weight"]
             state["cls.predictions.decoder.bias"] = state["cls.predictions.bias"]
         if a.has_relative_positions:  # the table is there, and not read
-            state["bert.embeddings.position_embeddings.weight"] = torch.zeros(a.max_position_embeddings, a.hidden_size)
+            unread: Any = model["bert"]
+            table = unread.embeddings.position_embeddings.weight.requires_grad_(False)
+            state["bert.embeddings.position_embeddings.weight"] = torch.zeros_like(table)
         model.load_state_dict(state, strict=True)
         return model
 
@@ -147,6 +148,20 @@ def _is_of_version_4() -> bool:
     import transformers
 
     return int(transformers.__version__.partition(".")[0]) < 5
+
+
+def _tokenizer(vocabulary: Sequence[str], **switches: bool | None) -> Any:
+    """Of a vocabulary; version 4 reads it from a file."""
+    if not _is_of_version_4():
+        from transformers import BertTokenizer
+
+        return BertTokenizer(vocab={piece: i for i, piece in enumerate(vocabulary)}, **switches)
+    from transformers import BertTokenizerFast
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "vocab.txt"
+        file.write_text("\n".join(vocabulary), "utf-8")
+        return BertTokenizerFast(vocab_file=str(file), **switches)
 
 
 def _for_each_query(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -230,7 +245,11 @@ def run(model: nn.Module, batch: TorchBatch) -> Iterator[tuple[str, Tensor]]:
 
 def run_backward(model: nn.Module, batch: TorchBatch, source: str, gradient: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Forward and backward pass: all of that, and the gradients with respect to activations and parameters."""
-    return captured_with_gradients(model, taps(model), lambda: losses(_logits(model, batch), batch), source, gradient)
+    read = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    return captured_with_gradients(
+        model, taps(model), lambda: losses(_logits(model, batch), batch), source, gradient,
+        parameters=lambda named: ((name, tensor) for name, tensor in named if name in read),
+    )  # fmt: skip
 
 
 def trainer(model: nn.Module, training: Training) -> Callable[[TorchBatch], Iterator[tuple[str, Tensor]]]:

@@ -22,7 +22,6 @@ TOX = Path(__file__).parents[2] / "tox.ini"
 UNTESTED: Mapping[str, str] = {
     "versions between those of a column, and past them": "of each, the oldest and the newest are run",
     "torch before 2.6": "transformers 5.23 refuses it",
-    "transformers 4": "its `BertTokenizer` takes a file of the vocabulary, and `hf-*` hand over the vocabulary itself",
     "exports with another torch than 2.13": "the factors run none; 2.6's `torch.export` cannot trace transformers 5.23's BERT",
     "other systems and processors": "the factors have been run on Linux x86_64 alone",
     "torch 2.6 and 2.15 with CUDA": "their wheels ran on the CPU, the CUDA libraries that they load absent or replaced by stubs",
