@@ -1,20 +1,25 @@
 """The tutorial's pipeline, from dialogues to a trained network: what it reads, what it draws, what it resumes, what it learns."""
 
 import json
+import os
 import subprocess
 import sys
+import webbrowser
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from conformance import UsageError, check, golden_of, load_directory
+from conformance import DependencyMissingError, UsageError, check, golden_of, load_directory
 from implementations.demystified import corpus, demystified, wordpiece
 from implementations.demystified.checkpoints import newest
 from implementations.demystified.dialogues import OWN, Dialogues
 from implementations.demystified.examples import IS_NEXT, Examples, permuted, shortened
+from implementations.demystified.lock import locked
 from implementations.demystified.network import IGNORED
 from implementations.demystified.pretrain import main, pretrain
 from implementations.demystified.settings import Settings
@@ -65,7 +70,55 @@ class TestDialogues:
         assert list(Dialogues(tmp_path, tmp_path / "index")) == [["one", "two"], ["three", "four"]]
 
     def test_a_folder_without_dialogues_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match="has neither"):
+        with pytest.raises(UsageError, match=r"expected in .* either movie_lines.txt and movie_conversations.txt, or other .txt"):
+            Dialogues(tmp_path, tmp_path / "index")
+
+    def test_a_folder_with_two_kinds_of_dialogues_is_refused(self, tmp_path: Path) -> None:
+        for name in ("a.txt", "b.parquet"):
+            (tmp_path / name).touch()
+        with pytest.raises(UsageError, match="or other .txt files, or .parquet files"):
+            Dialogues(tmp_path, tmp_path / "index")
+
+
+class TestParquet:
+    @pytest.fixture
+    def written(self, tmp_path: Path) -> Callable[..., Dialogues]:
+        pytest.importorskip("datasets", reason="datasets is not installed: pip install 'bert-conformance[datasets]'")
+        import pyarrow
+        from pyarrow import parquet
+
+        def write(**columns: list[object]) -> Dialogues:
+            parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+            return Dialogues(tmp_path, tmp_path / "index")
+
+        return write
+
+    def test_a_list_of_strings_is_a_conversation_divided_where_an_utterance_is_blank_or_missing(
+        self, written: Callable[..., Dialogues]
+    ) -> None:
+        found = written(id=["x", "y", "z"], said=[["one", " two"], ["3", "4", None, "5", "", "6", "7"], None])
+        assert list(found) == list(found) == [["one", "two"], ["3", "4"], ["6", "7"]]
+
+    def test_strings_are_utterances_and_a_blank_one_ends_a_conversation(self, written: Callable[..., Dialogues]) -> None:
+        assert list(written(text=["one", "two", "", "alone", None, "3", "4"], n=[0] * 7)) == [["one", "two"], ["3", "4"]]
+
+    @pytest.mark.parametrize("columns", [{"n": [1]}, {"a": ["x"], "b": ["y"]}, {"a": [["x"]], "b": [["y"]]}])
+    def test_columns_of_which_none_or_several_could_be_meant_are_refused(
+        self, written: Callable[..., Dialogues], columns: dict[str, list[object]]
+    ) -> None:
+        with pytest.raises(UsageError, match="one column of lists of strings, or else one of strings; found"):
+            written(**columns)
+
+    def test_a_file_that_is_no_parquet_is_refused(self, written: Callable[..., Dialogues], tmp_path: Path) -> None:
+        assert list(written(text=["one", "two"])) == [["one", "two"]]
+        (tmp_path / "b.parquet").write_bytes(b"PAR1")
+        with pytest.raises(UsageError, match="Parquet that cannot be read"):
+            list(Dialogues(tmp_path, tmp_path / "index"))
+
+    def test_without_datasets_the_error_says_how_to_install_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "a.parquet").touch()
+        monkeypatch.setitem(sys.modules, "datasets", None)
+        with pytest.raises(DependencyMissingError, match=r"not installed: pip install 'bert-conformance\[datasets\]'"):
             Dialogues(tmp_path, tmp_path / "index")
 
 
@@ -162,6 +215,55 @@ class TestRun:
         assert (parts / "curve.jsonl").read_bytes() == (whole / "curve.jsonl").read_bytes()
         for file in ("model.safetensors", "training.safetensors"):
             assert (newest(parts) / file).read_bytes() == (newest(whole) / file).read_bytes()
+
+    def test_what_is_interrupted_while_the_corpus_is_read_or_written_begins_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupted(*_: object) -> None:
+            (tmp_path / "partial" / "ids").write_bytes(b"half")
+            raise KeyboardInterrupt
+
+        rest = ["--layers=1", "--hidden-size=16", "--heads=2", "--steps=1", "--batch-size=2", "--out", str(tmp_path)]
+        for module, name in ((wordpiece, "trained"), (corpus, "write")):
+            with monkeypatch.context() as patch:
+                patch.setattr(module, name, interrupted)
+                assert main(rest) == 130
+            assert not (tmp_path / "corpus").exists()
+        assert main([*rest, "--resume"]) == 0
+        assert corpus.read(tmp_path / "corpus").size == 329
+        assert not (tmp_path / "partial").exists()
+
+    def test_a_folder_that_another_process_trains_in_is_refused_with_its_number(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        rest = ["--layers=1", "--hidden-size=16", "--heads=2", "--steps=1", "--batch-size=2", "--out", str(tmp_path)]
+        with locked(tmp_path):
+            assert main(rest) == 2
+        assert f"process {os.getpid()} trains in {tmp_path}" in capsys.readouterr().err
+        assert main(rest) == 0
+
+    @pytest.mark.parametrize(
+        ("arguments", "terminal", "environment", "opens"),
+        [
+            ([], True, {"DISPLAY": ":0"}, True),
+            ([], True, {"BROWSER": "x"}, True),
+            (["--no-open"], True, {"DISPLAY": ":0"}, False),
+            ([], False, {"DISPLAY": ":0"}, False),
+            ([], True, {}, False),
+            ([], True, {"DISPLAY": ":0", "CI": "true"}, False),
+        ],
+    )
+    def test_the_page_is_opened_where_someone_can_see_it(
+        self, monkeypatch: pytest.MonkeyPatch, arguments: list[str], terminal: bool, environment: dict[str, str], opens: bool
+    ) -> None:
+        shown: list[str] = []
+        monkeypatch.setattr(webbrowser, "open", shown.append)
+        monkeypatch.setattr("implementations.demystified.pretrain.pretrain", lambda *_, **__: Path("/run/curve.html"))
+        monkeypatch.setattr("os.environ", environment)
+        monkeypatch.setattr("sys.platform", "linux")
+        monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: terminal, write=len, flush=int))
+        assert main(arguments) == 0
+        assert shown == (["file:///run/curve.html"] if opens else [])
 
     def test_a_run_is_not_written_over_and_not_resumed_with_other_settings(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -14,10 +14,12 @@ from tokenizers import Tokenizer
 
 from conformance import UsageError
 from implementations.demystified import corpus, wordpiece
-from implementations.demystified.dialogues import Dialogues, Skipped
+from implementations.demystified.conversations import Skipped
+from implementations.demystified.dialogues import Dialogues
 from implementations.demystified.settings import Settings
 
-PREPARED, SETTINGS, TOKENIZER = "corpus", "settings.json", "tokenizer.json"
+PREPARED, PARTIAL = "corpus", "partial"  # the folder, and its name until it is whole
+SETTINGS, TOKENIZER = "settings.json", "tokenizer.json"
 
 
 def prepared(settings: Settings, out: Path, resume: bool, console: Console) -> tuple[corpus.Corpus, Tokenizer]:
@@ -40,9 +42,9 @@ def prepared(settings: Settings, out: Path, resume: bool, console: Console) -> t
 
 def _prepare(settings: Settings, folder: Path, console: Console) -> None:
     """Write the folder, and say what was read."""
-    start, partial = time.perf_counter(), folder.with_name("partial")
+    start, partial = time.perf_counter(), folder.with_name(PARTIAL)
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
+    partial.mkdir(parents=True)
     index = partial / "utterances.sqlite"
     dialogues = Dialogues(Path(settings.folder), index)
     tokenizer = wordpiece.trained(lambda: (text for each in dialogues for text in each), settings.vocabulary_size)

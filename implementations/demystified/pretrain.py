@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+from torch import nn
 
 from conformance import Architecture, ConformanceError, UsageError
 from implementations.demystified import checkpoints, curve, wordpiece
@@ -91,8 +92,12 @@ def pretrain(
 
 def _trainer(settings: Settings, architecture: Architecture, steps: int, device: str) -> Trainer:
     torch.manual_seed(settings.seed)
-    model = initialized(build(architecture), architecture.initializer_range).to(device)
-    return Trainer(model, settings.training(steps))  # type: ignore[arg-type]  # `initialized` gives the module it is given
+    model = initialized(build(architecture), architecture.initializer_range)
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            # Their sum with the positions, of size 1, has no norm: smaller ones would drown (Vaswani et al. 2017, section 3.4).
+            nn.init.normal_(module.weight)
+    return Trainer(model.to(device), settings.training(steps))  # type: ignore[arg-type]  # `initialized` gives the module it is given
 
 
 def _step(trainer: Trainer, examples: Examples, settings: Settings, device: str, file: TextIO) -> Scores:
@@ -137,8 +142,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     for field in fields(Settings):
         if field.name != "folder":
-            kind = float if field.name == "learning_rate" else int
-            parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default)
+            parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
     return parser.parse_args(arguments)
 
 
