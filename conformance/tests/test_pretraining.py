@@ -1,6 +1,6 @@
 """The tutorial's pipeline, from dialogues to a trained network: what it reads, what it draws, what it resumes, what it learns."""
 
-import json
+import math
 import os
 import subprocess
 import sys
@@ -15,13 +15,15 @@ import pytest
 from scipy.stats import binomtest
 
 from conformance import DependencyMissingError, UsageError, check, golden_of, load_directory
-from implementations.demystified import corpus, demystified, wordpiece
+from implementations.demystified import corpus, curve, demystified, wordpiece
 from implementations.demystified.checkpoints import newest
+from implementations.demystified.cornell import CONVERSATIONS, LINES
 from implementations.demystified.dialogues import OWN, Dialogues
 from implementations.demystified.examples import IS_NEXT, Examples, permuted, shortened
 from implementations.demystified.lock import locked
 from implementations.demystified.network import IGNORED
 from implementations.demystified.pretrain import main, pretrain
+from implementations.demystified.scores import together
 from implementations.demystified.settings import Settings
 
 ALPHA = 1e-6  # of a false alarm, two-sided; the seed is fixed
@@ -37,8 +39,19 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
     return Examples(corpus.read(folder), tuple(wordpiece.pieces(tokenizer)), 32, 0)
 
 
-def small(folder: Path = OWN) -> Settings:
-    return Settings(str(folder), vocabulary_size=300, length=24, batch_size=16, layers=1, hidden_size=32, heads=2, warmup_steps=10)
+def small() -> Settings:
+    return Settings(
+        str(OWN), vocabulary_size=300, length=24, batch_size=16, layers=1, hidden_size=32, heads=2, dropout=0.1, warmup_steps=10
+    )
+
+
+@pytest.fixture
+def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fifteen of the package's own dialogues, few enough to be learnt in seconds."""
+    folder = tmp_path_factory.mktemp("some")
+    for name, count in ((LINES, None), (CONVERSATIONS, 15)):
+        (folder / name).write_bytes(b"".join((OWN / name).read_bytes().splitlines(keepends=True)[:count]))
+    return folder
 
 
 class TestDialogues:
@@ -194,6 +207,23 @@ class TestExamples:
         assert all((examples.batch(step, 1).labels != IGNORED).any() for step in range(50))
 
 
+class TestHeldOut:
+    def test_each_pair_is_on_one_side_and_none_stands_across(self, examples: Examples) -> None:
+        c = examples.corpus
+        training, held_out = corpus.split(c, 0.1)
+        assert held_out is not None
+        assert training.size + held_out.size == c.size
+        assert 0.1 * c.size <= held_out.size < 0.1 * c.size + 12  # utterances of the longest conversation
+        parts = [(p.utterance(i), p.utterance(i + 1)) for p in (training, held_out) for i in p.firsts]
+        assert [(*map(tuple, p),) for p in parts] == [(tuple(c.utterance(i)), tuple(c.utterance(i + 1))) for i in c.firsts]
+
+    def test_of_one_conversation_nothing_is_held_out(self, tmp_path: Path) -> None:
+        tokenizer = wordpiece.trained(lambda: ["a b c"], 100)
+        corpus.write(tmp_path, [["a", "b", "c", "a", "b", "c"]], tokenizer)
+        whole = corpus.read(tmp_path)
+        assert corpus.split(whole, 0.5) == (whole, None)
+
+
 class TestRun:
     def test_what_is_killed_and_resumed_has_the_same_curve_and_weights_bit_for_bit(self, tmp_path: Path) -> None:
         whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -280,18 +310,28 @@ class TestRun:
         assert main([wrong, "--out", str(tmp_path / "run")]) == 2
         assert not (tmp_path / "run").exists()
 
-    def test_the_masked_loss_falls_below_that_of_unigram_frequencies_and_the_network_conforms(self, tmp_path: Path) -> None:
-        settings = Settings(str(OWN), vocabulary_size=300, length=24, layers=1, hidden_size=64, heads=2, learning_rate=3e-3)
-        pretrain(settings, tmp_path, 250, save_every=250)
-        rows = [json.loads(line) for line in (tmp_path / "curve.jsonl").read_text().splitlines()]
+    def test_both_losses_fall_pairs_are_classified_above_chance_and_the_network_conforms(
+        self, some: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        settings = Settings(
+            str(some), vocabulary_size=300, length=24, batch_size=64, layers=1, hidden_size=64, heads=2, warmup_steps=30
+        )
+        pretrain(settings, tmp_path, 150, save_every=150)
+        rows = curve.read(tmp_path)
+        first, last = together(rows[:50]), together(rows[-50:])
         ids = np.array(corpus.read(tmp_path / "corpus").ids)
         frequencies = np.bincount(ids) / ids.size
         entropy = float(-(frequencies[frequencies > 0] * np.log(frequencies[frequencies > 0])).sum())
-        assert np.mean([row["masked_lm_loss"] for row in rows[-50:]]) < entropy < rows[0]["masked_lm_loss"]
-        assert "<polyline" in (tmp_path / "curve.html").read_text()
+        assert last.masked_lm_loss < entropy < first.masked_lm_loss
+        assert last.next_sentence_loss < math.log(2) < first.next_sentence_loss
+        assert last.p_value < ALPHA < first.p_value
+        said = f"last 50 steps, training pairs: {last}"
+        assert said in capsys.readouterr().out
+        page = (tmp_path / "curve.html").read_text()
+        assert said in page
+        assert page.count("<polyline") == 4
         checkpoint = load_directory(newest(tmp_path))
         assert checkpoint.architecture.heads == ("plain_masked_lm", "plain_next_sentence")
-        examples = Examples(
-            corpus.read(tmp_path / "corpus"), tuple((newest(tmp_path) / "vocab.txt").read_text().split("\n")[:-1]), 24, 0
-        )
+        vocabulary = tuple((newest(tmp_path) / "vocab.txt").read_text().split("\n")[:-1])
+        examples = Examples(corpus.read(tmp_path / "corpus"), vocabulary, 24, 0)
         assert check(demystified, golden_of("trained", checkpoint, {"batch": examples.batch(0, 4)})).outcome == "pass"

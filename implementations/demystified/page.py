@@ -43,7 +43,7 @@ def summary(rows: Sequence[Scores], held_out: Scores | None) -> list[str]:
     some = min(LAST, len(rows))
     lines = [
         f"first {some} steps, training pairs: {together(rows[:some])}",
-        f"last {some} steps, training pairs, most of them seen before: {together(rows[-some:])}",
+        f"last {some} steps, training pairs: {together(rows[-some:])}",
     ]
     return lines if held_out is None else [*lines, f"pairs that were held out: {held_out}"]
 

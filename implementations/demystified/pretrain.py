@@ -111,9 +111,10 @@ def _step(trainer: Trainer, examples: Examples, settings: Settings, device: str,
 
 
 def _evaluated(trainer: Trainer, examples: Examples, batch_size: int, device: str) -> Scores:
-    """The scores of held-out pairs, each once."""
+    """The scores of held-out pairs, each once; those that fill no batch are left out."""
     pairs = min(len(examples.corpus.firsts), EVALUATED)
-    return together([trainer.evaluated(examples.batch(n, batch_size).on(device)) for n in range(-(-pairs // batch_size))])
+    size = min(batch_size, pairs)
+    return together([trainer.evaluated(examples.batch(n, size).on(device)) for n in range(pairs // size)])
 
 
 def _line(scores: Scores) -> str:
