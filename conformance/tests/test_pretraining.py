@@ -22,7 +22,8 @@ from implementations.demystified.dialogues import OWN, Dialogues
 from implementations.demystified.examples import IS_NEXT, Examples, permuted, shortened
 from implementations.demystified.lock import locked
 from implementations.demystified.network import IGNORED
-from implementations.demystified.pretrain import main, pretrain
+from implementations.demystified.pretrain import main
+from implementations.demystified.run import pretrain
 from implementations.demystified.scores import together
 from implementations.demystified.settings import Settings
 

@@ -1,6 +1,7 @@
 """How well the network does on a batch or on several."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,14 +46,15 @@ class Scores:
         return float(found.pvalue)
 
     def __str__(self) -> str:
+        p = f"p = {self.p_value:.2g}" if self.p_value else f"p < {sys.float_info.min:.0e}"
         return (
             f"masked LM: loss {self.masked_lm_loss:.3f}, {self.masked_lm_accuracy:.1%} of {self.masked_lm_count} tokens right; "
             f"next sentence: loss {self.next_sentence_loss:.3f}, {self.next_sentence_correct} of {self.next_sentence_count} "
-            f"pairs right, by chance p = {self.p_value:.2g}"
+            f"pairs right, by chance with {p}"
         )
 
 
-def together(scores: Sequence[Scores]) -> Scores:
+def together(scores: Collection[Scores]) -> Scores:
     """Those of several batches: the mean of the losses, each batch weighted alike, and the sums of the counts."""
     rows = [(s.masked_lm_correct, s.masked_lm_count, s.next_sentence_correct, s.next_sentence_count) for s in scores]
     return Scores(
