@@ -33,10 +33,10 @@ def in_training(folder: Path, count: int, seed: int) -> list[Kill]:
     draw, found = random.Random(seed), []
     for number in range(count):
         out, at = folder / f"step-{number}", draw.randrange(1, STEPS)
-        _killed(_command(out, STEPS), lambda out=out, at=at: _steps(out) >= at)  # type: ignore[misc]
+        killed(_command(out, STEPS), lambda out=out, at=at: _steps(out) >= at)  # type: ignore[misc]
         done, checkpoint = _steps(out), newest(out)
         _whole([*_command(out, STEPS), "--resume"])
-        found.append(Kill(done, 0 if checkpoint is None else int(checkpoint.name[-9:]), _different(out, folder / "whole")))
+        found.append(Kill(done, 0 if checkpoint is None else int(checkpoint.name[-9:]), different(out, folder / "whole")))
     return found
 
 
@@ -50,10 +50,10 @@ def in_preparation(folder: Path, count: int, seed: int) -> list[Kill]:
     draw, found = random.Random(seed), []
     for number in range(count):
         out, after = folder / f"moment-{number}", draw.uniform(0.0, seconds)
-        _killed(_command(out, 1, str(corpus)), _after(out / PARTIAL, after))
+        killed(_command(out, 1, str(corpus)), _after(out / PARTIAL, after))
         done = _steps(out)
         _whole([*_command(out, 1, str(corpus)), "--resume"])
-        found.append(Kill(done, 0, _different(out, folder / "prepared")))
+        found.append(Kill(done, 0, different(out, folder / "prepared")))
     return found
 
 
@@ -66,7 +66,7 @@ def _whole(command: list[str]) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def _killed(command: list[str], now: Callable[[], bool]) -> None:
+def killed(command: list[str], now: Callable[[], bool]) -> None:
     """Run a command until it is time, and send it SIGKILL; `RuntimeError` where it ends before."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not now():
@@ -107,7 +107,7 @@ def _steps(out: Path) -> int:
     return curve.read_bytes().count(b"\n") if curve.is_file() else 0
 
 
-def _different(out: Path, whole: Path) -> tuple[str, ...]:
+def different(out: Path, whole: Path) -> tuple[str, ...]:
     """Files of the whole run that the other one has not, byte by byte."""
     paths = [whole / CURVE, *(whole / PREPARED).iterdir(), *whole.glob("checkpoint-*/*")]
     names = [str(path.relative_to(whole)) for path in paths]
