@@ -39,13 +39,14 @@ def page(rows: Sequence[Scores], said: Sequence[str]) -> str:
 
 
 def summary(rows: Sequence[Scores], held_out: Scores | None) -> list[str]:
-    """A line each for the first steps, the last steps and the pairs that were held out."""
+    """A line each for the first steps, the last steps and the held-out pairs, and what p is."""
     some = min(LAST, len(rows))
-    lines = [
+    return [
         f"first {some} steps, training pairs: {together(rows[:some])}",
         f"last {some} steps, training pairs: {together(rows[-some:])}",
+        *([] if held_out is None else [f"held-out pairs: {held_out}"]),
+        "p: the probability that guesses classify as many pairs correctly (exact binomial test); most training pairs were seen before",
     ]
-    return lines if held_out is None else [*lines, f"pairs that were held out: {held_out}"]
 
 
 def _curve(title: str, values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> tuple[str, list[tuple[str, str]], str, str, str]:

@@ -130,7 +130,10 @@ def _held_out_scores(run: Run) -> Scores | None:
         return None
     pairs = min(len(run.held_out.corpus.firsts), EVALUATED)
     size = min(run.settings.batch_size, pairs)
-    batches = (run.held_out.batch(n, size).on(run.device) for n in range(pairs // size))
+    try:
+        batches = [run.held_out.batch(n, size).on(run.device) for n in range(pairs // size)]
+    except UsageError:  # its utterances all say the same
+        return None
     return together([run.trainer.evaluated(batch) for batch in batches])
 
 

@@ -48,9 +48,8 @@ class Scores:
     def __str__(self) -> str:
         p = f"p = {self.p_value:.2g}" if self.p_value else f"p < {sys.float_info.min:.0e}"
         return (
-            f"masked LM: loss {self.masked_lm_loss:.3f}, {self.masked_lm_accuracy:.1%} of {self.masked_lm_count} tokens right; "
-            f"next sentence: loss {self.next_sentence_loss:.3f}, {self.next_sentence_correct} of {self.next_sentence_count} "
-            f"pairs right, by chance with {p}"
+            f"masked-LM loss {self.masked_lm_loss:.3f}, {self.masked_lm_accuracy:.1%} right; next-sentence loss "
+            f"{self.next_sentence_loss:.3f}, {self.next_sentence_correct} of {self.next_sentence_count} right ({p})"
         )
 
 

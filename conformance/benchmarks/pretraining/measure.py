@@ -29,7 +29,7 @@ def table(training: Sequence[Kill], preparation: Sequence[Kill], costs: Sequence
     yield ""
     yield "Steps done and steps kept, in training: " + "; ".join(f"{kill.done}, {kill.kept}" for kill in training) + "."
     yield ""
-    yield "Reading a generated corpus, training WordPiece and writing token ids, on one thread:"
+    yield "Reading a generated corpus, training WordPiece and writing token ids:"
     yield ""
     yield "| lines | seconds | lines a second | memory after imports | peak |"
     yield "| --- | --- | --- | --- | --- |"
