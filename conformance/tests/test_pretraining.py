@@ -224,6 +224,16 @@ class TestHeldOut:
         whole = corpus.read(tmp_path)
         assert corpus.split(whole, 0.5) == (whole, None)
 
+    def test_held_out_utterances_that_all_say_the_same_are_not_scored(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "a.txt").write_text("\n".join("abcdefghijklmnopqrstuvwxyz") + "\n\nyes\nyes\nyes\n")
+        rest = ["--layers=1", "--hidden-size=16", "--heads=2", "--steps=1", "--batch-size=2", "--out", str(tmp_path / "run")]
+        assert main([str(tmp_path), *rest]) == 0
+        said = capsys.readouterr().out
+        assert "training pairs:" in said
+        assert "held-out" not in said
+
 
 class TestRun:
     def test_what_is_killed_and_resumed_has_the_same_curve_and_weights_bit_for_bit(self, tmp_path: Path) -> None:
