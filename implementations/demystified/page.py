@@ -45,7 +45,7 @@ def summary(rows: Sequence[Scores], held_out: Scores | None) -> list[str]:
         f"first {some} steps, training pairs: {together(rows[:some])}",
         f"last {some} steps, training pairs: {together(rows[-some:])}",
         *([] if held_out is None else [f"held-out pairs: {held_out}"]),
-        "p: probability that guesses classify as many pairs correctly (exact binomial test); training pairs may have been seen before",
+        "p: probability that guesses do as well (exact binomial test); training pairs may have been seen before",
     ]
 
 
