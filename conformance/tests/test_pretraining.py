@@ -1,23 +1,31 @@
 """The tutorial's pipeline, from dialogues to a trained network: what it reads, what it draws, what it resumes, what it learns."""
 
-import json
+import math
+import os
 import subprocess
 import sys
+import webbrowser
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from conformance import UsageError, check, golden_of, load_directory
-from implementations.demystified import corpus, demystified, wordpiece
+from conformance import DependencyMissingError, UsageError, check, golden_of, load_directory
+from implementations.demystified import corpus, curve, demystified, wordpiece
 from implementations.demystified.checkpoints import newest
+from implementations.demystified.cornell import CONVERSATIONS, LINES
 from implementations.demystified.dialogues import OWN, Dialogues
 from implementations.demystified.examples import IS_NEXT, Examples, permuted, shortened
+from implementations.demystified.lock import locked
 from implementations.demystified.network import IGNORED
-from implementations.demystified.page import words
-from implementations.demystified.pretrain import Settings, main, pretrain
+from implementations.demystified.pretrain import main
+from implementations.demystified.run import pretrain
+from implementations.demystified.scores import together
+from implementations.demystified.settings import Settings
 
 ALPHA = 1e-6  # of a false alarm, two-sided; the seed is fixed
 
@@ -32,8 +40,19 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
     return Examples(corpus.read(folder), tuple(wordpiece.pieces(tokenizer)), 32, 0)
 
 
-def small(folder: Path = OWN) -> Settings:
-    return Settings(str(folder), vocabulary_size=300, length=24, batch_size=16, layers=1, hidden_size=32, heads=2, warmup_steps=10)
+def small() -> Settings:
+    return Settings(
+        str(OWN), vocabulary_size=300, length=24, batch_size=16, layers=1, hidden_size=32, heads=2, dropout=0.1, warmup_steps=10
+    )
+
+
+@pytest.fixture
+def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fifteen of the package's own dialogues, few enough to be learnt in seconds."""
+    folder = tmp_path_factory.mktemp("some")
+    for name, count in ((LINES, None), (CONVERSATIONS, 15)):
+        (folder / name).write_bytes(b"".join((OWN / name).read_bytes().splitlines(keepends=True)[:count]))
+    return folder
 
 
 class TestDialogues:
@@ -65,7 +84,55 @@ class TestDialogues:
         assert list(Dialogues(tmp_path, tmp_path / "index")) == [["one", "two"], ["three", "four"]]
 
     def test_a_folder_without_dialogues_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(UsageError, match="has neither"):
+        with pytest.raises(UsageError, match=r"expected in .* either movie_lines.txt and movie_conversations.txt, or other .txt"):
+            Dialogues(tmp_path, tmp_path / "index")
+
+    def test_a_folder_with_two_kinds_of_dialogues_is_refused(self, tmp_path: Path) -> None:
+        for name in ("a.txt", "b.parquet"):
+            (tmp_path / name).touch()
+        with pytest.raises(UsageError, match="or other .txt files, or .parquet files"):
+            Dialogues(tmp_path, tmp_path / "index")
+
+
+class TestParquet:
+    @pytest.fixture
+    def written(self, tmp_path: Path) -> Callable[..., Dialogues]:
+        pytest.importorskip("datasets", reason="datasets is not installed: pip install 'bert-conformance[datasets]'")
+        import pyarrow
+        from pyarrow import parquet
+
+        def write(**columns: list[object]) -> Dialogues:
+            parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+            return Dialogues(tmp_path, tmp_path / "index")
+
+        return write
+
+    def test_a_list_of_strings_is_a_conversation_divided_where_an_utterance_is_blank_or_missing(
+        self, written: Callable[..., Dialogues]
+    ) -> None:
+        found = written(id=["x", "y", "z"], said=[["one", " two"], ["3", "4", None, "5", "", "6", "7"], None])
+        assert list(found) == list(found) == [["one", "two"], ["3", "4"], ["6", "7"]]
+
+    def test_strings_are_utterances_and_a_blank_one_ends_a_conversation(self, written: Callable[..., Dialogues]) -> None:
+        assert list(written(text=["one", "two", "", "alone", None, "3", "4"], n=[0] * 7)) == [["one", "two"], ["3", "4"]]
+
+    @pytest.mark.parametrize("columns", [{"n": [1]}, {"a": ["x"], "b": ["y"]}, {"a": [["x"]], "b": [["y"]]}])
+    def test_columns_of_which_none_or_several_could_be_meant_are_refused(
+        self, written: Callable[..., Dialogues], columns: dict[str, list[object]]
+    ) -> None:
+        with pytest.raises(UsageError, match="one column of lists of strings, or else one of strings; found"):
+            written(**columns)
+
+    def test_a_file_that_is_no_parquet_is_refused(self, written: Callable[..., Dialogues], tmp_path: Path) -> None:
+        assert list(written(text=["one", "two"])) == [["one", "two"]]
+        (tmp_path / "b.parquet").write_bytes(b"PAR1")
+        with pytest.raises(UsageError, match="Parquet that cannot be read"):
+            list(Dialogues(tmp_path, tmp_path / "index"))
+
+    def test_without_datasets_the_error_says_how_to_install_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "a.parquet").touch()
+        monkeypatch.setitem(sys.modules, "datasets", None)
+        with pytest.raises(DependencyMissingError, match=r"not installed: pip install 'bert-conformance\[datasets\]'"):
             Dialogues(tmp_path, tmp_path / "index")
 
 
@@ -141,6 +208,33 @@ class TestExamples:
         assert all((examples.batch(step, 1).labels != IGNORED).any() for step in range(50))
 
 
+class TestHeldOut:
+    def test_each_pair_is_on_one_side_and_none_stands_across(self, examples: Examples) -> None:
+        c = examples.corpus
+        training, held_out = corpus.split(c, 0.1)
+        assert held_out is not None
+        assert training.size + held_out.size == c.size
+        assert 0.1 * c.size <= held_out.size < 0.1 * c.size + 12  # utterances of the longest conversation
+        parts = [(p.utterance(i), p.utterance(i + 1)) for p in (training, held_out) for i in p.firsts]
+        assert [(*map(tuple, p),) for p in parts] == [(tuple(c.utterance(i)), tuple(c.utterance(i + 1))) for i in c.firsts]
+
+    def test_of_one_conversation_nothing_is_held_out(self, tmp_path: Path) -> None:
+        tokenizer = wordpiece.trained(lambda: ["a b c"], 100)
+        corpus.write(tmp_path, [["a", "b", "c", "a", "b", "c"]], tokenizer)
+        whole = corpus.read(tmp_path)
+        assert corpus.split(whole, 0.5) == (whole, None)
+
+    def test_held_out_utterances_that_all_say_the_same_are_not_scored(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "a.txt").write_text("\n".join("abcdefghijklmnopqrstuvwxyz") + "\n\nyes\nyes\nyes\n")
+        rest = ["--layers=1", "--hidden-size=16", "--heads=2", "--steps=1", "--batch-size=2", "--out", str(tmp_path / "run")]
+        assert main([str(tmp_path), *rest]) == 0
+        said = capsys.readouterr().out
+        assert "training pairs:" in said
+        assert "held-out" not in said
+
+
 class TestRun:
     def test_what_is_killed_and_resumed_has_the_same_curve_and_weights_bit_for_bit(self, tmp_path: Path) -> None:
         whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -163,6 +257,55 @@ class TestRun:
         for file in ("model.safetensors", "training.safetensors"):
             assert (newest(parts) / file).read_bytes() == (newest(whole) / file).read_bytes()
 
+    def test_what_is_interrupted_while_the_corpus_is_read_or_written_begins_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupted(*_: object) -> None:
+            (tmp_path / "partial" / "ids").write_bytes(b"half")
+            raise KeyboardInterrupt
+
+        rest = ["--layers=1", "--hidden-size=16", "--heads=2", "--steps=1", "--batch-size=2", "--out", str(tmp_path)]
+        for module, name in ((wordpiece, "trained"), (corpus, "write")):
+            with monkeypatch.context() as patch:
+                patch.setattr(module, name, interrupted)
+                assert main(rest) == 130
+            assert not (tmp_path / "corpus").exists()
+        assert main([*rest, "--resume"]) == 0
+        assert corpus.read(tmp_path / "corpus").size == 329
+        assert not (tmp_path / "partial").exists()
+
+    def test_a_folder_that_another_process_trains_in_is_refused_with_its_number(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        rest = ["--layers=1", "--hidden-size=16", "--heads=2", "--steps=1", "--batch-size=2", "--out", str(tmp_path)]
+        with locked(tmp_path):
+            assert main(rest) == 2
+        assert f"process {os.getpid()} trains in {tmp_path}" in capsys.readouterr().err
+        assert main(rest) == 0
+
+    @pytest.mark.parametrize(
+        ("arguments", "terminal", "environment", "opens"),
+        [
+            ([], True, {"DISPLAY": ":0"}, True),
+            ([], True, {"BROWSER": "x"}, True),
+            (["--no-open"], True, {"DISPLAY": ":0"}, False),
+            ([], False, {"DISPLAY": ":0"}, False),
+            ([], True, {}, False),
+            ([], True, {"DISPLAY": ":0", "CI": "true"}, False),
+        ],
+    )
+    def test_the_page_is_opened_where_someone_can_see_it(
+        self, monkeypatch: pytest.MonkeyPatch, arguments: list[str], terminal: bool, environment: dict[str, str], opens: bool
+    ) -> None:
+        shown: list[str] = []
+        monkeypatch.setattr(webbrowser, "open", shown.append)
+        monkeypatch.setattr("implementations.demystified.pretrain.pretrain", lambda *_, **__: Path("/run/curve.html"))
+        monkeypatch.setattr("os.environ", environment)
+        monkeypatch.setattr("sys.platform", "linux")
+        monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: terminal, write=len, flush=int))
+        assert main(arguments) == 0
+        assert shown == (["file:///run/curve.html"] if opens else [])
+
     def test_a_run_is_not_written_over_and_not_resumed_with_other_settings(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -178,17 +321,28 @@ class TestRun:
         assert main([wrong, "--out", str(tmp_path / "run")]) == 2
         assert not (tmp_path / "run").exists()
 
-    def test_the_masked_loss_falls_below_that_of_unigram_frequencies_and_the_network_conforms(self, tmp_path: Path) -> None:
-        settings = Settings(str(OWN), vocabulary_size=300, length=24, layers=1, hidden_size=64, heads=2, learning_rate=3e-3)
-        pretrain(settings, tmp_path, 250, save_every=250)
-        rows = [json.loads(line) for line in (tmp_path / "curve.jsonl").read_text().splitlines()]
-        ids = np.array(corpus.read(tmp_path).ids)
+    def test_both_losses_fall_pairs_are_classified_above_chance_and_the_network_conforms(
+        self, some: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        settings = Settings(
+            str(some), vocabulary_size=300, length=24, batch_size=64, layers=1, hidden_size=64, heads=2, warmup_steps=30
+        )
+        pretrain(settings, tmp_path, 150, save_every=150)
+        rows = curve.read(tmp_path)
+        first, last = together(rows[:50]), together(rows[-50:])
+        ids = np.array(corpus.read(tmp_path / "corpus").ids)
         frequencies = np.bincount(ids) / ids.size
         entropy = float(-(frequencies[frequencies > 0] * np.log(frequencies[frequencies > 0])).sum())
-        assert np.mean([row["masked_lm_loss"] for row in rows[-50:]]) < entropy < rows[0]["masked_lm_loss"]
-        assert "<polyline" in (tmp_path / "curve.html").read_text()
-        assert words(rows) in (tmp_path / "curve.html").read_text()
+        assert last.masked_lm_loss < entropy < first.masked_lm_loss
+        assert last.next_sentence_loss < math.log(2) < first.next_sentence_loss
+        assert last.p_value < ALPHA < first.p_value
+        said = f"last 50 steps, training pairs: {last}"
+        assert said in capsys.readouterr().out
+        page = (tmp_path / "curve.html").read_text()
+        assert said in page
+        assert page.count("<polyline") == 4
         checkpoint = load_directory(newest(tmp_path))
         assert checkpoint.architecture.heads == ("plain_masked_lm", "plain_next_sentence")
-        examples = Examples(corpus.read(tmp_path), tuple((newest(tmp_path) / "vocab.txt").read_text().split("\n")[:-1]), 24, 0)
+        vocabulary = tuple((newest(tmp_path) / "vocab.txt").read_text().split("\n")[:-1])
+        examples = Examples(corpus.read(tmp_path / "corpus"), vocabulary, 24, 0)
         assert check(demystified, golden_of("trained", checkpoint, {"batch": examples.batch(0, 4)})).outcome == "pass"

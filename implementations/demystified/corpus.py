@@ -74,3 +74,19 @@ def read(folder: Path) -> Corpus:
     if corpus.size < 3:
         raise UsageError("the corpus has two utterances: there is none that does not follow")
     return corpus
+
+
+def split(corpus: Corpus, share: float) -> tuple[Corpus, Corpus | None]:
+    """What is trained on, and what is held out: about `share` of the utterances, those at the end; no pair stands across the two.
+
+    None is held out where that leaves too little on either side to make examples of.
+    """
+    cut = round(corpus.size * (1 - share))
+    while np.searchsorted(corpus.firsts, cut) > np.searchsorted(corpus.firsts, cut - 1):  # `cut` follows the one before it
+        cut -= 1
+    pairs = int(np.searchsorted(corpus.firsts, cut))
+    if not 0 < pairs < len(corpus.firsts) or min(cut, corpus.size - cut) < 3:
+        return corpus, None
+    start = corpus.starts[cut]
+    first = Corpus(corpus.ids[:start], corpus.starts[: cut + 1], corpus.firsts[:pairs])
+    return first, Corpus(corpus.ids[start:], corpus.starts[cut:] - start, corpus.firsts[pairs:] - cut)

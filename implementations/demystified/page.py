@@ -1,19 +1,22 @@
 """One HTML page of the curves of a run: losses and accuracies, each step a point and a mean over the last fifty a line."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from jinja2 import Environment
-from scipy.stats import binomtest
 
-_WIDTH, _HEIGHT, _MEAN = 720, 200, 50
+from implementations.demystified.curve import LAST
+from implementations.demystified.scores import Scores, together
+
+_WIDTH, _HEIGHT = 720, 200
 
 _TEMPLATE = Environment(autoescape=True).from_string("""<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Pre-training</title>
 <style>body{font:16px sans-serif;margin:2em auto;max-width:{{ width + 60 }}px}svg{overflow:visible}
 .point{fill:#9ab}.mean{fill:none;stroke:#124;stroke-width:2}text{font-size:12px}</style>
 <h1>Pre-training, {{ steps }} steps</h1>
-<p>{{ words }}</p>
+{% for line in said %}<p>{{ line }}</p>
+{% endfor %}
 {% for title, points, line, low, high in curves %}<h2>{{ title }}</h2>
 <svg width="{{ width }}" height="{{ height }}" role="img" aria-label="{{ title }} by step">
 {% for x, y in points %}<circle class="point" cx="{{ x }}" cy="{{ y }}" r="1.5"/>{% endfor %}
@@ -23,34 +26,34 @@ _TEMPLATE = Environment(autoescape=True).from_string("""<!doctype html>
 """)
 
 
-def page(rows: Sequence[Mapping[str, float]]) -> str:
-    """The page of a curve's rows, as `trainer.Progress` has their fields."""
+def page(rows: Sequence[Scores], said: Sequence[str]) -> str:
+    """The page of a curve, with the lines that sum it up."""
     found = {
-        "Masked-LM loss": [row["masked_lm_loss"] for row in rows],
-        "Next-sentence loss": [row["next_sentence_loss"] for row in rows],
-        "Masked-LM accuracy": [row["masked_lm_correct"] / max(row["masked_lm_count"], 1) for row in rows],
-        "Next-sentence accuracy": [row["next_sentence_correct"] / row["next_sentence_count"] for row in rows],
+        "Masked-LM loss": [row.masked_lm_loss for row in rows],
+        "Next-sentence loss": [row.next_sentence_loss for row in rows],
+        "Masked-LM accuracy": [row.masked_lm_accuracy for row in rows],
+        "Next-sentence accuracy": [row.next_sentence_accuracy for row in rows],
     }
     curves = [_curve(title, np.array(values)) for title, values in found.items()]
-    return _TEMPLATE.render(curves=curves, steps=len(rows), words=words(rows), width=_WIDTH, height=_HEIGHT)
+    return _TEMPLATE.render(curves=curves, steps=len(rows), said=said, width=_WIDTH, height=_HEIGHT)
 
 
-def words(rows: Sequence[Mapping[str, float]]) -> str:
-    """How many pairs were classified correctly in the last steps, and how likely chance would classify as many."""
-    last = rows[-_MEAN:]
-    right, all_ = (int(sum(row[f"next_sentence_{what}"] for row in last)) for what in ("correct", "count"))
-    p = binomtest(right, all_, 0.5, alternative="greater").pvalue
-    return (
-        f"In the last {len(last)} steps, before each of them, {right} of {all_} training pairs were classified correctly; "
-        f"chance would do so with probability {p:.2g} (exact binomial test; pairs of earlier epochs are among them)."
-    )
+def summary(rows: Sequence[Scores], held_out: Scores | None) -> list[str]:
+    """A line each for the first steps, the last steps and the held-out pairs, and what p is."""
+    some = min(LAST, len(rows))
+    return [
+        f"first {some} steps, training pairs: {together(rows[:some])}",
+        f"last {some} steps, training pairs: {together(rows[-some:])}",
+        *([] if held_out is None else [f"held-out pairs: {held_out}"]),
+        "p: probability that guesses do as well (exact binomial test); training pairs may have been seen before",
+    ]
 
 
 def _curve(title: str, values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> tuple[str, list[tuple[str, str]], str, str, str]:
     low, high = float(values.min()), float(values.max())
     across = np.linspace(0.0, _WIDTH, len(values))
     totals = np.concatenate(([0.0], values.cumsum()))
-    begins = np.maximum(np.arange(1, len(values) + 1) - _MEAN, 0)
+    begins = np.maximum(np.arange(1, len(values) + 1) - LAST, 0)
     means = (totals[1:] - totals[begins]) / (np.arange(1, len(values) + 1) - begins)
 
     def points(of: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> list[tuple[str, str]]:

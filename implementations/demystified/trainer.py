@@ -2,40 +2,15 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from conformance import TorchBatch, Training, Unsupported
 from implementations.demystified.network import BERTLM, IGNORED, pretraining_loss
+from implementations.demystified.scores import Scores
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names of Adam's two
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a step of training saw, before it.
-
-    Attributes:
-        masked_lm_loss, next_sentence_loss: the two losses, whose sum is minimised.
-        masked_lm_correct, masked_lm_count: of the tokens that have a label, those whose label is the likeliest, and all.
-        next_sentence_correct, next_sentence_count: the same of the pairs.
-        learning_rate: that of the step.
-    """
-
-    masked_lm_loss: float
-    next_sentence_loss: float
-    masked_lm_correct: int
-    masked_lm_count: int
-    next_sentence_correct: int
-    next_sentence_count: int
-    learning_rate: float
-
-    @property
-    def loss(self) -> float:
-        """Their sum."""
-        return self.masked_lm_loss + self.next_sentence_loss
 
 
 class Trainer:
@@ -55,23 +30,25 @@ class Trainer:
             eps=training.adam_epsilon,
         )
 
-    def step(self, batch: TorchBatch) -> Progress:
-        """Forward and backward pass, clipping, the optimizer's step."""
+    def step(self, batch: TorchBatch) -> Scores:
+        """Forward and backward pass, clipping, the optimizer's step; the scores are those before it, with dropout."""
         self.model.train()
-        given = batch.filled()
-        pairs, tokens = self.model(given.input_ids, given.token_type_ids, given.attention_mask)
-        masked, following = losses_of(pairs, tokens, batch)
+        loss, scores = self._forward(batch)
         self.optimizer.zero_grad()
-        (masked + following).backward()
+        loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.training.max_grad_norm)
         rate = self.rate()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         self.steps += 1
-        return Progress(
-            masked.item(), following.item(), *_correct(tokens, batch.labels), *_correct(pairs, batch.next_sentence_label), rate
-        )
+        return scores
+
+    def evaluated(self, batch: TorchBatch) -> Scores:
+        """The scores without dropout; nothing is learnt."""
+        self.model.eval()
+        with torch.no_grad():
+            return self._forward(batch)[1]
 
     def rate(self) -> float:
         """The learning rate of the next step, 0 in the first."""
@@ -90,6 +67,14 @@ class Trainer:
             if f"exp_avg.{name}" in state:
                 moments = {moment: state[f"{moment}.{name}"].to(parameter.device) for moment in MOMENTS}
                 self.optimizer.state[parameter] = {"step": torch.tensor(float(steps)), **moments}
+
+    def _forward(self, batch: TorchBatch) -> tuple[Tensor, Scores]:
+        """The sum of the losses, and the scores."""
+        given = batch.filled()
+        pairs, tokens = self.model(given.input_ids, given.token_type_ids, given.attention_mask)
+        masked, following = losses_of(pairs, tokens, batch)
+        counts = (*_correct(tokens, batch.labels), *_correct(pairs, batch.next_sentence_label))
+        return masked + following, Scores(masked.item(), following.item(), *counts)
 
 
 def losses_of(pairs: Tensor, tokens: Tensor, batch: TorchBatch, ignored_pairs: int = IGNORED) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,43 @@
+"""The benchmarks of the pre-training pipeline: a difference is found, and a generated corpus is what it says."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.benchmarks.pretraining import kills
+from conformance.benchmarks.pretraining.corpora import generate
+from conformance.benchmarks.pretraining.kills import different
+from implementations.demystified.dialogues import Dialogues
+
+FILES = ("curve.jsonl", "corpus/ids", "checkpoint-000000001/model.safetensors")
+
+
+def run(folder: Path) -> Path:
+    for name in FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"same")
+    return folder
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_differs_or_is_missing_is_named(tmp_path: Path, name: str) -> None:
+    whole, other = run(tmp_path / "whole"), run(tmp_path / "other")
+    assert different(other, whole) == ()
+    (other / name).write_bytes(b"sane")
+    assert different(other, whole) == (name,)
+    (other / name).unlink()
+    assert different(other, whole) == (name,)
+
+
+def test_a_run_that_ends_before_its_kill_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="ended with 0 before it was killed"):
+        kills.killed([sys.executable, "-c", ""], lambda: False)
+
+
+def test_a_generated_corpus_has_that_many_lines_each_in_one_conversation(tmp_path: Path) -> None:
+    generate(tmp_path, 1000)
+    dialogues = Dialogues(tmp_path, tmp_path / "index")
+    found = list(dialogues)
+    assert 999 <= sum(map(len, found)) <= 1000  # a single line that is left at the end is no conversation
+    assert not dialogues.skipped.counts

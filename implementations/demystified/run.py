@@ -1,0 +1,147 @@
+"""A run of pre-training, in a folder: from the dialogues to the page of its curves."""
+
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TextIO
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from tokenizers import Tokenizer
+from torch import nn
+
+from conformance import Architecture, UsageError
+from implementations.demystified import checkpoints, curve, wordpiece
+from implementations.demystified.candidate import build
+from implementations.demystified.corpus import split
+from implementations.demystified.examples import Examples
+from implementations.demystified.lock import locked
+from implementations.demystified.network import BERTLM
+from implementations.demystified.page import page, summary
+from implementations.demystified.preparation import prepared
+from implementations.demystified.scores import Scores, together
+from implementations.demystified.settings import Settings
+from implementations.demystified.trainer import Trainer
+from implementations.initialization import initialized
+
+PAGE = "curve.html"
+HELD_OUT = 0.1  # of the utterances
+EVALUATED = 1000  # held-out pairs at most; the standard error of their accuracy is then 1.6 %
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run trains, on what, and where.
+
+    Attributes:
+        settings, out, device: as asked for.
+        tokenizer, architecture: of the network.
+        training, held_out: the examples; `held_out` is None where the corpus is too small to be split.
+        trainer: at the step from which the run goes on.
+    """
+
+    settings: Settings
+    out: Path
+    device: str
+    tokenizer: Tokenizer
+    architecture: Architecture
+    training: Examples
+    held_out: Examples | None
+    trainer: Trainer
+
+
+def pretrain(
+    settings: Settings, out: Path, steps: int, *, device: str = "cpu", save_every: int = 100, resume: bool = False
+) -> Path:
+    """Train to step `steps`, from the start or from the last checkpoint, and write the page, whose path is returned.
+
+    Raises:
+        UsageError: the corpus cannot be read, `out` has another run in it or is in use, or a number is out of its range.
+    """
+    if min(steps, save_every) < 1:
+        raise UsageError("expected steps and save-every of 1 or more")
+    console = Console(stderr=True)
+    with locked(out):
+        run = _opened(settings, out, steps, device, resume, console)
+        _train(run, steps, save_every, console)
+        rows = curve.read(out)
+        said = summary(rows, _held_out_scores(run))
+        (out / PAGE).write_text(page(rows, said))
+    print(*said, f"{checkpoints.newest(out)} has the network, {out / PAGE} the curves of loss and accuracy", sep="\n")
+    return out / PAGE
+
+
+def _opened(settings: Settings, out: Path, steps: int, device: str, resume: bool, console: Console) -> Run:
+    """The run at its first step, or where its last checkpoint left it."""
+    corpus, tokenizer = prepared(settings, out, resume, console)
+    examples = partial(Examples, vocabulary=tuple(wordpiece.pieces(tokenizer)), length=settings.length, seed=settings.seed)
+    training, held_out = split(corpus, HELD_OUT)
+    architecture = settings.architecture(tokenizer.get_vocab_size())
+    trainer = Trainer(_network(architecture, settings.seed).to(device), settings.training(steps))
+    found = checkpoints.newest(out) if resume else None
+    if found is not None:
+        checkpoints.restore(found, trainer, architecture)
+    unseen = None if held_out is None else examples(held_out)
+    return Run(settings, out, device, tokenizer, architecture, examples(training), unseen, trainer)
+
+
+def _network(architecture: Architecture, seed: int) -> BERTLM:
+    """The network that training starts from."""
+    torch.manual_seed(seed)
+    model = build(architecture)
+    initialized(model, architecture.initializer_range)
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            # Their sum with the positions, of size 1, has no norm: smaller ones would drown (Vaswani et al. 2017, section 3.4).
+            nn.init.normal_(module.weight)
+    return model
+
+
+def _train(run: Run, steps: int, save_every: int, console: Console) -> None:
+    """Go on to step `steps`, with a checkpoint every `save_every` steps and at the end."""
+    trainer = run.trainer
+    with curve.opened(run.out, trainer.steps) as file, _bar(console) as bar:
+        recent = deque(curve.read(run.out)[-curve.LAST :], curve.LAST)
+        task = bar.add_task("", total=steps, completed=trainer.steps)
+        while trainer.steps < steps:
+            recent.append(_step(run, file))
+            bar.update(task, completed=trainer.steps, description=_line(recent))
+            if trainer.steps % save_every == 0 or trainer.steps == steps:
+                checkpoints.save(run.out, trainer, run.architecture, run.tokenizer)
+
+
+def _step(run: Run, file: TextIO) -> Scores:
+    """A step of training, and its line of the curve."""
+    step, rate = run.trainer.steps, run.trainer.rate()
+    # Dropout's random numbers are a function of the step, so that nothing of them has to be kept.
+    torch.manual_seed((run.settings.seed << 32) + step)
+    scores = run.trainer.step(run.training.batch(step, run.settings.batch_size).on(run.device))
+    curve.append(file, step, scores, rate)
+    return scores
+
+
+def _held_out_scores(run: Run) -> Scores | None:
+    """The scores of held-out pairs, each once; those that fill no batch are left out."""
+    if run.held_out is None:
+        return None
+    pairs = min(len(run.held_out.corpus.firsts), EVALUATED)
+    size = min(run.settings.batch_size, pairs)
+    try:
+        batches = [run.held_out.batch(n, size).on(run.device) for n in range(pairs // size)]
+    except UsageError:  # its utterances all say the same
+        return None
+    return together([run.trainer.evaluated(batch) for batch in batches])
+
+
+def _line(recent: Collection[Scores]) -> str:
+    scores = together(recent)
+    accuracies = f"masked LM {scores.masked_lm_accuracy:.0%} right, next sentence {scores.next_sentence_accuracy:.0%}"
+    return f"last {len(recent)} steps: loss {scores.masked_lm_loss + scores.next_sentence_loss:.3f}, {accuracies}"
+
+
+def _bar(console: Console) -> Bar:
+    return Bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console)
