@@ -21,6 +21,7 @@ from conformance import (
     captured_step,
     captured_with_gradients,
 )
+from implementations.hugging_face_data import pretraining_data
 
 Reader = Callable[[str], tuple[list[int], list[tuple[int, int]]]]  # ids and offsets of a text
 
@@ -58,6 +59,8 @@ class HuggingFace:
         attention: `eager` or `sdpa`, as `attn_implementation`.
         name: what results call it.
     """
+
+    pretraining_data = pretraining_data
 
     def __init__(self, attention: str, name: str | None = None) -> None:
         """Nothing is built before `prepare`."""

@@ -13,6 +13,7 @@ from conformance import errors
 from conformance.errors import CandidateFailure, ConformanceError
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
+from conformance.model.pretraining import PretrainingConventions, PretrainingCorpus
 from conformance.model.training import Training
 from conformance.numerics.formats import Array
 from conformance.results.example import Example
@@ -115,6 +116,14 @@ class Tokenize:
 
 
 @dataclass(frozen=True)
+class MakeEpoch:
+    """The pre-training examples of an epoch of a corpus; answered with `Epoch`."""
+
+    corpus: PretrainingCorpus
+    epoch: int
+
+
+@dataclass(frozen=True)
 class Hold:
     """Evaluate a law, by its check's name, on what was prepared; answered with `Held` or `Broken`.
 
@@ -144,12 +153,14 @@ class Traits(Said, frozen=True):
         known_failures: its attribute of that name, the path of a file; None: it has none.
         batch_invariant: whether it promises that.
         tokenizes: whether it brings a tokenizer.
+        pretraining: the conventions of the pre-training data that it brings; None: it brings none.
     """
 
     is_instrumented: bool
     known_failures: str | None
     batch_invariant: bool
     tokenizes: bool
+    pretraining: PretrainingConventions | None
 
 
 class Reason(Said, frozen=True):
@@ -188,6 +199,12 @@ class Reading(Said, frozen=True):
 
     ids: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...] | None
+
+
+class Epoch(Said, frozen=True):
+    """Batches of pre-training examples: the names of each one's arrays, which follow."""
+
+    batches: tuple[tuple[str, ...], ...]
 
 
 class Held(Said, frozen=True):
@@ -282,7 +299,7 @@ class Progress(Said, frozen=True):
     done: float
 
 
-Answered = Done | Traits | Reason | Heads | Reading | Held | Broken | Failure
+Answered = Done | Traits | Reason | Heads | Reading | Epoch | Held | Broken | Failure
 
 
 class Answer(Said, frozen=True):

@@ -15,6 +15,7 @@ from conformance.candidates.registry import load
 from conformance.candidates.stream import pairs
 from conformance.checks.backward import backward_pass
 from conformance.checks.catalogue import named
+from conformance.checks.data.asking import epoch_of, require_data
 from conformance.checks.initialization import require_initial
 from conformance.checks.optimizer import require_trainer
 from conformance.checks.passes import yielded
@@ -30,6 +31,7 @@ from conformance.isolation.messages import (
     Broken,
     Call,
     Done,
+    Epoch,
     Failure,
     Head,
     Heads,
@@ -37,6 +39,7 @@ from conformance.isolation.messages import (
     Hold,
     Initialize,
     Load,
+    MakeEpoch,
     Next,
     Prepare,
     Read,
@@ -118,6 +121,9 @@ class CandidateWork:
                 return Done(), (self._last.read(),)
             case Tokenize():
                 return call_candidate(lambda: self._reading(question)), ()
+            case MakeEpoch(corpus, epoch):
+                batches = [batch.arrays() for batch in epoch_of(require_data(self._candidate), corpus, epoch)]
+                return Epoch(tuple(map(tuple, batches))), [array for batch in batches for array in batch.values()]
             case Hold():
                 return self._held(question)
             case _:
@@ -132,6 +138,7 @@ class CandidateWork:
             None if path is None else call_candidate(lambda: str.__str__(str(path))),
             call_candidate(lambda: bool(self._trait("batch_invariant"))),
             self._trait("tokenizer") is not None,
+            None if self._trait("pretraining_data") is None else require_data(self._candidate).conventions,
         )
 
     def _trait(self, name: str) -> Any:

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from conformance import Architecture, Tap, TorchBatch, TorchImplementation
+from implementations.demystified.data import pretraining_data
 from implementations.demystified.network import BERT, BERTLM, IGNORED
 from implementations.demystified.trainer import losses_of, train
 from implementations.initialization import initialized
@@ -98,6 +99,7 @@ demystified = TorchImplementation(
     call=call,
     untrained=untrained,
     train=train,
+    pretraining_data=pretraining_data,
     ignored=("bert.embedding.position.table",),
     supported=supported,
     name="demystified",
