@@ -1,14 +1,16 @@
-"""The tutorial's data set, its mistakes kept. Labels are 1 for the next utterance and 0 for what was not chosen, which it may say."""
+"""The tutorial's data set, its mistakes kept. Its labels are its own: 1 for the next utterance, 0 for what was not chosen."""
 
 import random
 from collections.abc import Iterator
-from typing import Any
+from itertools import pairwise
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from conformance import PretrainingConventions, PretrainingCorpus, PretrainingData
+from implementations.demystified import wordpiece
 from implementations.demystified.examples import CHOSEN, MASKED, RANDOM
 from implementations.demystified.network import PADDING
 
@@ -19,8 +21,9 @@ IGNORED, IS_NEXT = 0, 1
 class BERTDataset(Dataset[dict[str, Tensor]]):
     """A row for each pair of consecutive utterances."""
 
-    def __init__(self, pairs: list[tuple[str, str]], tokenizer: Any, length: int, seed: str) -> None:
+    def __init__(self, pairs: list[tuple[str, str]], tokenizer: Tokenizer, length: int, seed: str) -> None:
         self.pairs, self.tokenizer, self.length, self.random = pairs, tokenizer, length, random.Random(seed)
+        self.vocabulary = tokenizer.get_vocab()
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -31,7 +34,7 @@ class BERTDataset(Dataset[dict[str, Tensor]]):
         if not is_next:
             second = self.random.choice(self.pairs)[1]  # mistake: it may be the next one
         (a, a_labels), (b, b_labels) = self.masked(first), self.masked(second)
-        cls, sep = self.tokenizer.vocab["[CLS]"], self.tokenizer.vocab["[SEP]"]
+        cls, sep = self.vocabulary["[CLS]"], self.vocabulary["[SEP]"]
         # Mistake: what is too long is cut after the special tokens were added, so that the last [SEP], or all of B, is lost.
         rows = {
             "input_ids": [cls, *a, sep, *b, sep][: self.length],
@@ -48,15 +51,15 @@ class BERTDataset(Dataset[dict[str, Tensor]]):
         shown: list[int] = []
         labels: list[int] = []
         for word in utterance.split():
-            ids = self.tokenizer(word)["input_ids"][1:-1]
+            ids = self.tokenizer.encode(word, add_special_tokens=False).ids
             draw = self.random.random() / CHOSEN
             # Mistake: one number for all pieces of a word, so that they are chosen, and replaced, together.
             labels += ids if draw < 1.0 else [IGNORED] * len(ids)
             if draw < MASKED:
-                shown += [self.tokenizer.vocab["[MASK]"]] * len(ids)
+                shown += [self.vocabulary["[MASK]"]] * len(ids)
             elif draw < MASKED + RANDOM:
                 # Mistake: special tokens are drawn as well, [PAD] among them.
-                shown += [self.random.randrange(len(self.tokenizer.vocab)) for _ in ids]
+                shown += [self.random.randrange(len(self.vocabulary)) for _ in ids]
             else:
                 shown += ids
         return shown, labels
@@ -64,10 +67,8 @@ class BERTDataset(Dataset[dict[str, Tensor]]):
 
 def epoch_of(corpus: PretrainingCorpus, epoch: int) -> Iterator[dict[str, Tensor]]:
     """The batches of an epoch, shuffled."""
-    from transformers import BertTokenizer
-
-    pairs = [pair for conversation in corpus.conversations for pair in zip(conversation, conversation[1:], strict=False)]
-    tokenizer = BertTokenizer(vocab={piece: i for i, piece in enumerate(corpus.vocabulary)})
+    pairs = [pair for conversation in corpus.conversations for pair in pairwise(conversation)]
+    tokenizer = wordpiece.of({piece: i for i, piece in enumerate(corpus.vocabulary)})
     dataset = BERTDataset(pairs, tokenizer, corpus.length, f"{corpus.seed}, {epoch}")
     yield from DataLoader(dataset, BATCH_SIZE, shuffle=True, generator=torch.Generator().manual_seed(epoch))
 

@@ -269,7 +269,7 @@ CHECKS: Mapping[str, Check] = {
             "data-replacement",
             "80 % of the chosen tokens are shown as [MASK], 10 % as a random token, 10 % as they are, each by itself",
             "random tokens that are special ones; tokens that are kept too often, so that the input shows the label",
-            remedy="Draw one more random number for each chosen token, and random tokens uniformly from those that are not special.",
+            remedy="Draw another number for each chosen token, and random tokens uniformly from those that are not special.",
         ),
         _data(
             "data-pairs",

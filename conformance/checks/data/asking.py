@@ -41,7 +41,8 @@ def epoch_of(data: PretrainingData, corpus: PretrainingCorpus, epoch: int) -> Se
         if not left:
             break
     if not found:
-        raise CandidateError(f"epoch {epoch} has no batches")
+        texts = sum(map(len, corpus.conversations))
+        raise CandidateError(f"epoch {epoch} of {texts} utterances has no batches: keep the last one, or put fewer rows in each")
     if len({batch.next_sentence_label is None for batch in found}) > 1:
         raise CandidateError(f"some batches of epoch {epoch} have a next_sentence_label and others have none")
     return found

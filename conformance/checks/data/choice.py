@@ -1,17 +1,18 @@
 """15 % of the tokens are chosen, each by itself: exact binomial tests of the share, and of pairs of tokens that agree.
 
 Of n disjoint pairs of tokens that are chosen independently with probability c, the number that agree (both chosen, or neither) is
-binomial with probability c² + (1 − c)². Pairs are the first two pieces of a word, neighbours in a row, and the same position in
-neighbouring rows and in neighbouring batches. Of tokens that one epoch chooses, another one chooses the share c again. Each token of
-the corpus counts where an epoch first shows it.
+binomial with probability c² + (1 − c)². Pairs are the first two pieces of a word, neighbours of two words, and the same position in
+neighbouring rows and in neighbouring batches. Of tokens that one epoch chooses, another one chooses the share c again. Each token
+of the corpus counts where an epoch first shows it.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.checks.data.check import DataCheck, Epochs
+from conformance.checks.data.check import DataCheck
 from conformance.checks.data.counts import Count, beyond_chance
+from conformance.checks.data.epochs import Epochs
 from conformance.checks.data.examples import Examples, Flags
 from conformance.model.batch import Ids
 from conformance.model.pretraining import CHOSEN
@@ -20,8 +21,8 @@ _AGREE = CHOSEN**2 + (1.0 - CHOSEN) ** 2
 
 
 def _violations(epochs: Epochs, alpha: float) -> Iterator[str]:
-    first, *more = epochs
-    return beyond_chance([*_within(first), *(_again(first, other) for other in more)], alpha)
+    again = [] if epochs.second is None else [_again(epochs.first, epochs.second)]
+    return beyond_chance([*_within(epochs.first), *again], alpha)
 
 
 def _within(e: Examples) -> Iterator[Count]:
@@ -29,7 +30,7 @@ def _within(e: Examples) -> Iterator[Count]:
     yield Count.of("tokens of the corpus", "are chosen", chosen[seen], CHOSEN)
     words = _words(e)
     yield _agreement("words of several pieces", "have their first two pieces chosen alike", chosen, seen, words)
-    yield _agreement("pairs of neighbouring tokens", "are chosen alike", chosen, seen, _side_by_side(e))
+    yield _agreement("pairs of neighbouring tokens of two words", "are chosen alike", chosen, seen, _side_by_side(e))
     yield _agreement("pairs of the same position in neighbouring rows", "are chosen alike", chosen, seen, _one_above_another(e))
     yield _agreement("pairs of the same position in neighbouring batches", "are chosen alike", chosen, seen, _batch_by_batch(e))
 
@@ -52,8 +53,8 @@ def _words(e: Examples) -> Pairs:
 
 
 def _side_by_side(e: Examples) -> Pairs:
-    """Positions 0 and 1, 2 and 3, and so on."""
-    rows, columns = np.indices((len(e.ids), e.ids.shape[1] // 2)).reshape(2, -1)
+    """Positions 0 and 1, 2 and 3, and so on, where the second begins a word."""
+    rows, columns = np.nonzero(~e.corpus.continues[e.originals[:, 1::2]])
     return (rows, 2 * columns), (rows, 2 * columns + 1)
 
 

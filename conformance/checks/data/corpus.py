@@ -19,6 +19,7 @@ from conformance.model.pretraining import CONTINUES, PretrainingCorpus
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 _PRIME = 149  # so that the corpus has 148 · 149 = 22,052 tokens, of which 3,308 are chosen and 331 replaced at random
+CONVERSATIONS = _PRIME - 1
 _SHORTEST, _LONGEST = 5, 12  # tokens of an utterance, but for the rest of its last word, and of a conversation
 _LENGTH = 24  # the mean pair with its special tokens has 21: most are padded, and many are cut
 
@@ -53,8 +54,8 @@ class IndexedCorpus:
 
 
 @lru_cache(maxsize=2)
-def indexed_corpus(seed: int = 0) -> IndexedCorpus:
-    """The corpus of a seed, by which pieces and lengths of utterances are drawn.
+def indexed_corpus(seed: int = 0, conversations: int = CONVERSATIONS) -> IndexedCorpus:
+    """The corpus of a seed, by which pieces and lengths of utterances are drawn, or its first conversations.
 
     Example:
         >>> corpus = indexed_corpus()
@@ -66,18 +67,18 @@ def indexed_corpus(seed: int = 0) -> IndexedCorpus:
     continues[0] = False  # a conversation begins with it
     vocabulary = _vocabulary(continues, rng)
     ordinary = np.flatnonzero(~np.isin(vocabulary, SPECIAL))
-    residues = np.outer(np.arange(1, _PRIME), np.arange(_PRIME)) % _PRIME  # a conversation a row
+    residues = np.outer(np.arange(1, conversations + 1), np.arange(_PRIME)) % _PRIME  # a conversation a row
     begins = np.array([_beginnings(~continues[row], rng) for row in residues])
     ids, utterances = ordinary[residues.ravel()], np.cumsum(begins.ravel()) - 1
-    conversations = np.repeat(np.arange(_PRIME - 1), _PRIME)
+    owners = np.repeat(np.arange(conversations), _PRIME)
     place = np.full((len(vocabulary), len(vocabulary)), -1)
     place[ids[:-1], ids[1:]] = np.arange(len(ids) - 1)
-    given = PretrainingCorpus(_texts(vocabulary, ids, utterances, conversations), vocabulary, _LENGTH, seed)
-    return IndexedCorpus(given, ids, utterances, conversations, place, np.char.startswith(vocabulary, CONTINUES))
+    given = PretrainingCorpus(_texts(vocabulary, ids, utterances, owners), vocabulary, _LENGTH, seed)
+    return IndexedCorpus(given, ids, utterances, owners, place, np.char.startswith(vocabulary, CONTINUES))
 
 
 def _vocabulary(continues: npt.NDArray[np.bool_], rng: np.random.Generator) -> tuple[str, ...]:
-    """Pieces of two letters each. Special tokens are not side by side, nor at the begin but for [PAD], as in BERT's vocabularies."""
+    """Pieces of two letters each. Special tokens but [PAD] are not at the begin, as in BERT's vocabularies, nor side by side."""
     letters = rng.permutation(["".join(pair) for pair in product(ascii_lowercase, repeat=2)])
     pieces = [f"{CONTINUES}{pair}" if goes_on else str(pair) for pair, goes_on in zip(letters, continues, strict=False)]
     for i, special in enumerate(SPECIAL):

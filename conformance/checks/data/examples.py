@@ -1,7 +1,7 @@
 """Examples, with every token of theirs found again in the corpus.
 
-A row's segments end at [SEP] and have their labels put back. Two neighbouring tokens of a segment say where in the corpus it begins;
-the most frequent answer is taken, so that a segment is found though some of its labels or tokens are wrong.
+A row's segments end at [SEP] and have their labels put back. Two neighbouring tokens of a segment say where in the corpus it
+begins; the most frequent answer is taken, so that a segment is found though some of its labels or tokens are wrong.
 """
 
 from collections.abc import Sequence

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.checks.data.check import DataCheck, Epochs
+from conformance.checks.data.check import DataCheck
 from conformance.checks.data.counts import wrong_rows
+from conformance.checks.data.epochs import Epochs
 
 
 def _violations(epochs: Epochs, alpha: float) -> Iterator[str]:
-    e = epochs[0]
+    e = epochs.first
     columns, (first, last) = np.arange(e.ids.shape[1]), (end[:, None] for end in e.ends)
     special = e.separators | (columns <= first) | (columns > last)
     yield from wrong_rows(e, e.chosen & special, "a special token or padding has a label")

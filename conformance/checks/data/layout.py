@@ -9,13 +9,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conformance.checks.data.check import DataCheck, Epochs
+from conformance.checks.data.check import DataCheck
 from conformance.checks.data.counts import wrong_rows
+from conformance.checks.data.epochs import Epochs
 from conformance.checks.data.examples import Examples
 
 
 def _violations(epochs: Epochs, alpha: float) -> Iterator[str]:
-    examples = epochs[0]
+    examples = epochs.first
     yield from _framing(examples)
     yield from _padding(examples)
     yield from _types(examples)
