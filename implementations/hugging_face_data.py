@@ -32,7 +32,8 @@ def epoch_of(corpus: PretrainingCorpus, epoch: int) -> Iterator[dict[str, torch.
     tokenizer, rows = tokenized(corpus)
     seed = zlib.crc32(repr((corpus.seed, epoch)).encode())
     shuffle = torch.Generator().manual_seed(seed)
-    collator = DataCollatorForLanguageModeling(tokenizer, seed=seed)
+    collator = DataCollatorForLanguageModeling(tokenizer)
+    collator.generator = torch.Generator().manual_seed(seed)  # its `seed` is refused where the process is a worker
     yield from DataLoader(rows, BATCH_SIZE, shuffle=True, generator=shuffle, collate_fn=collator)  # type: ignore[arg-type]
 
 

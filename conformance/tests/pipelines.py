@@ -17,13 +17,17 @@ Random = np.random.Generator
 
 @dataclass(frozen=True)
 class Text:
-    """A corpus by ids: its utterances, the conversation of each, and what of the vocabulary continues a word or is ordinary."""
+    """A corpus by ids: its utterances, the conversation of each, and which of the vocabulary continue a word or are ordinary."""
 
     utterances: list[Ids]
     conversations: list[int]
     ids: dict[str, int]
     continues: Any
-    ordinary: Ids
+    is_ordinary: Any
+
+    @property
+    def ordinary(self) -> Ids:
+        return np.flatnonzero(self.is_ordinary)
 
     def firsts(self) -> list[int]:
         """Utterances that another one follows."""
@@ -40,8 +44,8 @@ def text_of(corpus: PretrainingCorpus) -> Text:
 
     owners = [c for c, conversation in enumerate(corpus.conversations) for _ in conversation]
     utterances = [read(text) for conversation in corpus.conversations for text in conversation]
-    ordinary = np.array([i for piece, i in ids.items() if not piece.startswith("[")])
-    return Text(utterances, owners, ids, np.char.startswith(corpus.vocabulary, "##"), ordinary)
+    continues, is_special = (np.char.startswith(corpus.vocabulary, begin) for begin in ("##", "["))
+    return Text(utterances, owners, ids, continues, ~is_special)
 
 
 def next_or_random(text: Text, i: int, rng: Random) -> tuple[int, int]:
@@ -129,7 +133,7 @@ class Pipeline:
         cls, sep = text.ids["[CLS]"], text.ids[SEP]
         ids = np.array([cls, *a, sep] if self.single else [cls, *a, sep, *b, sep])
         types = np.repeat([0, 1], [len(a) + 2, len(ids) - len(a) - 2])
-        chosen = self.choose(text, ids, rng) & np.isin(ids, text.ordinary)
+        chosen = self.choose(text, ids, rng) & text.is_ordinary[ids]
         fate, drawn = self.fates(ids, rng), self.drawn(text, ids, rng)
         shown = np.select([~chosen, fate == 0, fate == 1], [ids, np.full_like(ids, text.ids[MASK]), drawn], ids)
         return shown, types, np.ones_like(ids), np.where(chosen, ids, IGNORED_LABEL), label
@@ -228,7 +232,7 @@ BROKEN: dict[str, tuple[Pipeline, str, str]] = {
     "text in reverse": (changed(input_ids=lambda rows, text: _reversed(rows["input_ids"], text)), "data-layout",
                         "a segment is found nowhere in the corpus"),
     "chunks of the corpus": (_of(change=_chunks), "data-layout", "a segment runs from one conversation into the next"),
-    "utterances left out": (_of(firsts=lambda text: text.firsts()[::2]), "data-layout", "utterances that another one follows are in"),
+    "utterances left out": (_of(firsts=lambda text: text.firsts()[::2]), "data-layout", "utterances that another one follows"),
     "labels of the position before": (changed(labels=lambda rows, text: np.roll(rows["labels"], 1, 1)), "data-labels",
                                       "a label is not the token that the corpus has there"),
     "labels copied after replacing": (changed(labels=lambda rows, text: np.where(rows["labels"] < 0, -100, rows["input_ids"])),

@@ -1,13 +1,27 @@
 """Checks of pre-training data: each finds its broken pipelines, lets unusual correct ones through, and is asked in a worker too."""
 
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy.stats import binom
 
+from conformance import PretrainingConventions, PretrainingCorpus, PretrainingData, load_golden
 from conformance.checks.catalogue import CHECKS
+from conformance.checks.data.corpus import indexed_corpus
 from conformance.checks.run_check import run
-from conformance.results.result import Result
-from conformance.tests.pipelines import BROKEN, CORRECT
+from conformance.isolation.process import WorkerProcess
+from conformance.isolation.remote import RemoteCandidate
+from conformance.isolation.serve import CandidateWork
+from conformance.judge.statistics import binomial_bounds, is_binomial
+from conformance.results.result import Result, Searched
+from conformance.tests.pipelines import BROKEN, CORRECT, RIGHT, in_batches, text_of
+from implementations.demystified import demystified
+from implementations.hugging_face import HuggingFace, hf_eager
+from implementations.hugging_face_data import tokenized
 
 DATA = [name for name in CHECKS if name.startswith("data-")]
 
@@ -33,3 +47,108 @@ def test_an_unusual_correct_pipeline_passes_every_check(name: str) -> None:
     outcomes = {check: (result.outcome, result.reason) for check in DATA if (result := judged(check, CORRECT[name]))}
     skipped = {"data-pairs": ("skip", "its rows are no pairs: its batches have no next_sentence_label")}
     assert outcomes == dict.fromkeys(DATA, ("pass", "")) | (skipped if CORRECT[name].single else {})
+
+
+def test_two_neighbouring_tokens_are_at_one_place_and_every_token_is_as_frequent_as_the_others() -> None:
+    corpus = indexed_corpus()
+    assert (corpus.place[corpus.ids[:-1], corpus.ids[1:]] == np.arange(corpus.ids.size - 1)).all()
+    assert set(np.bincount(corpus.ids)[corpus.ordinary]) == {148}
+    text = text_of(corpus.given)
+    assert np.array_equal(np.concatenate(text.utterances), corpus.ids)
+    lengths = np.bincount(corpus.utterances)
+    assert lengths.min() >= 5
+    both = lengths[:-1] + lengths[1:] + 3
+    assert 0.1 < (both > corpus.given.length).mean() < 0.5  # some pairs are cut, and most are padded
+
+
+@pytest.mark.parametrize(("trials", "probability"), [(0, 0.5), (1, 0.5), (300, 0.15), (3308, 0.8), (50, 1.0 / 148.0)])
+def test_the_bounds_of_chance_are_the_counts_that_pass_and_leave_no_more_than_alpha_outside(
+    trials: int, probability: float
+) -> None:
+    low, high = binomial_bounds(trials, probability, 0.01)
+    passed = [k for k in range(trials + 1) if is_binomial(k, trials, probability, 0.01)]
+    assert passed == list(range(low, high + 1))
+    assert binom.cdf(low - 1, trials, probability) + binom.sf(high, trials, probability) <= 0.01
+
+
+# Found by their names in a worker.
+right, leaking, tensors = RIGHT, BROKEN["labels that leak"][0], CORRECT["tensors, the last batch dropped"]
+
+
+def test_data_is_asked_for_and_judged_in_a_worker_as_in_this_process() -> None:
+    with WorkerProcess(CandidateWork) as worker:
+        for name, candidate in (("right", right), ("leaking", leaking), ("tensors", tensors)):
+            remote = RemoteCandidate(worker, f"{__name__}:{name}")
+            there, here = judged("data-replacement", remote), judged("data-replacement", candidate)
+            assert (there.outcome, there.reason, there.searched) == (here.outcome, here.reason, here.searched)
+        assert judged("data-replacement", RemoteCandidate(worker, "hf-eager")).outcome == "pass"
+        bare = RemoteCandidate(worker, "implementations.making_bert:making_bert")
+        assert judged("data-layout", bare).reason.startswith("it brings no pre-training data")
+
+
+def _every(change: Any) -> Any:
+    """A pipeline each of whose batches is another."""
+    return replace(RIGHT, batches=lambda rows: (change(batch) for batch in in_batches(rows)))
+
+
+def _some_pairs(rows: Any) -> Any:
+    return (replace(batch, next_sentence_label=None) if i else batch for i, batch in enumerate(in_batches(rows)))
+
+
+WRONG_FORM = {
+    "no labels": (_every(lambda b: replace(b, labels=None)), "batch 0 of epoch 0 has no labels, expected masked-LM labels"),
+    "rows too long": (_every(lambda b: {k: np.pad(v, ((0, 0), (0, 9))) for k, v in b.arrays().items() if v.ndim == 2}),
+                      "batch 0 of epoch 0 has rows of 33 positions, expected 24 at most"),
+    "ids beyond the vocabulary": (_every(lambda b: replace(b, input_ids=b.input_ids + 154)), "expected 0 to 153"),
+    "fractions": (_every(lambda b: {"input_ids": b.input_ids * 0.5, "labels": b.labels}),
+                  "batch 0 of epoch 0: input_ids has float64 values, expected integers"),
+    "no batches": (replace(RIGHT, batches=lambda rows: iter(())), "epoch 0 of 2479 utterances has no batches"),
+    "pairs in some batches": (replace(RIGHT, batches=_some_pairs), "have a next_sentence_label and others have none"),
+    "a label of two": (replace(RIGHT, conventions=PretrainingConventions(next_label=2)), "next_label is 2, expected 0 or 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG_FORM)
+def test_what_is_no_data_is_one_error_that_says_where_and_what_was_expected(name: str) -> None:
+    candidate, words = WRONG_FORM[name]
+    result = judged("data-labels", candidate)
+    assert (result.outcome, words in result.reason) == ("fail", True), result.reason
+
+
+def test_a_pipeline_that_raises_crashes_with_its_traceback() -> None:
+    result = judged("data-labels", _every(lambda b: 1 // 0))
+    assert (result.outcome, "ZeroDivisionError" in result.reason) == ("crash", True)
+
+
+def test_rows_without_an_end_are_looked_at_as_far_as_an_epoch_can_go() -> None:
+    endless = replace(RIGHT, batches=lambda rows: (batch for _ in count() for batch in in_batches(rows)))
+    result = judged("data-layout", endless)
+    assert (result.outcome, result.searched) == ("pass", Searched(2 * 2479))
+
+
+@pytest.mark.parametrize(
+    ("candidate", "golden"), [(demystified, "sinusoidal"), (hf_eager, "tiny")], ids=["demystified", "hf-eager"]
+)
+def test_the_implementations_data_is_right(candidate: Any, golden: str) -> None:
+    results = {check: run(CHECKS[check], candidate, golden, "cpu", "float32") for check in DATA}
+    assert {result.outcome for name, result in results.items() if name != "data-pairs"} == {"pass"}, results
+    assert results["data-pairs"].outcome == ("pass" if candidate is demystified else "skip")
+
+
+def test_the_rows_that_transformers_trainer_trains_on_are_right(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
+
+    from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
+
+    def epoch_of(corpus: PretrainingCorpus, epoch: int) -> Any:
+        tokenizer, rows = tokenized(corpus)
+        model = hf_eager.module(load_golden("tiny").checkpoint)["bert"]
+        arguments = TrainingArguments(str(tmp_path), report_to=[], use_cpu=True, per_device_train_batch_size=32, seed=epoch)
+        collator = DataCollatorForLanguageModeling(tokenizer, seed=epoch)
+        return Trainer(model, arguments, collator, rows).get_train_dataloader()
+
+    class ThroughTrainer(HuggingFace):
+        pretraining_data = PretrainingData(epoch_of, hf_eager.pretraining_data.conventions)
+
+    candidate = ThroughTrainer("eager")
+    assert {check: judged(check, candidate).outcome for check in DATA if check != "data-pairs"} == dict.fromkeys(DATA[:-1], "pass")

@@ -55,10 +55,7 @@ def _yielded(data: PretrainingData, corpus: PretrainingCorpus, epoch: int) -> It
 
 
 def _accepted(given: Any, corpus: PretrainingCorpus, where: str) -> Batch:
-    try:
-        batch = given if isinstance(given, Batch) else call_candidate(lambda: Batch.of(dict(given)))
-    except UsageError as error:
-        raise CandidateError(f"{where}: {error}") from error
+    batch = given if isinstance(given, Batch) else call_candidate(lambda: _batch_of(given, where))
     if batch.labels is None:
         raise CandidateError(f"{where} has no labels, expected masked-LM labels of shape {batch.input_ids.shape}")
     if batch.length > corpus.length:
@@ -66,3 +63,10 @@ def _accepted(given: Any, corpus: PretrainingCorpus, where: str) -> Batch:
     if not 0 <= batch.input_ids.min() <= batch.input_ids.max() < len(corpus.vocabulary):
         raise CandidateError(f"{where} has ids beyond the vocabulary, expected 0 to {len(corpus.vocabulary) - 1}")
     return batch
+
+
+def _batch_of(given: Any, where: str) -> Batch:
+    try:
+        return Batch.of(dict(given))
+    except UsageError as error:
+        raise CandidateError(f"{where}: {error}") from error
