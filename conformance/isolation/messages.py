@@ -116,6 +116,11 @@ class Tokenize:
 
 
 @dataclass(frozen=True)
+class Conventions:
+    """Those of the pre-training data that the candidate brings; answered with `Brought`."""
+
+
+@dataclass(frozen=True)
 class MakeEpoch:
     """The pre-training examples of an epoch of a corpus; answered with `Epoch`."""
 
@@ -153,14 +158,12 @@ class Traits(Said, frozen=True):
         known_failures: its attribute of that name, the path of a file; None: it has none.
         batch_invariant: whether it promises that.
         tokenizes: whether it brings a tokenizer.
-        pretraining: the conventions of the pre-training data that it brings; None: it brings none.
     """
 
     is_instrumented: bool
     known_failures: str | None
     batch_invariant: bool
     tokenizes: bool
-    pretraining: PretrainingConventions | None
 
 
 class Reason(Said, frozen=True):
@@ -199,6 +202,12 @@ class Reading(Said, frozen=True):
 
     ids: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...] | None
+
+
+class Brought(Said, frozen=True):
+    """The conventions of the pre-training data that a candidate brings; None: it brings none."""
+
+    conventions: PretrainingConventions | None
 
 
 class Epoch(Said, frozen=True):
@@ -299,7 +308,7 @@ class Progress(Said, frozen=True):
     done: float
 
 
-Answered = Done | Traits | Reason | Heads | Reading | Epoch | Held | Broken | Failure
+Answered = Done | Traits | Reason | Heads | Reading | Brought | Epoch | Held | Broken | Failure
 
 
 class Answer(Said, frozen=True):

@@ -19,7 +19,9 @@ from conformance.isolation.messages import (
     TOGETHER,
     WIDEST,
     Broken,
+    Brought,
     Call,
+    Conventions,
     Done,
     Epoch,
     Failure,
@@ -120,7 +122,8 @@ class RemoteCandidate(Isolated):
     @property
     def pretraining_data(self) -> PretrainingData | None:
         """The pipeline that makes its pre-training examples; None where it brings none."""
-        conventions = self._traits.pretraining
+        self._require_loaded()
+        conventions = asked(self._worker, Conventions(), Brought)[0].conventions
         return None if conventions is None else PretrainingData(self._epoch, conventions)
 
     def _epoch(self, corpus: PretrainingCorpus, epoch: int) -> Iterator[Mapping[str, Any]]:

@@ -29,7 +29,9 @@ from conformance.isolation.messages import (
     TOGETHER,
     WIDEST,
     Broken,
+    Brought,
     Call,
+    Conventions,
     Done,
     Epoch,
     Failure,
@@ -121,6 +123,9 @@ class CandidateWork:
                 return Done(), (self._last.read(),)
             case Tokenize():
                 return call_candidate(lambda: self._reading(question)), ()
+            case Conventions():
+                brings = self._trait("pretraining_data") is not None
+                return Brought(require_data(self._candidate).conventions if brings else None), ()
             case MakeEpoch(corpus, epoch):
                 batches = [batch.arrays() for batch in epoch_of(require_data(self._candidate), corpus, epoch)]
                 return Epoch(tuple(map(tuple, batches))), [array for batch in batches for array in batch.values()]
@@ -138,7 +143,6 @@ class CandidateWork:
             None if path is None else call_candidate(lambda: str.__str__(str(path))),
             call_candidate(lambda: bool(self._trait("batch_invariant"))),
             self._trait("tokenizer") is not None,
-            None if self._trait("pretraining_data") is None else require_data(self._candidate).conventions,
         )
 
     def _trait(self, name: str) -> Any:

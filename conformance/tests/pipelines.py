@@ -223,6 +223,8 @@ BROKEN: dict[str, tuple[Pipeline, str, str]] = {
                                     "the mask shows [PAD]"),
     "tokens that are hidden": (changed(attention_mask=lambda rows, text: rows["attention_mask"] * (rows["labels"] < 0)),
                                "data-layout", "the mask hides tokens"),
+    "a mask of zeros": (changed(attention_mask=lambda rows, text: 0 * rows["labels"]), "data-layout", "the mask hides tokens"),
+    "ids that are no text": (changed(input_ids=lambda rows, text: 0 * rows["labels"] + 5), "data-layout", "is not [CLS]"),
     "one token type": (changed(token_type_ids=lambda rows, text: 0 * rows["labels"]), "data-layout",
                        "segment B has token types other than 1"),
     "the first [SEP] counted with B": (changed(token_type_ids=_two_types), "data-layout",

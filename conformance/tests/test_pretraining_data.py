@@ -91,6 +91,13 @@ def _every(change: Any) -> Any:
     return replace(RIGHT, batches=lambda rows: (change(batch) for batch in in_batches(rows)))
 
 
+class OfAnotherKind(HuggingFace):
+    pretraining_data = []  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        super().__init__("eager")
+
+
 def _some_pairs(rows: Any) -> Any:
     return (replace(batch, next_sentence_label=None) if i else batch for i, batch in enumerate(in_batches(rows)))
 
@@ -104,6 +111,7 @@ WRONG_FORM = {
                   "batch 0 of epoch 0: input_ids has float64 values, expected integers"),
     "no batches": (replace(RIGHT, batches=lambda rows: iter(())), "epoch 0 of 2479 utterances has no batches"),
     "pairs in some batches": (replace(RIGHT, batches=_some_pairs), "have a next_sentence_label and others have none"),
+    "another thing": (OfAnotherKind(), "pretraining_data is of list, expected a conformance.PretrainingData"),
     "a label of two": (replace(RIGHT, conventions=PretrainingConventions(next_label=2)), "next_label is 2, expected 0 or 1"),
 }  # fmt: skip
 

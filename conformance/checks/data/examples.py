@@ -101,7 +101,7 @@ def examples_of(batches: Sequence[Batch], corpus: IndexedCorpus, conventions: Pr
 
 def _places(corpus: IndexedCorpus, restored: Ids, segments: Ids) -> Ids:
     """Where each token of a segment stands in the corpus, (R, S), by the most frequent answer in its segment; else −1."""
-    count, size = int(segments.max()) + 1, len(corpus.given.vocabulary)
+    count, size = int(segments.max(initial=0)) + 1, len(corpus.given.vocabulary)
     ids = np.where((restored >= 0) & (restored < size), restored, 0)
     paired = (segments[:, :-1] == segments[:, 1:]) & (segments[:, 1:] >= 0)
     found = np.where(paired, corpus.place[ids[:, :-1], ids[:, 1:]], -1)

@@ -1,8 +1,9 @@
 """A row is [CLS] A [SEP], or [CLS] A [SEP] B [SEP] for a pair; padding is hidden; A and B are text of the corpus.
 
 A truncated row still ends with [SEP]: the embedding of the end of a segment is trained there. Padding may be at either side, its
-token types are anything. A and B run over consecutive tokens of one conversation, of one utterance or several. An epoch shows
-every utterance that another one follows, but for those of a last batch that is not full, which may be dropped.
+token types are anything. A and B run over consecutive tokens of one conversation, of one utterance or several; texts with special
+tokens of their own that are strung together and cut to one length, as transformers' run_mlm does by default, are no such row. An
+epoch shows every utterance that another one follows, but for those of a last batch that is not full, which may be dropped.
 """
 
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ def _framing(e: Examples) -> Iterator[str]:
     expected = 1 if e.next_labels is None else 2
     tokens = e.mask & ~e.separators
     tokens[rows, first] = False
-    filled = np.stack([(tokens & (e.segments == i)).any(1) for i in range(int(e.segments.max()) + 1)], 1)
+    filled = np.stack([(tokens & (e.segments == i)).any(1) for i in range(int(e.segments.max(initial=0)) + 1)], 1)
     yield from wrong_rows(e, filled.sum(1) != expected, f"there are more or fewer segments with tokens than {expected}")
 
 
