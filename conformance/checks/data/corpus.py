@@ -1,8 +1,9 @@
 """The corpus that pipelines are asked to make examples of: two neighbouring tokens say where in it they stand.
 
 With p prime, the multiples 0, d, 2d, … of d modulo p are every residue once, and end where the next one's begin, so that those of
-d = 1, …, p − 1 in a row have every pair (a, b), a ≠ b, of neighbours exactly once. Each d is a conversation of p tokens, cut at
-words into utterances. Every token comes equally often, and none twice within p − 1 others.
+d = 1, …, p − 1 in a row would have every pair (a, b), a ≠ b, of neighbours exactly once. The corpus has those up to (p − 1)/2:
+where b follows a, a follows b nowhere, and no text is another one in reverse. Each d is a conversation of p tokens, cut at words
+into utterances. Every token comes equally often, and none twice within p − 1 others.
 """
 
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from conformance.model.pretraining import CONTINUES, PretrainingCorpus
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-_PRIME = 149  # so that the corpus has 148 · 149 = 22,052 tokens, of which 3,308 are chosen and 331 replaced at random
-CONVERSATIONS = _PRIME - 1
+_PRIME = 211  # so that the corpus has 105 · 211 = 22,155 tokens, of which 3,323 are chosen and 332 replaced at random
+CONVERSATIONS = (_PRIME - 1) // 2
 _SHORTEST, _LONGEST = 5, 12  # tokens of an utterance, but for the rest of its last word, and of a conversation
 _LENGTH = 24  # the mean pair with its special tokens has 21: most are padded, and many are cut
 
@@ -60,7 +61,7 @@ def indexed_corpus(seed: int = 0, conversations: int = CONVERSATIONS) -> Indexed
     Example:
         >>> corpus = indexed_corpus()
         >>> corpus.ids.size, len(corpus.given.conversations), corpus.place[corpus.ids[7], corpus.ids[8]]
-        (22052, 148, np.int64(7))
+        (22155, 105, np.int64(7))
     """
     rng = np.random.default_rng(seed)
     continues = rng.random(_PRIME) < 1.0 / 3.0

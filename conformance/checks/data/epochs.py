@@ -12,7 +12,7 @@ from conformance.checks.data.examples import Examples, examples_of
 from conformance.judge.statistics import FALSE_ALARM
 from conformance.model.pretraining import NEXT
 
-_FEW = 4  # conversations, whose pairs fill a usual batch of 32
+_FEW = 2  # conversations, whose pairs fill a usual batch of 32
 # A random one of n utterances is the next with probability 1/n. Of E epochs of n pairs half have a random one: that none of them is
 # the next has the probability (1 − 1/n)^(n E/2), less than exp(−E/2), whatever n is.
 _REPEATS = math.ceil(-math.log(FALSE_ALARM) / NEXT)

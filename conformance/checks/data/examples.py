@@ -1,7 +1,7 @@
 """Examples, with every token of theirs found again in the corpus.
 
 A row's segments end at [SEP] and have their labels put back. Two neighbouring tokens of a segment say where in the corpus it
-begins; the most frequent answer is taken, so that a segment is found though some of its labels or tokens are wrong.
+begins; where more than half of them agree, the segment is found, though some of its labels or tokens may be wrong.
 """
 
 from collections.abc import Sequence
@@ -100,17 +100,17 @@ def examples_of(batches: Sequence[Batch], corpus: IndexedCorpus, conventions: Pr
 
 
 def _places(corpus: IndexedCorpus, restored: Ids, segments: Ids) -> Ids:
-    """Where each token of a segment stands in the corpus, (R, S), by the most frequent answer in its segment; else −1."""
+    """Where each token of a segment stands in the corpus, (R, S), by most of its pairs; −1 where they do not agree."""
     count, size = int(segments.max(initial=0)) + 1, len(corpus.given.vocabulary)
     ids = np.where((restored >= 0) & (restored < size), restored, 0)
     paired = (segments[:, :-1] == segments[:, 1:]) & (segments[:, 1:] >= 0)
     found = np.where(paired, corpus.place[ids[:, :-1], ids[:, 1:]], -1)
-    rows, columns = np.nonzero(found >= 0)
-    answers = np.stack((rows * count + segments[rows, columns], found[rows, columns] - columns), 1)
+    numbers, columns = np.arange(len(ids))[:, None] * count + segments.clip(0), np.arange(ids.shape[1])
+    begins = np.full(len(ids) * count, -ids.shape[1])  # before any place
+    says = found >= 0
+    answers = np.stack((numbers[:, :-1][says], (found - columns[:-1])[says]), 1)
     each, votes = np.unique(answers, axis=0, return_counts=True)
-    of_segment, begin = each[np.argsort(votes, kind="stable")].T
-    begins = np.full(restored.shape[0] * count, -restored.shape[1])  # before the corpus, for every column
-    begins[of_segment] = begin  # of several the last, which is the most frequent
-    row, column = np.indices(restored.shape)
-    places = begins[row * count + segments.clip(0)] + column
+    most = 2 * votes > np.bincount(numbers[:, :-1][paired], minlength=begins.size)[each[:, 0]]
+    begins[each[most, 0]] = each[most, 1]
+    places = begins[numbers] + columns
     return np.where((segments >= 0) & (places >= 0) & (places < corpus.ids.size), places, -1)

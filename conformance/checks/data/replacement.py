@@ -97,7 +97,7 @@ def _uniform(draws: _Draws) -> Iterator[Count]:
     ordinary, rank = np.flatnonzero(corpus.ordinary), np.cumsum(corpus.ordinary) - 1
     shown, originals, size = rank[draws.shown[counted]], rank[draws.originals[counted]], ordinary.size
     ranks, begins = np.arange(size), ~corpus.continues[ordinary]
-    for name, group in (("of the first half of the vocabulary", ranks < size // 2), ("that begin a word", begins)):
+    for name, group in (("in the first half of the vocabulary", ranks < size // 2), ("beginnings of words", begins)):
         for inside in (True, False):  # the original is not drawn: where it is of the group there is one less
             hits = group[shown][group[originals] == inside]
             where = "replacing such a token" if inside else "replacing another token"
