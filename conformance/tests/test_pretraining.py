@@ -17,8 +17,6 @@ from implementations.demystified.network import IGNORED
 from implementations.demystified.page import words
 from implementations.demystified.pretrain import Settings, main, pretrain
 
-ALPHA = 1e-6  # of a false alarm, two-sided; the seed is fixed
-
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:

@@ -60,8 +60,8 @@ def indexed_corpus(seed: int = 0, conversations: int = CONVERSATIONS) -> Indexed
 
     Example:
         >>> corpus = indexed_corpus()
-        >>> corpus.ids.size, len(corpus.given.conversations), corpus.place[corpus.ids[7], corpus.ids[8]]
-        (22155, 105, np.int64(7))
+        >>> corpus.ids.size, len(corpus.given.conversations), int(corpus.place[corpus.ids[7], corpus.ids[8]])
+        (22155, 105, 7)
     """
     rng = np.random.default_rng(seed)
     continues = rng.random(_PRIME) < 1.0 / 3.0

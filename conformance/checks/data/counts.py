@@ -9,8 +9,6 @@ import numpy as np
 from conformance.checks.data.examples import Examples, Flags
 from conformance.judge.statistics import binomial_bounds, is_binomial, share
 
-_SHOWN = 12  # tokens of a row that is shown
-
 
 @dataclass(frozen=True)
 class Count:
@@ -34,6 +32,10 @@ class Count:
         """Of an array of trials, true where one came out."""
         return cls(trials, what, int(np.count_nonzero(came_out)), np.size(came_out), probability)
 
+    def is_chance(self, alpha: float) -> bool:
+        """Whether so many, or so few, are no less likely than alpha."""
+        return is_binomial(self.found, self.total, self.probability, alpha)
+
     def sentence(self, alpha: float) -> str:
         """What is wrong, and the bounds of chance at a false-alarm probability of alpha."""
         low, high = binomial_bounds(self.total, self.probability, alpha)
@@ -41,29 +43,30 @@ class Count:
         return f"{self.found} of {self.total} {self.trials} {self.what}, where {bounds}"
 
 
-def beyond_chance(counts: Sequence[Count], total: float) -> Iterator[str]:
+def beyond_chance(rates: Sequence[Count], agreements: Sequence[Count], total: float) -> Iterator[str]:
     """Sentences for the counts that are no chance; `total` is the probability of a false alarm, in all.
 
+    Agreements are of pairs of draws, and as likely as they should be only at the right rates. Where all pairs agree they are one
+    draw, and no trials of a rate: that comes first.
+
     Example:
-        >>> list(beyond_chance([Count("tokens", "are chosen", 150, 1000, 0.15), Count("tokens", "are kept", 9, 100, 0.1)], 1e-6))
+        >>> right, wrong = Count("tokens", "are chosen", 150, 1000, 0.15), Count("tokens", "are chosen", 300, 1000, 0.15)
+        >>> pairs = Count("pairs", "agree", 400, 500, 0.745)
+        >>> list(beyond_chance([right], [pairs], 1e-6))
         []
-        >>> list(beyond_chance([Count("tokens", "are chosen", 300, 1000, 0.15)], 1e-6))
-        ['300 of 1000 tokens are chosen, where 97 to 208 are within chance at a probability of 0.15']
+        >>> list(beyond_chance([wrong], [pairs], 1e-6))
+        ['300 of 1000 tokens are chosen, where 96 to 209 are within chance at a probability of 0.15']
     """
-    alpha = share(len(counts), total)
-    wrong = (c for c in counts if not is_binomial(c.found, c.total, c.probability, alpha))
-    return (count.sentence(alpha) for count in wrong)
+    alpha = share(len(rates) + len(agreements), total)
+    wrong, alike = ([count for count in counts if not count.is_chance(alpha)] for counts in (rates, agreements))
+    is_idle = any(count.found in (0, count.total) for count in wrong)  # all pairs of what never happens agree, or always
+    repeated = [] if is_idle else [count for count in alike if count.found == count.total]
+    return (count.sentence(alpha) for count in repeated or wrong or alike)
 
 
 def wrong_rows(examples: Examples, wrong: Flags, what: str) -> Iterator[str]:
     """A sentence where any row (R,), or any of its positions (R, S), is wrong: how many rows are, and the first of them."""
     rows = np.flatnonzero(wrong if wrong.ndim == 1 else wrong.any(1))
     if rows.size:
-        yield f"in {rows.size} of {len(examples.ids)} rows {what}; the first is row {rows[0]}: {rendered(examples, rows[0])}"
-
-
-def rendered(examples: Examples, row: int) -> str:
-    """The tokens of a row as it is shown, what is too long left out in its middle."""
-    vocabulary = examples.corpus.given.vocabulary
-    pieces = [vocabulary[i] for i in examples.ids[row]]
-    return " ".join(pieces if len(pieces) <= 2 * _SHOWN else [*pieces[:_SHOWN], "…", *pieces[-_SHOWN:]])
+        shown = " ".join(examples.corpus.given.vocabulary[i] for i in examples.ids[rows[0]])
+        yield f"in {rows.size} of {len(examples.ids)} rows {what}; the first is row {rows[0]}: {shown}"

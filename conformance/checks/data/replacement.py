@@ -62,7 +62,7 @@ def _violations(epochs: Epochs, alpha: float) -> Iterator[str]:
         names = sorted({draws.corpus.given.vocabulary[i] for i in draws.shown[draws.is_special]})
         count = f"{draws.is_special.sum()} of {draws.is_random.sum()}"
         yield f"{count} random tokens are special ones, none may be: {', '.join(names)}"
-    yield from beyond_chance([*_shares(draws, special), _fates(draws), *_uniform(draws), *_specials(draws, special)], alpha)
+    yield from beyond_chance([*_shares(draws, special), *_uniform(draws), *_specials(draws, special)], [_fates(draws)], alpha)
 
 
 def _shares(draws: _Draws, special: bool) -> Iterator[Count]:
