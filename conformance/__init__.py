@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from conformance.model.architecture import Architecture
     from conformance.model.batch import Batch, TorchBatch
     from conformance.model.checkpoint import Checkpoint, load_directory
+    from conformance.model.pretraining import PretrainingConventions, PretrainingCorpus, PretrainingData
     from conformance.model.training import Training, decays
     from conformance.results.file import read_results
     from conformance.results.result import Result
@@ -87,6 +88,7 @@ _PUBLIC = {
     "checks.trace": ("Trace", "trace"),
     "candidates.module_runner": ("ModuleRunner",),
     "candidates.steps": ("captured_step",),
+    "model.pretraining": ("PretrainingConventions", "PretrainingCorpus", "PretrainingData"),
     "model.training": ("Training", "decays"),
     "candidates.torch_implementation": ("OutputMap", "TorchImplementation"),
 }
@@ -105,6 +107,9 @@ __all__ = [
     "Layout",
     "ModuleRunner",
     "OutputMap",
+    "PretrainingConventions",
+    "PretrainingCorpus",
+    "PretrainingData",
     "Result",
     "Showing",
     "Tap",

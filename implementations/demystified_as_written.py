@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from conformance import Architecture, Tap, TorchBatch, TorchImplementation, Training, Unsupported
 from implementations.demystified import candidate as right
 from implementations.demystified.network import BERTLM, PADDING, FeedForward, MultiHeadedAttention
+from implementations.demystified_as_written_data import pretraining_data
 
 LENGTH = 64  # the tutorial's one length; a candidate's is the longest that its checkpoint knows
 
@@ -162,6 +163,7 @@ demystified_as_written = TorchImplementation(
     call=call,
     train=train,
     untrained=build,
+    pretraining_data=pretraining_data,
     unused=("bert.encoder.layer.*[0-9].output.LayerNorm.*",),
     supported=supported,
     name="demystified-as-written",

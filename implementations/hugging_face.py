@@ -23,6 +23,7 @@ from conformance import (
     captured_step,
     captured_with_gradients,
 )
+from implementations.hugging_face_data import pretraining_data
 
 Reader = Callable[[str], tuple[list[int], list[tuple[int, int]]]]  # ids and offsets of a text
 
@@ -67,6 +68,7 @@ class HuggingFace:
         "relative_key", "relative_key_query", "is_decoder", "add_cross_attention", "pruned_heads", "position_ids",
         "attention_mask_3d",
     )  # fmt: skip
+    pretraining_data = pretraining_data
 
     def __init__(self, attention: str, name: str | None = None) -> None:
         """Nothing is built before `prepare`."""

@@ -39,6 +39,7 @@ from conformance.model.activations import outputs, parameter_shapes, table
 from conformance.model.architecture import HEADS, Architecture
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.dropout import OPTIONAL
+from conformance.model.pretraining import PretrainingData
 from conformance.model.training import Training
 
 Show = Callable[[str, torch.Tensor], list[tuple[str, Any]]]
@@ -98,6 +99,7 @@ class TorchImplementation:
         name: what results call it.
         known_failures: a TOML file of what it is known to fail (`conformance.checks.known_failures`).
         tokenizer: makes the tokenizer that it brings, if it does (`conformance.checks.laws.tokenization`).
+        pretraining_data: the pipeline that makes its pre-training examples, if it brings one.
 
     Example:
         The first step of a BERT. It is judged, and right; without an output of the network the candidate does not conform:
@@ -135,6 +137,7 @@ class TorchImplementation:
     name: str | None = None
     known_failures: Path | None = None
     tokenizer: Callable[..., Any] | None = None
+    pretraining_data: PretrainingData | None = None
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
         """As `supported` says; nor where the tables speak of what BERT has and this architecture has not."""

@@ -1,4 +1,4 @@
-"""The checks that a candidate is put through, by name: judgements of a golden, laws on batches that are drawn, the tokenizer.
+"""The checks that a candidate is put through, by name: judgements of a golden, laws on batches that are drawn, the tokenizer, data.
 
 To add a law:
 
@@ -17,6 +17,12 @@ from conformance.names import unknown
 
 def _law(name: str, proves: str, catches: str, entry_point: str, remedy: str) -> Check:
     return Check(name, proves, catches, f"checks.laws.{entry_point}", searches=True, remedy=remedy)
+
+
+def _data(name: str, proves: str, catches: str, remedy: str) -> Check:
+    module = name.removeprefix("data-")
+    inputs = "examples that the candidate makes of a corpus in which every two neighbouring tokens are found at one place"
+    return Check(name, proves, catches, f"checks.data.{module}:{module}", remedy=remedy, inputs=inputs)
 
 
 CHECKS: Mapping[str, Check] = {
@@ -240,6 +246,36 @@ CHECKS: Mapping[str, Check] = {
             "accents or CJK characters that are treated otherwise; offsets that count what was stripped",
             "tokenization:tokenization",
             remedy="Follow BertTokenizer: clean, split CJK characters, lower-case, strip accents, split at punctuation, WordPiece.",
+        ),
+        _data(
+            "data-layout",
+            "rows are [CLS] A [SEP] or [CLS] A [SEP] B [SEP], token types and mask agree with that, A and B are text of the corpus",
+            "a row that is cut without its last [SEP]; padding that the mask shows",
+            remedy="Cut A and B before [CLS] and [SEP] are put around them, and pad after that.",
+        ),
+        _data(
+            "data-labels",
+            "labels are the tokens of the corpus at their own positions; what has no label is not changed",
+            "labels that are shifted by one; a label at [SEP] or at padding",
+            remedy="Copy the ids before any is replaced, and set the labels of all that was not chosen to the ignored one.",
+        ),
+        _data(
+            "data-choice",
+            "15 % of the tokens are chosen, each by itself, and anew in every epoch where that is declared",
+            "words that are chosen as a whole; a seed that is set for each row",
+            remedy="Draw one random number a token, from a generator that is seeded once.",
+        ),
+        _data(
+            "data-replacement",
+            "80 % of the chosen tokens are shown as [MASK], 10 % as a random token, 10 % as they are, each by itself",
+            "random tokens that are special ones; tokens that are kept too often, so that the input shows the label",
+            remedy="Draw another number for each chosen token, and random tokens uniformly from those that are not special.",
+        ),
+        _data(
+            "data-pairs",
+            "half of the pairs are two consecutive utterances of a conversation and labelled so, the other half never are",
+            "a random utterance that is the next one; pairs across the border of two films or conversations",
+            remedy="Pair utterances within a conversation, and draw again where the random one is the next.",
         ),
     )
 }

@@ -24,6 +24,7 @@ class Check:
         every_golden: whether it is for all goldens, or for the small ones alone.
         searches: whether its batches are drawn; else they are the golden's own.
         remedy: how a candidate that fails is usually repaired.
+        inputs: what it is tried on, where that is neither drawn nor the golden's own.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Check:
     every_golden: bool = False
     searches: bool = False
     remedy: str = ""
+    inputs: str = ""
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,12 @@ def sections(name: str) -> Iterator[Section]:
     """What it catches, how it is done, what to do where it fails, and how to run it alone."""
     check = CHECKS[name]
     module, _, _ = check.entry_point.partition(":")
-    batches = "batches that Hypothesis draws, shrunk to the smallest that fails" if check.searches else "the golden's own batches"
+    drawn = "batches that Hypothesis draws, shrunk to the smallest that fails"
+    inputs = check.inputs or (drawn if check.searches else "the golden's own batches")
     goldens = "every golden" if check.every_golden else f"{' and '.join(SMALL)}, or those that are named"
     yield "catches, for example", (check.catches,)
     yield "method", paragraphs(_docstring(f"conformance.{module}"))
-    yield "inputs", (f"{batches}; on {goldens}",)
+    yield "inputs", (f"{inputs}; on {goldens}",)
     yield "how to repair a failure", (check.remedy,)
     yield "to run it alone", (f"bert-conformance run -i NAME --check {name}",)
 

@@ -13,6 +13,7 @@ from conformance import errors
 from conformance.errors import CandidateFailure, ConformanceError
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
+from conformance.model.pretraining import PretrainingConventions, PretrainingCorpus
 from conformance.model.training import Training
 from conformance.numerics.formats import Array
 from conformance.results.example import Example
@@ -115,6 +116,19 @@ class Tokenize:
 
 
 @dataclass(frozen=True)
+class Conventions:
+    """Those of the pre-training data that the candidate brings; answered with `Brought`."""
+
+
+@dataclass(frozen=True)
+class MakeEpoch:
+    """The pre-training examples of an epoch of a corpus; answered with `Epoch`."""
+
+    corpus: PretrainingCorpus
+    epoch: int
+
+
+@dataclass(frozen=True)
 class Hold:
     """Evaluate a law, by its check's name, on what was prepared; answered with `Held` or `Broken`.
 
@@ -190,6 +204,18 @@ class Reading(Said, frozen=True):
 
     ids: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...] | None
+
+
+class Brought(Said, frozen=True):
+    """The conventions of the pre-training data that a candidate brings; None: it brings none."""
+
+    conventions: PretrainingConventions | None
+
+
+class Epoch(Said, frozen=True):
+    """Batches of pre-training examples: the names of each one's arrays, which follow."""
+
+    batches: tuple[tuple[str, ...], ...]
 
 
 class Held(Said, frozen=True):
@@ -284,7 +310,7 @@ class Progress(Said, frozen=True):
     done: float
 
 
-Answered = Done | Traits | Reason | Heads | Reading | Held | Broken | Failure
+Answered = Done | Traits | Reason | Heads | Reading | Brought | Epoch | Held | Broken | Failure
 
 
 class Answer(Said, frozen=True):

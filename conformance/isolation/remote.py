@@ -1,8 +1,9 @@
 """A candidate in a worker, as an implementation here: the judge does not distinguish it from one in this process."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache, partial
+from itertools import islice
 from math import prod
 from typing import Any, TypeVar
 
@@ -11,14 +12,18 @@ import numpy as np
 from conformance.candidates.arrays import Described, Unreadable
 from conformance.candidates.capture import is_at_once
 from conformance.candidates.registry import Isolated
+from conformance.checks.data.asking import most_rows
 from conformance.checks.search.subject import IsolatedRunner, Subject
 from conformance.errors import CandidateEnded, CandidateError, UsageError
 from conformance.isolation.messages import (
     TOGETHER,
     WIDEST,
     Broken,
+    Brought,
     Call,
+    Conventions,
     Done,
+    Epoch,
     Failure,
     Head,
     Heads,
@@ -26,6 +31,7 @@ from conformance.isolation.messages import (
     Hold,
     Initialize,
     Load,
+    MakeEpoch,
     Next,
     Prepare,
     Read,
@@ -43,6 +49,7 @@ from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint
+from conformance.model.pretraining import PretrainingCorpus, PretrainingData
 from conformance.model.training import Training
 from conformance.results.example import Example
 
@@ -116,6 +123,21 @@ class RemoteCandidate(Isolated):
             return reading.ids, reading.offsets
 
         return read
+
+    @property
+    def pretraining_data(self) -> PretrainingData | None:
+        """The pipeline that makes its pre-training examples; None where it brings none."""
+        self._require_loaded()
+        conventions = asked(self._worker, Conventions(), Brought)[0].conventions
+        return None if conventions is None else PretrainingData(self._epoch, conventions)
+
+    def _epoch(self, corpus: PretrainingCorpus, epoch: int) -> Iterator[Mapping[str, Any]]:
+        self._require_loaded()
+        most = WIDEST * len(fields(Batch)) * most_rows(corpus) * corpus.length
+        found, arrays = asked(self._worker, MakeEpoch(corpus, epoch), Epoch, most=most)
+        left = iter(arrays)
+        for names in found.batches:
+            yield dict(zip(names, islice(left, len(names)), strict=True))
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> object:
         """None or a reason."""

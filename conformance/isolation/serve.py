@@ -15,6 +15,7 @@ from conformance.candidates.registry import load
 from conformance.candidates.stream import pairs
 from conformance.checks.backward import backward_pass
 from conformance.checks.catalogue import named
+from conformance.checks.data.asking import epoch_of, require_data
 from conformance.checks.initialization import require_initial
 from conformance.checks.optimizer import require_trainer
 from conformance.checks.passes import yielded
@@ -28,8 +29,11 @@ from conformance.isolation.messages import (
     TOGETHER,
     WIDEST,
     Broken,
+    Brought,
     Call,
+    Conventions,
     Done,
+    Epoch,
     Failure,
     Head,
     Heads,
@@ -37,6 +41,7 @@ from conformance.isolation.messages import (
     Hold,
     Initialize,
     Load,
+    MakeEpoch,
     Next,
     Prepare,
     Read,
@@ -118,6 +123,12 @@ class CandidateWork:
                 return Done(), (self._last.read(),)
             case Tokenize():
                 return call_candidate(lambda: self._reading(question)), ()
+            case Conventions():
+                brings = self._trait("pretraining_data") is not None
+                return Brought(require_data(self._candidate).conventions if brings else None), ()
+            case MakeEpoch(corpus, epoch):
+                batches = [batch.arrays() for batch in epoch_of(require_data(self._candidate), corpus, epoch)]
+                return Epoch(tuple(map(tuple, batches))), [array for batch in batches for array in batch.values()]
             case Hold():
                 return self._held(question)
             case _:

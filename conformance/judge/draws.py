@@ -10,10 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from scipy.special import bdtr, bdtrc
-
 from conformance.judge.selection import Mask
-from conformance.judge.statistics import share
+from conformance.judge.statistics import is_binomial, share
 from conformance.model.activations import Activation
 from conformance.model.architecture import Architecture
 from conformance.model.dropout import rate_of, setting_of
@@ -67,9 +65,7 @@ class _Count:
 
     def is_chance(self, alpha: float) -> bool:
         """Whether so many, or so few, are no less likely than alpha."""
-        few = bdtr(self.found, self.trials, self.probability)
-        many = bdtrc(self.found - 1, self.trials, self.probability)
-        return bool(2.0 * min(few, many) >= alpha)
+        return is_binomial(self.found, self.trials, self.probability, alpha)
 
 
 def wrong_draws(calls: Sequence[Mapping[str, Draw]], total: float) -> list[dict[str, str]]:

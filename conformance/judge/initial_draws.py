@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
-from scipy.special import bdtr, bdtrc, chdtr, chdtrc, ndtr, ndtri
+from scipy.special import chdtr, chdtrc, ndtr, ndtri
 
 from conformance.judge.distributions import Distribution, Mistakes, legal, usual_draws, usual_mistakes
 from conformance.judge.selection import Mask
-from conformance.judge.statistics import share
+from conformance.judge.statistics import is_binomial, share
 from conformance.model.architecture import Architecture
 from conformance.model.initialization import WORDS, constant_of
 from conformance.numerics.formats import Array, Format
@@ -129,6 +129,4 @@ def _uniform(x: Array, of: Distribution, storage: Format) -> Array:
 
 
 def _agree_by_chance(one: Mask, other: Mask, alpha: float) -> bool:
-    n, agree = one.size, int((one == other).sum())
-    few, many = bdtr(agree, n, 0.5), bdtrc(agree - 1, n, 0.5)
-    return bool(2.0 * min(few, many) >= alpha)
+    return is_binomial(int((one == other).sum()), one.size, 0.5, alpha)

@@ -9,7 +9,7 @@ normal ones, and none of them takes the elements of a row to be independent.
 import math
 from dataclasses import dataclass
 
-from scipy.special import lambertw
+from scipy.special import bdtr, bdtrc, lambertw
 
 FALSE_ALARM = 1e-6  # of one run, under the model; the one probability that everything below is derived from.
 
@@ -57,3 +57,16 @@ def max_threshold(count: int, alpha: float) -> float:
 def projection_threshold(alpha: float) -> float:
     """The largest projection on a fixed direction, of either sign, in its own standard deviations: 2 exp(−t²/2) = alpha."""
     return math.sqrt(2.0 * math.log(2.0 / alpha))
+
+
+def is_binomial(found: int, trials: int, probability: float, alpha: float) -> bool:
+    """Whether so many successes, or so few, are no less likely than alpha: exact, and two-sided by doubling the smaller tail."""
+    few, many = bdtr(found, trials, probability), bdtrc(found - 1, trials, probability)
+    return bool(2.0 * min(few, many) >= alpha)
+
+
+def binomial_bounds(trials: int, probability: float, alpha: float) -> tuple[int, int]:
+    """The least and the most successes that `is_binomial` passes."""
+    from scipy.stats import binom  # slow to import
+
+    return int(binom.ppf(alpha / 2.0, trials, probability)), int(binom.isf(alpha / 2.0, trials, probability))

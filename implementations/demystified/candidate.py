@@ -1,8 +1,23 @@
-"""The network as a candidate: built for an architecture, and where its parameters and activations are found."""
+"""The tutorial as a candidate: its network, where its parameters and activations are found, its examples and its training."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from torch import Tensor, nn
 
-from conformance import Architecture, Tap, TorchBatch, TorchImplementation
+from conformance import (
+    Architecture,
+    Batch,
+    PretrainingConventions,
+    PretrainingCorpus,
+    PretrainingData,
+    Tap,
+    TorchBatch,
+    TorchImplementation,
+)
+from implementations.demystified import corpus, wordpiece
+from implementations.demystified.examples import Examples
 from implementations.demystified.network import BERT, BERTLM, IGNORED
 from implementations.demystified.trainer import losses_of, train
 from implementations.initialization import initialized
@@ -34,6 +49,15 @@ def losses(outputs: tuple[Tensor, Tensor], batch: TorchBatch, ignored_pairs: int
         return {}
     masked, following = losses_of(*outputs, batch, ignored_pairs)
     return {"cls.predictions.loss": masked, "cls.seq_relationship.loss": following, "cls.loss": masked + following}
+
+
+def epoch_of(given: PretrainingCorpus, epoch: int) -> Iterator[Batch]:
+    """The examples of a whole epoch of a corpus, as one batch."""
+    tokenizer = wordpiece.of({piece: i for i, piece in enumerate(given.vocabulary)})
+    with TemporaryDirectory() as folder:
+        corpus.write(Path(folder), map(list, given.conversations), tokenizer)
+        examples = Examples(corpus.read(Path(folder)), given.vocabulary, given.length, given.seed)
+        yield examples.batch(epoch, len(examples.corpus.firsts))
 
 
 def supported(a: Architecture, device: str, dtype: str) -> str | None:
@@ -98,6 +122,7 @@ demystified = TorchImplementation(
     call=call,
     untrained=untrained,
     train=train,
+    pretraining_data=PretrainingData(epoch_of, PretrainingConventions(token_types=(1, 2), dynamic=True)),
     ignored=("bert.embedding.position.table",),
     supported=supported,
     name="demystified",

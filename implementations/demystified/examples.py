@@ -2,8 +2,7 @@
 
 Each example is a function of the seed, the epoch and its place in it, so that training can go on from any step without what was
 drawn before. A pair is two consecutive utterances, or the first of them and a random other one, each half of the time. 15 % of the
-words are chosen, all pieces of a word together, as in the tutorial; what is chosen becomes [MASK] (80 %), random pieces (10 %), or
-stays (10 %).
+tokens are chosen, each by itself; what is chosen becomes [MASK] (80 %), a random token (10 %), or stays (10 %).
 """
 
 import zlib
@@ -12,12 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from conformance import Batch, UsageError
 from implementations.demystified.corpus import Corpus, Ids
 from implementations.demystified.network import IGNORED, PADDING
-from implementations.demystified.wordpiece import PREFIX, SPECIAL
+from implementations.demystified.wordpiece import SPECIAL
 
 CHOSEN, MASKED, RANDOM = 0.15, 0.8, 0.1
 IS_NEXT, IS_RANDOM = 0, 1  # labels as Hugging Face has them; the tutorial's are the other way round
@@ -56,7 +55,7 @@ class Examples:
         labels = _padded([row.labels for row in rows], IGNORED)
         ids = _padded([row.ids for row in rows], PADDING)
         if (labels == IGNORED).all():  # a loss over nothing is not a number
-            labels[0, 1], ids[0, 1] = ids[0, 1], SPECIAL.index("[MASK]")
+            labels[0, 1], ids[0, 1] = ids[0, 1], self._id("[MASK]")
         types = _padded([row.types for row in rows], PADDING)
         following = np.array([row.is_random for row in rows], np.int64)
         return Batch(ids, types, (types != PADDING).astype(np.int64), labels, following)
@@ -70,7 +69,7 @@ class Examples:
         second = self._other(first, rng) if label == IS_RANDOM else self.corpus.utterance(first + 1)
         a, b = shortened(self.corpus.utterance(first), second, self.length - 3)
         (a_ids, a_labels), (b_ids, b_labels) = self._masked(a, rng), self._masked(b, rng)
-        cls, sep = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
+        cls, sep = self._id("[CLS]"), self._id("[SEP]")
         ids = np.concatenate(([cls], a_ids, [sep], b_ids, [sep]))
         labels = np.concatenate(([IGNORED], a_labels, [IGNORED], b_labels, [IGNORED]))
         return Row(ids, np.repeat([1, 2], [len(a) + 2, len(b) + 1]), labels, label)
@@ -86,21 +85,21 @@ class Examples:
 
     def _masked(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
         """What the network sees of an utterance, and the labels of what is chosen."""
-        word = np.cumsum(~self._continues[ids]) - 1  # of each piece
-        chosen = (rng.random(len(ids)) < CHOSEN)[word]
-        fate = rng.random(len(ids))[word]
-        shown = np.where(fate < MASKED, SPECIAL.index("[MASK]"), ids)
-        drawn = rng.integers(len(SPECIAL), len(self.vocabulary), len(ids))
-        shown = np.where((fate >= MASKED) & (fate < MASKED + RANDOM), drawn, shown)
+        chosen, fate = rng.random(len(ids)) < CHOSEN, rng.random(len(ids))
+        drawn = self._ordinary[rng.integers(len(self._ordinary), size=len(ids))]
+        shown = np.where(fate < MASKED, self._id("[MASK]"), np.where(fate < MASKED + RANDOM, drawn, ids))
         return np.where(chosen, shown, ids), np.where(chosen, ids, IGNORED)
 
+    def _id(self, piece: str) -> int:
+        return self.vocabulary.index(piece)
+
     @cached_property
-    def _continues(self) -> npt.NDArray[np.bool_]:
-        """Which pieces continue a word."""
-        return np.array([piece.startswith(PREFIX) for piece in self.vocabulary])
+    def _ordinary(self) -> Ids:
+        """The ids of all pieces but the special tokens."""
+        return np.flatnonzero(~np.isin(self.vocabulary, SPECIAL))
 
 
-def _padded(rows: Sequence[Ids], empty: int) -> npt.NDArray[np.int64]:
+def _padded(rows: Sequence[Ids], empty: int) -> NDArray[np.int64]:
     """Rows of one length, filled at the right: (B, S)."""
     padded = np.full((len(rows), max(map(len, rows))), empty, np.int64)
     for i, row in enumerate(rows):

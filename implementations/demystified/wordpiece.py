@@ -19,10 +19,16 @@ def trained(texts: Callable[[], Iterable[str]], vocabulary_size: int) -> Tokeniz
     alphabet = _trained(texts(), 0, SPECIAL)
     letters = sorted(piece for piece in alphabet if piece.startswith(PREFIX))
     vocabulary = _trained(texts(), vocabulary_size, (*SPECIAL, *letters))
+    return of(vocabulary)
+
+
+def of(vocabulary: Mapping[str, int]) -> Tokenizer:
+    """The tokenizer of a vocabulary, ids by piece."""
     found = Tokenizer.from_str(_empty(vocabulary).to_str())
+    special = [(piece, vocabulary[piece]) for piece in ("[CLS]", "[SEP]")]
     # The tutorial's segments are 1 and 2; 0 is padding's.
     found.post_processor = TemplateProcessing(
-        single="[CLS]:1 $A:1 [SEP]:1", pair="[CLS]:1 $A:1 [SEP]:1 $B:2 [SEP]:2", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+        single="[CLS]:1 $A:1 [SEP]:1", pair="[CLS]:1 $A:1 [SEP]:1 $B:2 [SEP]:2", special_tokens=special
     )
     return found
 

@@ -1,0 +1,72 @@
+"""Asking a candidate for its examples, under the contract of `conformance.PretrainingData`."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from conformance.errors import CandidateError, Unsupported, UsageError
+from conformance.model.batch import Batch
+from conformance.model.pretraining import PretrainingCorpus, PretrainingData
+from conformance.results.termination import call_candidate
+
+
+def require_data(candidate: Any) -> PretrainingData:
+    """The candidate's pipeline; raises `Unsupported` where it brings none, `CandidateError` where it is something else."""
+    found = call_candidate(lambda: getattr(candidate, "pretraining_data", None))
+    if found is None:
+        raise Unsupported("it brings no pre-training data: no attribute `pretraining_data`, a conformance.PretrainingData")
+    if not isinstance(found, PretrainingData):
+        raise CandidateError(f"pretraining_data is of {type(found).__name__}, expected a conformance.PretrainingData")
+    if found.conventions.next_label not in (0, 1):
+        raise CandidateError(f"pretraining_data's next_label is {found.conventions.next_label}, expected 0 or 1")
+    return found
+
+
+def most_rows(corpus: PretrainingCorpus) -> int:
+    """How many rows of an epoch are looked at: two for each utterance, as one may begin a pair of either kind."""
+    return 2 * sum(map(len, corpus.conversations))
+
+
+def epoch_of(data: PretrainingData, corpus: PretrainingCorpus, epoch: int) -> Sequence[Batch]:
+    """The batches of an epoch, up to the most rows that are looked at.
+
+    Raises:
+        CandidateCrash: the pipeline raised.
+        CandidateError: it yields what is no batch of that corpus with labels, or none at all.
+    """
+    found: list[Batch] = []
+    left = most_rows(corpus)
+    for batch in _yielded(data, corpus, epoch):
+        found.append(_accepted(batch, corpus, f"batch {len(found)} of epoch {epoch}").cut(slice(0, left)))
+        left -= found[-1].size
+        if not left:
+            break
+    if not found:
+        texts = sum(map(len, corpus.conversations))
+        raise CandidateError(f"epoch {epoch} of {texts} utterances has no batches: keep the last one, or put fewer rows in each")
+    if len({batch.next_sentence_label is None for batch in found}) > 1:
+        raise CandidateError(f"some batches of epoch {epoch} have a next_sentence_label and others have none")
+    return found
+
+
+def _yielded(data: PretrainingData, corpus: PretrainingCorpus, epoch: int) -> Iterator[Any]:
+    stream, end = call_candidate(lambda: iter(data.batches(corpus, epoch))), object()
+    while (batch := call_candidate(lambda: next(stream, end))) is not end:
+        yield batch
+
+
+def _accepted(given: Any, corpus: PretrainingCorpus, where: str) -> Batch:
+    batch = given if isinstance(given, Batch) else call_candidate(lambda: _batch_of(given, where))
+    if batch.labels is None:
+        raise CandidateError(f"{where} has no labels, expected masked-LM labels of shape {batch.input_ids.shape}")
+    if batch.length > corpus.length:
+        raise CandidateError(f"{where} has rows of {batch.length} positions, expected {corpus.length} at most")
+    if not 0 <= batch.input_ids.min() <= batch.input_ids.max() < len(corpus.vocabulary):
+        raise CandidateError(f"{where} has ids beyond the vocabulary, expected 0 to {len(corpus.vocabulary) - 1}")
+    return batch
+
+
+def _batch_of(given: Any, where: str) -> Batch:
+    try:
+        return Batch.of(dict(given))
+    except UsageError as error:
+        raise CandidateError(f"{where}: {error}") from error

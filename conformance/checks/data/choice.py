@@ -1,0 +1,87 @@
+"""15 % of the tokens are chosen, each by itself: exact binomial tests of the share, and of pairs of tokens that agree.
+
+Of n disjoint pairs of tokens that are chosen independently with probability c, the number that agree (both chosen, or neither) is
+binomial with probability c² + (1 − c)². Pairs are the first two pieces of a word, neighbours of two words, and the same position in
+neighbouring rows and in neighbouring batches. Of tokens that one epoch chooses, another one chooses the share c again. Each token
+of the corpus counts where an epoch first shows it. A fixed number a row is another draw and does not pass: BERT's own code
+(create_pretraining_data.py) chooses round(0.15 n) of a row's n tokens, where n counts special tokens, and so more of the others.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from conformance.checks.data.check import DataCheck
+from conformance.checks.data.counts import Count, beyond_chance
+from conformance.checks.data.epochs import Epochs
+from conformance.checks.data.examples import Examples, Flags
+from conformance.model.batch import Ids
+from conformance.model.pretraining import CHOSEN
+
+_AGREE = CHOSEN**2 + (1.0 - CHOSEN) ** 2
+
+
+def _violations(epochs: Epochs, alpha: float) -> Iterator[str]:
+    e = epochs.first
+    chosen = Count.of("tokens of the corpus", "are chosen", e.chosen[e.first_seen], CHOSEN)
+    again = [] if epochs.second is None else [_again(e, epochs.second)]
+    return beyond_chance([chosen], [*_agreements(e), *again], alpha)
+
+
+def _agreements(e: Examples) -> Iterator[Count]:
+    seen, chosen, words = e.first_seen, e.chosen, _words(e)
+    yield _agreement("words of several pieces", "have their first two pieces chosen alike", chosen, seen, words)
+    yield _agreement("pairs of neighbouring tokens of two words", "are chosen alike", chosen, seen, _side_by_side(e))
+    yield _agreement("pairs of the same position in neighbouring rows", "are chosen alike", chosen, seen, _one_above_another(e))
+    yield _agreement("pairs of the same position in neighbouring batches", "are chosen alike", chosen, seen, _batch_by_batch(e))
+
+
+Pairs = tuple[tuple[Ids, Ids], tuple[Ids, Ids]]  # rows and columns of the ones, and of the others
+
+
+def _agreement(trials: str, what: str, chosen: Flags, seen: Flags, pairs: Pairs) -> Count:
+    one, other = pairs
+    counted = seen[one] & seen[other]
+    return Count.of(trials, what, (chosen[one] == chosen[other])[counted], _AGREE)
+
+
+def _words(e: Examples) -> Pairs:
+    """The first two pieces of each word that has them."""
+    continues = e.known & e.corpus.continues[e.originals]
+    begins = e.known & ~continues
+    rows, columns = np.nonzero(begins[:, :-1] & continues[:, 1:])
+    return (rows, columns), (rows, columns + 1)
+
+
+def _side_by_side(e: Examples) -> Pairs:
+    """Positions 0 and 1, 2 and 3, and so on, where the second begins a word."""
+    rows, columns = np.nonzero(~e.corpus.continues[e.originals[:, 1::2]])
+    return (rows, 2 * columns), (rows, 2 * columns + 1)
+
+
+def _one_above_another(e: Examples) -> Pairs:
+    """Rows 0 and 1, 2 and 3, and so on."""
+    rows, columns = np.indices((len(e.ids) // 2, e.ids.shape[1])).reshape(2, -1)
+    return (2 * rows, columns), (2 * rows + 1, columns)
+
+
+def _batch_by_batch(e: Examples) -> Pairs:
+    """Batches 0 and 1, 2 and 3, and so on, row by row."""
+    begins = np.flatnonzero(np.diff(e.batches, prepend=-1))
+    place_in_batch = np.arange(len(e.batches)) - begins[e.batches]
+    after = np.append(begins, len(e.batches))[e.batches + 1] + place_in_batch  # the same row of the next batch
+    rows = np.flatnonzero((e.batches % 2 == 0) & (after < len(e.batches)))
+    rows = rows[e.batches[after[rows]] == e.batches[rows] + 1]
+    ones, columns = np.indices((len(rows), e.ids.shape[1])).reshape(2, -1)
+    return (rows[ones], columns), (after[rows][ones], columns)
+
+
+def _again(first: Examples, other: Examples) -> Count:
+    """Of the tokens that one epoch chooses, those that another one chooses too."""
+    before, after = (e.places[e.first_seen & e.chosen] for e in (first, other))
+    both_show = np.isin(before, other.places[other.first_seen])
+    again = np.isin(before[both_show], after)
+    return Count.of("tokens that an epoch chooses", "are chosen again in the next one", again, CHOSEN)
+
+
+choice = DataCheck(_violations)

@@ -1,0 +1,25 @@
+"""A label is the token of the corpus at its own position, and what has no label is shown as the corpus has it.
+
+The loss is a mean over the positions with a label. A label that belongs to another position teaches the network another task; a
+token that is changed and has no label is noise; a label at [CLS], [SEP] or padding is a token that the network need not learn.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from conformance.checks.data.check import DataCheck
+from conformance.checks.data.counts import wrong_rows
+from conformance.checks.data.epochs import Epochs
+
+
+def _violations(epochs: Epochs, alpha: float) -> Iterator[str]:
+    e = epochs.first
+    columns, (first, last) = np.arange(e.ids.shape[1]), (end[:, None] for end in e.ends)
+    special = e.separators | (columns <= first) | (columns > last)
+    yield from wrong_rows(e, e.chosen & special, "a special token or padding has a label")
+    yield from wrong_rows(e, e.chosen & e.known & (e.labels != e.originals), "a label is not the token that the corpus has there")
+    yield from wrong_rows(e, ~e.chosen & e.known & (e.ids != e.originals), "a token is changed and has no label")
+
+
+labels = DataCheck(_violations)

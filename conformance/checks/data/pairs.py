@@ -1,0 +1,58 @@
+"""Half of the pairs are two consecutive utterances of a conversation, and labelled so; the other half never are.
+
+The share is tested by an exact binomial test. B follows A where its first token is of the utterance after that of A's last token,
+in the same conversation: cut pairs are found as well. A border of films is one of conversations too. Whether a random utterance is
+the next one after all is seen in many epochs of a small corpus.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from conformance.checks.data.check import DataCheck
+from conformance.checks.data.counts import Count, beyond_chance, wrong_rows
+from conformance.checks.data.epochs import Epochs
+from conformance.checks.data.examples import Examples, Flags
+from conformance.errors import NotApplicable
+from conformance.model.batch import Ids
+from conformance.model.pretraining import NEXT
+
+
+def _violations(epochs: Epochs, alpha: float) -> Iterator[str]:
+    e = epochs.first
+    if e.next_labels is None:
+        raise NotApplicable("its rows are no pairs: its batches have no next_sentence_label")
+    yield from wrong_rows(e, ~np.isin(e.next_labels, (0, 1)), "next_sentence_label is neither 0 nor 1")
+    labelled = _labelled_next(e)
+    yield from beyond_chance([Count.of("pairs", "are labelled as next", labelled, NEXT)], [], alpha)
+    follows, together = _follows(e)
+    yield from wrong_rows(e, labelled & follows & ~together, "a pair labelled as next is across the border of two conversations")
+    yield from wrong_rows(e, labelled & _found(e) & ~follows, "a pair labelled as next is not two consecutive utterances")
+    few = epochs.of_few
+    yield from wrong_rows(few, ~_labelled_next(few) & np.logical_and(*_follows(few)), "a pair labelled as not next is the next")
+
+
+def _labelled_next(e: Examples) -> Flags:
+    return np.asarray(e.next_labels == e.conventions.next_label)
+
+
+def _found(e: Examples) -> Flags:
+    """(R,): whether both segments were found in the corpus."""
+    return np.logical_and(*(place >= 0 for place in _places(e)))
+
+
+def _follows(e: Examples) -> tuple[Flags, Flags]:
+    """(R,) each: whether B is the utterance after A, and whether both are of one conversation."""
+    last, first = _places(e)
+    follows = _found(e) & (e.corpus.utterances[first] == e.corpus.utterances[last] + 1)
+    return follows, np.asarray(e.corpus.conversations[first] == e.corpus.conversations[last])
+
+
+def _places(e: Examples) -> tuple[Ids, Ids]:
+    """Where A's last token and B's first one stand, (R,); −1 where that is not known."""
+    first = np.where(e.known & (e.segments == 1), e.places, e.corpus.ids.size).min(1)
+    last = np.where(e.known & (e.segments == 0), e.places, -1).max(1)
+    return last, np.where(first < e.corpus.ids.size, first, -1)
+
+
+pairs = DataCheck(_violations)

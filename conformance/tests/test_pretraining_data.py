@@ -1,0 +1,163 @@
+"""Checks of pre-training data: each finds its broken pipelines, lets unusual correct ones through, and is asked in a worker too."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from conformance import PretrainingConventions, PretrainingCorpus, PretrainingData, load_golden
+from conformance.checks.catalogue import CHECKS
+from conformance.checks.data.corpus import indexed_corpus
+from conformance.checks.run_check import run
+from conformance.isolation.process import WorkerProcess
+from conformance.isolation.remote import RemoteCandidate
+from conformance.isolation.serve import CandidateWork
+from conformance.judge.statistics import binomial_bounds, is_binomial
+from conformance.results.result import Result, Searched
+from conformance.tests.broken_pipelines import BROKEN
+from conformance.tests.pipelines import CORRECT, RIGHT, in_batches, text_of
+from implementations.hugging_face import HuggingFace, hf_eager
+from implementations.hugging_face_data import tokenized
+
+DATA = [name for name in CHECKS if name.startswith("data-")]
+
+
+def judged(check: str, candidate: Any) -> Result:
+    return run(CHECKS[check], candidate, "tiny", "cpu", "float32")
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_pipeline_is_found_by_the_check_that_is_meant_for_it(name: str) -> None:
+    candidate, check, words = BROKEN[name]
+    result = judged(check, candidate)
+    assert result.outcome == "fail", result.reason
+    assert words in result.reason
+
+
+def test_every_check_has_a_broken_pipeline() -> None:
+    assert {check for _, check, _ in BROKEN.values()} == set(DATA)
+
+
+@pytest.mark.parametrize("name", CORRECT)
+def test_an_unusual_correct_pipeline_passes_every_check(name: str) -> None:
+    outcomes = {check: (result.outcome, result.reason) for check in DATA if (result := judged(check, CORRECT[name]))}
+    skipped = {"data-pairs": ("skip", "its rows are no pairs: its batches have no next_sentence_label")}
+    assert outcomes == dict.fromkeys(DATA, ("pass", "")) | (skipped if CORRECT[name].pairing.is_single else {})
+
+
+def test_two_neighbouring_tokens_are_at_one_place_and_every_token_is_as_frequent_as_the_others() -> None:
+    corpus = indexed_corpus()
+    assert (corpus.place[corpus.ids[:-1], corpus.ids[1:]] == np.arange(corpus.ids.size - 1)).all()
+    assert set(np.bincount(corpus.ids)[corpus.ordinary]) == {105}
+    text = text_of(corpus.given)
+    assert np.array_equal(text.stream[:-3], corpus.ids)
+    lengths = np.bincount(corpus.utterances)
+    assert lengths.min() >= 5
+    both = lengths[:-1] + lengths[1:] + 3
+    assert 0.1 < (both > corpus.given.length).mean() < 0.5  # some pairs are cut, and most are padded
+
+
+@pytest.mark.parametrize(("trials", "probability"), [(0, 0.5), (1, 0.5), (300, 0.15), (3323, 0.8), (50, 1.0 / 210.0)])
+def test_the_bounds_of_chance_are_the_counts_that_pass_and_leave_no_more_than_alpha_outside(
+    trials: int, probability: float
+) -> None:
+    low, high = binomial_bounds(trials, probability, 0.01)
+    passed = [k for k in range(trials + 1) if is_binomial(k, trials, probability, 0.01)]
+    assert passed == list(range(low, high + 1))
+    assert binom.cdf(low - 1, trials, probability) + binom.sf(high, trials, probability) <= 0.01
+
+
+# Found by its name in a worker.
+leaking = BROKEN["labels that leak"][0]
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[WorkerProcess]:
+    with WorkerProcess(CandidateWork) as found:
+        yield found
+
+
+def test_data_is_judged_in_a_worker_as_in_this_process(worker: WorkerProcess) -> None:
+    there, here = (judged("data-replacement", each) for each in (RemoteCandidate(worker, f"{__name__}:leaking"), leaking))
+    assert (there.outcome, there.reason, there.searched) == (here.outcome, here.reason, here.searched)
+    bare = judged("data-layout", RemoteCandidate(worker, "making-bert"))
+    assert (bare.outcome, bare.reason.partition(":")[0]) == ("skip", "it brings no pre-training data")
+
+
+@pytest.mark.parametrize(("name", "golden"), [("demystified", "sinusoidal"), ("hf-eager", "tiny")])
+def test_the_implementations_data_is_right(name: str, golden: str, worker: WorkerProcess) -> None:
+    candidate = RemoteCandidate(worker, name)
+    outcomes = {check: run(CHECKS[check], candidate, golden, "cpu", "float32").outcome for check in DATA}
+    assert outcomes == dict.fromkeys(DATA, "pass") | ({"data-pairs": "skip"} if name == "hf-eager" else {})
+
+
+def _every(change: Any) -> Any:
+    """A pipeline each of whose batches is another."""
+    return replace(RIGHT, batches=lambda rows: (change(batch) for batch in in_batches(rows)))
+
+
+class OfAnotherKind(HuggingFace):
+    pretraining_data = []  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        super().__init__("eager")
+
+
+def _some_pairs(rows: Any) -> Any:
+    return (replace(batch, next_sentence_label=None) if i else batch for i, batch in enumerate(in_batches(rows)))
+
+
+WRONG_FORM = {
+    "no labels": (_every(lambda b: replace(b, labels=None)), "batch 0 of epoch 0 has no labels, expected masked-LM labels"),
+    "rows too long": (_every(lambda b: {k: np.pad(v, ((0, 0), (0, 9))) for k, v in b.arrays().items() if v.ndim == 2}),
+                      "batch 0 of epoch 0 has rows of 33 positions, expected 24 at most"),
+    "ids beyond the vocabulary": (_every(lambda b: replace(b, input_ids=b.input_ids + 216)), "expected 0 to 215"),
+    "fractions": (_every(lambda b: {"input_ids": b.input_ids * 0.5, "labels": b.labels}),
+                  "batch 0 of epoch 0: input_ids has float64 values, expected integers"),
+    "no batches": (replace(RIGHT, batches=lambda rows: iter(())), "epoch 0 of 2488 utterances has no batches"),
+    "pairs in some batches": (replace(RIGHT, batches=_some_pairs), "have a next_sentence_label and others have none"),
+    "another thing": (OfAnotherKind(), "pretraining_data is of list, expected a conformance.PretrainingData"),
+    "a label of two": (replace(RIGHT, conventions=PretrainingConventions(next_label=2)), "next_label is 2, expected 0 or 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG_FORM)
+def test_what_is_no_data_is_one_error_that_says_where_and_what_was_expected(name: str) -> None:
+    candidate, words = WRONG_FORM[name]
+    result = judged("data-labels", candidate)
+    assert (result.outcome, words in result.reason) == ("fail", True), result.reason
+
+
+def test_a_pipeline_that_raises_crashes_with_its_traceback() -> None:
+    result = judged("data-labels", _every(lambda b: 1 // 0))
+    assert (result.outcome, "ZeroDivisionError" in result.reason) == ("crash", True)
+
+
+def test_rows_without_an_end_are_looked_at_as_far_as_an_epoch_can_go() -> None:
+    endless = replace(RIGHT, batches=lambda rows: (batch for _ in count() for batch in in_batches(rows)))
+    result = judged("data-layout", endless)
+    assert (result.outcome, result.searched) == ("pass", Searched(2 * 2488))
+
+
+def test_the_rows_that_transformers_trainer_trains_on_are_right(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
+
+    from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
+
+    def epoch_of(corpus: PretrainingCorpus, epoch: int) -> Any:
+        tokenizer, rows = tokenized(corpus)
+        model = hf_eager.module(load_golden("tiny").checkpoint)["bert"]
+        arguments = TrainingArguments(str(tmp_path), report_to=[], use_cpu=True, per_device_train_batch_size=32, seed=epoch)
+        collator = DataCollatorForLanguageModeling(tokenizer, seed=epoch)
+        return Trainer(model, arguments, collator, rows).get_train_dataloader()
+
+    class ThroughTrainer(HuggingFace):
+        pretraining_data = PretrainingData(epoch_of, hf_eager.pretraining_data.conventions)
+
+    candidate = ThroughTrainer("eager")
+    assert {check: judged(check, candidate).outcome for check in DATA if check != "data-pairs"} == dict.fromkeys(DATA[:-1], "pass")
