@@ -31,7 +31,12 @@ class BertWithHeads(nn.ModuleDict):
     """`transformers`' BertModel under the name `bert`, and each head under Hugging Face's name for it.
 
     (B, S) ids, mask and token types -> the last hidden state and every head's logits, by activation.
+
+    Attributes:
+        of_tokens: whether the classifier reads every token, and not the pooled sequence.
     """
+
+    of_tokens = False
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
@@ -47,7 +52,10 @@ class BertWithHeads(nn.ModuleDict):
         if "seq_relationship" in heads:
             found["cls.seq_relationship"] = heads["seq_relationship"](pooled)  # (B, 2)
         if "classifier" in self:
-            found["classifier"] = self["classifier"](self["dropout"](pooled))  # (B, labels)
+            read = hidden if self.of_tokens else pooled
+            found["classifier"] = self["classifier"](self["dropout"](read))  # (B, labels), of tokens (B, S, labels)
+        if "qa_outputs" in self:
+            found["qa_outputs"] = self["qa_outputs"](hidden)  # (B, S, 2), starts and ends
         return found
 
 
@@ -150,10 +158,14 @@ def _with_heads(a: Architecture, config: Any) -> BertWithHeads:
         heads["seq_relationship"] = nn.Linear(a.hidden_size, 2)
     if heads:
         parts["cls"] = nn.ModuleDict(heads)
-    if "classification" in a.heads:
+    if {"classification", "token_classification"} & set(a.heads):
         rate = config.classifier_dropout if config.classifier_dropout is not None else config.hidden_dropout_prob
         parts["dropout"], parts["classifier"] = nn.Dropout(rate), nn.Linear(a.hidden_size, a.num_labels)
-    return BertWithHeads(parts)
+    if "question_answering" in a.heads:
+        parts["qa_outputs"] = nn.Linear(a.hidden_size, 2)
+    model = BertWithHeads(parts)
+    model.of_tokens = "token_classification" in a.heads
+    return model
 
 
 def _tied(head: Any, bert: Any) -> nn.Module:
@@ -179,6 +191,7 @@ def taps(model: nn.Module) -> dict[str, Tap]:
         "decoder",
         "seq_relationship",
         "classifier",
+        "qa_outputs",
     )
     config: Any = model.get_submodule("bert").config
     dropouts = ["output.dropout", "embeddings.dropout", *(["dropout"] if config.classifier_dropout else [])]
@@ -228,7 +241,8 @@ def trainer(model: nn.Module, training: Training) -> Callable[[TorchBatch], Iter
         model.train()
         found = losses(_logits(model, batch), batch)
         optimizer.zero_grad()
-        sum(loss for name, loss in found.items() if name in ("cls.loss", "classifier.loss")).backward()  # type: ignore[union-attr]
+        trained = ("cls.loss", "classifier.loss", "qa_outputs.loss")
+        sum(loss for name, loss in found.items() if name in trained).backward()  # type: ignore[union-attr]
         nn.utils.clip_grad_norm_(model.parameters(), training.max_grad_norm)
         optimizer.step()
         scheduler.step()
@@ -242,15 +256,22 @@ def _logits(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
 
 
 def losses(logits: dict[str, Tensor], batch: TorchBatch) -> dict[str, Tensor]:
-    """The losses of the labels that the batch has, and the sum of the two pre-training losses where there are both."""
+    """The losses of the labels that the batch has; of the two pre-training losses the sum, of a span's two the mean."""
+    classified, span = logits.get("classifier"), logits.get("qa_outputs")
+    start, end = (None, None) if span is None else span.unbind(-1)  # (B, S) each
     labels = {
-        "cls.predictions.decoder": ("cls.predictions.loss", batch.labels),
-        "cls.seq_relationship": ("cls.seq_relationship.loss", batch.next_sentence_label),
-        "classifier": ("classifier.loss", batch.class_labels),
+        "cls.predictions.loss": (logits.get("cls.predictions.decoder"), batch.labels),
+        "cls.seq_relationship.loss": (logits.get("cls.seq_relationship"), batch.next_sentence_label),
+        "classifier.loss": (classified, batch.class_labels if classified is None or classified.ndim == 2 else batch.token_labels),
+        "qa_outputs.start_loss": (start, batch.start_positions),
+        "qa_outputs.end_loss": (end, batch.end_positions),
     }
-    found = {name: loss for head, (name, given) in labels.items() if (loss := _loss(logits.get(head), given)) is not None}
-    pretraining = [loss for name, loss in found.items() if name.startswith("cls.")]
-    return {**found, "cls.loss": pretraining[0] + pretraining[1]} if len(pretraining) == 2 else found
+    found = {name: loss for name, (scores, given) in labels.items() if (loss := _loss(scores, given)) is not None}
+    if {"cls.predictions.loss", "cls.seq_relationship.loss"} <= found.keys():
+        found["cls.loss"] = found["cls.predictions.loss"] + found["cls.seq_relationship.loss"]
+    if {"qa_outputs.start_loss", "qa_outputs.end_loss"} <= found.keys():
+        found["qa_outputs.loss"] = (found["qa_outputs.start_loss"] + found["qa_outputs.end_loss"]) / 2
+    return found
 
 
 def _loss(logits: Tensor | None, labels: Tensor | None) -> Tensor | None:

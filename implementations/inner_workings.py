@@ -328,6 +328,39 @@ class BertForSequenceClassification(nn.Module):
         return Classified(None if labels is None else reported("loss", classification_loss(logits, labels)), logits)
 
 
+class TokenLogits(NamedTuple):
+    """What heads give that read every position: (B, S, labels) of classes, (B, S, 2) of the starts and ends of a span."""
+
+    classes: Tensor | None
+    spans: Tensor | None
+
+
+class BertForTokens(nn.Module):
+    """BertModel without pooler, with linear layers on every position: Hugging Face's BertForTokenClassification,
+    BertForQuestionAnswering, or both.
+
+    Args:
+        classes: whether there is a classifier of tokens, behind a dropout.
+        spans: whether there are logits of where a span starts and where it ends.
+    """
+
+    def __init__(self, config: BertConfig, classes: bool, spans: bool) -> None:
+        super().__init__()
+        self.bert = BertModel(config, add_pooling_layer=False)
+        own = config.classifier_dropout
+        self.dropout = nn.Dropout(config.hidden_dropout_prob if own is None else own)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels) if classes else None
+        self.qa_outputs = nn.Linear(config.hidden_size, 2) if spans else None
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+    ) -> TokenLogits:
+        hidden, _ = self.bert(input_ids, attention_mask, token_type_ids)  # (B, S, H)
+        classes = None if self.classifier is None else reported("logits", self.classifier(self.dropout(hidden)))
+        spans = None if self.qa_outputs is None else reported("start and end logits", self.qa_outputs(hidden))
+        return TokenLogits(classes, spans)
+
+
 class Bare(nn.Module):
     """BertModel alone, under the name that it has in a larger model."""
 
@@ -345,7 +378,7 @@ class Bare(nn.Module):
 
 
 def build(a: Architecture) -> nn.Module:
-    """With the classification head where the checkpoint has one."""
+    """With the heads of sequence classification, token classification and question answering that the checkpoint has."""
     config = BertConfig(
         a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.intermediate_size, a.hidden_act,
         a.hidden_dropout_prob, a.attention_probs_dropout_prob, classifier_dropout=a.classifier_dropout,
@@ -354,6 +387,9 @@ def build(a: Architecture) -> nn.Module:
     )  # fmt: skip
     if "classification" in a.heads:
         return BertForSequenceClassification(config)
+    classes, spans = "token_classification" in a.heads, "question_answering" in a.heads
+    if classes or spans:
+        return BertForTokens(config, classes, spans)
     return Bare(config, a.pooler)
 
 
@@ -363,8 +399,10 @@ def untrained(a: Architecture) -> nn.Module:
 
 
 def call(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
-    """The classification and its loss, or the model alone."""
+    """The classification, of a sequence or of tokens, and its loss, or the model alone."""
     inputs = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    if isinstance(model, BertForTokens):
+        return token_losses(model(*inputs), batch)
     if isinstance(model, Bare):
         model(*inputs)
         return {}
@@ -372,8 +410,23 @@ def call(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
     return {} if loss is None or bool(loss.isnan()) else {"classifier.loss": loss}
 
 
+def token_losses(logits: TokenLogits, batch: TorchBatch) -> dict[str, Tensor]:
+    """The losses of the labels that there are: the classes' cross entropy, that of start and of end, and the mean of these two."""
+    losses: dict[str, Tensor] = {}
+    if logits.classes is not None and batch.token_labels is not None:
+        losses["classifier.loss"] = F.cross_entropy(logits.classes.flatten(0, 1), batch.token_labels.flatten())
+    if logits.spans is not None and batch.start_positions is not None and batch.end_positions is not None:
+        start, end = logits.spans.unbind(-1)  # (B, S)
+        losses["qa_outputs.start_loss"] = F.cross_entropy(start, batch.start_positions)
+        losses["qa_outputs.end_loss"] = F.cross_entropy(end, batch.end_positions)
+        losses["qa_outputs.loss"] = (losses["qa_outputs.start_loss"] + losses["qa_outputs.end_loss"]) / 2
+    return {name: loss for name, loss in losses.items() if not loss.isnan()}  # NaN: every label is ignored
+
+
 def supported(a: Architecture, device: str, dtype: str) -> str | None:
     """Why not, where it cannot be of this architecture."""
+    if {"classification", "question_answering"} <= set(a.heads):
+        return "the walk's Bert classifies sequences, or answers questions, and not both"
     if a.position_embedding_type != "absolute" or not a.embedding_norm or a.shared_layer_norm:
         return "the walk's Bert has learned positions, and a norm at the embeddings and at each residual"
     return None
@@ -395,7 +448,7 @@ _WITHOUT_PARAMETERS = (
 
 PARAMETERS = {f"bert.{table}.weight": f"bert.{table}.weight" for table in _TABLES} | {
     f"{module}.{part}": f"{module}.{part}"
-    for module in (*(f"bert.{m}" for m in _MODULES), "classifier")
+    for module in (*(f"bert.{m}" for m in _MODULES), "classifier", "qa_outputs")
     for part in ("weight", "bias")
 }
 
@@ -405,6 +458,7 @@ ACTIVATIONS: dict[str | Tap, str] = {
     f"bert.{_LAYER}.attention.self": f"{_LAYER}.attention.self.context",
     "dropout": "dropout",
     "classifier": "classifier",
+    "qa_outputs": "qa_outputs",
 }
 
 inner_workings = TorchImplementation(

@@ -35,7 +35,7 @@ from conformance.candidates.module_runner import ModuleRunner
 from conformance.candidates.steps import captured_step
 from conformance.errors import CandidateError
 from conformance.model.activations import outputs, parameter_shapes, table
-from conformance.model.architecture import HEADS, Architecture
+from conformance.model.architecture import COMPATIBLE_HEADS, Architecture
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.dropout import OPTIONAL
 from conformance.model.training import Training
@@ -143,7 +143,14 @@ class TorchImplementation:
         mapped = [n for value in self.parameters.values() for n in plain(value).names]
         mapped += [n for value in self.activations.values() for n in OutputMap.of(value).names]
         lacking = [n for n in mapped if n in absent]
-        return f"its tables speak of {lacking[0]}, which this architecture has not" if lacking else None
+        if lacking:
+            return f"its tables speak of {lacking[0]}, which this architecture has not"
+        unnamed = next((h for h in architecture.heads if not any(self._names(n, mapped) for n in _of_head(h, architecture))), None)
+        return f"its tables name no parameter of the head {unnamed}" if unnamed else None
+
+    def _names(self, parameter: str, mapped: Sequence[str]) -> bool:
+        """Whether the tables speak of a parameter, as used or as unused."""
+        return parameter in mapped or _matches(parameter, self.unused)
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:
         """Build the module, load it and tap it; `CandidateError` lists all that the two tables get wrong."""
@@ -334,13 +341,19 @@ def _expanded(pattern: str, layout: Layout, layers: int) -> Iterator[tuple[str, 
 
 def _is_of_an_absent_head(names: Sequence[str], a: Architecture) -> bool:
     """Heads and pooler come and go with the architecture; a table may serve those with and those without."""
-    every = [a.with_(pooler=True, heads=heads) for heads in (HEADS[:2] + HEADS[-1:], HEADS[2:])]
+    every = [a.with_(pooler=True, heads=heads) for heads in COMPATIBLE_HEADS]
     return all(any(n in parameter_shapes(e) or n in table(e) for e in every) for n in names)
+
+
+def _of_head(head: str, a: Architecture) -> list[str]:
+    """The parameters that a network has because of one of its heads."""
+    others = a.with_(heads=tuple(h for h in a.heads if h != head))
+    return [name for name in parameter_shapes(a) if name not in parameter_shapes(others)]
 
 
 def _never_drops(names: Sequence[str], a: Architecture) -> bool:
     """Dropouts that BERT has not, or has only before a classifier, are there where their rate is not 0."""
-    return all(n in table(a.with_(**dict.fromkeys(OPTIONAL, 0.5), pooler=True, heads=HEADS[-1:])) for n in names)
+    return all(n in table(a.with_(**dict.fromkeys(OPTIONAL, 0.5), pooler=True, heads=("classification",))) for n in names)
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -130,7 +130,10 @@ def _require_fit(name: str, given: Batch, a: Architecture) -> None:
         raise UsageError(f"batch {name}: attention_mask is 0 all over row {empty[0]}; what a BERT makes of that is undefined")
     if given.length > a.longest:
         raise UsageError(f"batch {name}: {given.length} tokens, and the network takes at most {a.longest}")
-    labels = (("labels", a.vocab_size), ("next_sentence_label", 2), ("class_labels", a.num_labels))
+    labels = (
+        *(("labels", a.vocab_size), ("next_sentence_label", 2), ("class_labels", a.num_labels), ("token_labels", a.num_labels)),
+        *(("start_positions", given.length), ("end_positions", given.length)),
+    )
     for what, limit in labels:
         array = getattr(given, what)
         if array is not None and ((array != IGNORED_LABEL) & ((array < 0) | (array >= limit))).any():

@@ -16,7 +16,7 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 
 MASKS = ("111111111111", "111111110000", "001111111111", "110111011010")  # none, right and left padding; holes
-ENDS = ("LayerNorm", "decoder", "seq_relationship", "classifier", "loss")  # of the names of activations that are stored
+ENDS = ("LayerNorm", "decoder", "seq_relationship", "classifier", "qa_outputs", "loss")  # of the names of activations that are stored
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,14 @@ _TANH = _row(
     kept=ENDS,
 )
 
+_TOKEN_HEADS = _row(
+    "token-heads",
+    "Token classification and question answering, as BERT is fine-tuned for them: heads that read every position, no pooler.",
+    TINY.architecture.with_(num_hidden_layers=1, num_labels=5, pooler=False, heads=("token_classification", "question_answering")),
+    ("111111111111", "111111111111", "111111110000", "110111011010"),
+    kept=ENDS,
+)
+
 _ODD_WIDTH = _row(
     "odd-width",
     "Sizes that are no multiples of a vector's, epsilon 1e-3, ReLU. Hidden states are of deviation 2^-5, so that norm "
@@ -147,6 +155,6 @@ _POSITION_OFFSET = _row(
     kept=("embeddings", *ENDS),
 )
 
-_USUAL: tuple[Recipe, ...] = (TINY, edges.RECIPE, _DEEP, _WIDE, sinusoidal.RECIPE, _TANH)
+_USUAL: tuple[Recipe, ...] = (TINY, edges.RECIPE, _DEEP, _WIDE, sinusoidal.RECIPE, _TANH, _TOKEN_HEADS)
 _UNUSUAL: tuple[Recipe, ...] = (_ODD_WIDTH, _NARROW_HEADS, _POSITION_OFFSET)
 RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (*_USUAL, *_UNUSUAL, minilm.RECIPE)}

@@ -152,54 +152,74 @@ def _masked_lm(a: Architecture, hidden: str) -> Iterator[Activation]:
     yield Activation(norm, "norm", (act,), HIDDEN, width, "LayerNorm(x)", _affine(norm))
     tied = {"weight": "bert.embeddings.word_embeddings.weight", "bias": f"{path}.bias"}
     yield Activation(f"{path}.decoder", "linear", (norm,), HIDDEN, a.vocab_size, "x Eᵀ + b, E the word embeddings", tied)
+    yield _loss(f"{path}.loss", "masked_lm_loss", f"{path}.decoder", "tokens")
 
 
 def _next_sentence(a: Architecture, hidden: str) -> Iterator[Activation]:
     pair = "cls.seq_relationship"
     yield Activation(pair, "linear", ("pooler.activation",), SENTENCE, 2, "x Wᵀ + b", _affine(pair))
+    yield _loss(f"{pair}.loss", "next_sentence_loss", pair, "pairs, 0 = is next")
 
 
 def _plain_masked_lm(a: Architecture, hidden: str) -> Iterator[Activation]:
     decoder, size = "cls.predictions.decoder", a.vocab_size
     own = {"weight": f"{decoder}.weight", "bias": "cls.predictions.bias"}
     yield Activation(decoder, "linear", (hidden,), HIDDEN, size, "x Wᵀ + b", own)
-    yield Activation("cls.predictions.log_probs", "log_softmax", (decoder,), HIDDEN, size, "log softmax over the vocabulary")
+    log_probs = "cls.predictions.log_probs"
+    yield Activation(log_probs, "log_softmax", (decoder,), HIDDEN, size, "log softmax over the vocabulary")
+    yield _loss("cls.predictions.loss", "masked_lm_loss_of_log_probs", log_probs, "tokens")
 
 
 def _plain_next_sentence(a: Architecture, hidden: str) -> Iterator[Activation]:
     pair = "cls.seq_relationship"
     yield Activation(pair, "first_token_linear", (hidden,), SENTENCE, 2, "W x₀ + b, x₀ the first token", _affine(pair))
     yield Activation(f"{pair}.log_probs", "log_softmax", (pair,), SENTENCE, 2, "log softmax over the two")
+    yield _loss(f"{pair}.loss", "next_sentence_loss_of_log_probs", f"{pair}.log_probs", "pairs, 0 = is next")
+
+
+def _classifier(a: Architecture, inputs: str, axes: tuple[str, ...]) -> Iterator[Activation]:
+    if a.classifier_dropout:
+        yield Activation("dropout", "copy", (inputs,), axes, a.hidden_size, "identity in eval mode", exact=True)
+        inputs = "dropout"
+    yield Activation("classifier", "linear", (inputs,), axes, a.num_labels, "x Wᵀ + b", _affine("classifier"))
 
 
 def _classification(a: Architecture, hidden: str) -> Iterator[Activation]:
-    pooled = "pooler.activation"
-    if a.classifier_dropout:
-        yield Activation("dropout", "copy", (pooled,), SENTENCE, a.hidden_size, "identity in eval mode", exact=True)
-        pooled = "dropout"
-    yield Activation("classifier", "linear", (pooled,), SENTENCE, a.num_labels, "x Wᵀ + b", _affine("classifier"))
+    yield from _classifier(a, "pooler.activation", SENTENCE)
+    yield _loss("classifier.loss", "classification_loss", "classifier", "rows")
 
 
-# A head's rows, and the loss of its last row: name, kind, and what it is the mean over.
+def _token_classification(a: Architecture, hidden: str) -> Iterator[Activation]:
+    yield from _classifier(a, hidden, HIDDEN)
+    yield _loss("classifier.loss", "token_classification_loss", "classifier", "tokens")
+
+
+def _question_answering(a: Architecture, hidden: str) -> Iterator[Activation]:
+    """A start logit and an end logit of every position, side by side."""
+    span = "qa_outputs"
+    yield Activation(span, "linear", (hidden,), HIDDEN, 2, "x Wᵀ + b, start and end", _affine(span))
+    losses = (f"{span}.start_loss", f"{span}.end_loss")
+    for name, which in zip(losses, ("start", "end"), strict=True):
+        equation = f"mean cross entropy over labelled rows, the positions as classes, of the {which} logits"
+        yield Activation(name, f"span_{which}_loss", (span,), SCALAR, 0, equation)
+    yield Activation(f"{span}.loss", "mean_loss", losses, SCALAR, 0, "(start loss + end loss) / 2")
+
+
 _HEADS = {
-    "masked_lm": (_masked_lm, "cls.predictions.loss", "masked_lm_loss", "tokens"),
-    "next_sentence": (_next_sentence, "cls.seq_relationship.loss", "next_sentence_loss", "pairs, 0 = is next"),
-    "plain_masked_lm": (_plain_masked_lm, "cls.predictions.loss", "masked_lm_loss_of_log_probs", "tokens"),
-    "plain_next_sentence": (
-        _plain_next_sentence, "cls.seq_relationship.loss", "next_sentence_loss_of_log_probs", "pairs, 0 = is next",
-    ),
-    "classification": (_classification, "classifier.loss", "classification_loss", "rows"),
-}  # fmt: skip
+    "masked_lm": _masked_lm,
+    "next_sentence": _next_sentence,
+    "plain_masked_lm": _plain_masked_lm,
+    "plain_next_sentence": _plain_next_sentence,
+    "classification": _classification,
+    "token_classification": _token_classification,
+    "question_answering": _question_answering,
+}
 
 
-def _head(name: str, a: Architecture, hidden: str) -> Iterator[Activation]:
-    rows, loss, kind, counted = _HEADS[name]
-    last = ""
-    for row in rows(a, hidden):
-        yield row
-        last = row.name
+def _loss(name: str, kind: str, of: str, counted: str) -> Activation:
+    """The loss of `of`, a mean over what is counted."""
     what = "negative log-likelihood" if kind.endswith("log_probs") else "cross entropy"
-    yield Activation(loss, kind, (last,), SCALAR, 0, f"mean {what} over labelled {counted}")
+    return Activation(name, kind, (of,), SCALAR, 0, f"mean {what} over labelled {counted}")
 
 
 def table(a: Architecture) -> dict[str, Activation]:
@@ -221,7 +241,7 @@ def _rows(a: Architecture) -> tuple[Activation, ...]:
         rows.append(Activation("pooler.activation", "tanh", (pooler,), SENTENCE, width, "tanh(x)"))
     for head in _HEADS:
         if head in a.heads:
-            rows += _head(head, a, hidden)
+            rows += _HEADS[head](a, hidden)
     losses = tuple(row.name for row in rows if row.name in ("cls.predictions.loss", "cls.seq_relationship.loss"))
     if len(losses) == 2:
         rows.append(Activation("cls.loss", "total_loss", losses, SCALAR, 0, "masked-LM loss + next-sentence loss"))
@@ -245,7 +265,7 @@ def outputs(a: Architecture) -> tuple[str, ...]:
     found = [f"encoder.layer.{a.num_hidden_layers - 1}.output.LayerNorm"]
     logits = ("cls.predictions.decoder", "cls.predictions.log_probs", "cls.seq_relationship", "cls.seq_relationship.log_probs")
     rows = table(a)
-    return (*found, *(name for name in (*logits, "classifier") if name in rows))
+    return (*found, *(name for name in (*logits, "classifier", "qa_outputs") if name in rows))
 
 
 def parameter_shapes(a: Architecture) -> dict[str, tuple[int, ...]]:

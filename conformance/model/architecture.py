@@ -9,7 +9,17 @@ import msgspec
 
 from conformance.errors import UnsupportedArchitectureError
 
-HEADS = ("masked_lm", "next_sentence", "plain_masked_lm", "plain_next_sentence", "classification")
+HEADS = (
+    "masked_lm", "next_sentence", "plain_masked_lm", "plain_next_sentence", "classification", "token_classification",
+    "question_answering",
+)  # fmt: skip
+SAME_NAMES = {
+    "plain_masked_lm": "masked_lm", "plain_next_sentence": "next_sentence", "token_classification": "classification",
+}  # fmt: skip
+"""Heads whose modules are called as those of another head are, with that other head: a network has one of the two."""
+COMPATIBLE_HEADS = (tuple(head for head in HEADS if head not in SAME_NAMES), tuple(SAME_NAMES))
+"""Every head, in sets that one network can have."""
+
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 POSITIONS = ("absolute", "sinusoidal")
 
@@ -29,7 +39,7 @@ class Architecture:
 
     Attributes:
         vocab_size .. hidden_act: as in `transformers.BertConfig`.
-        num_labels: size of the sequence-classification head.
+        num_labels: size of the classification head, of sequences or of tokens.
         position_embedding_type: `absolute` (learned) or `sinusoidal` (Vaswani et al. 2017, section 3.5).
         embedding_norm: whether the embeddings pass a LayerNorm (Devlin et al. 2019: yes).
         position_offset: the position id of a row's first token, 2 in RoBERTa (Liu et al. 2019; padding_idx + 1), 0 in BERT.
@@ -40,7 +50,8 @@ class Architecture:
         activation_dropout: that after the activation function, as in `transformers.BartConfig` (the paper: none).
         initializer_range: the standard deviation with which matrices and tables are drawn before training.
         heads: those present, of `masked_lm` and `next_sentence` (as the paper has them), `plain_masked_lm` and
-            `plain_next_sentence` (one linear layer and a log-softmax, on the hidden state itself, not tied), `classification`.
+            `plain_next_sentence` (one linear layer and a log-softmax, on the hidden state itself, not tied), `classification` (of
+            sequences), `token_classification`, `question_answering` (start and end of a span).
 
     Example:
         >>> base = Architecture(vocab_size=30522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12,
@@ -108,9 +119,9 @@ class Architecture:
             raise UnsupportedArchitectureError(f"unknown heads {sorted(unknown)}; known are {', '.join(HEADS)}")
         if {"next_sentence", "classification"} & set(self.heads) and not self.pooler:
             raise UnsupportedArchitectureError("the heads next_sentence and classification need a pooler")
-        for head in ("masked_lm", "next_sentence"):
-            if {head, f"plain_{head}"} <= set(self.heads):
-                raise UnsupportedArchitectureError(f"the heads {head} and plain_{head} have the same names; choose one")
+        for one, other in SAME_NAMES.items():
+            if {one, other} <= set(self.heads):
+                raise UnsupportedArchitectureError(f"the heads {other} and {one} have the same names; choose one")
 
     @property
     def head_size(self) -> int:

@@ -37,6 +37,10 @@ class Batch:
         labels: (B, S), the masked-LM labels, -100 where there is none; or None.
         next_sentence_label: (B,), 0 = is next; or None.
         class_labels: (B,); or None.
+        token_labels: (B, S), the classes of tokens, -100 where there is none; or None.
+        start_positions, end_positions: (B,), where the span begins and where its last token stands, -100 where there is none; or
+            None. Their softmax is over all S positions, and what stands at padding is undefined: in a batch in which a row with
+            padding has one, they define no loss.
 
     Example:
         >>> batch = Batch(np.array([[7, 8, 0], [5, 6, 9]]), attention_mask=np.array([[1, 1, 0], [1, 1, 1]]))
@@ -52,13 +56,16 @@ class Batch:
     labels: Ids | None = None
     next_sentence_label: Ids | None = None
     class_labels: Ids | None = None
+    token_labels: Ids | None = None
+    start_positions: Ids | None = None
+    end_positions: Ids | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is no batch; raises `UsageError` that says what was found and what was expected."""
         for name, array in self.arrays().items():
             if array.dtype != np.int64:
                 raise UsageError(f"{name} is of {array.dtype}, expected int64")
-            per_row = name in ("next_sentence_label", "class_labels")
+            per_row = name in ("next_sentence_label", "class_labels", "start_positions", "end_positions")
             expected = self.input_ids.shape[:1] if per_row else self.input_ids.shape
             if array.shape != expected or len(self.input_ids.shape) != 2:
                 raise UsageError(f"{name} is of shape {array.shape}, expected {'(B,)' if per_row else '(B, S)'}; B, S = {expected}")
@@ -129,6 +136,9 @@ class TorchBatch:
     labels: "torch.Tensor | None"
     next_sentence_label: "torch.Tensor | None"
     class_labels: "torch.Tensor | None"
+    token_labels: "torch.Tensor | None"
+    start_positions: "torch.Tensor | None"
+    end_positions: "torch.Tensor | None"
 
     def __init__(self, source: Batch | None = None, **tensors: "torch.Tensor") -> None:
         """Hold `tensors` under their names; those that are not given are None. Without a source there is no `numpy()`."""

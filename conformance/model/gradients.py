@@ -25,6 +25,7 @@ _INPUTS: Mapping[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "context": (("_probs", (1,)), ("_value", (0,))),
     "log_softmax": (("", (OWN,)),),
     "tanh": (("", (OWN,)),),
+    "mean_loss": (("", ()), ("", ())),
 }
 _FUNCTION = (("", (0,)),)
 _IDENTITIES = ("copy", "sum", "total_loss")
@@ -42,9 +43,13 @@ _EQUATIONS = {
     "log_softmax_backward": "∂l − p Σ ∂l",
     "tanh_backward": "(1 − y²) ∂y",
     **dict.fromkeys(
-        ("masked_lm_loss_backward", "next_sentence_loss_backward", "classification_loss_backward"),
+        (
+            *("masked_lm_loss_backward", "next_sentence_loss_backward", "classification_loss_backward"),
+            *("token_classification_loss_backward", "span_start_loss_backward", "span_end_loss_backward"),
+        ),
         "(softmax(x) − onehot) ∂L / N at labelled rows, 0 elsewhere",
     ),
+    "mean_loss_backward": "∂L / 2",
     **dict.fromkeys(
         ("masked_lm_loss_of_log_probs_backward", "next_sentence_loss_of_log_probs_backward"),
         "−onehot ∂L / N at labelled rows, 0 elsewhere",

@@ -4,7 +4,12 @@ from collections.abc import Mapping
 
 from conformance.oracle.dropout import Dropout
 from conformance.oracle.embeddings import Copy, PositionLookup, Sinusoids, Sum, TokenTypeLookup, WordLookup
-from conformance.oracle.gradients.losses import CrossEntropyBackward, NegativeLogLikelihoodBackward
+from conformance.oracle.gradients.losses import (
+    CrossEntropyBackward,
+    MeanLossBackward,
+    NegativeLogLikelihoodBackward,
+    SpanCrossEntropyBackward,
+)
 from conformance.oracle.gradients.norm import NormBackward, NormGradient
 from conformance.oracle.gradients.pointwise import GeluBackward, GeluTanhBackward, ReluBackward, TanhBackward
 from conformance.oracle.gradients.products import (
@@ -27,7 +32,7 @@ from conformance.oracle.gradients.sums import (
     WordLookupGradient,
 )
 from conformance.oracle.initialization import InitialConstant, InitialDraw
-from conformance.oracle.losses import CrossEntropy, NegativeLogLikelihood, TotalLoss
+from conformance.oracle.losses import CrossEntropy, MeanLoss, NegativeLogLikelihood, SpanCrossEntropy, TotalLoss
 from conformance.oracle.norm import Norm
 from conformance.oracle.optimizer import Adam, Given, GradientNorm, Initial
 from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
@@ -60,6 +65,10 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "next_sentence_loss": CrossEntropy,
     "next_sentence_loss_of_log_probs": NegativeLogLikelihood,
     "classification_loss": CrossEntropy,
+    "token_classification_loss": CrossEntropy,
+    "span_start_loss": SpanCrossEntropy,
+    "span_end_loss": SpanCrossEntropy,
+    "mean_loss": MeanLoss,
     "total_loss": TotalLoss,
     "seed": Seed,
     "dropout_backward": Dropout,
@@ -82,6 +91,10 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "next_sentence_loss_backward": CrossEntropyBackward,
     "next_sentence_loss_of_log_probs_backward": NegativeLogLikelihoodBackward,
     "classification_loss_backward": CrossEntropyBackward,
+    "token_classification_loss_backward": CrossEntropyBackward,
+    "span_start_loss_backward": SpanCrossEntropyBackward,
+    "span_end_loss_backward": SpanCrossEntropyBackward,
+    "mean_loss_backward": MeanLossBackward,
     "linear_gradient": LinearGradient,
     "first_token_linear_gradient": FirstTokenLinearGradient,
     "bias_gradient": BiasGradient,

@@ -1,4 +1,6 @@
-"""The values of the losses: mean cross entropy over the labelled rows, and the sum of two."""
+"""The values of the losses: mean cross entropy over the labelled rows, and the sum or the mean of two."""
+
+from typing import ClassVar
 
 import numpy as np
 
@@ -7,8 +9,8 @@ from conformance.model.batch import IGNORED_LABEL, Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
-from conformance.oracle.embeddings import Sum
-from conformance.oracle.maps import LinearMap, Roundings
+from conformance.oracle.embeddings import Sum, sum_variance
+from conformance.oracle.maps import LinearMap, Roundings, diagonal
 from conformance.oracle.step import Site, Step, elementwise
 
 LABELS = {
@@ -17,6 +19,9 @@ LABELS = {
     "next_sentence_loss": "next_sentence_label",
     "next_sentence_loss_of_log_probs": "next_sentence_label",
     "classification_loss": "class_labels",
+    "token_classification_loss": "token_labels",
+    "span_start_loss": "start_positions",
+    "span_end_loss": "end_positions",
 }
 
 
@@ -30,7 +35,17 @@ def labels_of(site: Site) -> Ids:
 
 
 class Labelled(Step):
-    """A mean over the rows of the last parent that have a label, or the gradient of one."""
+    """A mean over the rows of the last parent that have a label, or the gradient of one.
+
+    Attributes:
+        classes: the axis of the last parent that counts the classes.
+    """
+
+    classes: ClassVar[int] = -1
+
+    def scores(self, logits: Array) -> Array:
+        """A view of the logits: the scores of every label, the classes last."""
+        return logits
 
     @cached_property
     def _labels(self) -> Ids:
@@ -40,12 +55,12 @@ class Labelled(Step):
     def rows(self) -> tuple[Array, Ids]:
         """The rows that have a label, and their labels."""
         kept = self._labels != IGNORED_LABEL
-        return self.parents[-1][kept], self._labels[kept]
+        return self.scores(self.parents[-1])[kept], self._labels[kept]
 
     def spread(self, rows: Array) -> Array:
         """These at the rows that have a label, 0 elsewhere."""
         full = np.zeros_like(self.parents[-1])
-        full[self._labels != IGNORED_LABEL] = rows
+        self.scores(full)[self._labels != IGNORED_LABEL] = rows
         return full
 
     def _with_slope(self, slope: Array) -> LinearMap:
@@ -97,6 +112,20 @@ class CrossEntropy(Labelled):
         return elementwise(np.asarray(row.sum() / count**2 + mean))
 
 
+class Span(Labelled):
+    """Of (B, S, 2): the classes are the S positions, the scores those at one index of the last axis, 0 of starts and 1 of ends."""
+
+    classes = -2
+
+    def scores(self, logits: Array) -> Array:
+        """(B, S)."""
+        return logits[..., int("end" in self.site.activation.kind)]
+
+
+class SpanCrossEntropy(Span, CrossEntropy):
+    """L = mean over labelled rows of log Σ_s exp(x_s) − x_label; x the start logits, or the end logits. (B, S, 2) -> ()."""
+
+
 class NegativeLogLikelihood(Labelled):
     """L = −mean over labelled rows of l_label, l the log-probabilities; rows labelled -100 do not count. (..., C) -> ()."""
 
@@ -126,3 +155,21 @@ class NegativeLogLikelihood(Labelled):
 
 class TotalLoss(Sum):
     """The sum of the heads' losses, as Hugging Face's `BertForPreTraining` returns it."""
+
+
+class MeanLoss(Sum):
+    """L = (Σ_i L_i) / n, as Hugging Face's `BertForQuestionAnswering` returns it of the losses of start and end, n = 2."""
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        return np.asarray(np.mean(self.parents, axis=0))
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """∂L/∂L_i = 1/n."""
+        return tuple(diagonal(np.asarray(1.0 / len(self.parents))) for _ in self.parents)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Of the sum, as `sum_variance`, divided by n²; halving is exact."""
+        own = sum_variance(self.parents, arithmetic) / len(self.parents) ** 2
+        return elementwise(np.maximum(own, arithmetic.storage.rounding_variance(self.value)))

@@ -20,12 +20,13 @@ from conformance.oracle.losses import LABELS
 from conformance.oracle.step import Site, Step
 
 
-def _defines_loss(labels: Ids | None, batch: Batch) -> bool:
-    """Whether a row has a label, and none that has one rests on padding (a sentence rests on its first token)."""
+def _defines_loss(kind: str, labels: Ids | None, batch: Batch) -> bool:
+    """Whether a row has a label, and none that has one rests on padding: a sentence on its first token, a span on every token."""
     if labels is None:
         return False
     labelled = labels != IGNORED_LABEL
-    attended = batch.mask if labels.ndim == 2 else batch.mask[:, 0]
+    read = batch.mask.all(1) if kind.startswith("span_") else batch.mask[:, 0]
+    attended = batch.mask if labels.ndim == 2 else read
     return bool(labelled.any() and attended[labelled].all())
 
 
@@ -56,7 +57,7 @@ class Network:
         rows: dict[str, Activation] = {}
         for name, row in table(self.architecture).items():
             labels = LABELS.get(row.kind)
-            if (labels is None or _defines_loss(given.get(labels), self.batch)) and all(parent in rows for parent in row.parents):
+            if (labels is None or _defines_loss(row.kind, given.get(labels), self.batch)) and all(parent in rows for parent in row.parents):
                 rows[name] = row
         rows = in_training(rows, self.kept)
         if self.source is None:
