@@ -336,8 +336,9 @@ class TokenLogits(NamedTuple):
 
 
 class BertForTokens(nn.Module):
-    """BertModel without pooler, with linear layers on every position: Hugging Face's BertForTokenClassification,
-    BertForQuestionAnswering, or both.
+    """BertModel without pooler, with linear layers on every position.
+
+    It is Hugging Face's BertForTokenClassification, its BertForQuestionAnswering, or both.
 
     Args:
         classes: whether there is a classifier of tokens, behind a dropout.
@@ -352,9 +353,7 @@ class BertForTokens(nn.Module):
         self.classifier = nn.Linear(config.hidden_size, config.num_labels) if classes else None
         self.qa_outputs = nn.Linear(config.hidden_size, 2) if spans else None
 
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
-    ) -> TokenLogits:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None) -> TokenLogits:
         hidden, _ = self.bert(input_ids, attention_mask, token_type_ids)  # (B, S, H)
         classes = None if self.classifier is None else reported("logits", self.classifier(self.dropout(hidden)))
         spans = None if self.qa_outputs is None else reported("start and end logits", self.qa_outputs(hidden))

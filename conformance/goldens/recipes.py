@@ -16,7 +16,14 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 
 MASKS = ("111111111111", "111111110000", "001111111111", "110111011010")  # none, right and left padding; holes
-ENDS = ("LayerNorm", "decoder", "seq_relationship", "classifier", "qa_outputs", "loss")  # of the names of activations that are stored
+ENDS = (
+    "LayerNorm",
+    "decoder",
+    "seq_relationship",
+    "classifier",
+    "qa_outputs",
+    "loss",
+)  # of the names of activations that are stored
 
 
 @dataclass(frozen=True)

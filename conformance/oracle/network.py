@@ -25,7 +25,7 @@ def _defines_loss(kind: str, labels: Ids | None, batch: Batch) -> bool:
     if labels is None:
         return False
     labelled = labels != IGNORED_LABEL
-    read = batch.mask.all(1) if kind.startswith("span_") else batch.mask[:, 0]
+    read = np.asarray(batch.mask.all(1)) if kind.startswith("span_") else batch.mask[:, 0]
     attended = batch.mask if labels.ndim == 2 else read
     return bool(labelled.any() and attended[labelled].all())
 
@@ -57,7 +57,9 @@ class Network:
         rows: dict[str, Activation] = {}
         for name, row in table(self.architecture).items():
             labels = LABELS.get(row.kind)
-            if (labels is None or _defines_loss(row.kind, given.get(labels), self.batch)) and all(parent in rows for parent in row.parents):
+            if (labels is None or _defines_loss(row.kind, given.get(labels), self.batch)) and all(
+                parent in rows for parent in row.parents
+            ):
                 rows[name] = row
         rows = in_training(rows, self.kept)
         if self.source is None:

@@ -37,7 +37,13 @@ def test_rounding_is_torchs(x: float, name: str) -> None:
 def _one_a_kind() -> dict[str, tuple[Network, str, list[Array]]]:
     """A step of every kind and number of parents, with their values, of networks that have them all together."""
     found: dict[str, tuple[Network, str, list[Array]]] = {}
-    for golden, source in (("tiny", "cls.loss"), ("tiny", "classifier.loss"), ("sinusoidal", "cls.loss"), ("tanh", "cls.loss")):
+    for golden, source in (
+        ("tiny", "cls.loss"),
+        ("tiny", "classifier.loss"),
+        ("sinusoidal", "cls.loss"),
+        ("tanh", "cls.loss"),
+        ("token-heads", "classifier.loss + qa_outputs.loss"),
+    ):
         loaded = load_golden(golden)
         batch = next(iter(loaded.batches.values()))
         network = Network(loaded.checkpoint.architecture, loaded.checkpoint.weights, batch, source=source)

@@ -85,6 +85,34 @@ class PlainClassifier(SentenceLinear):
         self.loss = LogProbsLoss()
 
 
+class Mean(nn.Module):
+    """The mean of the losses."""
+
+    def forward(self, *losses: Tensor) -> Tensor:
+        """Their sum, divided by their number."""
+        return torch.stack(losses).mean()
+
+
+class Spans(Linear):
+    """Logits of where a span starts and where it ends, with their losses: (B, S, H) -> (B, S, 2)."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__(inputs, 2)
+        self.start_loss = Loss()
+        self.end_loss = Loss()
+        self.loss = Mean()
+
+    def positions(self, inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
+        """The labels of start and of end."""
+        return inputs.start_positions, inputs.end_positions
+
+    def losses(self, logits: Tensor, inputs: Inputs) -> None:
+        """That of starts, that of ends, and their mean."""
+        start, end = self.positions(inputs)
+        if labelled(start) and labelled(end):
+            self.loss(self.start_loss(logits[..., 0], start), self.end_loss(logits[..., 1], end))
+
+
 class PretrainingHeads(nn.Module):
     """The heads masked-LM and next-sentence, as far as the architecture has them, and the sum of their losses."""
 

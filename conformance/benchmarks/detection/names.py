@@ -76,6 +76,10 @@ LISTED: Mapping[str, str] = {
     "next-sentence-label": "the loss takes label 1 as is-next",
     "loss-denominator": "the masked-LM loss is divided by the number of all tokens",
     "loss-ignores-zero": "the next-sentence loss drops label 0",
+    "loss-labels-shifted": "the loss scores the logits of a token by the label of the next",
+    "span-ends-exchanged": "start and end logits are exchanged",
+    "span-labels-exchanged": "the losses of start and end take each other's positions",
+    "span-loss-summed": "the losses of start and end are added, not averaged",
     # layers and loading
     "layer-skipped": "a layer is not run",
     "layer-repeated": "a layer is run twice",

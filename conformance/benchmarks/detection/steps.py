@@ -21,6 +21,9 @@ class Inputs:
     labels: Tensor | None
     next_sentence_label: Tensor | None
     class_labels: Tensor | None
+    token_labels: Tensor | None
+    start_positions: Tensor | None
+    end_positions: Tensor | None
 
     @classmethod
     def of(cls, batch: TorchBatch) -> "Inputs":
@@ -29,7 +32,8 @@ class Inputs:
         assert full.token_type_ids is not None
         assert full.attention_mask is not None
         return cls(
-            full.input_ids, full.token_type_ids, full.attention_mask, full.labels, full.next_sentence_label, full.class_labels
+            *(full.input_ids, full.token_type_ids, full.attention_mask, full.labels, full.next_sentence_label, full.class_labels),
+            *(full.token_labels, full.start_positions, full.end_positions),
         )
 
 
