@@ -7,6 +7,8 @@ activation from given parents, `walk` the whole network.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from conformance.errors import UsageError
 from conformance.model.activations import SCALAR, Activation, parameter_shapes, table
 from conformance.model.architecture import Architecture
