@@ -21,6 +21,7 @@ from conformance import (
     captured_step,
     captured_with_gradients,
 )
+from implementations.sentence_pooling import sentence_embedding
 
 Reader = Callable[[str], tuple[list[int], list[tuple[int, int]]]]  # ids and offsets of a text
 
@@ -34,9 +35,12 @@ class BertWithHeads(nn.ModuleDict):
 
     Attributes:
         of_tokens: whether the classifier reads every token, and not the pooled sequence.
+        pooling, normalize: of the sentence embedding behind it, as in `conformance.Architecture`.
     """
 
     of_tokens = False
+    pooling = ""
+    normalize = False
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
@@ -54,6 +58,8 @@ class BertWithHeads(nn.ModuleDict):
         if "classifier" in self:
             read = hidden if self.of_tokens else pooled
             found["classifier"] = self["classifier"](self["dropout"](read))  # (B, labels), of tokens (B, S, labels)
+        if self.pooling:
+            found |= sentence_embedding(hidden, attention_mask, self.pooling, self.normalize)
         if "qa_outputs" in self:
             found["qa_outputs"] = self["qa_outputs"](hidden)  # (B, S, 2), starts and ends
         return found
@@ -98,7 +104,7 @@ class HuggingFace:
     def shown(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
         """The module with every activation that is tapped as an output."""
         model = self.module(checkpoint, device, dtype)
-        return Showing(model, taps(model), lambda batch: losses(_logits(model, batch), batch))
+        return Showing(model, taps(model), lambda batch: untapped(_logits(model, batch), batch))
 
     def tokenizer(self, vocabulary: Sequence[str], *, lower_case: bool, strip_accents: bool | None) -> Reader:
         """`transformers`' BertTokenizer of that vocabulary."""
@@ -141,7 +147,10 @@ class HuggingFace:
 def _config(a: Architecture, attention: str) -> Any:
     from transformers import BertConfig
 
-    ours = ("heads", "pooler", "embedding_norm", "shared_layer_norm", "position_embedding_type", "position_offset")
+    ours = (
+        *("heads", "pooler", "embedding_norm", "shared_layer_norm", "position_embedding_type", "position_offset"),
+        *("pooling", "normalize"),
+    )
     theirs = {k: v for k, v in a.as_dict().items() if k not in (*ours, "activation_dropout")}
     return BertConfig(**theirs, attn_implementation=attention)
 
@@ -164,7 +173,7 @@ def _with_heads(a: Architecture, config: Any) -> BertWithHeads:
     if "question_answering" in a.heads:
         parts["qa_outputs"] = nn.Linear(a.hidden_size, 2)
     model = BertWithHeads(parts)
-    model.of_tokens = "token_classification" in a.heads
+    model.of_tokens, model.pooling, model.normalize = "token_classification" in a.heads, a.pooling, a.normalize
     return model
 
 
@@ -210,12 +219,12 @@ def taps(model: nn.Module) -> dict[str, Tap]:
 
 def run(model: nn.Module, batch: TorchBatch) -> Iterator[tuple[str, Tensor]]:
     """The forward pass, its interior activations, and the losses of the labels that the batch has."""
-    return captured(model, taps(model), lambda: losses(_logits(model, batch), batch))
+    return captured(model, taps(model), lambda: untapped(_logits(model, batch), batch))
 
 
 def run_backward(model: nn.Module, batch: TorchBatch, source: str, gradient: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Forward and backward pass: all of that, and the gradients with respect to activations and parameters."""
-    return captured_with_gradients(model, taps(model), lambda: losses(_logits(model, batch), batch), source, gradient)
+    return captured_with_gradients(model, taps(model), lambda: untapped(_logits(model, batch), batch), source, gradient)
 
 
 def trainer(model: nn.Module, training: Training) -> Callable[[TorchBatch], Iterator[tuple[str, Tensor]]]:
@@ -253,6 +262,11 @@ def trainer(model: nn.Module, training: Training) -> Callable[[TorchBatch], Iter
 def _logits(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
     found: dict[str, Tensor] = model(batch.input_ids, batch.attention_mask, batch.token_type_ids)
     return found
+
+
+def untapped(made: dict[str, Tensor], batch: TorchBatch) -> dict[str, Tensor]:
+    """What is the output of no module: the embedding of the sentence, and the losses."""
+    return {**{name: x for name, x in made.items() if name.startswith("sentence_embedding")}, **losses(made, batch)}
 
 
 def losses(logits: dict[str, Tensor], batch: TorchBatch) -> dict[str, Tensor]:

@@ -14,7 +14,8 @@ from conformance.goldens.golden import Golden, load_golden
 from conformance.goldens.recipe import SEED
 from conformance.model.architecture import Architecture
 from conformance.model.batch import IGNORED_LABEL, Batch
-from conformance.model.checkpoint import Checkpoint, load_directory
+from conformance.model.checkpoint import Checkpoint
+from conformance.model.directory import load_directory
 from conformance.model.tokenizer import tokenized
 
 _MASKS = ("1111111111111111", "1111111111000000", "0000011111111111", "1101101011101101")

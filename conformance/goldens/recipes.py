@@ -16,14 +16,8 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 
 MASKS = ("111111111111", "111111110000", "001111111111", "110111011010")  # none, right and left padding; holes
-ENDS = (
-    "LayerNorm",
-    "decoder",
-    "seq_relationship",
-    "classifier",
-    "qa_outputs",
-    "loss",
-)  # of the names of activations that are stored
+# of the names of activations that are stored
+ENDS = ("LayerNorm", "decoder", "seq_relationship", "classifier", "qa_outputs", "sentence_embedding", "loss")
 
 
 @dataclass(frozen=True)
@@ -97,8 +91,16 @@ _TANH = _row(
 
 _TOKEN_HEADS = _row(
     "token-heads",
-    "Token classification and question answering, as BERT is fine-tuned for them: heads that read every position, no pooler.",
-    TINY.architecture.with_(num_hidden_layers=1, num_labels=5, pooler=False, heads=("token_classification", "question_answering")),
+    "What BERT is fine-tuned for that reads every position: token classification, question answering, and the embedding of a "
+    "sentence, the normalised mean of its tokens. No pooler.",
+    TINY.architecture.with_(
+        num_hidden_layers=1,
+        num_labels=5,
+        pooler=False,
+        heads=("token_classification", "question_answering"),
+        pooling="mean",
+        normalize=True,
+    ),
     ("111111111111", "111111111111", "111111110000", "110111011010"),
     kept=ENDS,
 )

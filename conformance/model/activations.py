@@ -25,6 +25,9 @@ ATTENTION = ("batch", "head", "query", "key")
 SENTENCE = ("batch", "feature")
 SCALAR: tuple[str, ...] = ()
 
+POOLING = "pooling-"  # what the kinds of pooling begin with; the name follows
+_COPIED = ("cls", "max", "last")  # poolings that compute nothing
+
 _LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
 
 
@@ -216,6 +219,15 @@ _HEADS = {
 }
 
 
+def _sentence_embedding(a: Architecture, hidden: str) -> Iterator[Activation]:
+    last, width = "sentence_embedding", a.hidden_size
+    pooled = f"{last}.pooled" if a.normalize else last
+    equation = f"{a.pooling} of the tokens that are not padding"
+    yield Activation(pooled, f"{POOLING}{a.pooling}", (hidden,), SENTENCE, width, equation, exact=a.pooling in _COPIED)
+    if a.normalize:
+        yield Activation(last, "unit", (pooled,), SENTENCE, width, "x / |x|")
+
+
 def _loss(name: str, kind: str, of: str, counted: str) -> Activation:
     """The loss of `of`, a mean over what is counted."""
     what = "negative log-likelihood" if kind.endswith("log_probs") else "cross entropy"
@@ -242,6 +254,8 @@ def _rows(a: Architecture) -> tuple[Activation, ...]:
     for head in _HEADS:
         if head in a.heads:
             rows += _HEADS[head](a, hidden)
+    if a.pooling:
+        rows += _sentence_embedding(a, hidden)
     losses = tuple(row.name for row in rows if row.name in ("cls.predictions.loss", "cls.seq_relationship.loss"))
     if len(losses) == 2:
         rows.append(Activation("cls.loss", "total_loss", losses, SCALAR, 0, "masked-LM loss + next-sentence loss"))
@@ -265,7 +279,7 @@ def outputs(a: Architecture) -> tuple[str, ...]:
     found = [f"encoder.layer.{a.num_hidden_layers - 1}.output.LayerNorm"]
     logits = ("cls.predictions.decoder", "cls.predictions.log_probs", "cls.seq_relationship", "cls.seq_relationship.log_probs")
     rows = table(a)
-    return (*found, *(name for name in (*logits, "classifier", "qa_outputs") if name in rows))
+    return (*found, *(name for name in (*logits, "classifier", "qa_outputs", "sentence_embedding") if name in rows))
 
 
 def parameter_shapes(a: Architecture) -> dict[str, tuple[int, ...]]:

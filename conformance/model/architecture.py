@@ -22,6 +22,7 @@ COMPATIBLE_HEADS = (tuple(head for head in HEADS if head not in SAME_NAMES), tup
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 POSITIONS = ("absolute", "sinusoidal")
+POOLINGS = ("", "cls", "mean", "mean-sqrt-length", "max", "last")
 
 _COUNTS = {
     "vocab_size": 1, "hidden_size": 1, "num_hidden_layers": 0, "num_attention_heads": 1, "intermediate_size": 1,
@@ -49,6 +50,10 @@ class Architecture:
         classifier_dropout: that before the classifier; None: as `hidden_dropout_prob`.
         activation_dropout: that after the activation function, as in `transformers.BartConfig` (the paper: none).
         initializer_range: the standard deviation with which matrices and tables are drawn before training.
+        pooling: how the last hidden state is pooled into an embedding of the sentence, as sentence-transformers does it: the
+            first token (`cls`), the `mean` over the tokens that are not padding, their sum over √n (`mean-sqrt-length`), their
+            `max`, or the `last` of them; empty where it is not.
+        normalize: whether that embedding is divided by its length.
         heads: those present, of `masked_lm` and `next_sentence` (as the paper has them), `plain_masked_lm` and
             `plain_next_sentence` (one linear layer and a log-softmax, on the hidden state itself, not tied), `classification` (of
             sequences), `token_classification`, `question_answering` (start and end of a span).
@@ -83,6 +88,8 @@ class Architecture:
     classifier_dropout: float | None = None
     activation_dropout: float = 0.0
     initializer_range: float = 0.02
+    pooling: str = ""
+    normalize: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what the equations do not cover; raises `UnsupportedArchitectureError`."""
@@ -111,9 +118,12 @@ class Architecture:
         for value, known, what in (
             (self.hidden_act, ACTIVATIONS, "hidden_act"),
             (self.position_embedding_type, POSITIONS, "position_embedding_type"),
+            (self.pooling, POOLINGS, "pooling"),
         ):
             if value not in known:
                 raise UnsupportedArchitectureError(f"{what} {value!r} has no equation here; known are {', '.join(known)}")
+        if self.normalize and not self.pooling:
+            raise UnsupportedArchitectureError("normalize is of a sentence embedding, and there is no pooling")
         unknown = set(self.heads) - set(HEADS)
         if unknown:
             raise UnsupportedArchitectureError(f"unknown heads {sorted(unknown)}; known are {', '.join(HEADS)}")

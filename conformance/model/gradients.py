@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from conformance.model.activations import SCALAR, Activation, outputs, table
-from conformance.model.architecture import Architecture
+from conformance.model.activations import POOLING, SCALAR, Activation, outputs, table
+from conformance.model.architecture import POOLINGS, Architecture
 
 SUFFIX = ".grad"
 OWN = -1  # in place of the number of a parent: the activation itself
@@ -26,6 +26,7 @@ _INPUTS: Mapping[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "log_softmax": (("", (OWN,)),),
     "tanh": (("", (OWN,)),),
     "mean_loss": (("", ()), ("", ())),
+    **dict.fromkeys((f"{POOLING}{name}" for name in POOLINGS if name != "max"), (("", ()),)),
 }
 _FUNCTION = (("", (0,)),)
 _IDENTITIES = ("copy", "sum", "total_loss")
@@ -50,6 +51,9 @@ _EQUATIONS = {
         "(softmax(x) − onehot) ∂L / N at labelled rows, 0 elsewhere",
     ),
     "mean_loss_backward": "∂L / 2",
+    **dict.fromkeys((f"{POOLING}{name}_backward" for name in POOLINGS), "a_s ∂y, a_s the share of token s"),
+    f"{POOLING}max_backward": "∂y at the largest, 0 elsewhere",
+    "unit_backward": "(∂y − y (y · ∂y)) / |x|",
     **dict.fromkeys(
         ("masked_lm_loss_of_log_probs_backward", "next_sentence_loss_of_log_probs_backward"),
         "−onehot ∂L / N at labelled rows, 0 elsewhere",

@@ -12,6 +12,7 @@ from conformance.oracle.gradients.losses import (
 )
 from conformance.oracle.gradients.norm import NormBackward, NormGradient
 from conformance.oracle.gradients.pointwise import GeluBackward, GeluTanhBackward, ReluBackward, TanhBackward
+from conformance.oracle.gradients.pooling import MaximumBackward, UnitBackward, WeightedBackward
 from conformance.oracle.gradients.products import (
     ContextBackwardProbs,
     ContextBackwardValue,
@@ -36,6 +37,7 @@ from conformance.oracle.losses import CrossEntropy, MeanLoss, NegativeLogLikelih
 from conformance.oracle.norm import Norm
 from conformance.oracle.optimizer import Adam, Given, GradientNorm, Initial
 from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
+from conformance.oracle.pooling import Maximum, Unit, Weighted
 from conformance.oracle.products import Context, FirstTokenLinear, Linear, Scores
 from conformance.oracle.softmax import LogSoftmax, Probabilities
 from conformance.oracle.step import Step
@@ -70,6 +72,12 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "span_end_loss": SpanCrossEntropy,
     "mean_loss": MeanLoss,
     "total_loss": TotalLoss,
+    "pooling-cls": Weighted,
+    "pooling-mean": Weighted,
+    "pooling-mean-sqrt-length": Weighted,
+    "pooling-last": Weighted,
+    "pooling-max": Maximum,
+    "unit": Unit,
     "seed": Seed,
     "dropout_backward": Dropout,
     "linear_backward": LinearBackward,
@@ -95,6 +103,12 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "span_start_loss_backward": SpanCrossEntropyBackward,
     "span_end_loss_backward": SpanCrossEntropyBackward,
     "mean_loss_backward": MeanLossBackward,
+    "pooling-cls_backward": WeightedBackward,
+    "pooling-mean_backward": WeightedBackward,
+    "pooling-mean-sqrt-length_backward": WeightedBackward,
+    "pooling-last_backward": WeightedBackward,
+    "pooling-max_backward": MaximumBackward,
+    "unit_backward": UnitBackward,
     "linear_gradient": LinearGradient,
     "first_token_linear_gradient": FirstTokenLinearGradient,
     "bias_gradient": BiasGradient,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from conformance.benchmarks.detection.heads import Classifier, Pooler, PretrainingHeads, Spans
+from conformance.benchmarks.detection.heads import Classifier, Pooled, Pooler, PretrainingHeads, SentenceEmbedding, Spans
 from conformance.benchmarks.detection.steps import (
     ACTIVATIONS,
     Context,
@@ -174,6 +174,10 @@ class Bert(nn.Module):
         self.classifier = Classifier(a.hidden_size, a.num_labels) if classified else None
         self.qa_outputs = Spans(a.hidden_size) if "question_answering" in a.heads else None
 
+        self.sentence_embedding: SentenceEmbedding | Pooled | None = None
+        if a.pooling:
+            self.sentence_embedding = SentenceEmbedding(a) if a.normalize else Pooled(a)
+
     def layer(self, index: int) -> Layer:
         """Encoder layer `index`."""
         found = self.encoder.layer[index]
@@ -192,6 +196,8 @@ class Bert(nn.Module):
             labels = inputs.token_labels if of_tokens else inputs.class_labels
             if labelled(labels):
                 self.classifier.loss(logits, labels)
+        if self.sentence_embedding:
+            self.sentence_embedding(hidden, inputs.mask)
         if self.qa_outputs:
             self.qa_outputs.losses(self.qa_outputs(hidden), inputs)
 

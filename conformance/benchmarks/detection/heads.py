@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from conformance.benchmarks.detection.steps import (
     ACTIVATIONS,
@@ -111,6 +112,35 @@ class Spans(Linear):
         start, end = self.positions(inputs)
         if labelled(start) and labelled(end):
             self.loss(self.start_loss(logits[..., 0], start), self.end_loss(logits[..., 1], end))
+
+
+class Pooled(nn.Module):
+    """The mean over unmasked tokens, or the first token: (B, S, H) -> (B, H)."""
+
+    def __init__(self, a: Architecture) -> None:
+        super().__init__()
+        self.first = a.pooling == "cls"
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Of every row."""
+        kept = mask[:, :, None].to(hidden.dtype)
+        return hidden[:, 0] if self.first else (hidden * kept).sum(1) / kept.sum(1)
+
+
+class SentenceEmbedding(nn.Module):
+    """The same, divided by its length."""
+
+    def __init__(self, a: Architecture) -> None:
+        super().__init__()
+        self.pooled = Pooled(a)
+
+    def normal(self, pooled: Tensor) -> Tensor:
+        """(B, H) -> (B, H)."""
+        return F.normalize(pooled, dim=1)
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Of every row."""
+        return self.normal(self.pooled(hidden, mask))
 
 
 class PretrainingHeads(nn.Module):

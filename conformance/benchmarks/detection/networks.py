@@ -22,7 +22,11 @@ ARCHITECTURES: dict[str, Architecture] = {
     "tanh-form": TINY.architecture.with_(num_hidden_layers=LAYERS, hidden_act="gelu_new"),
     "sinusoidal": sinusoidal.ARCHITECTURE.with_(num_hidden_layers=LAYERS, max_position_embeddings=len(_MASKS[0])),
     "token-heads": TINY.architecture.with_(
-        num_hidden_layers=LAYERS, pooler=False, heads=("token_classification", "question_answering")
+        num_hidden_layers=LAYERS,
+        pooler=False,
+        heads=("token_classification", "question_answering"),
+        pooling="mean",
+        normalize=True,
     ),
 }
 
