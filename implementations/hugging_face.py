@@ -167,9 +167,10 @@ def _with_heads(a: Architecture, config: Any) -> BertWithHeads:
         heads["seq_relationship"] = nn.Linear(a.hidden_size, 2)
     if heads:
         parts["cls"] = nn.ModuleDict(heads)
-    if {"classification", "token_classification"} & set(a.heads):
+    if {"classification", "token_classification", "multiple_choice"} & set(a.heads):
+        classes = 1 if "multiple_choice" in a.heads else a.num_labels
         rate = config.classifier_dropout if config.classifier_dropout is not None else config.hidden_dropout_prob
-        parts["dropout"], parts["classifier"] = nn.Dropout(rate), nn.Linear(a.hidden_size, a.num_labels)
+        parts["dropout"], parts["classifier"] = nn.Dropout(rate), nn.Linear(a.hidden_size, classes)
     if "question_answering" in a.heads:
         parts["qa_outputs"] = nn.Linear(a.hidden_size, 2)
     model = BertWithHeads(parts)
@@ -271,12 +272,13 @@ def untapped(made: dict[str, Tensor], batch: TorchBatch) -> dict[str, Tensor]:
 
 def losses(logits: dict[str, Tensor], batch: TorchBatch) -> dict[str, Tensor]:
     """The losses of the labels that the batch has; of the two pre-training losses the sum, of a span's two the mean."""
-    classified, span = logits.get("classifier"), logits.get("qa_outputs")
+    span = logits.get("qa_outputs")
     start, end = (None, None) if span is None else span.unbind(-1)  # (B, S) each
+    classified = _labelled(logits.get("classifier"), batch)
     labels = {
         "cls.predictions.loss": (logits.get("cls.predictions.decoder"), batch.labels),
         "cls.seq_relationship.loss": (logits.get("cls.seq_relationship"), batch.next_sentence_label),
-        "classifier.loss": (classified, batch.class_labels if classified is None or classified.ndim == 2 else batch.token_labels),
+        "classifier.loss": classified,
         "qa_outputs.start_loss": (start, batch.start_positions),
         "qa_outputs.end_loss": (end, batch.end_positions),
     }
@@ -286,6 +288,16 @@ def losses(logits: dict[str, Tensor], batch: TorchBatch) -> dict[str, Tensor]:
     if {"qa_outputs.start_loss", "qa_outputs.end_loss"} <= found.keys():
         found["qa_outputs.loss"] = (found["qa_outputs.start_loss"] + found["qa_outputs.end_loss"]) / 2
     return found
+
+
+def _labelled(logits: Tensor | None, batch: TorchBatch) -> tuple[Tensor | None, Tensor | None]:
+    """A classifier's logits with the labels of tokens, of the choices of questions, or of sequences."""
+    if logits is not None and logits.ndim == 3:
+        return logits, batch.token_labels
+    if logits is None or logits.shape[-1] > 1:
+        return logits, batch.class_labels
+    labels = batch.choice_labels
+    return None if labels is None else logits.view(len(labels), -1), labels
 
 
 def _loss(logits: Tensor | None, labels: Tensor | None) -> Tensor | None:

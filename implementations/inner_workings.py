@@ -382,9 +382,9 @@ def build(a: Architecture) -> nn.Module:
         a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.intermediate_size, a.hidden_act,
         a.hidden_dropout_prob, a.attention_probs_dropout_prob, classifier_dropout=a.classifier_dropout,
         max_position_embeddings=a.max_position_embeddings, type_vocab_size=a.type_vocab_size, layer_norm_eps=a.layer_norm_eps,
-        num_labels=a.num_labels, position_offset=a.position_offset,
+        num_labels=1 if "multiple_choice" in a.heads else a.num_labels, position_offset=a.position_offset,
     )  # fmt: skip
-    if "classification" in a.heads:
+    if {"classification", "multiple_choice"} & set(a.heads):
         return BertForSequenceClassification(config)
     classes, spans = "token_classification" in a.heads, "question_answering" in a.heads
     if classes or spans:
@@ -397,16 +397,24 @@ def untrained(a: Architecture) -> nn.Module:
     return initialized(build(a), a.initializer_range)
 
 
-def call(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
-    """The classification, of a sequence or of tokens, and its loss, or the model alone."""
+def call(model: Any, batch: TorchBatch) -> dict[str, Tensor]:
+    """The classification, of sequences, tokens or choices, and its loss, or the model alone."""
     inputs = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
     if isinstance(model, BertForTokens):
         return token_losses(model(*inputs), batch)
     if isinstance(model, Bare):
         model(*inputs)
         return {}
+    if model.classifier.out_features == 1:  # one choice a row
+        labels, logits = batch.choice_labels, model(*inputs).logits
+        return {} if labels is None else real({"classifier.loss": F.cross_entropy(logits.view(len(labels), -1), labels)})
     loss, _ = model(*inputs, labels=batch.class_labels)
-    return {} if loss is None or bool(loss.isnan()) else {"classifier.loss": loss}
+    return {} if loss is None else real({"classifier.loss": loss})
+
+
+def real(losses: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Those that are numbers: a mean over no label at all is NaN."""
+    return {name: loss for name, loss in losses.items() if not loss.isnan()}
 
 
 def token_losses(logits: TokenLogits, batch: TorchBatch) -> dict[str, Tensor]:
@@ -419,7 +427,7 @@ def token_losses(logits: TokenLogits, batch: TorchBatch) -> dict[str, Tensor]:
         losses["qa_outputs.start_loss"] = F.cross_entropy(start, batch.start_positions)
         losses["qa_outputs.end_loss"] = F.cross_entropy(end, batch.end_positions)
         losses["qa_outputs.loss"] = (losses["qa_outputs.start_loss"] + losses["qa_outputs.end_loss"]) / 2
-    return {name: loss for name, loss in losses.items() if not loss.isnan()}  # NaN: every label is ignored
+    return real(losses)
 
 
 def supported(a: Architecture, device: str, dtype: str) -> str | None:

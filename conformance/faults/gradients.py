@@ -27,6 +27,7 @@ _CROSS_ENTROPIES = frozenset(
     {
         *("masked_lm_loss_backward", "next_sentence_loss_backward", "classification_loss_backward"),
         *("token_classification_loss_backward", "span_start_loss_backward", "span_end_loss_backward"),
+        "multiple_choice_loss_backward",
     }
 )
 _LOSSES = _CROSS_ENTROPIES | {"masked_lm_loss_of_log_probs_backward", "next_sentence_loss_of_log_probs_backward"}

@@ -7,12 +7,14 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.fault import Fault, FaultContext, with_batch
 from conformance.model.batch import IGNORED_LABEL
+from conformance.numerics.formats import Array
 from conformance.oracle import Step
-from conformance.oracle.losses import LABELS, labels_of
+from conformance.oracle.losses import LABELS, Labelled, labels_of
 
 MASKED_LM = frozenset({"masked_lm_loss", "masked_lm_loss_of_log_probs"})
 NEXT_SENTENCE = frozenset({"next_sentence_loss", "next_sentence_loss_of_log_probs"})
 TOKENS = frozenset({"token_classification_loss"})
+CHOICES = frozenset({"multiple_choice_loss"})
 SPANS = frozenset({"span_start_loss", "span_end_loss"})
 
 
@@ -47,6 +49,24 @@ def _exchanged(step: Step, _: FaultContext) -> Step | None:
     return with_batch(step, start_positions=batch.end_positions, end_positions=batch.start_positions)
 
 
+def _interleaved(step: Step, _: FaultContext) -> Step:
+    """The choices of question q at rows q, q + Q, q + 2 Q and so on."""
+    order = np.arange(step.site.batch.size).reshape(-1, len(labels_of(step.site))).T.ravel()
+    return step.again(parents=(step.parents[0][order],))
+
+
+def _one_by_one(step: Step, _: FaultContext) -> Step:
+    """Mean over labelled questions' choices of log(1 + exp(x)) − y x, y 1 at the right one."""
+
+    def value(inner: Step) -> Array:
+        assert isinstance(inner, Labelled)
+        logits, labels = inner.rows
+        right = np.arange(logits.shape[-1]) == labels[:, None]
+        return np.asarray((np.logaddexp(0.0, logits) - right * logits).mean())
+
+    return Altered(step, value)
+
+
 def _summed(step: Step, _: FaultContext) -> Step:
     return Altered(step, lambda inner: inner.value * len(inner.parents))
 
@@ -79,4 +99,12 @@ def faults() -> Iterator[Fault]:
                 _summed, "the sum of two heads' losses, as pre-training has it",
                 equation="start loss + end loss",
                 fix="Divide the sum by 2.")
+    yield Fault("choices-interleaved", CHOICES, "the choices of a question are taken from rows that stand Q apart, of Q questions",
+                "constructed", _interleaved, "logits.view(choices, questions) for logits.view(questions, choices)",
+                equation="x_qc = logit of row c Q + q",
+                fix="The rows of a question stand one after the other: logits.view(-1, choices).")
+    yield Fault("choices-one-by-one", CHOICES, "each choice is judged by itself, not against the others", "constructed",
+                _one_by_one, "binary cross entropy, since the head has a single logit",
+                equation="mean of log(1 + exp(x)) − y x, y 1 at the right choice",
+                fix="Take the softmax over the choices of a question.")
 # fmt: on

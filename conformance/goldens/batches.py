@@ -18,8 +18,9 @@ def drawn(masks: Sequence[str]) -> Ids:
 def batch(seed: int, architecture: Architecture, mask: Ids, name: str = "", ids: Ids | None = None) -> Batch:
     """Random ids (or those given) under `mask`, ascending token types, and labels of every head that the architecture has.
 
-    Token types change at random places; a quarter of the unmasked tokens are labelled, the first of each row always; sentences
-    whose first token is unmasked; and spans of rows without padding. `name` keeps the draws of several batches apart.
+    Token types change at random places. Labelled are a quarter of the unmasked tokens, the first of each row always; sentences
+    whose first token is unmasked; spans of rows without padding; questions of two rows each (three, or all, where two do not go
+    in). `name` keeps the draws of several batches apart.
     """
 
     def integers(what: str, shape: tuple[int, ...], low: int, high: int) -> Ids:
@@ -48,4 +49,9 @@ def batch(seed: int, architecture: Architecture, mask: Ids, name: str = "", ids:
             np.where(mask.all(1), integers(f"{which}_positions", (rows,), 0, length), IGNORED_LABEL) for which in ("start", "end")
         )
         made = replace(made, start_positions=starts, end_positions=ends)
+    if "multiple_choice" in architecture.heads:
+        choices = next(n for n in (2, 3, rows) if rows % n == 0)
+        whole = read.reshape(-1, choices).all(1)
+        right = integers("choice_labels", (rows // choices,), 0, choices)
+        made = replace(made, choice_labels=np.where(whole, right, IGNORED_LABEL))
     return made

@@ -134,6 +134,7 @@ def _require_fit(name: str, given: Batch, a: Architecture) -> None:
     labels = (
         *(("labels", a.vocab_size), ("next_sentence_label", 2), ("class_labels", a.num_labels), ("token_labels", a.num_labels)),
         *(("start_positions", given.length), ("end_positions", given.length)),
+        ("choice_labels", given.size // (1 if given.choice_labels is None else len(given.choice_labels))),
     )
     for what, limit in labels:
         array = getattr(given, what)

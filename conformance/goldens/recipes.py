@@ -105,6 +105,15 @@ _TOKEN_HEADS = _row(
     kept=ENDS,
 )
 
+_SENTENCE_HEADS = _row(
+    "sentence-heads",
+    "What BERT is fine-tuned for that reads the first token: multiple choice, and an embedding that is not normalised. Next "
+    "sentence without masked LM.",
+    TINY.architecture.with_(num_hidden_layers=1, heads=("next_sentence", "multiple_choice"), pooling="cls"),
+    ("111111111111", "111111110000", "110111011010", "111110000000"),
+    kept=ENDS,
+)
+
 _ODD_WIDTH = _row(
     "odd-width",
     "Sizes that are no multiples of a vector's, epsilon 1e-3, ReLU. Hidden states are of deviation 2^-5, so that norm "
@@ -164,6 +173,6 @@ _POSITION_OFFSET = _row(
     kept=("embeddings", *ENDS),
 )
 
-_USUAL: tuple[Recipe, ...] = (TINY, edges.RECIPE, _DEEP, _WIDE, sinusoidal.RECIPE, _TANH, _TOKEN_HEADS)
+_USUAL: tuple[Recipe, ...] = (TINY, edges.RECIPE, _DEEP, _WIDE, sinusoidal.RECIPE, _TANH, _TOKEN_HEADS, _SENTENCE_HEADS)
 _UNUSUAL: tuple[Recipe, ...] = (_ODD_WIDTH, _NARROW_HEADS, _POSITION_OFFSET)
 RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (*_USUAL, *_UNUSUAL, minilm.RECIPE)}

@@ -180,21 +180,27 @@ def _plain_next_sentence(a: Architecture, hidden: str) -> Iterator[Activation]:
     yield _loss(f"{pair}.loss", "next_sentence_loss_of_log_probs", f"{pair}.log_probs", "pairs, 0 = is next")
 
 
-def _classifier(a: Architecture, inputs: str, axes: tuple[str, ...]) -> Iterator[Activation]:
+def _classifier(a: Architecture, inputs: str, axes: tuple[str, ...], classes: int) -> Iterator[Activation]:
     if a.classifier_dropout:
         yield Activation("dropout", "copy", (inputs,), axes, a.hidden_size, "identity in eval mode", exact=True)
         inputs = "dropout"
-    yield Activation("classifier", "linear", (inputs,), axes, a.num_labels, "x Wᵀ + b", _affine("classifier"))
+    yield Activation("classifier", "linear", (inputs,), axes, classes, "x Wᵀ + b", _affine("classifier"))
 
 
 def _classification(a: Architecture, hidden: str) -> Iterator[Activation]:
-    yield from _classifier(a, "pooler.activation", SENTENCE)
+    yield from _classifier(a, "pooler.activation", SENTENCE, a.num_labels)
     yield _loss("classifier.loss", "classification_loss", "classifier", "rows")
 
 
 def _token_classification(a: Architecture, hidden: str) -> Iterator[Activation]:
-    yield from _classifier(a, hidden, HIDDEN)
+    yield from _classifier(a, hidden, HIDDEN, a.num_labels)
     yield _loss("classifier.loss", "token_classification_loss", "classifier", "tokens")
+
+
+def _multiple_choice(a: Architecture, hidden: str) -> Iterator[Activation]:
+    """A logit of every row; the rows of one question stand one after the other."""
+    yield from _classifier(a, "pooler.activation", SENTENCE, 1)
+    yield _loss("classifier.loss", "multiple_choice_loss", "classifier", "questions, its rows as classes")
 
 
 def _question_answering(a: Architecture, hidden: str) -> Iterator[Activation]:
@@ -216,6 +222,7 @@ _HEADS = {
     "classification": _classification,
     "token_classification": _token_classification,
     "question_answering": _question_answering,
+    "multiple_choice": _multiple_choice,
 }
 
 

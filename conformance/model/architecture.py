@@ -10,14 +10,20 @@ import msgspec
 from conformance.errors import UnsupportedArchitectureError
 
 HEADS = (
-    "masked_lm", "next_sentence", "plain_masked_lm", "plain_next_sentence", "classification", "token_classification",
-    "question_answering",
-)  # fmt: skip
-SAME_NAMES = {
-    "plain_masked_lm": "masked_lm", "plain_next_sentence": "next_sentence", "token_classification": "classification",
-}  # fmt: skip
-"""Heads whose modules are called as those of another head are, with that other head: a network has one of the two."""
-COMPATIBLE_HEADS = (tuple(head for head in HEADS if head not in SAME_NAMES), tuple(SAME_NAMES))
+    *("masked_lm", "next_sentence", "plain_masked_lm", "plain_next_sentence", "classification", "token_classification"),
+    *("question_answering", "multiple_choice"),
+)
+SAME_NAMES = (
+    ("masked_lm", "plain_masked_lm"),
+    ("next_sentence", "plain_next_sentence"),
+    ("classification", "token_classification", "multiple_choice"),
+)
+"""Heads whose modules are called alike: a network has one of each."""
+COMPATIBLE_HEADS = (
+    ("masked_lm", "next_sentence", "classification", "question_answering"),
+    ("plain_masked_lm", "plain_next_sentence", "token_classification"),
+    ("multiple_choice",),
+)
 """Every head, in sets that one network can have."""
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
@@ -56,7 +62,8 @@ class Architecture:
         normalize: whether that embedding is divided by its length.
         heads: those present, of `masked_lm` and `next_sentence` (as the paper has them), `plain_masked_lm` and
             `plain_next_sentence` (one linear layer and a log-softmax, on the hidden state itself, not tied), `classification` (of
-            sequences), `token_classification`, `question_answering` (start and end of a span).
+            sequences), `token_classification`, `question_answering` (start and end of a span), `multiple_choice` (one logit a
+            row, several rows a question).
 
     Example:
         >>> base = Architecture(vocab_size=30522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12,
@@ -127,11 +134,12 @@ class Architecture:
         unknown = set(self.heads) - set(HEADS)
         if unknown:
             raise UnsupportedArchitectureError(f"unknown heads {sorted(unknown)}; known are {', '.join(HEADS)}")
-        if {"next_sentence", "classification"} & set(self.heads) and not self.pooler:
-            raise UnsupportedArchitectureError("the heads next_sentence and classification need a pooler")
-        for one, other in SAME_NAMES.items():
-            if {one, other} <= set(self.heads):
-                raise UnsupportedArchitectureError(f"the heads {other} and {one} have the same names; choose one")
+        if {"next_sentence", "classification", "multiple_choice"} & set(self.heads) and not self.pooler:
+            raise UnsupportedArchitectureError("the heads next_sentence, classification and multiple_choice need a pooler")
+        for alike in SAME_NAMES:
+            both = [head for head in alike if head in self.heads]
+            if len(both) > 1:
+                raise UnsupportedArchitectureError(f"the heads {' and '.join(both)} have the same names; choose one")
 
     @property
     def head_size(self) -> int:

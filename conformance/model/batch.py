@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +41,8 @@ class Batch:
         start_positions, end_positions: (B,), where the span begins and where its last token stands, -100 where there is none; or
             None. Their softmax is over all S positions, and what stands at padding is undefined: in a batch in which a row with
             padding has one, they define no loss.
+        choice_labels: (Q,), of each of the Q questions the right one of its choices, which are B / Q rows that stand one after the
+            other, -100 where there is none; or None.
 
     Example:
         >>> batch = Batch(np.array([[7, 8, 0], [5, 6, 9]]), attention_mask=np.array([[1, 1, 0], [1, 1, 1]]))
@@ -59,12 +61,17 @@ class Batch:
     token_labels: Ids | None = None
     start_positions: Ids | None = None
     end_positions: Ids | None = None
+    choice_labels: Ids | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is no batch; raises `UsageError` that says what was found and what was expected."""
         for name, array in self.arrays().items():
             if array.dtype != np.int64:
                 raise UsageError(f"{name} is of {array.dtype}, expected int64")
+            if name == "choice_labels":
+                if array.ndim != 1 or not array.size or self.input_ids.shape[0] % array.size:
+                    raise UsageError(f"choice_labels is of shape {array.shape}, expected (Q,), Q questions of B / Q rows each")
+                continue
             per_row = name in ("next_sentence_label", "class_labels", "start_positions", "end_positions")
             expected = self.input_ids.shape[:1] if per_row else self.input_ids.shape
             if array.shape != expected or len(self.input_ids.shape) != 2:
@@ -97,8 +104,11 @@ class Batch:
         return np.zeros_like(self.input_ids) if self.token_type_ids is None else self.token_type_ids
 
     def cut(self, rows: slice, length: int | None = None) -> "Batch":
-        """Some of its rows; of each, the first `length` tokens."""
-        return Batch(**{k: v[rows, :length] if v.ndim == 2 else v[rows] for k, v in self.arrays().items()})
+        """Some of its rows; of each, the first `length` tokens. Questions are labelled where no row is left out."""
+        arrays = self.arrays()
+        questions = arrays.pop("choice_labels", None)
+        cut = Batch(**{k: v[rows, :length] if v.ndim == 2 else v[rows] for k, v in arrays.items()})
+        return cut if questions is None or cut.size < self.size else replace(cut, choice_labels=questions)
 
     def arrays(self) -> dict[str, Ids]:
         """The arrays that are present, by name."""
@@ -139,6 +149,7 @@ class TorchBatch:
     token_labels: "torch.Tensor | None"
     start_positions: "torch.Tensor | None"
     end_positions: "torch.Tensor | None"
+    choice_labels: "torch.Tensor | None"
 
     def __init__(self, source: Batch | None = None, **tensors: "torch.Tensor") -> None:
         """Hold `tensors` under their names; those that are not given are None. Without a source there is no `numpy()`."""

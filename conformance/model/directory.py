@@ -1,6 +1,6 @@
 """A local Hugging Face directory as a checkpoint: its config, its file of parameters, and which heads these are."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,9 @@ def load_directory(folder: Path | str) -> Checkpoint:
     """A local Hugging Face BERT directory: `config.json` and `model.safetensors`, with or without prefix, heads, old norm names.
 
     The heads are those whose parameters are stored, as `BertForPreTraining`, `BertForMaskedLM`, `BertLMHeadModel`,
-    `BertForNextSentencePrediction`, `BertForSequenceClassification`, `BertForTokenClassification` and `BertForQuestionAnswering`
-    store them; which of the two classifiers it is, the config's `architectures` says. A directory of sentence-transformers
-    (`modules.json`) has its pooling and normalisation as well.
+    `BertForNextSentencePrediction`, `BertForSequenceClassification`, `BertForTokenClassification`, `BertForQuestionAnswering` and
+    `BertForMultipleChoice` store them; of the three that have a classifier, the config's `architectures` says which it is. A
+    directory of sentence-transformers (`modules.json`) has its pooling and normalisation as well.
 
     Raises:
         CheckpointError: a file is missing or cannot be read; or parameters are missing, unexpected, of the wrong shape, given
@@ -45,7 +45,7 @@ def _loaded(folder: Path) -> Checkpoint:
     bert, embedding = transformer_folder(folder), sentence_embedding(folder)
     config, stored = _config(bert / "config.json"), stored_parameters(bert)
     heads = heads_of(stored, config)
-    switches = {"heads": heads, "pooler": "bert.pooler.dense.weight" in stored, "num_labels": _labels(stored, config)}
+    switches = {"heads": heads, "pooler": "bert.pooler.dense.weight" in stored, "num_labels": _labels(stored, config, heads)}
     architecture = Architecture.from_config({**config, "pooling": "", "normalize": False}, **switches, **embedding)
     copies = {n: of for n, of in COPIES.items() if n in stored and of in stored} if "masked_lm" in heads else {}
     shapes = parameter_shapes(architecture)
@@ -56,9 +56,9 @@ def _loaded(folder: Path) -> Checkpoint:
     return Checkpoint(architecture, LazyWeights(shapes, lambda name: stored[name].array))
 
 
-def _labels(stored: Mapping[str, Stored], config: Mapping[str, Any]) -> int:
-    """As many classes as the classifier has rows, which is what the config says; 2 without one."""
-    if "classifier.weight" not in stored:
+def _labels(stored: Mapping[str, Stored], config: Mapping[str, Any], heads: Sequence[str]) -> int:
+    """As many classes as the classifier has rows, which is what the config says; 2 without one, or with one of choices."""
+    if "classifier.weight" not in stored or "multiple_choice" in heads:
         return 2
     rows = stored["classifier.weight"].shape[0]
     said = config.get("num_labels") or len(config.get("id2label") or ()) or rows

@@ -47,6 +47,7 @@ _EQUATIONS = {
         (
             *("masked_lm_loss_backward", "next_sentence_loss_backward", "classification_loss_backward"),
             *("token_classification_loss_backward", "span_start_loss_backward", "span_end_loss_backward"),
+            "multiple_choice_loss_backward",
         ),
         "(softmax(x) − onehot) ∂L / N at labelled rows, 0 elsewhere",
     ),

@@ -14,6 +14,7 @@ _MARKS = {
 _CLASSIFIERS = {
     "BertForSequenceClassification": "classification",
     "BertForTokenClassification": "token_classification",
+    "BertForMultipleChoice": "multiple_choice",
 }  # by the name that a config's `architectures` has
 
 
@@ -42,6 +43,6 @@ def _classifier(stored: Collection[str], architectures: Any) -> str:
         return "token_classification"
     choices = " or ".join(f'["{name}"]' for name in _CLASSIFIERS)
     raise CheckpointError(
-        f"classifier.weight may be of sequences or of tokens, and config.json has architectures {architectures!r:.200}; write into "
-        f'it "architectures": {choices}'
+        f"classifier.weight may be of sequences, of tokens or of choices, and config.json has architectures {architectures!r:.100}; "
+        f'write into it "architectures": {choices}'
     )

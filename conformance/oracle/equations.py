@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from conformance.oracle.dropout import Dropout
 from conformance.oracle.embeddings import Copy, PositionLookup, Sinusoids, Sum, TokenTypeLookup, WordLookup
 from conformance.oracle.gradients.losses import (
+    ChoiceCrossEntropyBackward,
     CrossEntropyBackward,
     MeanLossBackward,
     NegativeLogLikelihoodBackward,
@@ -33,7 +34,14 @@ from conformance.oracle.gradients.sums import (
     WordLookupGradient,
 )
 from conformance.oracle.initialization import InitialConstant, InitialDraw
-from conformance.oracle.losses import CrossEntropy, MeanLoss, NegativeLogLikelihood, SpanCrossEntropy, TotalLoss
+from conformance.oracle.losses import (
+    ChoiceCrossEntropy,
+    CrossEntropy,
+    MeanLoss,
+    NegativeLogLikelihood,
+    SpanCrossEntropy,
+    TotalLoss,
+)
 from conformance.oracle.norm import Norm
 from conformance.oracle.optimizer import Adam, Given, GradientNorm, Initial
 from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
@@ -70,6 +78,7 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "token_classification_loss": CrossEntropy,
     "span_start_loss": SpanCrossEntropy,
     "span_end_loss": SpanCrossEntropy,
+    "multiple_choice_loss": ChoiceCrossEntropy,
     "mean_loss": MeanLoss,
     "total_loss": TotalLoss,
     "pooling-cls": Weighted,
@@ -102,6 +111,7 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "token_classification_loss_backward": CrossEntropyBackward,
     "span_start_loss_backward": SpanCrossEntropyBackward,
     "span_end_loss_backward": SpanCrossEntropyBackward,
+    "multiple_choice_loss_backward": ChoiceCrossEntropyBackward,
     "mean_loss_backward": MeanLossBackward,
     "pooling-cls_backward": WeightedBackward,
     "pooling-mean_backward": WeightedBackward,

@@ -1,7 +1,5 @@
 """The values of the losses: mean cross entropy over the labelled rows, and the sum or the mean of two."""
 
-from typing import ClassVar
-
 import numpy as np
 
 from conformance.errors import UsageError
@@ -22,6 +20,7 @@ LABELS = {
     "token_classification_loss": "token_labels",
     "span_start_loss": "start_positions",
     "span_end_loss": "end_positions",
+    "multiple_choice_loss": "choice_labels",
 }
 
 
@@ -35,13 +34,7 @@ def labels_of(site: Site) -> Ids:
 
 
 class Labelled(Step):
-    """A mean over the rows of the last parent that have a label, or the gradient of one.
-
-    Attributes:
-        classes: the axis of the last parent that counts the classes.
-    """
-
-    classes: ClassVar[int] = -1
+    """A mean over the rows of the last parent that have a label, or the gradient of one."""
 
     def scores(self, logits: Array) -> Array:
         """A view of the logits: the scores of every label, the classes last."""
@@ -62,6 +55,13 @@ class Labelled(Step):
         full = np.zeros_like(self.parents[-1])
         self.scores(full)[self._labels != IGNORED_LABEL] = rows
         return full
+
+    def over_classes(self, x: Array) -> Array:
+        """The sum over the classes that each score stands among, in its place."""
+        sums = np.zeros_like(x)
+        scores = self.scores(sums)
+        scores[...] = self.scores(x).sum(-1, keepdims=True)
+        return sums
 
     def _with_slope(self, slope: Array) -> LinearMap:
         """The Jacobian with that slope at labelled rows, 0 elsewhere."""
@@ -115,8 +115,6 @@ class CrossEntropy(Labelled):
 class Span(Labelled):
     """Of (B, S, 2): the classes are the S positions, the scores those at one index of the last axis, 0 of starts and 1 of ends."""
 
-    classes = -2
-
     def scores(self, logits: Array) -> Array:
         """(B, S)."""
         return logits[..., int("end" in self.site.activation.kind)]
@@ -124,6 +122,18 @@ class Span(Labelled):
 
 class SpanCrossEntropy(Span, CrossEntropy):
     """L = mean over labelled rows of log Σ_s exp(x_s) − x_label; x the start logits, or the end logits. (B, S, 2) -> ()."""
+
+
+class Choice(Labelled):
+    """Of (B, 1): the classes are the rows of one question, which stand one after the other."""
+
+    def scores(self, logits: Array) -> Array:
+        """(Q, B / Q)."""
+        return logits.reshape(len(self._labels), -1)
+
+
+class ChoiceCrossEntropy(Choice, CrossEntropy):
+    """L = mean over labelled questions of log Σ_c exp(x_c) − x_label; c counts the rows of one question. (B, 1) -> ()."""
 
 
 class NegativeLogLikelihood(Labelled):

@@ -28,7 +28,8 @@ def _defines_loss(kind: str, labels: Ids | None, batch: Batch) -> bool:
         return False
     labelled = labels != IGNORED_LABEL
     read = np.asarray(batch.mask.all(1)) if kind.startswith("span_") else batch.mask[:, 0]
-    attended = batch.mask if labels.ndim == 2 else read
+    of_rows = np.asarray(read.reshape(len(labels), -1).all(1))  # of a question all its rows are read
+    attended = batch.mask if labels.ndim == 2 else of_rows
     return bool(labelled.any() and attended[labelled].all())
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from conformance.benchmarks.detection.heads import Classifier, Pooled, Pooler, PretrainingHeads, SentenceEmbedding, Spans
 from conformance.benchmarks.detection.steps import (
     ACTIVATIONS,
+    ChoiceLoss,
     Context,
     Inputs,
     LayerNorm,
@@ -172,6 +173,8 @@ class Bert(nn.Module):
         self.cls = PretrainingHeads(a, self.embeddings.word_embeddings)
         classified = {"classification", "token_classification"} & set(a.heads)
         self.classifier = Classifier(a.hidden_size, a.num_labels) if classified else None
+        if "multiple_choice" in a.heads:
+            self.classifier = Classifier(a.hidden_size, 1, ChoiceLoss())
         self.qa_outputs = Spans(a.hidden_size) if "question_answering" in a.heads else None
 
         self.sentence_embedding: SentenceEmbedding | Pooled | None = None
@@ -194,6 +197,8 @@ class Bert(nn.Module):
             of_tokens = "token_classification" in self.architecture.heads
             logits = self.classifier(hidden if of_tokens else pooled)
             labels = inputs.token_labels if of_tokens else inputs.class_labels
+            if "multiple_choice" in self.architecture.heads:
+                labels = inputs.choice_labels
             if labelled(labels):
                 self.classifier.loss(logits, labels)
         if self.sentence_embedding:

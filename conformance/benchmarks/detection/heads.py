@@ -72,9 +72,9 @@ class Predictions(nn.Module):
 class Classifier(Linear):
     """Class logits of the pooled sentence, with their loss: (B, H) -> (B, C)."""
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, inputs: int, outputs: int, loss: Loss | None = None) -> None:
         super().__init__(inputs, outputs)
-        self.loss = Loss()
+        self.loss = loss or Loss()
 
 
 class PlainClassifier(SentenceLinear):

@@ -80,10 +80,13 @@ LISTED: Mapping[str, str] = {
     "span-ends-exchanged": "start and end logits are exchanged",
     "span-labels-exchanged": "the losses of start and end take each other's positions",
     "span-loss-summed": "the losses of start and end are added, not averaged",
+    "choices-interleaved": "the choices of a question are taken from rows that stand apart",
+    "choices-one-by-one": "each choice is judged by itself",
     # sentence embeddings
     "pooling-with-padding": "the mean over all tokens, padding as well",
     "pooling-without-special": "the mean without the first and the last unmasked token",
     "pooling-first-token": "the first token for the mean",
+    "pooling-mean": "the mean over unmasked positions for the first token",
     "pooling-max": "the largest of each feature over unmasked positions for the mean",
     "pooling-not-normalised": "the embedding is not divided by its length",
     "pooling-normalised-by-largest": "the embedding is divided by its largest feature",

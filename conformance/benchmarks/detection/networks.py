@@ -1,4 +1,4 @@
-"""The networks that mistakes are planted in: small, of discriminating weights from a seed, in four architectures."""
+"""The networks that mistakes are planted in: small, of discriminating weights from a seed, in five architectures."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -28,6 +28,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         pooling="mean",
         normalize=True,
     ),
+    "sentence-heads": TINY.architecture.with_(num_hidden_layers=LAYERS, heads=("next_sentence", "multiple_choice"), pooling="cls"),
 }
 
 

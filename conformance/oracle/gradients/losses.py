@@ -5,7 +5,7 @@ import numpy as np
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
-from conformance.oracle.losses import Labelled, Span
+from conformance.oracle.losses import Choice, Labelled, Span
 from conformance.oracle.maps import LinearMap, Roundings, diagonal
 from conformance.oracle.softmax import LogSoftmax
 from conformance.oracle.step import Step, elementwise
@@ -36,11 +36,10 @@ class CrossEntropyBackward(Labelled):
         unit = self.value / float(self.parents[0]) if float(self.parents[0]) else np.zeros_like(self.value)
 
         def variance(v: Array) -> Array:
-            shared = (p**2 * v).sum(self.classes, keepdims=True)
-            return np.asarray((scale * p) ** 2 * np.maximum((1.0 - 2.0 * p) * v + shared, 0.0))
+            return np.asarray((scale * p) ** 2 * np.maximum((1.0 - 2.0 * p) * v + self.over_classes(p**2 * v), 0.0))
 
         def adjoint(u: Array) -> Array:
-            return np.asarray(scale * p * (u - (p * u).sum(self.classes, keepdims=True)))
+            return np.asarray(scale * p * (u - self.over_classes(p * u)))
 
         return LinearMap(lambda v: unit**2 * v, lambda u: np.asarray((unit * u).sum())), LinearMap(variance, adjoint)
 
@@ -62,6 +61,10 @@ class SpanCrossEntropyBackward(Span, CrossEntropyBackward):
     """∂L/∂x = w (softmax(x) − onehot(label)) / N over the positions, at the N labelled rows and of start or end; 0 elsewhere."""
 
     couples_positions = True
+
+
+class ChoiceCrossEntropyBackward(Choice, CrossEntropyBackward):
+    """∂L/∂x = w (softmax(x) − onehot(label)) / N over the rows of a question, of the N labelled ones; 0 elsewhere. x (B, 1)."""
 
 
 class MeanLossBackward(Step):

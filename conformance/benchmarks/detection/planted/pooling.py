@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from conformance.benchmarks.detection.bert import Bert
-from conformance.benchmarks.detection.heads import SentenceEmbedding
+from conformance.benchmarks.detection.heads import Pooled, SentenceEmbedding
 from conformance.benchmarks.detection.planted.plant import Plant, in_place, override, widely
 from conformance.model.architecture import Architecture
 
@@ -16,6 +16,10 @@ POOLED = f"{NORMALISED}.pooled"
 
 def _normalised_mean(a: Architecture) -> bool:
     return a.pooling == "mean" and a.normalize
+
+
+def _first_token(a: Architecture) -> bool:
+    return a.pooling == "cls" and not a.normalize
 
 
 def _embedding(model: Bert) -> SentenceEmbedding:
@@ -51,7 +55,19 @@ def _normalised(name: str, wrong: Callable[[Tensor], Tensor]) -> Plant:
     return in_place(name, lambda m: override(_embedding(m), "normal", widely(wrong)), NORMALISED, suits=_normalised_mean)
 
 
+def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
+    kept = mask[:, :, None].to(hidden.dtype)
+    return (hidden * kept).sum(1) / kept.sum(1)
+
+
+def _mean_for_first(model: Bert) -> None:
+    """The mean, where the embedding is the first token."""
+    assert isinstance(model.sentence_embedding, Pooled)
+    override(model.sentence_embedding, "forward", _mean)
+
+
 PLANTS = (
+    in_place("pooling-mean", _mean_for_first, NORMALISED, suits=_first_token),
     *(_pooled(name, wrong) for name, wrong in _POOLED.items()),
     *(_normalised(name, wrong) for name, wrong in _NORMALISED.items()),
 )
