@@ -43,6 +43,6 @@ def _classifier(stored: Collection[str], architectures: Any) -> str:
         return "token_classification"
     choices = " or ".join(f'["{name}"]' for name in _CLASSIFIERS)
     raise CheckpointError(
-        f"classifier.weight may be of sequences, of tokens or of choices, and config.json has architectures {architectures!r:.100}; "
+        f"classifier.weight may be of sequences, of tokens or of choices, and config.json has architectures {architectures!r:.99}; "
         f'write into it "architectures": {choices}'
     )

@@ -9,7 +9,6 @@ from conformance.model.activations import POOLING
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
-from conformance.oracle.embeddings import Exact
 from conformance.oracle.maps import LinearMap, Roundings, Source, identity, shared_by_row
 from conformance.oracle.products import accumulation_variance
 from conformance.oracle.step import Step, elementwise
@@ -71,10 +70,10 @@ class Weighted(Step):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """A product accumulated over the tokens and a division by n or √n, u²/3 · (Σ s_k² + 2 e² or 3 e²), and the sum's store.
 
-        None where one token is copied.
+        None but for the format's smallest numbers where one token is copied.
         """
         if (self.weights.astype(bool).sum(1) <= 1).all():
-            return elementwise(np.zeros_like(self.value))
+            return elementwise(np.full(self.value.shape, arithmetic.storage.floor_variance))
         partial = np.cumsum(self.weights[:, :, None] * self.parents[0], 1)
         roots = "sqrt" in self.site.activation.kind
         squares = (partial**2).sum(1) + (1 + roots) * self.value**2
@@ -83,7 +82,7 @@ class Weighted(Step):
         return elementwise(accumulation_variance(squares, self.value, self.parents[0].shape[1], arithmetic) + stored)
 
 
-class Maximum(Exact):
+class Maximum(Step):
     """e_h = max over unmasked s of x_sh: (B, S, H) -> (B, H)."""
 
     couples_positions = True
@@ -103,6 +102,10 @@ class Maximum(Exact):
         """1 at the largest, 0 elsewhere."""
         chosen = self.chosen
         return (LinearMap(lambda v: (chosen * v).sum(1), lambda w: chosen * w[:, None, :]),)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """None but for the format's smallest numbers: a copy."""
+        return elementwise(np.full(self.value.shape, arithmetic.storage.floor_variance))
 
 
 class Unit(Step):

@@ -47,10 +47,6 @@ class MaximumBackward(Maximum):
             LinearMap(np.zeros_like, lambda _: np.zeros_like(x)),
         )
 
-    def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """None: a copy."""
-        return elementwise(np.full(self.value.shape, arithmetic.storage.floor_variance))
-
 
 class UnitBackward(Step):
     """∂L/∂x = (w − y (y · w)) / |x|, y = x / |x|, a row each; w, x and result (B, H)."""
