@@ -26,7 +26,6 @@ SENTENCE = ("batch", "feature")
 SCALAR: tuple[str, ...] = ()
 
 POOLING = "pooling-"  # what the kinds of pooling begin with; the name follows
-_COPIED = ("cls", "max", "last")  # poolings that compute nothing
 
 _LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
 
@@ -230,7 +229,7 @@ def _sentence_embedding(a: Architecture, hidden: str) -> Iterator[Activation]:
     last, width = "sentence_embedding", a.hidden_size
     pooled = f"{last}.pooled" if a.normalize else last
     equation = f"{a.pooling} of the tokens that are not padding"
-    yield Activation(pooled, f"{POOLING}{a.pooling}", (hidden,), SENTENCE, width, equation, exact=a.pooling in _COPIED)
+    yield Activation(pooled, f"{POOLING}{a.pooling}", (hidden,), SENTENCE, width, equation)
     if a.normalize:
         yield Activation(last, "unit", (pooled,), SENTENCE, width, "x / |x|")
 
