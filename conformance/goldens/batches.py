@@ -41,6 +41,8 @@ def batch(seed: int, architecture: Architecture, mask: Ids, name: str = "", ids:
         next_sentence_label=np.where(read, integers("next_sentence_label", (rows,), 0, 2), IGNORED_LABEL),
         class_labels=np.where(read, integers("class_labels", (rows,), 0, architecture.num_labels), IGNORED_LABEL),
     )
+    if not architecture.is_single_label:
+        made = replace(made, class_labels=None)
     if "token_classification" in architecture.heads:
         classes = integers("token_labels", mask.shape, 0, architecture.num_labels)
         made = replace(made, token_labels=np.where(labelled, classes, IGNORED_LABEL))

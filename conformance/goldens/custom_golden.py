@@ -131,6 +131,11 @@ def _require_fit(name: str, given: Batch, a: Architecture) -> None:
         raise UsageError(f"batch {name}: attention_mask is 0 all over row {empty[0]}; what a BERT makes of that is undefined")
     if given.length > a.longest:
         raise UsageError(f"batch {name}: {given.length} tokens, and the network takes at most {a.longest}")
+    if given.class_labels is not None and not a.is_single_label:
+        raise UsageError(
+            f"batch {name}: class_labels are single classes; the network's problem_type is {a.problem_type!r}, with {a.num_labels} "
+            "labels, and there is no equation for its loss; leave class_labels out, and the logits are judged"
+        )
     labels = (
         *(("labels", a.vocab_size), ("next_sentence_label", 2), ("class_labels", a.num_labels), ("token_labels", a.num_labels)),
         *(("start_positions", given.length), ("end_positions", given.length)),

@@ -28,6 +28,7 @@ COMPATIBLE_HEADS = (
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 POSITIONS = ("absolute", "sinusoidal")
+PROBLEMS = (None, "single_label_classification", "multi_label_classification", "regression")
 POOLINGS = ("", "cls", "mean", "mean-sqrt-length", "max", "last")
 
 _COUNTS = {
@@ -56,6 +57,8 @@ class Architecture:
         classifier_dropout: that before the classifier; None: as `hidden_dropout_prob`.
         activation_dropout: that after the activation function, as in `transformers.BartConfig` (the paper: none).
         initializer_range: the standard deviation with which matrices and tables are drawn before training.
+        problem_type: what the classifier of sequences is trained for, as in `transformers.PretrainedConfig`; there are equations
+            for the loss of `single_label_classification`, and None stands for it where there are several labels.
         pooling: how the last hidden state is pooled into an embedding of the sentence, as sentence-transformers does it: the
             first token (`cls`), the `mean` over the tokens that are not padding, their sum over √n (`mean-sqrt-length`), their
             `max`, or the `last` of them; empty where it is not.
@@ -95,6 +98,7 @@ class Architecture:
     classifier_dropout: float | None = None
     activation_dropout: float = 0.0
     initializer_range: float = 0.02
+    problem_type: str | None = None
     pooling: str = ""
     normalize: bool = False
 
@@ -126,9 +130,10 @@ class Architecture:
             (self.hidden_act, ACTIVATIONS, "hidden_act"),
             (self.position_embedding_type, POSITIONS, "position_embedding_type"),
             (self.pooling, POOLINGS, "pooling"),
+            (self.problem_type, PROBLEMS, "problem_type"),
         ):
             if value not in known:
-                raise UnsupportedArchitectureError(f"{what} {value!r} has no equation here; known are {', '.join(known)}")
+                raise UnsupportedArchitectureError(f"{what} {value!r} has no equation here; known are {', '.join(map(str, known))}")
         if self.normalize and not self.pooling:
             raise UnsupportedArchitectureError("normalize is of a sentence embedding, and there is no pooling")
         unknown = set(self.heads) - set(HEADS)
@@ -145,6 +150,11 @@ class Architecture:
     def head_size(self) -> int:
         """d_k, the width of one attention head."""
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def is_single_label(self) -> bool:
+        """Whether a sequence is of one of several classes, so that the loss of its classifier is a cross entropy."""
+        return self.problem_type == PROBLEMS[1] or (self.problem_type is None and self.num_labels > 1)
 
     @property
     def longest(self) -> int:

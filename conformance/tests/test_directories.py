@@ -3,16 +3,18 @@
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from conformance import Golden, check, load_directory
+from conformance import Golden, UsageError, check, golden_of, load_directory
 from conformance.cli import main
 from conformance.errors import CheckpointError, DependencyMissingError, UnsupportedArchitectureError
 from conformance.files import ALLOW_PICKLE
@@ -165,15 +167,15 @@ def of_sentences(folder: Path, bert: str = "", *, normalize: bool = True, **pool
     return folder
 
 
-@pytest.mark.parametrize("bert", ["", "0_Transformer"])
 @pytest.mark.parametrize(
-    ("mode", "pooling"),
+    ("mode", "pooling", "bert"),
     [
-        ("pooling_mode_mean_tokens", "mean"),
-        ("pooling_mode_cls_token", "cls"),
-        ("pooling_mode_max_tokens", "max"),
-        ("pooling_mode_mean_sqrt_len_tokens", "mean-sqrt-length"),
-        ("pooling_mode_lasttoken", "last"),
+        ("pooling_mode_mean_tokens", "mean", ""),
+        ("pooling_mode_mean_tokens", "mean", "0_Transformer"),
+        ("pooling_mode_cls_token", "cls", "0_Transformer"),
+        ("pooling_mode_max_tokens", "max", ""),
+        ("pooling_mode_mean_sqrt_len_tokens", "mean-sqrt-length", ""),
+        ("pooling_mode_lasttoken", "last", "0_Transformer"),
     ],
 )
 def test_a_directory_of_sentence_transformers_conforms_with_its_pooling(mode: str, pooling: str, bert: str, tmp_path: Path) -> None:
@@ -236,6 +238,19 @@ def test_a_config_with_other_labels_than_the_classifier_is_refused(tmp_path: Pat
     _config(folder, id2label={str(i): str(i) for i in range(7)})
     with pytest.raises(CheckpointError, match=f"config.json has 7 labels .* classifier.weight has {LABELS} rows"):
         load_directory(folder)
+
+
+@pytest.mark.parametrize("problem", ["multi_label_classification", "regression"])
+def test_of_a_classifier_of_no_single_classes_the_logits_are_judged_and_labels_are_refused(problem: str, tmp_path: Path) -> None:
+    folder = tuned("BertForSequenceClassification", tmp_path)
+    _config(folder, problem_type=problem)
+    golden = from_directory(folder)
+    judged = {a.activation for a in activation_records(check(hf_eager, golden, depth="screen")) if a.outcome == "pass"}
+    assert "classifier" in judged
+    assert "classifier.loss" not in judged
+    labelled = {n: replace(batch, class_labels=np.zeros(batch.size, np.int64)) for n, batch in golden.batches.items()}
+    with pytest.raises(UsageError, match=f"problem_type is '{problem}', with {LABELS} labels, and there is no equation"):
+        golden_of("mine", golden.checkpoint, labelled)
 
 
 @pytest.fixture
