@@ -274,11 +274,10 @@ def losses(logits: dict[str, Tensor], batch: TorchBatch) -> dict[str, Tensor]:
     """The losses of the labels that the batch has; of the two pre-training losses the sum, of a span's two the mean."""
     span = logits.get("qa_outputs")
     start, end = (None, None) if span is None else span.unbind(-1)  # (B, S) each
-    classified = _labelled(logits.get("classifier"), batch)
     labels = {
         "cls.predictions.loss": (logits.get("cls.predictions.decoder"), batch.labels),
         "cls.seq_relationship.loss": (logits.get("cls.seq_relationship"), batch.next_sentence_label),
-        "classifier.loss": classified,
+        "classifier.loss": _labelled(logits.get("classifier"), batch),
         "qa_outputs.start_loss": (start, batch.start_positions),
         "qa_outputs.end_loss": (end, batch.end_positions),
     }

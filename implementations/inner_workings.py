@@ -336,18 +336,16 @@ class TokenLogits(NamedTuple):
 
 
 class BertForTokens(nn.Module):
-    """BertModel without pooler, with linear layers on every position.
-
-    It is Hugging Face's BertForTokenClassification, its BertForQuestionAnswering, or both.
+    """BertModel with linear layers on every position: Hugging Face's BertForTokenClassification, BertForQuestionAnswering, or both.
 
     Args:
         classes: whether there is a classifier of tokens, behind a dropout.
         spans: whether there are logits of where a span starts and where it ends.
     """
 
-    def __init__(self, config: BertConfig, classes: bool, spans: bool) -> None:
+    def __init__(self, config: BertConfig, classes: bool, spans: bool, add_pooling_layer: bool = False) -> None:
         super().__init__()
-        self.bert = BertModel(config, add_pooling_layer=False)
+        self.bert = BertModel(config, add_pooling_layer)
         own = config.classifier_dropout
         self.dropout = nn.Dropout(config.hidden_dropout_prob if own is None else own)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels) if classes else None
@@ -377,7 +375,7 @@ class Bare(nn.Module):
 
 
 def build(a: Architecture) -> nn.Module:
-    """With the heads of sequence classification, token classification and question answering that the checkpoint has."""
+    """With the heads that the checkpoint has, of classification, token classification, question answering and multiple choice."""
     config = BertConfig(
         a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.intermediate_size, a.hidden_act,
         a.hidden_dropout_prob, a.attention_probs_dropout_prob, classifier_dropout=a.classifier_dropout,
@@ -388,7 +386,7 @@ def build(a: Architecture) -> nn.Module:
         return BertForSequenceClassification(config)
     classes, spans = "token_classification" in a.heads, "question_answering" in a.heads
     if classes or spans:
-        return BertForTokens(config, classes, spans)
+        return BertForTokens(config, classes, spans, a.pooler)
     return Bare(config, a.pooler)
 
 
