@@ -26,6 +26,13 @@ SENTENCE = ("batch", "feature")
 SCALAR: tuple[str, ...] = ()
 
 POOLING = "pooling-"  # what the kinds of pooling begin with; the name follows
+_POOLED = {
+    "cls": "x₀, the first token",
+    "mean": "Σ m x / Σ m over the tokens, m the mask",
+    "mean-sqrt-length": "Σ m x / √Σ m over the tokens, m the mask",
+    "max": "the largest of each feature over the tokens that are not padding",
+    "last": "x of the last token that is not padding",
+}
 
 _LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
 
@@ -228,8 +235,7 @@ _HEADS = {
 def _sentence_embedding(a: Architecture, hidden: str) -> Iterator[Activation]:
     last, width = "sentence_embedding", a.hidden_size
     pooled = f"{last}.pooled" if a.normalize else last
-    equation = f"{a.pooling} of the tokens that are not padding"
-    yield Activation(pooled, f"{POOLING}{a.pooling}", (hidden,), SENTENCE, width, equation)
+    yield Activation(pooled, f"{POOLING}{a.pooling}", (hidden,), SENTENCE, width, _POOLED[a.pooling])
     if a.normalize:
         yield Activation(last, "unit", (pooled,), SENTENCE, width, "x / |x|")
 
