@@ -17,6 +17,7 @@ from conformance.model.batch import IGNORED_LABEL
 from conformance.oracle import Network
 from conformance.report.findings import findings, layers_of, sentence
 from conformance.results.to_records import activation_records
+from implementations.torch_encoder import torch_encoder
 
 TOKENS, SENTENCES = load_golden("token-heads"), load_golden("sentence-heads")
 
@@ -126,3 +127,12 @@ def test_heads_of_one_name_do_not_go_together_and_every_head_goes_with_some() ->
 def test_a_normalisation_needs_a_pooling() -> None:
     with pytest.raises(UnsupportedArchitectureError, match="there is no pooling"):
         TOKENS.checkpoint.architecture.with_(pooling="")
+
+
+def test_a_candidate_whose_tables_name_nothing_of_a_head_is_skipped_and_one_that_forgets_a_part_of_it_is_not() -> None:
+    silent = replace(torch_encoder, unused=("classifier.*",))
+    result = check(silent, TOKENS)
+    assert (result.outcome, result.reason) == ("skip", "its tables name no parameter of the head question_answering")
+    forgetful = replace(torch_encoder, unused=("classifier.*", "qa_outputs.weight"))
+    assert "missing: nothing is made of qa_outputs.bias" in check(forgetful, TOKENS).reason
+    assert check(torch_encoder, TOKENS).conforms
