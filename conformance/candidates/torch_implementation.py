@@ -149,7 +149,7 @@ class TorchImplementation:
         return f"its tables name no parameter of the head {unnamed}" if unnamed else None
 
     def _names(self, parameter: str, mapped: Sequence[str]) -> bool:
-        """Whether the tables speak of a parameter, as used or as unused."""
+        """Whether the tables name a parameter, as used or as unused."""
         return parameter in mapped or _matches(parameter, self.unused)
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:

@@ -146,7 +146,7 @@ def _turned(name: str) -> Callable[[BertWithHeads], None]:
         ("BertForQuestionAnswering", "qa_outputs", "span-ends-exchanged", "the start logits and the end logits are exchanged"),
     ],
 )
-def test_a_wrong_head_of_a_directory_is_told_in_one_sentence(kind: str, head: str, name: str, words: str, tmp_path: Path) -> None:
+def test_a_wrong_head_of_a_directory_is_named_in_one_sentence(kind: str, head: str, name: str, words: str, tmp_path: Path) -> None:
     found = named(Wrong(_turned(head)), from_directory(tuned(kind, tmp_path)))
     assert set(found) == {name}
     assert words in found[name]
@@ -187,7 +187,7 @@ def test_a_directory_of_sentence_transformers_conforms_with_its_pooling(mode: st
     assert "sentence_embedding" in {a.activation for a in activation_records(result) if a.outcome == "pass"}
 
 
-def test_the_first_token_where_the_config_says_mean_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_the_first_token_where_the_config_says_mean_is_named_in_one_sentence(tmp_path: Path) -> None:
     golden = from_directory(of_sentences(tmp_path, pooling_mode_mean_tokens=True))
     found = named(Wrong(lambda model: setattr(model, "pooling", "cls")), golden)
     assert set(found) == {"pooling-first-token"}

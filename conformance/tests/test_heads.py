@@ -5,12 +5,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from torch import Tensor
 
 from conformance import Golden, UsageError, check, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Bert, Candidate
+from conformance.benchmarks.detection.heads import SentenceEmbedding
 from conformance.benchmarks.detection.planted import PLANTS
-from conformance.benchmarks.detection.planted.plant import override
+from conformance.benchmarks.detection.planted.plant import override, widely
+from conformance.benchmarks.detection.rewritten.formats import at_least_float32
 from conformance.errors import UnsupportedArchitectureError
 from conformance.model.architecture import COMPATIBLE_HEADS, HEADS, SAME_NAMES
 from conformance.model.batch import IGNORED_LABEL
@@ -74,6 +77,34 @@ def test_a_loss_of_tokens_that_takes_other_labels_fails(wrong: Callable[[Tensor]
         override(model.classifier.loss, "labels", wrong)
 
     assert set(named(TOKENS, plant)) == {name}
+
+
+def _written_otherwise(model: Bert) -> None:
+    """The pooling as a product, the length by a reciprocal root, the span's loss as a log-sum-exp, all in at least float32."""
+    embedding, span = model.sentence_embedding, model.qa_outputs
+    assert isinstance(embedding, SentenceEmbedding)
+    assert span
+
+    def pooled(hidden: Tensor, mask: Tensor) -> Tensor:
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        shares = mask.to(wide) / mask.sum(1, keepdim=True)
+        return (shares[:, None] @ hidden.to(wide))[:, 0].to(hidden.dtype)
+
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        kept = labels != IGNORED_LABEL
+        chosen = logits[kept].gather(1, labels[kept, None])[:, 0]
+        return (logits[kept].logsumexp(1) - chosen).mean()
+
+    override(embedding.pooled, "forward", pooled)
+    override(embedding, "normal", widely(lambda x: x * x.square().sum(1, keepdim=True).rsqrt()))
+    override(span.start_loss, "each", at_least_float32(loss))
+    override(span.end_loss, "each", at_least_float32(loss))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_heads_written_otherwise_conform(dtype: str) -> None:
+    result = check(Candidate((_written_otherwise,)), TOKENS, dtype=dtype)
+    assert result.conforms, (result.reason, [v.place for v in result.origins])
 
 
 def _losses(golden: Golden, **labels: object) -> set[str]:
