@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     from conformance.goldens.golden import Golden, load_golden
     from conformance.model.architecture import Architecture
     from conformance.model.batch import Batch, TorchBatch
-    from conformance.model.checkpoint import Checkpoint, load_directory
+    from conformance.model.checkpoint import Checkpoint
+    from conformance.model.directory import load_directory
     from conformance.model.pretraining import PretrainingConventions, PretrainingCorpus, PretrainingData
     from conformance.model.training import Training, decays
     from conformance.results.file import read_results
@@ -67,7 +68,8 @@ _PUBLIC = {
     "model.batch": ("Batch", "TorchBatch"),
     "candidates.backward": ("captured_with_gradients",),
     "candidates.capture": ("Showing", "Tap", "captured"),
-    "model.checkpoint": ("Checkpoint", "load_directory"),
+    "model.checkpoint": ("Checkpoint",),
+    "model.directory": ("load_directory",),
     "errors": (
         "CandidateCrash",
         "CandidateError",

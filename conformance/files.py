@@ -21,6 +21,7 @@ from conformance.errors import ConformanceError
 
 if TYPE_CHECKING:  # `bert-conformance list` reads manifests, and needs no NumPy
     import numpy.typing as npt
+    import torch
 
     Arrays = dict[str, npt.NDArray[Any]]
 
@@ -31,6 +32,10 @@ PRINTED = 2**19  # numbers that are read with their digits, an object each: a hi
 ARRAYS = 2**34  # bytes of a file of arrays: more than the largest BERT in float64
 OUTPUTS = 2**28  # bytes of arrays that are unpacked, or read all together: twice a hidden state of 64 x 512 x 1024 in float32
 SHOWN = 300  # characters of what is wrong that are quoted
+
+ALLOW_PICKLE = (
+    "BERT_CONFORMANCE_ALLOW_PICKLE"  # set to 1, checkpoints that are pickled are read; processes started from here inherit it
+)
 
 T = TypeVar("T")
 
@@ -143,6 +148,17 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> "npt.NDArray[A
         if len(content) != size:
             raise ValueError(f"{member.filename} says that it has {size} bytes, and has {len(content)}")
         return np.frombuffer(content, dtype).reshape(shape, order="F" if columns else "C")
+
+
+def read_pickle(path: Path) -> dict[str, "torch.Tensor"]:
+    """The tensors of a pickled state dict, by torch's unpickler of tensors alone; `ValueError` where it holds anything else."""
+    import torch
+
+    _require_regular(path, ARRAYS)
+    found = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(found, dict) or not all(isinstance(n, str) and isinstance(t, torch.Tensor) for n, t in found.items()):
+        raise ValueError("it is no dictionary of tensors by name")
+    return found
 
 
 def _require_regular(path: Path, limit: int) -> None:

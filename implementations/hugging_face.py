@@ -24,17 +24,32 @@ from conformance import (
     captured_with_gradients,
 )
 from implementations.hugging_face_data import pretraining_data
+from implementations.sentence_pooling import sentence_embedding
 
 Reader = Callable[[str], tuple[list[int], list[tuple[int, int]]]]  # ids and offsets of a text
 
 IGNORED = -100  # the label of a position that has none
+
+# Losses that are made of others, and of which.
+_SUMS = {
+    "cls.loss": ("cls.predictions.loss", "cls.seq_relationship.loss"),
+    "qa_outputs.loss": ("qa_outputs.start_loss", "qa_outputs.end_loss"),
+}
 
 
 class BertWithHeads(nn.ModuleDict):
     """`transformers`' BertModel under the name `bert`, and each head under Hugging Face's name for it.
 
     (B, S) ids, mask and token types -> the last hidden state and every head's logits, by activation.
+
+    Attributes:
+        of_tokens: whether the classifier reads every token, and not the pooled sequence.
+        pooling, normalize: of the sentence embedding behind it, as in `conformance.Architecture`.
     """
+
+    of_tokens = False
+    pooling = ""
+    normalize = False
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None, **further: Tensor
@@ -52,7 +67,12 @@ class BertWithHeads(nn.ModuleDict):
         if "seq_relationship" in heads:
             found["cls.seq_relationship"] = heads["seq_relationship"](pooled)  # (B, 2)
         if "classifier" in self:
-            found["classifier"] = self["classifier"](self["dropout"](pooled))  # (B, labels)
+            read = hidden if self.of_tokens else pooled
+            found["classifier"] = self["classifier"](self["dropout"](read))  # (B, labels), of tokens (B, S, labels)
+        if self.pooling:
+            found |= sentence_embedding(hidden, attention_mask, self.pooling, self.normalize)
+        if "qa_outputs" in self:
+            found["qa_outputs"] = self["qa_outputs"](hidden)  # (B, S, 2), starts and ends
         return found
 
 
@@ -105,7 +125,7 @@ class HuggingFace:
     def shown(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
         """The module with every activation that is tapped as an output."""
         model = self.module(checkpoint, device, dtype)
-        return Showing(model, taps(model), lambda batch: losses(_logits(model, batch), batch))
+        return Showing(model, taps(model), lambda batch: untapped(_logits(model, batch), batch))
 
     def tokenizer(self, vocabulary: Sequence[str], *, lower_case: bool, strip_accents: bool | None) -> Reader:
         """`transformers`' BertTokenizer of that vocabulary."""
@@ -177,7 +197,10 @@ def _for_each_query(mask: Tensor, dtype: torch.dtype) -> Tensor:
 def _config(a: Architecture, attention: str) -> Any:
     from transformers import BertConfig
 
-    ours = ("heads", "pooler", "embedding_norm", "shared_layer_norm", "position_offset", "activation_dropout")
+    ours = (
+        *("heads", "pooler", "embedding_norm", "shared_layer_norm", "position_offset", "activation_dropout"),
+        *("pooling", "normalize"),
+    )
     theirs = {k: v for k, v in a.as_dict().items() if k not in ours}
     theirs["pruned_heads"] = {layer: list(heads) for layer, heads in a.pruned_heads}
     return BertConfig(**theirs, attn_implementation=attention)
@@ -195,10 +218,15 @@ def _with_heads(a: Architecture, config: Any) -> BertWithHeads:
         heads["seq_relationship"] = nn.Linear(a.hidden_size, 2)
     if heads:
         parts["cls"] = nn.ModuleDict(heads)
-    if "classification" in a.heads:
+    if {"classification", "token_classification", "multiple_choice"} & set(a.heads):
+        classes = 1 if "multiple_choice" in a.heads else a.num_labels
         rate = config.classifier_dropout if config.classifier_dropout is not None else config.hidden_dropout_prob
-        parts["dropout"], parts["classifier"] = nn.Dropout(rate), nn.Linear(a.hidden_size, a.num_labels)
-    return BertWithHeads(parts)
+        parts["dropout"], parts["classifier"] = nn.Dropout(rate), nn.Linear(a.hidden_size, classes)
+    if "question_answering" in a.heads:
+        parts["qa_outputs"] = nn.Linear(a.hidden_size, 2)
+    model = BertWithHeads(parts)
+    model.of_tokens, model.pooling, model.normalize = "token_classification" in a.heads, a.pooling, a.normalize
+    return model
 
 
 def _tied(head: Any, bert: Any) -> nn.Module:
@@ -224,6 +252,7 @@ def taps(model: nn.Module) -> dict[str, Tap]:
         "decoder",
         "seq_relationship",
         "classifier",
+        "qa_outputs",
     )
     config: Any = model.get_submodule("bert").config
     dropouts = ["output.dropout", "embeddings.dropout", *(["dropout"] if config.classifier_dropout else [])]
@@ -242,14 +271,14 @@ def taps(model: nn.Module) -> dict[str, Tap]:
 
 def run(model: nn.Module, batch: TorchBatch) -> Iterator[tuple[str, Tensor]]:
     """The forward pass, its interior activations, and the losses of the labels that the batch has."""
-    return captured(model, taps(model), lambda: losses(_logits(model, batch), batch))
+    return captured(model, taps(model), lambda: untapped(_logits(model, batch), batch))
 
 
 def run_backward(model: nn.Module, batch: TorchBatch, source: str, gradient: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Forward and backward pass: all of that, and the gradients with respect to activations and parameters."""
     read = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     return captured_with_gradients(
-        model, taps(model), lambda: losses(_logits(model, batch), batch), source, gradient,
+        model, taps(model), lambda: untapped(_logits(model, batch), batch), source, gradient,
         parameters=lambda named: ((name, tensor) for name, tensor in named if name in read),
     )  # fmt: skip
 
@@ -277,10 +306,8 @@ def trainer(model: nn.Module, training: Training) -> Callable[[TorchBatch], Iter
         model.train()
         found = losses(_logits(model, batch), batch)
         optimizer.zero_grad()
-        summed = [
-            loss for name, loss in found.items() if not ("cls.loss" in found and name.startswith("cls.") and name != "cls.loss")
-        ]
-        torch.stack(summed).sum().backward()
+        inner = {name for total, names in _SUMS.items() if total in found for name in names}
+        torch.stack([loss for name, loss in found.items() if name not in inner]).sum().backward()
         nn.utils.clip_grad_norm_(model.parameters(), training.max_grad_norm)
         optimizer.step()
         scheduler.step()
@@ -297,16 +324,38 @@ def _logits(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
     return found
 
 
+def untapped(made: dict[str, Tensor], batch: TorchBatch) -> dict[str, Tensor]:
+    """What is the output of no module: the embedding of the sentence, and the losses."""
+    return {**{name: x for name, x in made.items() if name.startswith("sentence_embedding")}, **losses(made, batch)}
+
+
 def losses(logits: dict[str, Tensor], batch: TorchBatch) -> dict[str, Tensor]:
-    """The losses of the labels that the batch has, and the sum of the two pre-training losses where there are both."""
+    """The losses of the labels that the batch has; of the two pre-training losses the sum, of a span's two the mean."""
+    span = logits.get("qa_outputs")
+    start, end = (None, None) if span is None else span.unbind(-1)  # (B, S) each
     labels = {
-        "cls.predictions.decoder": ("cls.predictions.loss", batch.labels),
-        "cls.seq_relationship": ("cls.seq_relationship.loss", batch.next_sentence_label),
-        "classifier": ("classifier.loss", batch.class_labels),
+        "cls.predictions.loss": (logits.get("cls.predictions.decoder"), batch.labels),
+        "cls.seq_relationship.loss": (logits.get("cls.seq_relationship"), batch.next_sentence_label),
+        "classifier.loss": _labelled(logits.get("classifier"), batch),
+        "qa_outputs.start_loss": (start, batch.start_positions),
+        "qa_outputs.end_loss": (end, batch.end_positions),
     }
-    found = {name: loss for head, (name, given) in labels.items() if (loss := _loss(logits.get(head), given)) is not None}
-    pretraining = [loss for name, loss in found.items() if name.startswith("cls.")]
-    return {**found, "cls.loss": pretraining[0] + pretraining[1]} if len(pretraining) == 2 else found
+    found = {name: loss for name, (scores, given) in labels.items() if (loss := _loss(scores, given)) is not None}
+    if {"cls.predictions.loss", "cls.seq_relationship.loss"} <= found.keys():
+        found["cls.loss"] = found["cls.predictions.loss"] + found["cls.seq_relationship.loss"]
+    if {"qa_outputs.start_loss", "qa_outputs.end_loss"} <= found.keys():
+        found["qa_outputs.loss"] = (found["qa_outputs.start_loss"] + found["qa_outputs.end_loss"]) / 2
+    return found
+
+
+def _labelled(logits: Tensor | None, batch: TorchBatch) -> tuple[Tensor | None, Tensor | None]:
+    """A classifier's logits with the labels of tokens, of the choices of questions, or of sequences."""
+    if logits is not None and logits.ndim == 3:
+        return logits, batch.token_labels
+    if logits is None or logits.shape[-1] > 1:
+        return logits, batch.class_labels
+    labels = batch.choice_labels
+    return None if labels is None else logits.view(len(labels), -1), labels
 
 
 def _loss(logits: Tensor | None, labels: Tensor | None) -> Tensor | None:

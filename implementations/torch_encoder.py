@@ -131,7 +131,7 @@ torch_encoder = TorchImplementation(
     activations=INSIDE,  # the hooks of which keep it off the fast path
     call=_call_alone,
     untrained=untrained,
-    unused=("bert.pooler.*", "cls.*", "classifier.*"),
+    unused=("bert.pooler.*", "cls.*", "classifier.*", "qa_outputs.*"),
     supported=supported,
     name="torch-encoder",
 )

@@ -36,7 +36,7 @@ from conformance.candidates.module_runner import ModuleRunner
 from conformance.candidates.steps import captured_step
 from conformance.errors import CandidateError
 from conformance.model.activations import outputs, parameter_shapes, table
-from conformance.model.architecture import HEADS, Architecture
+from conformance.model.architecture import COMPATIBLE_HEADS, Architecture
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.dropout import OPTIONAL
 from conformance.model.pretraining import PretrainingData
@@ -149,10 +149,16 @@ class TorchImplementation:
         mapped = [n for value in self.parameters.values() for n in plain(value).names]
         mapped += [n for value in self.activations.values() for n in OutputMap.of(value).names]
         mapped = [each for n in mapped for each in expanded(n, architecture.num_hidden_layers)]
-        if set(mapped) & (parameter_shapes(architecture).keys() - usual_names):
-            return None  # it has what this architecture has in the place of the usual
+        has_its_own = bool(set(mapped) & (parameter_shapes(architecture).keys() - usual_names))
         lacking = [n for n in mapped if n in usual_names - names]
-        return f"its tables speak of {lacking[0]}, which this architecture has not" if lacking else None
+        if lacking and not has_its_own:  # nor what stands in the place of the usual
+            return f"its tables speak of {lacking[0]}, which this architecture has not"
+        unnamed = next((h for h in architecture.heads if not any(self._names(n, mapped) for n in _of_head(h, architecture))), None)
+        return f"its tables name no parameter of the head {unnamed}" if unnamed else None
+
+    def _names(self, parameter: str, mapped: Sequence[str]) -> bool:
+        """Whether the tables name a parameter, as used or as unused."""
+        return parameter in mapped or _matches(parameter, self.unused)
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:
         """Build the module, load it and tap it; `CandidateError` lists all that the two tables get wrong."""
@@ -345,14 +351,20 @@ def _is_of_another_architecture(names: Sequence[str], a: Architecture) -> bool:
     """Heads, pooler, cross-attention and kinds of positions come and go; a table may serve architectures with and without."""
     every = [
         a.with_(pooler=True, heads=heads, position_embedding_type=positions, is_decoder=True, add_cross_attention=True)
-        for heads, positions in product((HEADS[:2] + HEADS[-1:], HEADS[2:]), ("absolute", "relative_key"))
+        for heads, positions in product(COMPATIBLE_HEADS, ("absolute", "relative_key"))
     ]
     return all(any(n in parameter_shapes(e) or n in table(e) for e in every) for n in names)
 
 
+def _of_head(head: str, a: Architecture) -> list[str]:
+    """The parameters that a network has because of one of its heads."""
+    others = a.with_(heads=tuple(h for h in a.heads if h != head))
+    return [name for name in parameter_shapes(a) if name not in parameter_shapes(others)]
+
+
 def _never_drops(names: Sequence[str], a: Architecture) -> bool:
     """Dropouts that BERT has not, or has only before a classifier, are there where their rate is not 0."""
-    return all(n in table(a.with_(**dict.fromkeys(OPTIONAL, 0.5), pooler=True, heads=HEADS[-1:])) for n in names)
+    return all(n in table(a.with_(**dict.fromkeys(OPTIONAL, 0.5), pooler=True, heads=("classification",))) for n in names)
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

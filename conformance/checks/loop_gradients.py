@@ -26,6 +26,7 @@ _HEADS = {
     "cls.predictions.bias": "cls.predictions.loss",
     "cls.seq_relationship.bias": "cls.seq_relationship.loss",
     "classifier.bias": "classifier.loss",
+    "qa_outputs.bias": "qa_outputs.loss",
 }
 _OTHER = "not the gradient of {loss} at the parameters before the step; `gradients` and `training-mode` judge the network's own"
 

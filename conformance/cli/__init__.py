@@ -14,6 +14,7 @@ from typing import Any
 from conformance.checks.search.plan import EXAMPLES
 from conformance.cli.help import REFERENCE
 from conformance.errors import INTERRUPTED, ConformanceError, UsageError
+from conformance.files import ALLOW_PICKLE
 from conformance.isolation.server import started_context
 from conformance.judge.depth import DEPTHS
 from conformance.printable import printable_lines
@@ -28,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         _require_our_packages()
+        if getattr(arguments, "allow_pickle", False):
+            os.environ[ALLOW_PICKLE] = "1"  # in processes that are started from here, too
         return int(arguments.command(arguments))
     except ConformanceError as error:
         print("\n".join(printable_lines(f"bert-conformance: {error}")), file=sys.stderr)
@@ -167,6 +170,15 @@ def _add_diff(parser: argparse.ArgumentParser) -> None:
     _add_subject(parser)
 
 
+def _add_checkpoint(parser: argparse.ArgumentParser, says: str, *, required: bool = False) -> None:
+    parser.add_argument("--checkpoint", type=Path, metavar="DIR", required=required, help=says)
+    parser.add_argument(
+        "--allow-pickle",
+        action="store_true",
+        help="read DIR's pytorch_model.bin, its tensors alone, where it has no safetensors file",
+    )
+
+
 def _diagnose(arguments: argparse.Namespace) -> int:
     from conformance.cli.diagnose import run
 
@@ -175,9 +187,7 @@ def _diagnose(arguments: argparse.Namespace) -> int:
 
 def _add_diagnose(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_diagnose)
-    parser.add_argument(
-        "--checkpoint", type=Path, metavar="DIR", required=True, help="the local Hugging Face BERT that it should run"
-    )
+    _add_checkpoint(parser, "the local Hugging Face BERT that it should run", required=True)
     parser.add_argument(
         "--outputs",
         type=Path,
@@ -211,7 +221,7 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="golden to run on, or a folder that `golden make` wrote (default: tiny, and minilm for texts)",
     )
-    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="a local Hugging Face BERT, instead of a golden")
+    _add_checkpoint(parser, "a local Hugging Face BERT, instead of a golden")
     parser.add_argument("--text", action="append", metavar="TEXT", help="an input, read by the network's tokenizer")
     parser.add_argument("--batch", type=Path, metavar="FILE", help="inputs; JSON or safetensors")
     parser.add_argument("--device", default="cpu", help="torch device (default: cpu)")
@@ -219,7 +229,7 @@ def _add_subject(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_own(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="a local Hugging Face BERT, instead of all goldens")
+    _add_checkpoint(parser, "a local Hugging Face BERT, instead of all goldens")
     parser.add_argument("--text", action="append", metavar="TEXT", help="with --checkpoint: an input; its tokenizer reads it")
     parser.add_argument(
         "--batch",
@@ -304,7 +314,7 @@ def _add_golden(parser: argparse.ArgumentParser) -> None:
         help="a golden of a local checkpoint, to run on again: its batches, the true activations, the weights' digest",
         **_reference("make"),
     )
-    make.add_argument("--checkpoint", type=Path, metavar="DIR", required=True, help="a local Hugging Face BERT; it is not copied")
+    _add_checkpoint(make, "a local Hugging Face BERT; it is not copied", required=True)
     make.add_argument("--text", action="append", metavar="TEXT", help="an input; the checkpoint's tokenizer reads it")
     make.add_argument("--batch", type=Path, metavar="FILE", help="inputs; JSON or safetensors (default: a generated batch)")
     make.add_argument(

@@ -14,7 +14,7 @@ from conformance.diagnosis.outputs import Given
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import read_batches
 from conformance.model.batch import Batch
-from conformance.model.checkpoint import load_directory
+from conformance.model.directory import load_directory
 from conformance.model.tokenizer import tokenized
 from conformance.report.diagnosis_document import document
 

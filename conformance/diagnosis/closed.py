@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.diagnosis.pooling import Pooling, Unit, step_of
+from conformance.diagnosis.pooling import Pooling, step_of
 from conformance.diagnosis.printed import Known
 from conformance.judge.selection import Mask, judged_elements
 from conformance.model.activations import SENTENCE, Activation
@@ -19,6 +19,7 @@ from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Network, Step
 from conformance.oracle.maps import LinearMap, Roundings
+from conformance.oracle.pooling import Unit
 from conformance.oracle.step import Site, elementwise
 
 EMBEDDING, PRINTED = "embedding", "printed"

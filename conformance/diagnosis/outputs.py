@@ -1,7 +1,7 @@
 """Reading the outputs of a closed system: which numbers there are, of which outputs, for which inputs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from conformance.model.activations import Activation, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 
-INPUTS = ("input_ids", "token_type_ids", "attention_mask", "labels", "next_sentence_label", "class_labels")
+INPUTS = tuple(f.name for f in fields(Batch))
 _AXES = {"batch": "rows", "position": "positions", "feature": "features", "head": "heads", "query": "queries", "key": "keys"}
 _ALIASES = {
     "token_embeddings": "last_hidden_state",
@@ -28,7 +28,7 @@ _ALIASES = {
     "prediction_logits": "cls.predictions.decoder",
     "seq_relationship_logits": "cls.seq_relationship",
 }
-_LOGITS = ("classifier", "cls.predictions.decoder", "cls.seq_relationship")
+_LOGITS = ("classifier", "qa_outputs", "cls.predictions.decoder", "cls.seq_relationship")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from conformance.judge.filters import project
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.numerics.formats import format_named
+from conformance.oracle.pooling import WEIGHTS
 
 TOLD = 8  # explanations
 _ORDER = {fault.name: i for i, fault in enumerate(CATALOGUE)}
@@ -87,7 +88,7 @@ def _poolings(checkpoint: Checkpoint, batch: Batch, asked: str | None) -> tuple[
     for pooling in sorted(POOLINGS.values(), key=lambda p: p.name != asked):
         if pooling.base == "pooler" and not checkpoint.architecture.pooler:
             continue
-        same = pooling.base if pooling.weights is None else pooling.weights(batch.mask).tobytes()
+        same = WEIGHTS[pooling.base](batch.mask).tobytes() if pooling.base in WEIGHTS else pooling.base
         found.setdefault((same, pooling.is_normalised), pooling)
     return tuple(found.values())
 

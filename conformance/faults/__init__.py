@@ -23,13 +23,14 @@ from conformance.faults import (
     losses,
     norms,
     optimizer,
+    pooling,
     precision,
     projections,
 )
 from conformance.faults.fault import Fault, FaultContext, Parameter
 
 _THEMES = (
-    *(functions, norms, attention, distances, heads, projections, embeddings, losses, layers, precision),
+    *(functions, norms, attention, distances, heads, projections, embeddings, losses, pooling, layers, precision),
     *(dropout, gradients, optimizer),
 )
 CATALOGUE: tuple[Fault, ...] = tuple(fault for theme in _THEMES for fault in theme.faults())

@@ -23,7 +23,13 @@ _SOFTMAX = frozenset({"probs_backward"})
 _SCORES = frozenset({"scores_backward_query", "scores_backward_key"})
 _GELUS = frozenset({"gelu_backward"})
 _FUNCTIONS = frozenset({"gelu_backward", "gelu_new_backward", "gelu_pytorch_tanh_backward", "tanh_backward"})
-_CROSS_ENTROPIES = frozenset({"masked_lm_loss_backward", "next_sentence_loss_backward", "classification_loss_backward"})
+_CROSS_ENTROPIES = frozenset(
+    {
+        *("masked_lm_loss_backward", "next_sentence_loss_backward", "classification_loss_backward"),
+        *("token_classification_loss_backward", "span_start_loss_backward", "span_end_loss_backward"),
+        "multiple_choice_loss_backward",
+    }
+)
 _LOSSES = _CROSS_ENTROPIES | {"masked_lm_loss_of_log_probs_backward", "next_sentence_loss_of_log_probs_backward"}
 _PARAMETERS = frozenset(
     {
@@ -124,15 +130,16 @@ def _without_density(step: GeluBackward) -> Array:
 
 def _smoothed(step: CrossEntropyBackward) -> Array:
     """The target is 1 − ε at the label, and ε/C everywhere."""
-    classes, (_, labels) = step.parents[-1].shape[-1], step.rows
+    logits, labels = step.rows
+    classes = logits.shape[-1]
     moved = np.full((len(labels), classes), -SMOOTHING / classes)
     moved[np.arange(len(labels)), labels] += SMOOTHING
     return step.value + step.scale * step.spread(moved)
 
 
 def _without_label(step: CrossEntropyBackward) -> Array:
-    _, labels = step.rows
-    moved = np.zeros((len(labels), step.parents[-1].shape[-1]))
+    logits, labels = step.rows
+    moved = np.zeros_like(logits)
     moved[np.arange(len(labels)), labels] = 1.0
     return step.value + step.scale * step.spread(moved)
 

@@ -7,10 +7,15 @@ import numpy as np
 from conformance.faults.altered import Altered
 from conformance.faults.fault import Fault, FaultContext, with_batch
 from conformance.model.batch import IGNORED_LABEL
+from conformance.numerics.formats import Array
 from conformance.oracle import Step
+from conformance.oracle.losses import LABELS, Labelled, labels_of
 
 MASKED_LM = frozenset({"masked_lm_loss", "masked_lm_loss_of_log_probs"})
 NEXT_SENTENCE = frozenset({"next_sentence_loss", "next_sentence_loss_of_log_probs"})
+TOKENS = frozenset({"token_classification_loss"})
+CHOICES = frozenset({"multiple_choice_loss"})
+SPANS = frozenset({"span_start_loss", "span_end_loss"})
 
 
 def _inverted(step: Step, _: FaultContext) -> Step:
@@ -20,17 +25,50 @@ def _inverted(step: Step, _: FaultContext) -> Step:
 
 
 def _without_zero(step: Step, _: FaultContext) -> Step | None:
-    labels = step.site.batch.next_sentence_label
-    assert labels is not None
+    labels = labels_of(step.site)
     kept = np.where(labels == 0, IGNORED_LABEL, labels)
-    return with_batch(step, next_sentence_label=kept) if (kept != IGNORED_LABEL).any() else None
+    return with_batch(step, **{LABELS[step.site.activation.kind]: kept}) if (kept != IGNORED_LABEL).any() else None
 
 
 def _over_all(step: Step, _: FaultContext) -> Step:
-    labels = step.site.batch.labels
-    assert labels is not None
-    share = float((labels != IGNORED_LABEL).mean())
+    share = float((labels_of(step.site) != IGNORED_LABEL).mean())
     return Altered(step, lambda inner: inner.value * share)
+
+
+def _shifted(step: Step, _: FaultContext) -> Step | None:
+    """The logits of each position scored by the label of the next."""
+    labels = labels_of(step.site)
+    moved = np.concatenate([labels[:, 1:], np.full_like(labels[:, :1], IGNORED_LABEL)], 1)
+    return with_batch(step, **{LABELS[step.site.activation.kind]: moved}) if (moved != IGNORED_LABEL).any() else None
+
+
+def _exchanged(step: Step, _: FaultContext) -> Step | None:
+    batch = step.site.batch
+    if batch.start_positions is None or batch.end_positions is None:
+        return None
+    return with_batch(step, start_positions=batch.end_positions, end_positions=batch.start_positions)
+
+
+def _interleaved(step: Step, _: FaultContext) -> Step:
+    """The choices of question q at rows q, q + Q, q + 2 Q and so on."""
+    order = np.arange(step.site.batch.size).reshape(-1, len(labels_of(step.site))).T.ravel()
+    return step.again(parents=(step.parents[0][order],))
+
+
+def _one_by_one(step: Step, _: FaultContext) -> Step:
+    """Mean over labelled questions' choices of log(1 + exp(x)) − y x, y 1 at the right one."""
+
+    def value(inner: Step) -> Array:
+        assert isinstance(inner, Labelled)
+        logits, labels = inner.rows
+        right = np.arange(logits.shape[-1]) == labels[:, None]
+        return np.asarray((np.logaddexp(0.0, logits) - right * logits).mean())
+
+    return Altered(step, value)
+
+
+def _summed(step: Step, _: FaultContext) -> Step:
+    return Altered(step, lambda inner: inner.value * len(inner.parents))
 
 
 # fmt: off
@@ -41,12 +79,32 @@ def faults() -> Iterator[Fault]:
                 _inverted, "the opposite convention",
                 equation="cross entropy with 1 − label",
                 fix="Label 0 means that the second sentence follows the first.")
-    yield Fault("loss-ignores-zero", NEXT_SENTENCE, "pairs of label 0 are left out of the loss", "the third seed's tutorial",
-                _without_zero, "ignore_index=0, meant for padded tokens",
-                equation="mean over the rows with label ≠ 0",
+    yield Fault("loss-ignores-zero", NEXT_SENTENCE | TOKENS, "what has label 0 is left out of the loss",
+                "the third seed's tutorial", _without_zero, "ignore_index=0, meant for padded tokens",
+                equation="mean over what has a label ≠ 0",
                 fix="Use ignore_index=-100.")
-    yield Fault("loss-denominator", MASKED_LM, "the loss is divided by the number of all tokens, not of the labelled ones",
+    yield Fault("loss-denominator", MASKED_LM | TOKENS, "the loss is divided by the number of all tokens, not of the labelled ones",
                 "tinygrad d2e3c391e8", _over_all, "a mean over all positions, those without a label counted as 0",
                 equation="Σ loss / (B · S)",
                 fix="Divide by the number of tokens with a label other than -100.")
+    yield Fault("loss-labels-shifted", MASKED_LM | TOKENS, "the logits of each token are scored by the label of the next one",
+                "constructed", _shifted, "the shift of a causal language model, logits[:, :-1] and labels[:, 1:]",
+                equation="mean cross entropy of logits s and label s + 1",
+                fix="Score each token's logits by its own label.")
+    yield Fault("span-labels-exchanged", SPANS, "start_positions and end_positions are exchanged in the loss", "constructed",
+                _exchanged,
+                equation="cross entropy of the start logits and end_positions, and of the end logits and start_positions",
+                fix="Score logits[..., 0] by start_positions, logits[..., 1] by end_positions.")
+    yield Fault("span-loss-summed", frozenset({"mean_loss"}), "the losses of start and end are added, not averaged", "constructed",
+                _summed, "the sum of two heads' losses, as pre-training has it",
+                equation="start loss + end loss",
+                fix="Divide the sum by 2.")
+    yield Fault("choices-interleaved", CHOICES, "the choices of a question are taken from rows that stand Q apart, of Q questions",
+                "constructed", _interleaved, "logits.view(choices, questions) for logits.view(questions, choices)",
+                equation="x_qc = logit of row c Q + q",
+                fix="The rows of a question stand one after the other: logits.view(-1, choices).")
+    yield Fault("choices-one-by-one", CHOICES, "each choice is judged by itself, not against the others", "constructed",
+                _one_by_one, "binary cross entropy, since the head has a single logit",
+                equation="mean of log(1 + exp(x)) − y x, y 1 at the right choice",
+                fix="Take the softmax over the choices of a question.")
 # fmt: on

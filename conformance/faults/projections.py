@@ -100,6 +100,9 @@ def faults() -> Iterator[Fault]:
     yield Fault("class-labels-reversed", linear, "the class logits are in reverse order", "constructed", _reversed, "",
                 ("classifier",),
                 fix="Keep the order of the checkpoint's classifier rows (id2label).")
+    yield Fault("span-ends-exchanged", linear, "the start logits and the end logits are exchanged", "constructed", _reversed,
+                "the halves of qa_outputs taken the other way round", ("qa_outputs",),
+                fix="Of the last axis of qa_outputs, index 0 is the start and index 1 the end.")
     yield Fault("weight-transposed", LINEARS, "the weight is transposed", "DeepLearningExamples#528", _transposed,
                 "(in, out) kernels of TensorFlow and JAX loaded as (out, in)",
                 equation="y = x W + b",

@@ -9,7 +9,7 @@ from itertools import product
 from conformance.glossary.entry import Section
 from conformance.glossary.text import paragraphs
 from conformance.model.activations import Activation, parameter_shapes, table
-from conformance.model.architecture import ACTIVATIONS, HEADS, POSITIONS, Architecture
+from conformance.model.architecture import ACTIVATIONS, COMPATIBLE_HEADS, POOLINGS, POSITIONS, Architecture
 from conformance.model.dropout import OPTIONAL, dropouts, in_training
 from conformance.model.gradients import ends, sources, with_gradients
 from conformance.model.training import run_table
@@ -94,15 +94,8 @@ def names(written: str) -> tuple[str, ...]:
 
 def _architectures() -> Iterator[Architecture]:
     """As many as it takes to have every row of the table."""
-    heads = (tuple(h for h in HEADS if not h.startswith("plain_")), tuple(h for h in HEADS if h.startswith("plain_")))
-    for function, positions, present, norm in product(ACTIVATIONS, POSITIONS, heads, (True, False)):
-        yield Architecture(
-            **_SIZES,  # type: ignore[arg-type]
-            num_hidden_layers=1,
-            num_attention_heads=1,
-            max_position_embeddings=19,
-            hidden_act=function,
-            position_embedding_type=positions,
-            heads=present,
-            embedding_norm=norm,
-        )
+    least = Architecture(**_SIZES, num_hidden_layers=1, num_attention_heads=1, max_position_embeddings=19)  # type: ignore[arg-type]
+    for function, positions, present, norm in product(ACTIVATIONS, POSITIONS, COMPATIBLE_HEADS, (True, False)):
+        yield least.with_(hidden_act=function, position_embedding_type=positions, heads=present, embedding_norm=norm)
+    for pooling, normalize in product(filter(None, POOLINGS), (True, False)):
+        yield least.with_(pooling=pooling, normalize=normalize)

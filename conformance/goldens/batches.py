@@ -1,6 +1,7 @@
 """Generated batches: ids, token types and labels from Philox integers, masks as they are drawn."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,10 +16,11 @@ def drawn(masks: Sequence[str]) -> Ids:
 
 
 def batch(seed: int, architecture: Architecture, mask: Ids, name: str = "", ids: Ids | None = None) -> Batch:
-    """Random ids (or those given) under `mask`, ascending token types, and labels of every head.
+    """Random ids (or those given) under `mask`, ascending token types, and labels of every head that the architecture has.
 
-    Token types change at random places; a quarter of the unmasked tokens are labelled, the first of each row always, and
-    sentences whose first token is unmasked. `name` keeps the draws of several batches apart.
+    Token types change at random places. Labelled are a quarter of the unmasked tokens, the first of each row always; sentences
+    whose first token is unmasked; spans of rows without padding; questions of two rows each (three, or all, where two do not go
+    in). `name` keeps the draws of several batches apart.
     """
 
     def integers(what: str, shape: tuple[int, ...], low: int, high: int) -> Ids:
@@ -31,7 +33,7 @@ def batch(seed: int, architecture: Architecture, mask: Ids, name: str = "", ids:
     first = np.arange(length) == mask.argmax(1)[:, None]
     labelled = (first | (integers("labelled", mask.shape, 0, 4) == 0)) & (mask == 1)
     read = mask[:, 0] == 1  # a sentence is read off its first token
-    return Batch(
+    made = Batch(
         input_ids=integers("input_ids", mask.shape, 0, vocabulary) if ids is None else ids,
         token_type_ids=np.asarray(types, np.int64),
         attention_mask=mask,
@@ -39,3 +41,19 @@ def batch(seed: int, architecture: Architecture, mask: Ids, name: str = "", ids:
         next_sentence_label=np.where(read, integers("next_sentence_label", (rows,), 0, 2), IGNORED_LABEL),
         class_labels=np.where(read, integers("class_labels", (rows,), 0, architecture.num_labels), IGNORED_LABEL),
     )
+    if not architecture.is_single_label:
+        made = replace(made, class_labels=None)
+    if "token_classification" in architecture.heads:
+        classes = integers("token_labels", mask.shape, 0, architecture.num_labels)
+        made = replace(made, token_labels=np.where(labelled, classes, IGNORED_LABEL))
+    if "question_answering" in architecture.heads:
+        starts, ends = (
+            np.where(mask.all(1), integers(f"{which}_positions", (rows,), 0, length), IGNORED_LABEL) for which in ("start", "end")
+        )
+        made = replace(made, start_positions=starts, end_positions=ends)
+    if "multiple_choice" in architecture.heads:
+        choices = next(n for n in (2, 3, rows) if rows % n == 0)
+        whole = read.reshape(-1, choices).all(1)
+        right = integers("choice_labels", (rows // choices,), 0, choices)
+        made = replace(made, choice_labels=np.where(whole, right, IGNORED_LABEL))
+    return made

@@ -14,7 +14,8 @@ from conformance.goldens.golden import Golden, load_golden
 from conformance.goldens.recipe import SEED
 from conformance.model.architecture import Architecture
 from conformance.model.batch import IGNORED_LABEL, Batch
-from conformance.model.checkpoint import Checkpoint, load_directory
+from conformance.model.checkpoint import Checkpoint
+from conformance.model.directory import load_directory
 from conformance.model.tokenizer import tokenized
 
 _MASKS = ("1111111111111111", "1111111111000000", "0000011111111111", "1101101011101101")
@@ -130,7 +131,16 @@ def _require_fit(name: str, given: Batch, a: Architecture) -> None:
         raise UsageError(f"batch {name}: attention_mask is 0 all over row {empty[0]}; what a BERT makes of that is undefined")
     if given.length > a.longest:
         raise UsageError(f"batch {name}: {given.length} tokens, and the network takes at most {a.longest}")
-    labels = (("labels", a.vocab_size), ("next_sentence_label", 2), ("class_labels", a.num_labels))
+    if given.class_labels is not None and not a.is_single_label:
+        raise UsageError(
+            f"batch {name}: class_labels are single classes; the network's problem_type is {a.problem_type!r}, with {a.num_labels} "
+            "labels, and there is no equation for its loss; leave class_labels out, and the logits are judged"
+        )
+    labels = (
+        *(("labels", a.vocab_size), ("next_sentence_label", 2), ("class_labels", a.num_labels), ("token_labels", a.num_labels)),
+        *(("start_positions", given.length), ("end_positions", given.length)),
+        ("choice_labels", given.size // (1 if given.choice_labels is None else len(given.choice_labels))),
+    )
     for what, limit in labels:
         array = getattr(given, what)
         if array is not None and ((array != IGNORED_LABEL) & ((array < 0) | (array >= limit))).any():

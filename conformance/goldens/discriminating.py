@@ -22,26 +22,33 @@ _MIXED, _ACTIVATED, _POOLED = 0.35, 0.9, 0.5  # deviations found after attention
 
 def weights(seed: int, architecture: Architecture, hidden: float = HIDDEN) -> Mapping[str, Array]:
     """Parameters from `seed`, each exact in eight significant bits; `hidden` is the deviation of a hidden state."""
-    return {name: _parameter(seed, name, shape, hidden) for name, shape in parameter_shapes(architecture).items()}
+    classified = hidden if "token_classification" in architecture.heads else _POOLED
+    deviations = {**_products(hidden), "classifier.weight": (classified, _STRONG)}
+    return {
+        name: _parameter(seed, name, shape, _deviation(name, shape, deviations, _vectors(hidden)))
+        for name, shape in parameter_shapes(architecture).items()
+    }
 
 
-def _parameter(seed: int, name: str, shape: tuple[int, ...], hidden: float) -> Array:
+def _parameter(seed: int, name: str, shape: tuple[int, ...], deviation: float) -> Array:
     normal = Stream(seed, name).normals(shape)
     if name.endswith("LayerNorm.weight"):
         normal = FORMATS["bfloat16"].round(1.0 + normal / 4.0)
-    return normal * 2.0 ** _exponent(_deviation(name, shape, hidden))
+    return normal * 2.0 ** _exponent(deviation)
 
 
 def _exponent(deviation: float) -> int:
     return round(math.log2(deviation))
 
 
-def _deviation(name: str, shape: tuple[int, ...], hidden: float) -> float:
+def _deviation(
+    name: str, shape: tuple[int, ...], products: Mapping[str, tuple[float, float]], vectors: Mapping[str, float]
+) -> float:
     """Of a product with inputs of deviation s, over n of them, w gives w s √n; of a vector or a table it is that of its result."""
-    for end, (before, after) in _products(hidden).items():
+    for end, (before, after) in products.items():
         if name.endswith(end):
             return after / (before * math.sqrt(shape[-1]))
-    return next(value for end, value in _vectors(hidden).items() if name.endswith(end))
+    return next(value for end, value in vectors.items() if name.endswith(end))
 
 
 def _products(hidden: float) -> dict[str, tuple[float, float]]:
@@ -59,7 +66,7 @@ def _products(hidden: float) -> dict[str, tuple[float, float]]:
         "pooler.dense.weight": (hidden, _MEDIUM),
         "seq_relationship.weight": (_POOLED, _STRONG),
         "predictions.decoder.weight": (hidden, _STRONG),
-        "classifier.weight": (_POOLED, _STRONG),
+        "qa_outputs.weight": (hidden, _STRONG),
     }
 
 

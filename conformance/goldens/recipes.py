@@ -19,7 +19,8 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 
 MASKS = ("111111111111", "111111110000", "001111111111", "110111011010")  # none, right and left padding; holes
-ENDS = ("LayerNorm", "decoder", "seq_relationship", "classifier", "loss")  # of the names of activations that are stored
+# of the names of activations that are stored
+ENDS = ("LayerNorm", "decoder", "seq_relationship", "classifier", "qa_outputs", "sentence_embedding", "loss")
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,31 @@ _TANH = _row(
     "tanh",
     "GELU in its tanh form, as later checkpoints have it: a wrong constant in that form shows nowhere else.",
     TINY.architecture.with_(hidden_act="gelu_new", type_vocab_size=3),
+    kept=ENDS,
+)
+
+_TOKEN_HEADS = _row(
+    "token-heads",
+    "What BERT is fine-tuned for that reads every position: token classification, question answering, and the embedding of a "
+    "sentence, the normalised mean of its tokens. No pooler.",
+    TINY.architecture.with_(
+        num_hidden_layers=1,
+        num_labels=5,
+        pooler=False,
+        heads=("token_classification", "question_answering"),
+        pooling="mean",
+        normalize=True,
+    ),
+    ("111111111111", "111111111111", "111111110000", "110111011010"),
+    kept=ENDS,
+)
+
+_SENTENCE_HEADS = _row(
+    "sentence-heads",
+    "What BERT is fine-tuned for that reads the first token: multiple choice, and an embedding that is not normalised. Next "
+    "sentence without masked LM.",
+    TINY.architecture.with_(num_hidden_layers=1, heads=("next_sentence", "multiple_choice"), pooling="cls"),
+    ("111111111111", "111111110000", "110111011010", "111110000000"),
     kept=ENDS,
 )
 
@@ -231,7 +257,7 @@ _FURTHER_INPUTS = _row(
     further=_with_further_inputs,
 )
 
-_USUAL: tuple[Recipe, ...] = (TINY, edges.RECIPE, _DEEP, _WIDE, sinusoidal.RECIPE, _TANH)
+_USUAL: tuple[Recipe, ...] = (TINY, edges.RECIPE, _DEEP, _WIDE, sinusoidal.RECIPE, _TANH, _TOKEN_HEADS, _SENTENCE_HEADS)
 _UNUSUAL: tuple[Recipe, ...] = (
     _ODD_WIDTH,
     _NARROW_HEADS,

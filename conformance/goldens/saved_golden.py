@@ -13,8 +13,10 @@ from typing import Self
 from conformance.errors import FixtureError, UsageError
 from conformance.goldens.manifest import MANIFEST, Entry
 from conformance.model.batch import Batch
-from conformance.model.checkpoint import Checkpoint, load_directory
+from conformance.model.checkpoint import Checkpoint
 from conformance.model.digest import content_digest
+from conformance.model.directory import load_directory
+from conformance.model.stored import PICKLE, SAFETENSORS
 
 
 @dataclass(frozen=True)
@@ -91,5 +93,5 @@ class SavedGolden:
 
 
 def _stamp(folder: Path | None) -> tuple[tuple[int, int], ...]:
-    files = [folder / name for name in ("config.json", "model.safetensors")] if folder else []
+    files = [folder / name for name in ("config.json", SAFETENSORS, PICKLE)] if folder else []
     return tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.is_file())

@@ -29,7 +29,7 @@ def known(name: Any, table: Mapping[str, Activation]) -> Activation:
 
 def _setting(row: Activation, axis: str) -> str:
     """The config's name of what fixes an axis; an empty text where the batch does, or nothing."""
-    if axis != "feature" or row.name.startswith("cls.seq_relationship"):
+    if axis != "feature" or row.name.startswith(("cls.seq_relationship", "qa_outputs")):
         return "num_attention_heads" if axis == "head" else ""
     ends = {"classifier": "num_labels", "decoder": "vocab_size", "log_probs": "vocab_size"}
     usual = "intermediate_size" if ".intermediate." in row.name else "hidden_size"

@@ -28,6 +28,7 @@ from conformance.model.activation import (
     affine,
 )
 from conformance.model.architecture import Architecture
+from conformance.model.heads import head_rows
 from conformance.model.layer import STATES_NAME, layer_rows
 
 __all__ = [
@@ -71,64 +72,6 @@ def _embeddings(a: Architecture) -> Iterator[Activation]:
     yield Activation("embeddings.dropout", "copy", (last,), HIDDEN, width, "identity in eval mode", exact=True)
 
 
-def _masked_lm(a: Architecture, hidden: str) -> Iterator[Activation]:
-    path, width = "cls.predictions", a.hidden_size
-    dense, act, norm = (f"{path}.transform.{n}" for n in ("dense", "transform_act_fn", "LayerNorm"))
-    yield Activation(dense, "linear", (hidden,), HIDDEN, width, "x Wᵀ + b", affine(dense))
-    yield Activation(act, a.hidden_act, (dense,), HIDDEN, width, f"{a.hidden_act}(x)")
-    yield Activation(norm, "norm", (act,), HIDDEN, width, "LayerNorm(x)", affine(norm))
-    tied = {"weight": "bert.embeddings.word_embeddings.weight", "bias": f"{path}.bias"}
-    yield Activation(f"{path}.decoder", "linear", (norm,), HIDDEN, a.vocab_size, "x Eᵀ + b, E the word embeddings", tied)
-
-
-def _next_sentence(a: Architecture, hidden: str) -> Iterator[Activation]:
-    pair = "cls.seq_relationship"
-    yield Activation(pair, "linear", ("pooler.activation",), SENTENCE, 2, "x Wᵀ + b", affine(pair))
-
-
-def _plain_masked_lm(a: Architecture, hidden: str) -> Iterator[Activation]:
-    decoder, size = "cls.predictions.decoder", a.vocab_size
-    own = {"weight": f"{decoder}.weight", "bias": "cls.predictions.bias"}
-    yield Activation(decoder, "linear", (hidden,), HIDDEN, size, "x Wᵀ + b", own)
-    yield Activation("cls.predictions.log_probs", "log_softmax", (decoder,), HIDDEN, size, "log softmax over the vocabulary")
-
-
-def _plain_next_sentence(a: Architecture, hidden: str) -> Iterator[Activation]:
-    pair = "cls.seq_relationship"
-    yield Activation(pair, "first_token_linear", (hidden,), SENTENCE, 2, "W x₀ + b, x₀ the first token", affine(pair))
-    yield Activation(f"{pair}.log_probs", "log_softmax", (pair,), SENTENCE, 2, "log softmax over the two")
-
-
-def _classification(a: Architecture, hidden: str) -> Iterator[Activation]:
-    pooled = "pooler.activation"
-    if a.classifier_dropout:
-        yield Activation("dropout", "copy", (pooled,), SENTENCE, a.hidden_size, "identity in eval mode", exact=True)
-        pooled = "dropout"
-    yield Activation("classifier", "linear", (pooled,), SENTENCE, a.num_labels, "x Wᵀ + b", affine("classifier"))
-
-
-# A head's rows, and the loss of its last row: name, kind, and what it is the mean over.
-_HEADS = {
-    "masked_lm": (_masked_lm, "cls.predictions.loss", "masked_lm_loss", "tokens"),
-    "next_sentence": (_next_sentence, "cls.seq_relationship.loss", "next_sentence_loss", "pairs, 0 = is next"),
-    "plain_masked_lm": (_plain_masked_lm, "cls.predictions.loss", "masked_lm_loss_of_log_probs", "tokens"),
-    "plain_next_sentence": (
-        _plain_next_sentence, "cls.seq_relationship.loss", "next_sentence_loss_of_log_probs", "pairs, 0 = is next",
-    ),
-    "classification": (_classification, "classifier.loss", "classification_loss", "rows"),
-}  # fmt: skip
-
-
-def _head(name: str, a: Architecture, hidden: str) -> Iterator[Activation]:
-    rows, loss, kind, counted = _HEADS[name]
-    last = ""
-    for row in rows(a, hidden):
-        yield row
-        last = row.name
-    what = "negative log-likelihood" if kind.endswith("log_probs") else "cross entropy"
-    yield Activation(loss, kind, (last,), SCALAR, 0, f"mean {what} over labelled {counted}")
-
-
 def table(a: Architecture) -> dict[str, Activation]:
     """Every activation of architecture `a`, by name, in the order of computation."""
     return {row.name: row for row in _rows(a)}
@@ -144,17 +87,7 @@ def _rows(a: Architecture) -> tuple[Activation, ...]:
     for index in range(a.num_hidden_layers):
         rows += layer_rows(a, index, hidden)
         hidden = f"encoder.layer.{index}.output.LayerNorm"
-    if a.pooler:
-        pooler, width = "pooler.dense", a.hidden_size
-        equation = "W x₀ + b, x₀ the first token"
-        rows.append(Activation(pooler, "first_token_linear", (hidden,), SENTENCE, width, equation, affine(f"bert.{pooler}")))
-        rows.append(Activation("pooler.activation", "tanh", (pooler,), SENTENCE, width, "tanh(x)"))
-    for head in _HEADS:
-        if head in a.heads:
-            rows += _head(head, a, hidden)
-    losses = tuple(row.name for row in rows if row.name in ("cls.predictions.loss", "cls.seq_relationship.loss"))
-    if len(losses) == 2:
-        rows.append(Activation("cls.loss", "total_loss", losses, SCALAR, 0, "masked-LM loss + next-sentence loss"))
+    rows += head_rows(a, hidden)
     return tuple(rows)
 
 
@@ -175,7 +108,7 @@ def outputs(a: Architecture) -> tuple[str, ...]:
     found = [f"encoder.layer.{a.num_hidden_layers - 1}.output.LayerNorm"]
     logits = ("cls.predictions.decoder", "cls.predictions.log_probs", "cls.seq_relationship", "cls.seq_relationship.log_probs")
     rows = table(a)
-    return (*found, *(name for name in (*logits, "classifier") if name in rows))
+    return (*found, *(name for name in (*logits, "classifier", "qa_outputs", "sentence_embedding") if name in rows))
 
 
 def parameter_shapes(a: Architecture) -> dict[str, tuple[int, ...]]:

@@ -9,9 +9,27 @@ import msgspec
 
 from conformance.errors import UnsupportedArchitectureError
 
-HEADS = ("masked_lm", "next_sentence", "plain_masked_lm", "plain_next_sentence", "classification")
+HEADS = (
+    *("masked_lm", "next_sentence", "plain_masked_lm", "plain_next_sentence", "classification", "token_classification"),
+    *("question_answering", "multiple_choice"),
+)
+SAME_NAMES = (
+    ("masked_lm", "plain_masked_lm"),
+    ("next_sentence", "plain_next_sentence"),
+    ("classification", "token_classification", "multiple_choice"),
+)
+"""Heads whose modules are called alike: a network has one of each."""
+COMPATIBLE_HEADS = (
+    ("masked_lm", "next_sentence", "classification", "question_answering"),
+    ("plain_masked_lm", "plain_next_sentence", "token_classification"),
+    ("multiple_choice",),
+)
+"""Every head, in sets that one network can have."""
+
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 POSITIONS = ("absolute", "sinusoidal", "relative_key", "relative_key_query")
+PROBLEMS = (None, "single_label_classification", "multi_label_classification", "regression")
+POOLINGS = ("", "cls", "mean", "mean-sqrt-length", "max", "last")
 
 _COUNTS = {
     "vocab_size": 1, "hidden_size": 1, "num_hidden_layers": 0, "num_attention_heads": 1, "intermediate_size": 1,
@@ -29,7 +47,7 @@ class Architecture:
 
     Attributes:
         vocab_size .. hidden_act: as in `transformers.BertConfig`.
-        num_labels: size of the sequence-classification head.
+        num_labels: size of the classification head, of sequences or of tokens.
         position_embedding_type: `absolute` (learned), `sinusoidal` (Vaswani et al. 2017, section 3.5), or in the scores of each
             layer: `relative_key` (Shaw et al. 2018, equation 5) and `relative_key_query` (Huang et al. 2020, method 4).
         is_decoder: whether a token attends to itself and to earlier tokens alone.
@@ -43,8 +61,16 @@ class Architecture:
         classifier_dropout: that before the classifier; None: as `hidden_dropout_prob`.
         activation_dropout: that after the activation function, as in `transformers.BartConfig` (the paper: none).
         initializer_range: the standard deviation with which matrices and tables are drawn before training.
+        problem_type: what the classifier of sequences is trained for, as in `transformers.PretrainedConfig`; there are equations
+            for the loss of `single_label_classification`, and None stands for it where there are several labels.
+        pooling: how the last hidden state is pooled into an embedding of the sentence, as sentence-transformers does it: the
+            first token (`cls`), the `mean` over the tokens that are not padding, their sum over √n (`mean-sqrt-length`), their
+            `max`, or the `last` of them; empty where it is not.
+        normalize: whether that embedding is divided by its length.
         heads: those present, of `masked_lm` and `next_sentence` (as the paper has them), `plain_masked_lm` and
-            `plain_next_sentence` (one linear layer and a log-softmax, on the hidden state itself, not tied), `classification`.
+            `plain_next_sentence` (one linear layer and a log-softmax, on the hidden state itself, not tied), `classification` (of
+            sequences), `token_classification`, `question_answering` (start and end of a span), `multiple_choice` (one logit a
+            row, several rows a question).
 
     Example:
         >>> base = Architecture(vocab_size=30522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12,
@@ -79,6 +105,9 @@ class Architecture:
     is_decoder: bool = False
     add_cross_attention: bool = False
     pruned_heads: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    problem_type: str | None = None
+    pooling: str = ""
+    normalize: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what the equations do not cover; raises `UnsupportedArchitectureError`."""
@@ -107,9 +136,13 @@ class Architecture:
         for value, known, what in (
             (self.hidden_act, ACTIVATIONS, "hidden_act"),
             (self.position_embedding_type, POSITIONS, "position_embedding_type"),
+            (self.pooling, POOLINGS, "pooling"),
+            (self.problem_type, PROBLEMS, "problem_type"),
         ):
             if value not in known:
-                raise UnsupportedArchitectureError(f"{what} {value!r} has no equation here; known are {', '.join(known)}")
+                raise UnsupportedArchitectureError(f"{what} {value!r} has no equation here; known are {', '.join(map(str, known))}")
+        if self.normalize and not self.pooling:
+            raise UnsupportedArchitectureError("normalize is of a sentence embedding, and there is no pooling")
         for layer, pruned in self.pruned_heads:
             there = 0 <= layer < self.num_hidden_layers and set(pruned) < set(range(self.num_attention_heads))
             if not there or len(set(pruned)) != len(pruned):
@@ -122,11 +155,12 @@ class Architecture:
         unknown = set(self.heads) - set(HEADS)
         if unknown:
             raise UnsupportedArchitectureError(f"unknown heads {sorted(unknown)}; known are {', '.join(HEADS)}")
-        if {"next_sentence", "classification"} & set(self.heads) and not self.pooler:
-            raise UnsupportedArchitectureError("the heads next_sentence and classification need a pooler")
-        for head in ("masked_lm", "next_sentence"):
-            if {head, f"plain_{head}"} <= set(self.heads):
-                raise UnsupportedArchitectureError(f"the heads {head} and plain_{head} have the same names; choose one")
+        if {"next_sentence", "classification", "multiple_choice"} & set(self.heads) and not self.pooler:
+            raise UnsupportedArchitectureError("the heads next_sentence, classification and multiple_choice need a pooler")
+        for alike in SAME_NAMES:
+            both = [head for head in alike if head in self.heads]
+            if len(both) > 1:
+                raise UnsupportedArchitectureError(f"the heads {' and '.join(both)} have the same names; choose one")
 
     @property
     def head_size(self) -> int:
@@ -141,6 +175,11 @@ class Architecture:
     def has_relative_positions(self) -> bool:
         """Whether positions enter in the attention scores, by their distance, and not in the embeddings."""
         return self.position_embedding_type.startswith("relative")
+
+    @property
+    def is_single_label(self) -> bool:
+        """Whether a sequence is of one of several classes, so that the loss of its classifier is a cross entropy."""
+        return self.problem_type == PROBLEMS[1] or (self.problem_type is None and self.num_labels > 1)
 
     @property
     def longest(self) -> int:

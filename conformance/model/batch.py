@@ -36,11 +36,14 @@ def _numbers(name: str, values: Any) -> Array:
     return array.astype(np.float64)
 
 
-# The axes of each array that is not (B, S): B rows, S tokens, T of an encoder's states, of width H.
+# The axes of each array that is not (B, S): B rows, S tokens, Q questions of B / Q rows each, T of an encoder's states, of width H.
 _AXES = {
     "attention_mask": "BS or BSS",
     "next_sentence_label": "B",
     "class_labels": "B",
+    "start_positions": "B",
+    "end_positions": "B",
+    "choice_labels": "Q",
     "encoder_hidden_states": "BTH",
     "encoder_attention_mask": "BT",
 }
@@ -63,6 +66,12 @@ class Batch:
         position_ids: (B, S); None: in order.
         encoder_hidden_states: (B, T, H), float64, what a decoder with cross-attention attends to; or None.
         encoder_attention_mask: (B, T), which of them may be attended to; None: all.
+        token_labels: (B, S), the classes of tokens, -100 where there is none; or None.
+        start_positions, end_positions: (B,), where the span begins and where its last token stands, -100 where there is none; or
+            None. Their softmax is over all S positions, and what stands at padding is undefined: in a batch in which a row with
+            padding has one, they define no loss.
+        choice_labels: (Q,), of each of the Q questions the right one of its choices, which are B / Q rows that stand one after the
+            other, -100 where there is none; or None.
 
     Example:
         >>> batch = Batch(np.array([[7, 8, 0], [5, 6, 9]]), attention_mask=np.array([[1, 1, 0], [1, 1, 1]]))
@@ -81,6 +90,10 @@ class Batch:
     position_ids: Ids | None = None
     encoder_hidden_states: Array | None = None
     encoder_attention_mask: Ids | None = None
+    token_labels: Ids | None = None
+    start_positions: Ids | None = None
+    end_positions: Ids | None = None
+    choice_labels: Ids | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is no batch; raises `UsageError` that says what was found and what was expected."""
@@ -103,10 +116,15 @@ class Batch:
         if (self.keys & ~self.mask[:, None, :]).any():
             raise UsageError("attention_mask lets a query attend to a token that attends to none; what that computes is undefined")
 
+    def _questions(self, labels: npt.NDArray[Any]) -> int:
+        """How many questions the rows may be the choices of, if these are their labels; -1 where they cannot."""
+        count = labels.size
+        return count if count and self.input_ids.shape[0] % count == 0 else -1
+
     def _is_of(self, array: npt.NDArray[Any], axes: str) -> bool:
-        """Whether an array has these axes: B and S the batch's, T the encoder's length, H any."""
+        """Whether an array has these axes: B and S the batch's, Q its questions, T the encoder's length, H any."""
         states = self.encoder_hidden_states
-        sizes = {"B": self.input_ids.shape[0], "S": self.input_ids.shape[1]}
+        sizes = {"B": self.input_ids.shape[0], "S": self.input_ids.shape[1], "Q": self._questions(array)}
         if states is not None and states.ndim == 3:
             sizes |= {"T": states.shape[1], "H": states.shape[2]}
         return array.shape == tuple(sizes.get(axis, -1) for axis in axes)
@@ -154,10 +172,12 @@ class Batch:
         return np.zeros_like(self.input_ids) if self.token_type_ids is None else self.token_type_ids
 
     def cut(self, rows: slice, length: int | None = None) -> "Batch":
-        """Some of its rows; of each, the first `length` tokens."""
-        along = {"S": slice(length)}
-        cut = {k: v[(rows, *(along.get(axis, slice(None)) for axis in _axes(k, v)[1:]))] for k, v in self.arrays().items()}
-        return Batch(**cut)
+        """Some of its rows; of each, the first `length` tokens. Questions are labelled where no row is left out."""
+        arrays, along = self.arrays(), {"S": slice(length)}
+        questions = arrays.pop("choice_labels", None)
+        cut = {k: v[(rows, *(along.get(axis, slice(None)) for axis in _axes(k, v)[1:]))] for k, v in arrays.items()}
+        whole = len(cut["input_ids"]) == self.size
+        return Batch(**cut, choice_labels=questions if whole else None)
 
     def arrays(self) -> dict[str, Any]:
         """The arrays that are present, by name."""
@@ -199,6 +219,10 @@ class TorchBatch:
     position_ids: "torch.Tensor | None"
     encoder_hidden_states: "torch.Tensor | None"
     encoder_attention_mask: "torch.Tensor | None"
+    token_labels: "torch.Tensor | None"
+    start_positions: "torch.Tensor | None"
+    end_positions: "torch.Tensor | None"
+    choice_labels: "torch.Tensor | None"
 
     def __init__(self, source: Batch | None = None, **tensors: "torch.Tensor") -> None:
         """Hold `tensors` under their names; those that are not given are None. Without a source there is no `numpy()`."""

@@ -3,20 +3,18 @@
 import atexit
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from safetensors.numpy import save_file
 
-from conformance.errors import CheckpointError, UnsupportedArchitectureError
-from conformance.files import open_safetensors, read_json, reading
-from conformance.model.activations import parameter_shapes
-from conformance.model.architecture import HEADS, Architecture
+from conformance.errors import CheckpointError
+from conformance.model.architecture import Architecture
 from conformance.model.digest import content_digest
 from conformance.numerics.formats import Array, format_named
 
@@ -122,132 +120,6 @@ def rounded_weights(checkpoint: Checkpoint, dtype: str) -> Mapping[str, Array]:
     """
     target, size = format_named(dtype), LAYERS_AT_ONCE * LAYER_PARAMETERS
     return LazyWeights(checkpoint.weights, lru_cache(maxsize=size)(lambda name: target.round(checkpoint.weights[name])))
-
-
-def canonical_name(name: str) -> str:
-    """Hugging Face's name as in `BertForPreTraining`: with the `bert.` prefix, LayerNorms with `weight` and `bias`."""
-    if name.endswith((".gamma", ".beta")):
-        name = name.removesuffix(".gamma") + ".weight" if name.endswith("gamma") else name.removesuffix(".beta") + ".bias"
-    return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
-
-
-# Entries of published checkpoints that are no parameters, or copies of one, and the parameter that they must be equal to.
-COPIES = {
-    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-}
-_FLOATS = ("F64", "F32", "F16", "BF16")
-_BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
-
-_HEAD_MARKS = {
-    "masked_lm": "cls.predictions.transform.dense.weight",
-    "next_sentence": "cls.seq_relationship.weight",
-    "classification": "classifier.weight",
-}
-
-
-def load_directory(folder: Path | str) -> Checkpoint:
-    """A local Hugging Face BERT directory: `config.json` and `model.safetensors`, with or without prefix, heads, old norm names.
-
-    Raises:
-        CheckpointError: a file is missing or cannot be read; or parameters are missing, unexpected, of the wrong shape, given
-            twice, or copies that differ; all are listed.
-        UnsupportedArchitectureError: there are no equations for it.
-
-    Example:
-        >>> load_directory("no-such-folder")
-        Traceback (most recent call last):
-        ...
-        conformance.errors.CheckpointError: no-such-folder is not a local folder
-    """
-    folder = Path(folder)
-    with reading(folder, "a checkpoint", CheckpointError):
-        return _loaded(folder)
-
-
-def _loaded(folder: Path) -> Checkpoint:
-    config, reader = _config(folder / "config.json"), _reader(folder / "model.safetensors")
-    stored = _canonical(reader.keys())
-    heads = _heads(stored)
-    labels = reader.get_slice(stored["classifier.weight"]).get_shape()[0] if "classification" in heads else 2
-    switches = {"heads": heads, "pooler": "bert.pooler.dense.weight" in stored, "num_labels": labels}
-    architecture = Architecture.from_config(config, **switches)
-    found = {name: tuple(reader.get_slice(key).get_shape()) for name, key in stored.items()}
-    copies = {n: of for n, of in COPIES.items() if n in stored and of in stored} if "masked_lm" in heads else {}
-    shapes = parameter_shapes(architecture)
-    check_parameters(shapes, {n: s for n, s in found.items() if n not in _BUFFERS and n not in copies})
-
-    _require_finite(reader, stored)
-
-    def load(name: str) -> Array:
-        return np.asarray(_float64(reader, stored[name]))
-
-    untied = [f"{n} differs from {of}" for n, of in copies.items() if not np.array_equal(load(n), load(of))]
-    if untied:
-        raise CheckpointError(f"the decoder is not tied, and the equations tie it: {', '.join(untied)}")
-    return Checkpoint(architecture, LazyWeights(shapes, load))
-
-
-def _heads(stored: Collection[str]) -> tuple[str, ...]:
-    """The heads whose parameters are stored: a decoder without a transform, and a pair's logits without a pooler, are plain."""
-    found = {head for head, mark in _HEAD_MARKS.items() if mark in stored}
-    if "masked_lm" not in found and "cls.predictions.decoder.weight" in stored:
-        found.add("plain_masked_lm")
-    if "next_sentence" in found and "bert.pooler.dense.weight" not in stored:
-        found = found - {"next_sentence"} | {"plain_next_sentence"}
-    return tuple(head for head in HEADS if head in found)
-
-
-def _config(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        raise CheckpointError(f"{file} does not exist; a checkpoint is a directory with config.json and model.safetensors")
-    with reading(file, "a configuration", CheckpointError):
-        config = read_json(file, dict[str, Any])
-    required = [f.name for f in fields(Architecture) if f.default is MISSING]
-    missing = [name for name in required if name not in config]
-    if missing:
-        raise CheckpointError(f"{file} lacks {', '.join(missing)}")
-    kind = config.get("model_type", "bert")
-    if kind != "bert":
-        raise UnsupportedArchitectureError(f"{file} is of a {kind!r:.40}, and the equations are those of 'bert'")
-    if config.get("is_decoder"):
-        raise UnsupportedArchitectureError(f"{file} is of a decoder, and the equations are those of an encoder")
-    return config
-
-
-def _reader(file: Path) -> Any:
-    if not file.is_file():
-        raise CheckpointError(f"{file} does not exist; a checkpoint is a directory with config.json and model.safetensors")
-    with reading(file, "a file of parameters", CheckpointError):
-        reader = open_safetensors(file, "pt")
-        kinds = {key: reader.get_slice(key).get_dtype() for key in reader.keys()}  # noqa: SIM118 -- no mapping
-    wrong = [f"{key} is {kind}" for key, kind in kinds.items() if kind not in _FLOATS and canonical_name(key) not in _BUFFERS]
-    if wrong:
-        raise CheckpointError(f"{file} has parameters that are no floating-point numbers: {', '.join(wrong)}")
-    return reader
-
-
-def _require_finite(reader: Any, stored: Mapping[str, str]) -> None:
-    """Raise `CheckpointError` with every parameter that holds NaN or an infinity: no result of it could be judged."""
-    wrong = [name for name, key in stored.items() if not bool(reader.get_tensor(key).isfinite().all())]
-    if wrong:
-        raise CheckpointError(f"parameters that are not finite: {', '.join(wrong)}; repair the checkpoint")
-
-
-def _float64(reader: Any, key: str) -> Array:
-    """Through torch, since NumPy has no bfloat16."""
-    return np.asarray(reader.get_tensor(key).double().numpy())
-
-
-def _canonical(keys: Iterable[str]) -> dict[str, str]:
-    """Stored names by canonical ones; raises `CheckpointError` where two are brought to the same."""
-    stored: dict[str, str] = {}
-    for key in keys:
-        name = canonical_name(key)
-        if name in stored:
-            raise CheckpointError(f"{stored[name]} and {key} are the same parameter, {name}; keep one")
-        stored[name] = key
-    return stored
 
 
 def check_parameters(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> None:

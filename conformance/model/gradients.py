@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from conformance.model.activations import SCALAR, Activation, outputs, table
-from conformance.model.architecture import Architecture
+from conformance.model.architecture import POOLINGS, Architecture
+from conformance.model.heads import POOLING
 
 SUFFIX = ".grad"
 OWN = -1  # in place of the number of a parent: the activation itself
@@ -27,6 +28,8 @@ _INPUTS: Mapping[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "context": (("_probs", (1,)), ("_value", (0,))),
     "log_softmax": (("", (OWN,)),),
     "tanh": (("", (OWN,)),),
+    "mean_loss": (("", ()), ("", ())),
+    **dict.fromkeys((f"{POOLING}{name}" for name in POOLINGS if name != "max"), (("", ()),)),
 }
 _FUNCTION = (("", (0,)),)
 _IDENTITIES = ("copy", "sum", "scores_sum", "total_loss")
@@ -48,9 +51,17 @@ _EQUATIONS = {
     "log_softmax_backward": "∂l − p Σ ∂l",
     "tanh_backward": "(1 − y²) ∂y",
     **dict.fromkeys(
-        ("masked_lm_loss_backward", "next_sentence_loss_backward", "classification_loss_backward"),
+        (
+            *("masked_lm_loss_backward", "next_sentence_loss_backward", "classification_loss_backward"),
+            *("token_classification_loss_backward", "span_start_loss_backward", "span_end_loss_backward"),
+            "multiple_choice_loss_backward",
+        ),
         "(softmax(x) − onehot) ∂L / N at labelled rows, 0 elsewhere",
     ),
+    "mean_loss_backward": "∂L / 2",
+    **dict.fromkeys((f"{POOLING}{name}_backward" for name in POOLINGS), "a_s ∂y, a_s the share of token s"),
+    f"{POOLING}max_backward": "∂y at the largest, 0 elsewhere",
+    "unit_backward": "(∂y − y (y · ∂y)) / |x|",
     **dict.fromkeys(
         ("masked_lm_loss_of_log_probs_backward", "next_sentence_loss_of_log_probs_backward"),
         "−onehot ∂L / N at labelled rows, 0 elsewhere",

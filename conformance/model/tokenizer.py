@@ -7,6 +7,7 @@ from typing import Any
 from conformance.errors import CheckpointError
 from conformance.files import read_text, reading
 from conformance.model.batch import Batch
+from conformance.model.sentence_transformers import transformer_folder
 
 
 def tokenized(folder: Path, texts: Sequence[tuple[str, str | None]]) -> Batch:
@@ -46,6 +47,7 @@ def _tokenizer(folder: Path) -> Any:
     """By `tokenizer.json` or else `vocab.txt`; None where there is neither."""
     from tokenizers import BertWordPieceTokenizer, Tokenizer
 
+    folder = transformer_folder(folder)
     if (folder / "tokenizer.json").is_file():
         tokenizer = Tokenizer.from_str(read_text(folder / "tokenizer.json"))
         tokenizer.no_truncation()

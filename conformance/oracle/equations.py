@@ -12,9 +12,16 @@ from conformance.oracle.gradients.distances import (
     QueryDistanceBackwardDistance,
     QueryDistanceBackwardQuery,
 )
-from conformance.oracle.gradients.losses import CrossEntropyBackward, NegativeLogLikelihoodBackward
+from conformance.oracle.gradients.losses import (
+    ChoiceCrossEntropyBackward,
+    CrossEntropyBackward,
+    MeanLossBackward,
+    NegativeLogLikelihoodBackward,
+    SpanCrossEntropyBackward,
+)
 from conformance.oracle.gradients.norm import NormBackward, NormGradient
 from conformance.oracle.gradients.pointwise import GeluBackward, GeluTanhBackward, ReluBackward, TanhBackward
+from conformance.oracle.gradients.pooling import MaximumBackward, UnitBackward, WeightedBackward
 from conformance.oracle.gradients.products import (
     ContextBackwardProbs,
     ContextBackwardValue,
@@ -35,10 +42,18 @@ from conformance.oracle.gradients.sums import (
     WordLookupGradient,
 )
 from conformance.oracle.initialization import InitialConstant, InitialDraw
-from conformance.oracle.losses import CrossEntropy, NegativeLogLikelihood, TotalLoss
+from conformance.oracle.losses import (
+    ChoiceCrossEntropy,
+    CrossEntropy,
+    MeanLoss,
+    NegativeLogLikelihood,
+    SpanCrossEntropy,
+    TotalLoss,
+)
 from conformance.oracle.norm import Norm
 from conformance.oracle.optimizer import Adam, Given, GradientNorm, Initial
 from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
+from conformance.oracle.pooling import Maximum, Unit, Weighted
 from conformance.oracle.products import Context, FirstTokenLinear, Linear, Scores
 from conformance.oracle.softmax import LogSoftmax, Probabilities
 from conformance.oracle.step import Step
@@ -73,7 +88,18 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "next_sentence_loss": CrossEntropy,
     "next_sentence_loss_of_log_probs": NegativeLogLikelihood,
     "classification_loss": CrossEntropy,
+    "token_classification_loss": CrossEntropy,
+    "span_start_loss": SpanCrossEntropy,
+    "span_end_loss": SpanCrossEntropy,
+    "multiple_choice_loss": ChoiceCrossEntropy,
+    "mean_loss": MeanLoss,
     "total_loss": TotalLoss,
+    "pooling-cls": Weighted,
+    "pooling-mean": Weighted,
+    "pooling-mean-sqrt-length": Weighted,
+    "pooling-last": Weighted,
+    "pooling-max": Maximum,
+    "unit": Unit,
     "seed": Seed,
     "dropout_backward": Dropout,
     "linear_backward": LinearBackward,
@@ -99,6 +125,17 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "next_sentence_loss_backward": CrossEntropyBackward,
     "next_sentence_loss_of_log_probs_backward": NegativeLogLikelihoodBackward,
     "classification_loss_backward": CrossEntropyBackward,
+    "token_classification_loss_backward": CrossEntropyBackward,
+    "span_start_loss_backward": SpanCrossEntropyBackward,
+    "span_end_loss_backward": SpanCrossEntropyBackward,
+    "multiple_choice_loss_backward": ChoiceCrossEntropyBackward,
+    "mean_loss_backward": MeanLossBackward,
+    "pooling-cls_backward": WeightedBackward,
+    "pooling-mean_backward": WeightedBackward,
+    "pooling-mean-sqrt-length_backward": WeightedBackward,
+    "pooling-last_backward": WeightedBackward,
+    "pooling-max_backward": MaximumBackward,
+    "unit_backward": UnitBackward,
     "linear_gradient": LinearGradient,
     "first_token_linear_gradient": FirstTokenLinearGradient,
     "bias_gradient": BiasGradient,

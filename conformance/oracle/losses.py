@@ -1,4 +1,4 @@
-"""The values of the losses: mean cross entropy over the labelled rows, and the sum of two."""
+"""The values of the losses: mean cross entropy over the labelled rows, and the sum or the mean of two."""
 
 import numpy as np
 
@@ -7,8 +7,8 @@ from conformance.model.batch import IGNORED_LABEL, Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
-from conformance.oracle.embeddings import Sum
-from conformance.oracle.maps import LinearMap, Roundings
+from conformance.oracle.embeddings import Sum, sum_variance
+from conformance.oracle.maps import LinearMap, Roundings, diagonal
 from conformance.oracle.step import Site, Step, elementwise
 
 LABELS = {
@@ -17,6 +17,10 @@ LABELS = {
     "next_sentence_loss": "next_sentence_label",
     "next_sentence_loss_of_log_probs": "next_sentence_label",
     "classification_loss": "class_labels",
+    "token_classification_loss": "token_labels",
+    "span_start_loss": "start_positions",
+    "span_end_loss": "end_positions",
+    "multiple_choice_loss": "choice_labels",
 }
 
 
@@ -32,6 +36,10 @@ def labels_of(site: Site) -> Ids:
 class Labelled(Step):
     """A mean over the rows of the last parent that have a label, or the gradient of one."""
 
+    def scores(self, logits: Array) -> Array:
+        """A view of the logits: the scores of every label, the classes last."""
+        return logits
+
     @cached_property
     def _labels(self) -> Ids:
         return labels_of(self.site)
@@ -40,13 +48,20 @@ class Labelled(Step):
     def rows(self) -> tuple[Array, Ids]:
         """The rows that have a label, and their labels."""
         kept = self._labels != IGNORED_LABEL
-        return self.parents[-1][kept], self._labels[kept]
+        return self.scores(self.parents[-1])[kept], self._labels[kept]
 
     def spread(self, rows: Array) -> Array:
         """These at the rows that have a label, 0 elsewhere."""
         full = np.zeros_like(self.parents[-1])
-        full[self._labels != IGNORED_LABEL] = rows
+        self.scores(full)[self._labels != IGNORED_LABEL] = rows
         return full
+
+    def over_classes(self, x: Array) -> Array:
+        """The sum over the classes that each score stands among, in its place."""
+        sums = np.zeros_like(x)
+        scores = self.scores(sums)
+        scores[...] = self.scores(x).sum(-1, keepdims=True)
+        return sums
 
     def _with_slope(self, slope: Array) -> LinearMap:
         """The Jacobian with that slope at labelled rows, 0 elsewhere."""
@@ -97,6 +112,30 @@ class CrossEntropy(Labelled):
         return elementwise(np.asarray(row.sum() / count**2 + mean))
 
 
+class Span(Labelled):
+    """Of (B, S, 2): the classes are the S positions, the scores those at one index of the last axis, 0 of starts and 1 of ends."""
+
+    def scores(self, logits: Array) -> Array:
+        """(B, S)."""
+        return logits[..., int("end" in self.site.activation.kind)]
+
+
+class SpanCrossEntropy(Span, CrossEntropy):
+    """L = mean over labelled rows of log Σ_s exp(x_s) − x_label; x the start logits, or the end logits. (B, S, 2) -> ()."""
+
+
+class Choice(Labelled):
+    """Of (B, 1): the classes are the rows of one question, which stand one after the other."""
+
+    def scores(self, logits: Array) -> Array:
+        """(Q, B / Q)."""
+        return logits.reshape(len(self._labels), -1)
+
+
+class ChoiceCrossEntropy(Choice, CrossEntropy):
+    """L = mean over labelled questions of log Σ_c exp(x_c) − x_label; c counts the rows of one question. (B, 1) -> ()."""
+
+
 class NegativeLogLikelihood(Labelled):
     """L = −mean over labelled rows of l_label, l the log-probabilities; rows labelled -100 do not count. (..., C) -> ()."""
 
@@ -126,3 +165,21 @@ class NegativeLogLikelihood(Labelled):
 
 class TotalLoss(Sum):
     """The sum of the heads' losses, as Hugging Face's `BertForPreTraining` returns it."""
+
+
+class MeanLoss(Sum):
+    """L = (Σ_i L_i) / n, as Hugging Face's `BertForQuestionAnswering` returns it of the losses of start and end, n = 2."""
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        return np.asarray(np.mean(self.parents, axis=0))
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """∂L/∂L_i = 1/n."""
+        return tuple(diagonal(np.asarray(1.0 / len(self.parents))) for _ in self.parents)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Of the sum, as `sum_variance`, divided by n²; halving is exact."""
+        own = sum_variance(self.parents, arithmetic) / len(self.parents) ** 2
+        return elementwise(np.maximum(own, arithmetic.storage.rounding_variance(self.value)))

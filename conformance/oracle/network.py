@@ -7,6 +7,8 @@ activation from given parents, `walk` the whole network.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from conformance.errors import UsageError
 from conformance.model.activations import SCALAR, Activation, parameter_shapes, table
 from conformance.model.architecture import Architecture
@@ -20,12 +22,14 @@ from conformance.oracle.losses import LABELS
 from conformance.oracle.step import Site, Step
 
 
-def _defines_loss(labels: Ids | None, batch: Batch) -> bool:
-    """Whether a row has a label, and none that has one rests on padding (a sentence rests on its first token)."""
+def _defines_loss(kind: str, labels: Ids | None, batch: Batch) -> bool:
+    """Whether a row has a label, and none that has one rests on padding: a sentence on its first token, a span on every token."""
     if labels is None:
         return False
     labelled = labels != IGNORED_LABEL
-    attended = batch.mask if labels.ndim == 2 else batch.mask[:, 0]
+    read = np.asarray(batch.mask.all(1)) if kind.startswith("span_") else batch.mask[:, 0]
+    of_rows = np.asarray(read.reshape(len(labels), -1).all(1))  # of a question all its rows are read
+    attended = batch.mask if labels.ndim == 2 else of_rows
     return bool(labelled.any() and attended[labelled].all())
 
 
@@ -60,7 +64,9 @@ class Network:
         rows: dict[str, Activation] = {}
         for name, row in table(a).items():
             labels = LABELS.get(row.kind)
-            if (labels is None or _defines_loss(given.get(labels), self.batch)) and all(parent in rows for parent in row.parents):
+            if (labels is None or _defines_loss(row.kind, given.get(labels), self.batch)) and all(
+                parent in rows for parent in row.parents
+            ):
                 rows[name] = row
         rows = in_training(rows, self.kept)
         if self.source is None:

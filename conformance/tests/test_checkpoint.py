@@ -45,6 +45,7 @@ def _write(
         for k, v in TINY.checkpoint.architecture.as_dict().items()
         if k not in ("heads", "pooler", "embedding_norm", "shared_layer_norm")
     }
+    sizes["architectures"] = ["BertForSequenceClassification"]
     (folder / "config.json").write_text(json.dumps({**sizes, "model_type": "bert", **config}))
     return folder
 

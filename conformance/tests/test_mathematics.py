@@ -17,6 +17,7 @@ from conformance.goldens.manifest import manifest
 from conformance.goldens.philox import Stream
 from conformance.judge.power import power
 from conformance.judge.statistics import FALSE_ALARM, max_threshold, rms_threshold, share
+from conformance.model.architecture import POOLINGS
 from conformance.model.training import STEPPED
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS, Array
@@ -34,18 +35,27 @@ def test_rounding_is_torchs(x: float, name: str) -> None:
     assert ours == torch.tensor([x], dtype=torch.float64).to(getattr(torch, name)).double().item()
 
 
+SOURCES = (
+    *(("tiny", "cls.loss"), ("tiny", "classifier.loss"), ("sinusoidal", "cls.loss"), ("tanh", "cls.loss")),
+    ("relative-key-query", "cls.loss"),
+    *(("token-heads", "classifier.loss + qa_outputs.loss"), ("token-heads", "sentence_embedding")),
+    *(("sentence-heads", "classifier.loss"), ("sentence-heads", "sentence_embedding")),
+)  # goldens, and where their backward passes start
+
+
 def _one_a_kind() -> dict[str, tuple[Network, str, list[Array]]]:
     """A step of every kind and number of parents, with their values, of networks that have them all together."""
     found: dict[str, tuple[Network, str, list[Array]]] = {}
-    others = (("sinusoidal", "cls.loss"), ("tanh", "cls.loss"), ("relative-key-query", "cls.loss"))
-    for golden, source in (("tiny", "cls.loss"), ("tiny", "classifier.loss"), *others):
+    for golden, source in SOURCES:
         loaded = load_golden(golden)
         batch = next(iter(loaded.batches.values()))
         network = Network(loaded.checkpoint.architecture, loaded.checkpoint.weights, batch, source=source)
         relu = replace(network, architecture=network.architecture.with_(hidden_act="relu"))
         shape = next(row for row in network.table.values() if row.name == "embeddings.dropout").shape(batch.size, batch.length, 1)
+        a = network.architecture
+        poolings = [replace(network, architecture=a.with_(pooling=name)) for name in POOLINGS if name and a.pooling]
         dropping = replace(network, kept={"embeddings.dropout": np.random.default_rng(0).integers(0, 2, shape).astype(np.float64)})
-        for each in (network, relu, dropping):
+        for each in (network, relu, dropping, *poolings):
             values = dict(each.walk())
             for name, row in each.table.items():
                 if row.parents:

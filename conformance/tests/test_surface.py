@@ -21,7 +21,8 @@ from conformance.errors import CheckpointError, ConformanceError, FixtureError, 
 from conformance.goldens import golden as golden_module
 from conformance.goldens.manifest import fixtures_directory, of_entry
 from conformance.judge.verify import verify
-from conformance.model.checkpoint import check_parameters, load_directory
+from conformance.model.checkpoint import check_parameters
+from conformance.model.directory import load_directory
 from conformance.results.file import Writer, read_results
 from conformance.results.records import Footer, json_schema
 from conformance.tests.lawless import BROKEN

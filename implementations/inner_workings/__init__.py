@@ -1,8 +1,8 @@
 """*Bert Inner Workings*: Hugging Face's BertForSequenceClassification down to its last tensor, written anew.
 
-Read in this order: `embeddings`, `attention`, `encoder`, `model`, `classification`. Each component is made of those before it and
-can be used by itself. Components and parameters are called what Hugging Face calls them, so its state dict loads as it is. Every
-tensor reports its shape as it is computed, to a listener:
+Read in this order: `embeddings`, `attention`, `encoder`, `model`, `classification`, `tokens`. Each component is made of those
+before it and can be used by itself. Components and parameters are called what Hugging Face calls them, so its state dict loads as it
+is. Every tensor reports its shape as it is computed, to a listener:
 
     with shape_log(print):
         BertLayer(BertConfig())(torch.rand(2, 9, 768))
@@ -21,6 +21,7 @@ from implementations.inner_workings.embeddings import BertEmbeddings
 from implementations.inner_workings.encoder import BertEncoder, BertIntermediate, BertLayer, BertOutput, BertPooler
 from implementations.inner_workings.model import BertModel, BertModelOutput, new_cache
 from implementations.inner_workings.shapes import reported, shape_log
+from implementations.inner_workings.tokens import BertForTokens, TokenLogits
 
 __all__ = [
     "BertAttention",
@@ -28,6 +29,7 @@ __all__ = [
     "BertEmbeddings",
     "BertEncoder",
     "BertForSequenceClassification",
+    "BertForTokens",
     "BertIntermediate",
     "BertLayer",
     "BertModel",
@@ -37,6 +39,7 @@ __all__ = [
     "BertSelfAttention",
     "BertSelfOutput",
     "Classified",
+    "TokenLogits",
     "classification_loss",
     "inner_workings",
     "new_cache",

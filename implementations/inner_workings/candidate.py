@@ -1,12 +1,16 @@
 """The walk's network as a candidate: its parameters and activations are under Hugging Face's names already."""
 
+from typing import Any
+
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from conformance import Architecture, Tap, TorchBatch, TorchImplementation
 from implementations.initialization import initialized
 from implementations.inner_workings.classification import BertForSequenceClassification
 from implementations.inner_workings.config import BertConfig
 from implementations.inner_workings.model import BertModel
+from implementations.inner_workings.tokens import BertForTokens, TokenLogits
 from implementations.wordpiece import tokenizer
 
 
@@ -35,16 +39,21 @@ def config_of(a: Architecture) -> BertConfig:
         a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.intermediate_size, a.hidden_act,
         a.hidden_dropout_prob, a.attention_probs_dropout_prob, classifier_dropout=a.classifier_dropout,
         max_position_embeddings=a.max_position_embeddings, type_vocab_size=a.type_vocab_size, layer_norm_eps=a.layer_norm_eps,
-        num_labels=a.num_labels, position_offset=a.position_offset, position_embedding_type=a.position_embedding_type,
+        num_labels=1 if "multiple_choice" in a.heads else a.num_labels, position_offset=a.position_offset,
+        position_embedding_type=a.position_embedding_type,
         is_decoder=a.is_decoder, add_cross_attention=a.add_cross_attention, pruned_heads=dict(a.pruned_heads),
     )  # fmt: skip
 
 
 def build(a: Architecture) -> nn.Module:
-    """With the classification head where the checkpoint has one."""
-    if "classification" in a.heads:
-        return BertForSequenceClassification(config_of(a))
-    return Bare(config_of(a), a.pooler)
+    """With the heads that the checkpoint has, of classification, token classification, question answering and multiple choice."""
+    config = config_of(a)
+    if {"classification", "multiple_choice"} & set(a.heads):
+        return BertForSequenceClassification(config)
+    classes, spans = "token_classification" in a.heads, "question_answering" in a.heads
+    if classes or spans:
+        return BertForTokens(config, classes, spans, a.pooler)
+    return Bare(config, a.pooler)
 
 
 def untrained(a: Architecture) -> nn.Module:
@@ -52,21 +61,46 @@ def untrained(a: Architecture) -> nn.Module:
     return initialized(build(a), a.initializer_range)
 
 
-def call(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
-    """The classification and its loss, or the model alone."""
+def call(model: Any, batch: TorchBatch) -> dict[str, Tensor]:
+    """The classification, of sequences, tokens or choices, and its loss, or the model alone."""
     inputs = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    if isinstance(model, BertForTokens):
+        return token_losses(model(*inputs), batch)
     if isinstance(model, Bare):
         states = batch.encoder_hidden_states
         if states is not None:
             states = states.to(model.bert.embeddings.word_embeddings.weight.dtype)
         model(*inputs, batch.position_ids, states, batch.encoder_attention_mask)
         return {}
+    if model.classifier.out_features == 1:  # one choice a row
+        labels, logits = batch.choice_labels, model(*inputs).logits
+        return {} if labels is None else real({"classifier.loss": F.cross_entropy(logits.view(len(labels), -1), labels)})
     loss, _ = model(*inputs, position_ids=batch.position_ids, labels=batch.class_labels)
-    return {} if loss is None or bool(loss.isnan()) else {"classifier.loss": loss}
+    return {} if loss is None else real({"classifier.loss": loss})
+
+
+def real(losses: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Those that are numbers: a mean over no label at all is NaN."""
+    return {name: loss for name, loss in losses.items() if not loss.isnan()}
+
+
+def token_losses(logits: TokenLogits, batch: TorchBatch) -> dict[str, Tensor]:
+    """The losses of the labels that there are: the classes' cross entropy, that of start and of end, and the mean of these two."""
+    losses: dict[str, Tensor] = {}
+    if logits.classes is not None and batch.token_labels is not None:
+        losses["classifier.loss"] = F.cross_entropy(logits.classes.flatten(0, 1), batch.token_labels.flatten())
+    if logits.spans is not None and batch.start_positions is not None and batch.end_positions is not None:
+        start, end = logits.spans.unbind(-1)  # (B, S)
+        losses["qa_outputs.start_loss"] = F.cross_entropy(start, batch.start_positions)
+        losses["qa_outputs.end_loss"] = F.cross_entropy(end, batch.end_positions)
+        losses["qa_outputs.loss"] = (losses["qa_outputs.start_loss"] + losses["qa_outputs.end_loss"]) / 2
+    return real(losses)
 
 
 def supported(a: Architecture, device: str, dtype: str) -> str | None:
     """Why not, where it cannot be of this architecture."""
+    if {"classification", "question_answering"} <= set(a.heads):
+        return "the walk's Bert classifies sequences, or answers questions, and not both"
     if a.position_embedding_type == "sinusoidal" or not a.embedding_norm or a.shared_layer_norm:
         return "the walk's Bert has learned positions, and a norm at the embeddings and at each residual"
     return None
@@ -96,7 +130,7 @@ _WITHOUT_PARAMETERS = (
 
 PARAMETERS = {f"bert.{table}.weight": f"bert.{table}.weight" for table in _TABLES} | {
     f"{module}.{part}": f"{module}.{part}"
-    for module in (*(f"bert.{m}" for m in _MODULES), "classifier")
+    for module in (*(f"bert.{m}" for m in _MODULES), "classifier", "qa_outputs")
     for part in ("weight", "bias")
 }
 
@@ -106,6 +140,7 @@ ACTIVATIONS: dict[str | Tap, str] = {
     **{Tap(f"bert.{path}.self", "output", 0): f"{path}.self.context" for path in _ATTENTIONS},
     "dropout": "dropout",
     "classifier": "classifier",
+    "qa_outputs": "qa_outputs",
 }
 
 inner_workings = TorchImplementation(

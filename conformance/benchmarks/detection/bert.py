@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from conformance.benchmarks.detection.heads import Classifier, Pooler, PretrainingHeads
+from conformance.benchmarks.detection.heads import Classifier, Pooled, Pooler, PretrainingHeads, SentenceEmbedding, Spans
 from conformance.benchmarks.detection.steps import (
     ACTIVATIONS,
+    ChoiceLoss,
     Context,
     Inputs,
     LayerNorm,
@@ -170,7 +171,15 @@ class Bert(nn.Module):
         self.encoder = Encoder(a)
         self.pooler = Pooler(a) if a.pooler else None
         self.cls = PretrainingHeads(a, self.embeddings.word_embeddings)
-        self.classifier = Classifier(a.hidden_size, a.num_labels) if "classification" in a.heads else None
+        classified = {"classification", "token_classification"} & set(a.heads)
+        self.classifier = Classifier(a.hidden_size, a.num_labels) if classified else None
+        if "multiple_choice" in a.heads:
+            self.classifier = Classifier(a.hidden_size, 1, ChoiceLoss())
+        self.qa_outputs = Spans(a.hidden_size) if "question_answering" in a.heads else None
+
+        self.sentence_embedding: SentenceEmbedding | Pooled | None = None
+        if a.pooling:
+            self.sentence_embedding = SentenceEmbedding(a) if a.normalize else Pooled(a)
 
     def layer(self, index: int) -> Layer:
         """Encoder layer `index`."""
@@ -185,9 +194,17 @@ class Bert(nn.Module):
         pooled = self.pooler(hidden, inputs.mask) if self.pooler else None
         self.cls(hidden, pooled, inputs)
         if self.classifier:
-            logits = self.classifier(pooled)
-            if labelled(inputs.class_labels):
-                self.classifier.loss(logits, inputs.class_labels)
+            of_tokens = "token_classification" in self.architecture.heads
+            logits = self.classifier(hidden if of_tokens else pooled)
+            labels = inputs.token_labels if of_tokens else inputs.class_labels
+            if "multiple_choice" in self.architecture.heads:
+                labels = inputs.choice_labels
+            if labelled(labels):
+                self.classifier.loss(logits, labels)
+        if self.sentence_embedding:
+            self.sentence_embedding(hidden, inputs.mask)
+        if self.qa_outputs:
+            self.qa_outputs.losses(self.qa_outputs(hidden), inputs)
 
     def load(self, weights: dict[str, Tensor]) -> None:
         """Parameters by Hugging Face's names; one that is used twice stands here once."""
@@ -199,7 +216,7 @@ def stored_name(name: str) -> str:
     """Hugging Face's name of a parameter of `Bert`."""
     if name == "cls.predictions.decoder.bias":
         return "cls.predictions.bias"
-    return name if name.startswith(("cls.", "classifier.")) else f"bert.{name}"
+    return name if name.startswith(("cls.", "classifier.", "qa_outputs.")) else f"bert.{name}"
 
 
 def recording(model: Bert) -> dict[str, Tensor]:

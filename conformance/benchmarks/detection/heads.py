@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from conformance.benchmarks.detection.steps import (
     ACTIVATIONS,
@@ -71,9 +72,9 @@ class Predictions(nn.Module):
 class Classifier(Linear):
     """Class logits of the pooled sentence, with their loss: (B, H) -> (B, C)."""
 
-    def __init__(self, inputs: int, outputs: int) -> None:
+    def __init__(self, inputs: int, outputs: int, loss: Loss | None = None) -> None:
         super().__init__(inputs, outputs)
-        self.loss = Loss()
+        self.loss = loss or Loss()
 
 
 class PlainClassifier(SentenceLinear):
@@ -83,6 +84,63 @@ class PlainClassifier(SentenceLinear):
         super().__init__(inputs, outputs)
         self.log_probs = LogSoftmax()
         self.loss = LogProbsLoss()
+
+
+class Mean(nn.Module):
+    """The mean of the losses."""
+
+    def forward(self, *losses: Tensor) -> Tensor:
+        """Their sum, divided by their number."""
+        return torch.stack(losses).mean()
+
+
+class Spans(Linear):
+    """Logits of where a span starts and where it ends, with their losses: (B, S, H) -> (B, S, 2)."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__(inputs, 2)
+        self.start_loss = Loss()
+        self.end_loss = Loss()
+        self.loss = Mean()
+
+    def positions(self, inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
+        """The labels of start and of end."""
+        return inputs.start_positions, inputs.end_positions
+
+    def losses(self, logits: Tensor, inputs: Inputs) -> None:
+        """That of starts, that of ends, and their mean."""
+        start, end = self.positions(inputs)
+        if labelled(start) and labelled(end):
+            self.loss(self.start_loss(logits[..., 0], start), self.end_loss(logits[..., 1], end))
+
+
+class Pooled(nn.Module):
+    """The mean over unmasked tokens, or the first token: (B, S, H) -> (B, H)."""
+
+    def __init__(self, a: Architecture) -> None:
+        super().__init__()
+        self.first = a.pooling == "cls"
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Of every row."""
+        kept = mask[:, :, None].to(hidden.dtype)
+        return hidden[:, 0] if self.first else (hidden * kept).sum(1) / kept.sum(1)
+
+
+class SentenceEmbedding(nn.Module):
+    """The same, divided by its length."""
+
+    def __init__(self, a: Architecture) -> None:
+        super().__init__()
+        self.pooled = Pooled(a)
+
+    def normal(self, pooled: Tensor) -> Tensor:
+        """(B, H) -> (B, H)."""
+        return F.normalize(pooled, dim=1)
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Of every row."""
+        return self.normal(self.pooled(hidden, mask))
 
 
 class PretrainingHeads(nn.Module):

@@ -1,4 +1,4 @@
-"""The networks that mistakes are planted in: small, of discriminating weights from a seed, in three architectures."""
+"""The networks that mistakes are planted in: small, of discriminating weights from a seed, in five architectures."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -21,6 +21,14 @@ ARCHITECTURES: dict[str, Architecture] = {
     "bert": TINY.architecture.with_(num_hidden_layers=LAYERS, type_vocab_size=3),
     "tanh-form": TINY.architecture.with_(num_hidden_layers=LAYERS, hidden_act="gelu_new"),
     "sinusoidal": sinusoidal.ARCHITECTURE.with_(num_hidden_layers=LAYERS, max_position_embeddings=len(_MASKS[0])),
+    "token-heads": TINY.architecture.with_(
+        num_hidden_layers=LAYERS,
+        pooler=False,
+        heads=("token_classification", "question_answering"),
+        pooling="mean",
+        normalize=True,
+    ),
+    "sentence-heads": TINY.architecture.with_(num_hidden_layers=LAYERS, heads=("next_sentence", "multiple_choice"), pooling="cls"),
 }
 
 

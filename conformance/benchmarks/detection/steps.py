@@ -21,6 +21,10 @@ class Inputs:
     labels: Tensor | None
     next_sentence_label: Tensor | None
     class_labels: Tensor | None
+    token_labels: Tensor | None
+    start_positions: Tensor | None
+    end_positions: Tensor | None
+    choice_labels: Tensor | None
 
     @classmethod
     def of(cls, batch: TorchBatch) -> "Inputs":
@@ -29,7 +33,8 @@ class Inputs:
         assert full.token_type_ids is not None
         assert full.attention_mask is not None
         return cls(
-            full.input_ids, full.token_type_ids, full.attention_mask, full.labels, full.next_sentence_label, full.class_labels
+            *(full.input_ids, full.token_type_ids, full.attention_mask, full.labels, full.next_sentence_label, full.class_labels),
+            *(full.token_labels, full.start_positions, full.end_positions, full.choice_labels),
         )
 
 
@@ -258,6 +263,18 @@ class Loss(nn.Module):
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Rows put end to end."""
         return self.each(logits.flatten(0, -2), self.labels(labels).flatten())
+
+
+class ChoiceLoss(Loss):
+    """The same of the choices of questions: (B, 1) logits and (Q,) labels."""
+
+    def questions(self, logits: Tensor, count: int) -> Tensor:
+        """The logits of each question's choices: (Q, B / Q)."""
+        return logits.view(count, -1)
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """A row a question."""
+        return self.each(self.questions(logits, len(labels)), labels)
 
 
 class LogProbsLoss(Loss):

@@ -22,8 +22,8 @@ from conformance.goldens.manifest import manifest, of_entry
 from conformance.model.activations import parameter_shapes
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
-from conformance.model.checkpoint import load_directory
 from conformance.model.digest import content_digest
+from conformance.model.directory import load_directory
 from conformance.model.tokenizer import tokenized
 from conformance.results.file import read_results
 

@@ -8,7 +8,8 @@ import numpy as np
 from conformance.candidates.archives.graph import Constant
 from conformance.model.activations import parameter_shapes, table
 from conformance.model.architecture import Architecture
-from conformance.model.checkpoint import COPIES, Checkpoint, canonical_name
+from conformance.model.checkpoint import Checkpoint
+from conformance.model.stored import COPIES, canonical_name
 from conformance.numerics.formats import Array, Format
 
 HEAD = 16  # numbers that are compared before all are

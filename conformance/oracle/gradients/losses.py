@@ -5,10 +5,10 @@ import numpy as np
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
-from conformance.oracle.losses import Labelled
-from conformance.oracle.maps import LinearMap, Roundings
+from conformance.oracle.losses import Choice, Labelled, Span
+from conformance.oracle.maps import LinearMap, Roundings, diagonal
 from conformance.oracle.softmax import LogSoftmax
-from conformance.oracle.step import elementwise
+from conformance.oracle.step import Step, elementwise
 
 
 class CrossEntropyBackward(Labelled):
@@ -36,10 +36,10 @@ class CrossEntropyBackward(Labelled):
         unit = self.value / float(self.parents[0]) if float(self.parents[0]) else np.zeros_like(self.value)
 
         def variance(v: Array) -> Array:
-            return np.asarray((scale * p) ** 2 * np.maximum((1.0 - 2.0 * p) * v + (p**2 * v).sum(-1, keepdims=True), 0.0))
+            return np.asarray((scale * p) ** 2 * np.maximum((1.0 - 2.0 * p) * v + self.over_classes(p**2 * v), 0.0))
 
         def adjoint(u: Array) -> Array:
-            return np.asarray(scale * p * (u - (p * u).sum(-1, keepdims=True)))
+            return np.asarray(scale * p * (u - self.over_classes(p * u)))
 
         return LinearMap(lambda v: unit**2 * v, lambda u: np.asarray((unit * u).sum())), LinearMap(variance, adjoint)
 
@@ -55,6 +55,33 @@ class CrossEntropyBackward(Labelled):
         exponential = arithmetic.functions.relative("exp", arithmetic.accumulate) ** 2 / 3.0
         own = (2.0 * u2 + exponential + self.spread(kept)) * share**2 + 2.0 * u2 * self.value**2
         return elementwise(np.maximum(own + arithmetic.store_variance(self.value), arithmetic.storage.floor_variance))
+
+
+class SpanCrossEntropyBackward(Span, CrossEntropyBackward):
+    """∂L/∂x = w (softmax(x) − onehot(label)) / N over the positions, at the N labelled rows and of start or end; 0 elsewhere."""
+
+    couples_positions = True
+
+
+class ChoiceCrossEntropyBackward(Choice, CrossEntropyBackward):
+    """∂L/∂x = w (softmax(x) − onehot(label)) / N over the rows of a question, of the N labelled ones; 0 elsewhere. x (B, 1)."""
+
+
+class MeanLossBackward(Step):
+    """∂L_i = w / 2, of each of the two losses that L is the mean of; w ()."""
+
+    @property
+    def value(self) -> Array:
+        """The equation."""
+        return np.asarray(self.parents[0] / 2.0)
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """1/2."""
+        return (diagonal(np.asarray(0.5)),)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """None but underflow's: halving is exact."""
+        return elementwise(np.full(self.value.shape, arithmetic.storage.floor_variance))
 
 
 class NegativeLogLikelihoodBackward(Labelled):

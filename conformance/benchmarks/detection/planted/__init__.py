@@ -3,10 +3,20 @@
 from collections.abc import Mapping
 
 from conformance.benchmarks.detection.names import CONSTRUCTED, LISTED
-from conformance.benchmarks.detection.planted import attention, embeddings, functions, heads, layers, norms, precision, projections
+from conformance.benchmarks.detection.planted import (
+    attention,
+    embeddings,
+    functions,
+    heads,
+    layers,
+    norms,
+    pooling,
+    precision,
+    projections,
+)
 from conformance.benchmarks.detection.planted.plant import Plant
 
-_THEMES = (functions, norms, attention, projections, embeddings, heads, layers, precision)
+_THEMES = (functions, norms, attention, projections, embeddings, heads, pooling, layers, precision)
 _FOUND = {plant.name: plant for theme in _THEMES for plant in theme.PLANTS}
 
 PLANTS: Mapping[str, Plant] = {name: _FOUND[name] for name in (*LISTED, *CONSTRUCTED)}

@@ -4,16 +4,18 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from conformance.benchmarks.detection.bert import Bert
-from conformance.benchmarks.detection.heads import Classifier, PlainClassifier, Pooler, Predictions
+from conformance.benchmarks.detection.heads import Classifier, PlainClassifier, Pooler, Predictions, Spans
 from conformance.benchmarks.detection.planted.initial import initial
 from conformance.benchmarks.detection.planted.plant import Plant, in_place, masked_lm, next_sentence, override, parameter, widely
-from conformance.benchmarks.detection.steps import Linear
+from conformance.benchmarks.detection.steps import ChoiceLoss, Linear
 from conformance.model.architecture import Architecture
 from conformance.model.batch import IGNORED_LABEL
 
 PAIR, PAIR_LOSS, TOKENS_LOSS = "cls.seq_relationship", "cls.seq_relationship.loss", "cls.predictions.loss"
+SPANS = "qa_outputs"
 
 
 def _pooled(a: Architecture) -> bool:
@@ -26,6 +28,14 @@ def _tied(a: Architecture) -> bool:
 
 def _classified(a: Architecture) -> bool:
     return "classification" in a.heads
+
+
+def _answers(a: Architecture) -> bool:
+    return "question_answering" in a.heads
+
+
+def _chooses(a: Architecture) -> bool:
+    return "multiple_choice" in a.heads
 
 
 def _pooler(model: Bert) -> Pooler:
@@ -126,6 +136,43 @@ def _summed(model: Bert) -> None:
     _predictions(model).loss.reduction = "sum"
 
 
+def _shifted(model: Bert) -> None:
+    """The labels of the tokens one place to the left."""
+    override(_predictions(model).loss, "labels", lambda labels: F.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL))
+
+
+def _spans(model: Bert) -> Spans:
+    assert model.qa_outputs
+    return model.qa_outputs
+
+
+def _exchanged(model: Bert) -> None:
+    """The labels of starts and ends."""
+    override(_spans(model), "positions", lambda inputs: (inputs.end_positions, inputs.start_positions))
+
+
+def _choice_loss(model: Bert) -> ChoiceLoss:
+    loss = model.classifier and model.classifier.loss
+    assert isinstance(loss, ChoiceLoss)
+    return loss
+
+
+def _interleaved(model: Bert) -> None:
+    """Logits in as many columns as there are questions."""
+    override(_choice_loss(model), "questions", lambda logits, count: logits.view(-1, count).T)
+
+
+def _one_by_one(model: Bert) -> None:
+    """The binary cross entropy of the labelled questions' choices."""
+
+    def each(logits: Tensor, labels: Tensor) -> Tensor:
+        kept = labels != IGNORED_LABEL
+        right = F.one_hot(labels[kept], logits.shape[-1]).to(logits.dtype)
+        return F.binary_cross_entropy_with_logits(logits[kept], right)
+
+    override(_choice_loss(model), "each", each)
+
+
 PLANTS = (
     *(_sentence(name, wrong) for name, wrong in _SENTENCES.items()),
     *(_activation(name, wrong) for name, wrong in _ACTIVATIONS.items()),
@@ -135,6 +182,12 @@ PLANTS = (
     in_place("next-sentence-label", lambda m: override(_pair(m).loss, "labels", _other_label), PAIR_LOSS, suits=next_sentence),
     in_place("loss-ignores-zero", lambda m: override(_pair(m).loss, "labels", _zero_dropped), PAIR_LOSS, suits=next_sentence),
     in_place("loss-denominator", _all_tokens, TOKENS_LOSS, suits=masked_lm),
+    in_place("loss-labels-shifted", _shifted, TOKENS_LOSS, suits=masked_lm),
+    in_place("span-ends-exchanged", lambda model: _backwards(_spans(model)), SPANS, suits=_answers),
+    in_place("span-labels-exchanged", _exchanged, f"{SPANS}.start_loss", f"{SPANS}.end_loss", suits=_answers),
+    in_place("span-loss-summed", lambda m: override(_spans(m).loss, "forward", torch.add), f"{SPANS}.loss", suits=_answers),
+    in_place("choices-interleaved", _interleaved, "classifier.loss", suits=_chooses),
+    in_place("choices-one-by-one", _one_by_one, "classifier.loss", suits=_chooses),
     in_place("loss-summed", _summed, TOKENS_LOSS, suits=masked_lm),
     in_place("class-labels-reversed", _classes_backwards, "classifier", suits=_classified),
 )

@@ -1,0 +1,69 @@
+"""Sentence embeddings: tokens pooled otherwise, or not normalised."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.fault import Change, Fault, FaultContext
+from conformance.model.architecture import POOLINGS
+from conformance.model.heads import POOLING
+from conformance.oracle import Step
+from conformance.oracle.pooling import Maximum, Weighted
+
+_UNIT = frozenset({"unit"})
+_FIX = "Read the pooling from 1_Pooling/config.json."
+
+
+def _kinds(*names: str) -> frozenset[str]:
+    return frozenset(f"{POOLING}{name}" for name in names)
+
+
+def _other_than(name: str) -> frozenset[str]:
+    return _kinds(*POOLINGS) - _kinds("", name)
+
+
+def _weighted(name: str) -> Change:
+    """The same hidden state pooled by these weights."""
+
+    def change(step: Step, _: FaultContext) -> Step:
+        site = replace(step.site, activation=replace(step.site.activation, kind=f"{POOLING}{name}"))
+        return step.recast(Weighted).again(site=site)
+
+    return change
+
+
+def _as_it_is(step: Step, _: FaultContext) -> Step:
+    return Altered(step, lambda inner: inner.parents[0])
+
+
+def _by_largest(step: Step, _: FaultContext) -> Step:
+    """Divided by the largest feature: normalised, but in another norm."""
+    return Altered(step, lambda inner: inner.parents[0] / np.abs(inner.parents[0]).max(-1, keepdims=True))
+
+
+# fmt: off
+def faults() -> Iterator[Fault]:
+    """The faults of pooling and normalisation."""
+    made = "constructed"
+    yield Fault("pooling-with-padding", _kinds("mean"), "the mean is taken over all tokens, padding as well", made,
+                _weighted("mean-with-padding"), "hidden.mean(1), without the attention mask",
+                equation="e = Σ_s x_s / S", fix="Sum x · mask over the tokens, and divide by the sum of the mask.")
+    yield Fault("pooling-without-special", _kinds("mean"), "the mean leaves out the first and the last token", made,
+                _weighted("mean-without-special"), "[CLS] and [SEP] masked as padding is",
+                equation="e = mean over the tokens between [CLS] and [SEP]",
+                fix="Take the mean over all tokens that are not padding.")
+    yield Fault("pooling-first-token", _other_than("cls"), "the first token is taken for the sentence", made,
+                _weighted("cls"), "last_hidden_state[:, 0], as for a classifier", equation="e = x₀", fix=_FIX)
+    yield Fault("pooling-mean", _other_than("mean"), "the mean over the tokens is taken for the sentence", made,
+                _weighted("mean"), "sentence-transformers' default where it finds no 1_Pooling",
+                equation="e = Σ_s m_s x_s / Σ_s m_s", fix=_FIX)
+    yield Fault("pooling-max", _other_than("max"), "the largest of each feature over the tokens is taken for the sentence", made,
+                lambda step, _: step.recast(Maximum), equation="e_h = max_s x_sh", fix=_FIX)
+    yield Fault("pooling-not-normalised", _UNIT, "the embedding is not normalised", made, _as_it_is,
+                "2_Normalize left out; dot products stand for cosines", equation="y = x",
+                fix="Divide each embedding by its length.")
+    yield Fault("pooling-normalised-by-largest", _UNIT, "the embedding is divided by its largest feature, not by its length", made,
+                _by_largest, "normalize(x, p=inf)", equation="y = x / max_h |x_h|", fix="Divide each embedding by its length.")
+# fmt: on

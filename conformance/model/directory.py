@@ -1,0 +1,84 @@
+"""A local Hugging Face directory as a checkpoint: its config, its file of parameters, and which heads these are."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conformance.errors import CheckpointError, UnsupportedArchitectureError
+from conformance.files import read_json, reading
+from conformance.model.activations import parameter_shapes
+from conformance.model.architecture import Architecture
+from conformance.model.checkpoint import Checkpoint, LazyWeights, check_parameters
+from conformance.model.published_heads import heads_of
+from conformance.model.sentence_transformers import sentence_embedding, transformer_folder
+from conformance.model.stored import BUFFERS, COPIES, SAFETENSORS, Stored, stored_parameters
+
+
+def load_directory(folder: Path | str) -> Checkpoint:
+    """A local Hugging Face BERT directory: `config.json` and `model.safetensors`, with or without prefix, heads, old norm names.
+
+    The heads are those whose parameters are stored, as `BertForPreTraining`, `BertForMaskedLM`, `BertLMHeadModel`,
+    `BertForNextSentencePrediction`, `BertForSequenceClassification`, `BertForTokenClassification`, `BertForQuestionAnswering` and
+    `BertForMultipleChoice` store them; of the three that have a classifier, the config's `architectures` says which it is. A
+    directory of sentence-transformers (`modules.json`) has its pooling and normalisation as well.
+
+    Raises:
+        CheckpointError: a file is missing or cannot be read; or parameters are missing, unexpected, of the wrong shape, given
+            twice, or copies that differ; all are listed.
+        UnsupportedArchitectureError: there are no equations for it.
+
+    Example:
+        >>> load_directory("no-such-folder")
+        Traceback (most recent call last):
+        ...
+        conformance.errors.CheckpointError: no-such-folder is not a local folder
+    """
+    folder = Path(folder)
+    with reading(folder, "a checkpoint", CheckpointError):
+        return _loaded(folder)
+
+
+def _loaded(folder: Path) -> Checkpoint:
+    bert, embedding = transformer_folder(folder), sentence_embedding(folder)
+    config, stored = _config(bert / "config.json"), stored_parameters(bert)
+    heads = heads_of(stored, config)
+    switches = {"heads": heads, "pooler": "bert.pooler.dense.weight" in stored, "num_labels": _labels(stored, config, heads)}
+    architecture = Architecture.from_config({**config, "pooling": "", "normalize": False}, **switches, **embedding)
+    copies = {n: of for n, of in COPIES.items() if n in stored and of in stored} if "masked_lm" in heads else {}
+    shapes = parameter_shapes(architecture)
+    check_parameters(shapes, {n: s.shape for n, s in stored.items() if n not in BUFFERS and n not in copies})
+    untied = [f"{n} differs from {of}" for n, of in copies.items() if not np.array_equal(stored[n].array, stored[of].array)]
+    if untied:
+        raise CheckpointError(f"the decoder is not tied, and the equations tie it: {', '.join(untied)}")
+    return Checkpoint(architecture, LazyWeights(shapes, lambda name: stored[name].array))
+
+
+def _labels(stored: Mapping[str, Stored], config: Mapping[str, Any], heads: Sequence[str]) -> int:
+    """As many classes as the classifier has rows, which is what the config says; 2 without one, or with one of choices."""
+    if "classifier.weight" not in stored or "multiple_choice" in heads:
+        return 2
+    rows = stored["classifier.weight"].shape[0]
+    said = config.get("num_labels") or len(config.get("id2label") or ()) or rows
+    if said != rows:
+        raise CheckpointError(f"config.json has {said!r:.40} labels (num_labels, id2label), and classifier.weight has {rows} rows")
+    return rows
+
+
+def _config(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise CheckpointError(f"{file} does not exist; a checkpoint is a directory with config.json and {SAFETENSORS}")
+    with reading(file, "a configuration", CheckpointError):
+        config = read_json(file, dict[str, Any])
+    required = [f.name for f in fields(Architecture) if f.default is MISSING]
+    missing = [name for name in required if name not in config]
+    if missing:
+        raise CheckpointError(f"{file} lacks {', '.join(missing)}")
+    kind = config.get("model_type", "bert")
+    if kind != "bert":
+        raise UnsupportedArchitectureError(f"{file} is of a {kind!r:.40}, and the equations are those of 'bert'")
+    if config.get("is_decoder"):
+        raise UnsupportedArchitectureError(f"{file} is of a decoder, and the equations are those of an encoder")
+    return config

@@ -1,0 +1,127 @@
+"""The rows of pooler, heads, losses and sentence embedding in the table of activations."""
+
+from collections.abc import Iterator
+
+from conformance.model.activation import HIDDEN, SCALAR, SENTENCE, Activation, affine
+from conformance.model.architecture import Architecture
+
+POOLING = "pooling-"  # what the kinds of pooling begin with; the name follows
+_POOLED = {
+    "cls": "x₀, the first token",
+    "mean": "Σ m x / Σ m over the tokens, m the mask",
+    "mean-sqrt-length": "Σ m x / √Σ m over the tokens, m the mask",
+    "max": "the largest of each feature over the tokens that are not padding",
+    "last": "x of the last token that is not padding",
+}
+
+
+def head_rows(a: Architecture, hidden: str) -> Iterator[Activation]:
+    """The pooler and every head of an architecture on the last hidden state, with their losses; then the sentence embedding."""
+    if a.pooler:
+        pooler = "pooler.dense"
+        parameters, equation = affine(f"bert.{pooler}"), "W x₀ + b, x₀ the first token"
+        yield Activation(pooler, "first_token_linear", (hidden,), SENTENCE, a.hidden_size, equation, parameters)
+        yield Activation("pooler.activation", "tanh", (pooler,), SENTENCE, a.hidden_size, "tanh(x)")
+    losses = []
+    for head, rows in _HEADS.items():
+        if head in a.heads:
+            for row in rows(a, hidden):
+                losses += [row.name] if row.name in ("cls.predictions.loss", "cls.seq_relationship.loss") else []
+                yield row
+    if a.pooling:
+        yield from _sentence_embedding(a, hidden)
+    if len(losses) == 2:
+        yield Activation("cls.loss", "total_loss", tuple(losses), SCALAR, 0, "masked-LM loss + next-sentence loss")
+
+
+def _masked_lm(a: Architecture, hidden: str) -> Iterator[Activation]:
+    path, width = "cls.predictions", a.hidden_size
+    dense, act, norm = (f"{path}.transform.{n}" for n in ("dense", "transform_act_fn", "LayerNorm"))
+    yield Activation(dense, "linear", (hidden,), HIDDEN, width, "x Wᵀ + b", affine(dense))
+    yield Activation(act, a.hidden_act, (dense,), HIDDEN, width, f"{a.hidden_act}(x)")
+    yield Activation(norm, "norm", (act,), HIDDEN, width, "LayerNorm(x)", affine(norm))
+    tied = {"weight": "bert.embeddings.word_embeddings.weight", "bias": f"{path}.bias"}
+    yield Activation(f"{path}.decoder", "linear", (norm,), HIDDEN, a.vocab_size, "x Eᵀ + b, E the word embeddings", tied)
+    yield _loss(f"{path}.loss", "masked_lm_loss", f"{path}.decoder", "tokens")
+
+
+def _next_sentence(a: Architecture, hidden: str) -> Iterator[Activation]:
+    pair = "cls.seq_relationship"
+    yield Activation(pair, "linear", ("pooler.activation",), SENTENCE, 2, "x Wᵀ + b", affine(pair))
+    yield _loss(f"{pair}.loss", "next_sentence_loss", pair, "pairs, 0 = is next")
+
+
+def _plain_masked_lm(a: Architecture, hidden: str) -> Iterator[Activation]:
+    decoder, size = "cls.predictions.decoder", a.vocab_size
+    own = {"weight": f"{decoder}.weight", "bias": "cls.predictions.bias"}
+    yield Activation(decoder, "linear", (hidden,), HIDDEN, size, "x Wᵀ + b", own)
+    log_probs = "cls.predictions.log_probs"
+    yield Activation(log_probs, "log_softmax", (decoder,), HIDDEN, size, "log softmax over the vocabulary")
+    yield _loss("cls.predictions.loss", "masked_lm_loss_of_log_probs", log_probs, "tokens")
+
+
+def _plain_next_sentence(a: Architecture, hidden: str) -> Iterator[Activation]:
+    pair = "cls.seq_relationship"
+    yield Activation(pair, "first_token_linear", (hidden,), SENTENCE, 2, "W x₀ + b, x₀ the first token", affine(pair))
+    yield Activation(f"{pair}.log_probs", "log_softmax", (pair,), SENTENCE, 2, "log softmax over the two")
+    yield _loss(f"{pair}.loss", "next_sentence_loss_of_log_probs", f"{pair}.log_probs", "pairs, 0 = is next")
+
+
+def _classifier(a: Architecture, inputs: str, axes: tuple[str, ...], classes: int) -> Iterator[Activation]:
+    if a.classifier_dropout:
+        yield Activation("dropout", "copy", (inputs,), axes, a.hidden_size, "identity in eval mode", exact=True)
+        inputs = "dropout"
+    yield Activation("classifier", "linear", (inputs,), axes, classes, "x Wᵀ + b", affine("classifier"))
+
+
+def _classification(a: Architecture, hidden: str) -> Iterator[Activation]:
+    yield from _classifier(a, "pooler.activation", SENTENCE, a.num_labels)
+    yield _loss("classifier.loss", "classification_loss", "classifier", "rows")
+
+
+def _token_classification(a: Architecture, hidden: str) -> Iterator[Activation]:
+    yield from _classifier(a, hidden, HIDDEN, a.num_labels)
+    yield _loss("classifier.loss", "token_classification_loss", "classifier", "tokens")
+
+
+def _multiple_choice(a: Architecture, hidden: str) -> Iterator[Activation]:
+    """A logit of every row; the rows of one question stand one after the other."""
+    yield from _classifier(a, "pooler.activation", SENTENCE, 1)
+    yield _loss("classifier.loss", "multiple_choice_loss", "classifier", "questions, its rows as classes")
+
+
+def _question_answering(a: Architecture, hidden: str) -> Iterator[Activation]:
+    """A start logit and an end logit of every position, side by side."""
+    span = "qa_outputs"
+    yield Activation(span, "linear", (hidden,), HIDDEN, 2, "x Wᵀ + b, start and end", affine(span))
+    losses = (f"{span}.start_loss", f"{span}.end_loss")
+    for name, which in zip(losses, ("start", "end"), strict=True):
+        equation = f"mean cross entropy over labelled rows, the positions as classes, of the {which} logits"
+        yield Activation(name, f"span_{which}_loss", (span,), SCALAR, 0, equation)
+    yield Activation(f"{span}.loss", "mean_loss", losses, SCALAR, 0, "(start loss + end loss) / 2")
+
+
+_HEADS = {
+    "masked_lm": _masked_lm,
+    "next_sentence": _next_sentence,
+    "plain_masked_lm": _plain_masked_lm,
+    "plain_next_sentence": _plain_next_sentence,
+    "classification": _classification,
+    "token_classification": _token_classification,
+    "question_answering": _question_answering,
+    "multiple_choice": _multiple_choice,
+}
+
+
+def _sentence_embedding(a: Architecture, hidden: str) -> Iterator[Activation]:
+    last, width = "sentence_embedding", a.hidden_size
+    pooled = f"{last}.pooled" if a.normalize else last
+    yield Activation(pooled, f"{POOLING}{a.pooling}", (hidden,), SENTENCE, width, _POOLED[a.pooling])
+    if a.normalize:
+        yield Activation(last, "unit", (pooled,), SENTENCE, width, "x / |x|")
+
+
+def _loss(name: str, kind: str, of: str, counted: str) -> Activation:
+    """The loss of `of`, a mean over what is counted."""
+    what = "negative log-likelihood" if kind.endswith("log_probs") else "cross entropy"
+    return Activation(name, kind, (of,), SCALAR, 0, f"mean {what} over labelled {counted}")

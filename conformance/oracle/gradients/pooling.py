@@ -1,0 +1,110 @@
+"""Gradients that pooling and normalisation give their input."""
+
+import numpy as np
+
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
+from conformance.oracle.maps import LinearMap, Roundings, Source, identity, shared_by_row
+from conformance.oracle.pooling import Maximum, Unit, Weighted
+from conformance.oracle.step import Step, elementwise
+
+
+class WeightedBackward(Weighted):
+    """∂L/∂x_s = a_s w; w (B, H), a the weights of the pooling, result (B, S, H)."""
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        return np.asarray(self.weights[:, :, None] * self.parents[0][:, None, :])
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """a_s."""
+        a = self.weights
+        return (LinearMap(lambda v: a[:, :, None] ** 2 * v[:, None, :], lambda u: np.einsum("bs,bsh->bh", a, u)),)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """u²/3 · y² for a division by n, twice that by √n, and the store; none where one token has it all."""
+        divisions = 0 if set(np.unique(self.weights)) <= {0.0, 1.0} else 1 + ("sqrt" in self.site.activation.kind)
+        u2 = divisions * arithmetic.elementwise.unit_roundoff**2 / 3.0
+        own = u2 * self.value**2 + arithmetic.store_variance(self.value) * bool(divisions)
+        return elementwise(np.maximum(own, arithmetic.storage.floor_variance))
+
+
+class MaximumBackward(Maximum):
+    """∂L/∂x_sh = w_h at the largest x_sh of the unmasked s, 0 elsewhere; w (B, H), x and result (B, S, H)."""
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        return np.asarray(self.chosen * self.parents[0][:, None, :])
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """1 at the largest, 0 elsewhere; none by x."""
+        chosen, x = self.chosen, self.parents[1]
+        return (
+            LinearMap(lambda v: chosen * v[:, None, :], lambda u: (chosen * u).sum(1)),
+            LinearMap(np.zeros_like, lambda _: np.zeros_like(x)),
+        )
+
+
+class UnitBackward(Step):
+    """∂L/∂x = (w − y (y · w)) / |x|, y = x / |x|, a row each; w, x and result (B, H)."""
+
+    @cached_property
+    def unit(self) -> Unit:
+        """The forward step."""
+        return Unit(self.site, self.parents[1])
+
+    @cached_property
+    def along(self) -> Array:
+        """(B, 1): (y · w) / |x|."""
+        return np.asarray((self.unit.value * self.parents[0]).sum(-1, keepdims=True) / self.unit.length)
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        return np.asarray(self.parents[0] / self.unit.length - self.unit.value * self.along)
+
+    def jacobians(self) -> tuple[LinearMap, ...]:
+        """By w that of `Unit`, which is symmetric; by x, with q = y · w, (3 q y_i y_j − w_i y_j − y_i w_j − q δ_ij) / |x|²."""
+        w, y, length = self.parents[0], self.unit.value, self.unit.length
+        q = self.along * length
+
+        def total(x: Array) -> Array:
+            return np.asarray(x.sum(-1, keepdims=True))
+
+        def variance(v: Array) -> Array:
+            yy, ww, wy = total(y**2 * v), total(w**2 * v), total(w * y * v)
+            mixed = (w - 3.0 * q * y) ** 2 * yy + y**2 * ww + 2.0 * y * (w - 3.0 * q * y) * wy
+            own = (q**2 - 2.0 * q * (3.0 * q * y**2 - 2.0 * w * y)) * v
+            return np.asarray(np.maximum(mixed + own, 0.0) / length**4)
+
+        def adjoint(u: Array) -> Array:
+            return np.asarray((3.0 * q * y * total(y * u) - y * total(w * u) - w * total(y * u) - q * u) / length**2)
+
+        return (*self.unit.jacobians(), LinearMap(variance, adjoint))
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        """Independent kinds of error, of w/|x| − y c with c = (y · w)/|x|; u² and a² as variances of one rounding, /3.
+
+        - |x|, whose relative error moves the result by itself less 2 y c;
+        - c, a row each, moving it by y: a² Σ s_k² over its partial sums, 3 u² Σ t² over its terms, each of two divisions and a
+          product, and every store of those;
+        - elementwise, u² (w/|x|)² + 2 u² (y c)² + u² y², and the stores.
+        """
+        u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
+        w, y, length, c = self.parents[0], self.unit.value, self.unit.length, self.along
+        terms, first, second = w * y / length, w / length, y * c
+        stored = arithmetic.call_variance
+        of_sum = a2 * np.cumsum(terms, -1) ** 2 + 3.0 * (u2 * terms**2 + stored(terms))
+        row = of_sum.sum(-1, keepdims=True) + stored(c)
+        own = u2 * (first**2 + 2.0 * second**2 + self.value**2) + stored(first) + 2.0 * stored(second)
+        own = np.maximum(own + arithmetic.store_variance(self.value), arithmetic.storage.floor_variance)
+        return Roundings(
+            (
+                Source(own, identity()),
+                Source(row, shared_by_row(y)),
+                Source(self.unit.relative(arithmetic), shared_by_row(self.value - 2.0 * second)),
+            )
+        )

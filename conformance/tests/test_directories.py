@@ -1,0 +1,301 @@
+"""Directories as people have them: fine-tuned, of sentence-transformers, pickled; a piece of MiniLM with heads at random."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from conformance import Golden, UsageError, check, golden_of, load_directory
+from conformance.cli import main
+from conformance.errors import CheckpointError, DependencyMissingError, UnsupportedArchitectureError
+from conformance.files import ALLOW_PICKLE
+from conformance.goldens import minilm
+from conformance.goldens.custom_golden import from_directory
+from conformance.model.tokenizer import tokenized
+from conformance.report.findings import findings, layers_of, sentence
+from conformance.results.to_records import activation_records
+from implementations.hugging_face import BertWithHeads, HuggingFace, hf_eager
+from implementations.inner_workings import inner_workings
+
+LAYERS, WORDS, LABELS = 2, 500, 5
+
+CLASSES: dict[str, tuple[str, ...]] = {
+    "BertModel": (),
+    "BertForMaskedLM": ("masked_lm",),
+    "BertLMHeadModel": ("masked_lm",),
+    "BertForNextSentencePrediction": ("next_sentence",),
+    "BertForPreTraining": ("masked_lm", "next_sentence"),
+    "BertForSequenceClassification": ("classification",),
+    "BertForTokenClassification": ("token_classification",),
+    "BertForQuestionAnswering": ("question_answering",),
+    "BertForMultipleChoice": ("multiple_choice",),
+}
+WALKED = ("BertForSequenceClassification", "BertForTokenClassification", "BertForQuestionAnswering", "BertForMultipleChoice")
+
+
+@cache
+def trained() -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The config and the parameters of MiniLM's first layers, of the first words alone."""
+    try:
+        folder = minilm.directory()
+    except DependencyMissingError as why:
+        pytest.skip(str(why))
+    config = json.loads((folder / "config.json").read_text())
+    state = load_file(folder / "model.safetensors")
+    last = tuple(f"encoder.layer.{i}." for i in range(LAYERS, config["num_hidden_layers"]))
+    state = {name: t for name, t in state.items() if not name.startswith(last) and not name.endswith("position_ids")}
+    state["embeddings.word_embeddings.weight"] = state["embeddings.word_embeddings.weight"][:WORDS].clone()
+    return {**config, "num_hidden_layers": LAYERS, "vocab_size": WORDS}, state
+
+
+def tuned(kind: str, folder: Path) -> Path:
+    """A directory as `save_pretrained` of that class leaves it."""
+    import transformers
+
+    config, state = trained()
+    torch.manual_seed(0)
+    labels = 2 if kind == "BertForQuestionAnswering" else LABELS  # which has its width of it, start and end
+    model = getattr(transformers, kind)(transformers.BertConfig(**{**config, "num_labels": labels}))
+    model.base_model.load_state_dict(state, strict=False)  # without a pooler where the class has none
+    for name, parameter in model.named_parameters():
+        if name.startswith(("classifier", "qa_outputs", "cls.")) and "word" not in name:
+            nn.init.normal_(parameter, std=0.1)
+    model.save_pretrained(folder)
+    return folder
+
+
+def named(candidate: Any, golden: Golden) -> dict[str, str]:
+    """The mistakes that are found, each with its sentence."""
+    records = activation_records(check(candidate, golden))
+    return {f.fault.name if f.fault else "": sentence(f, layers_of(records)) for f in findings(records)}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_a_directory_of_each_class_has_its_heads_and_conforms(kind: str, tmp_path: Path) -> None:
+    golden = from_directory(tuned(kind, tmp_path))
+    assert golden.checkpoint.architecture.heads == CLASSES[kind]
+    for candidate in (hf_eager, inner_workings) if kind in WALKED else (hf_eager,):
+        result = check(candidate, golden, depth="screen")
+        assert result.conforms, result.reason
+        assert not CLASSES[kind] or any(a.activation.endswith("loss") for a in activation_records(result))
+
+
+@pytest.mark.parametrize("kind", WALKED)
+def test_transformers_own_class_of_a_directory_has_the_logits_that_are_expected(kind: str, tmp_path: Path) -> None:
+    import transformers
+
+    golden = from_directory(tuned(kind, tmp_path))
+
+    def prepare(checkpoint: object, device: str, dtype: str) -> Callable[[Any], dict[str, Tensor]]:
+        model = getattr(transformers, kind).from_pretrained(tmp_path, dtype=getattr(torch, dtype)).eval()
+
+        def run(batch: Any) -> dict[str, Tensor]:
+            inputs = {n: getattr(batch, n) for n in ("input_ids", "attention_mask", "token_type_ids")}
+            with torch.no_grad():
+                if kind == "BertForMultipleChoice":
+                    return {"classifier": model(**{n: t[:, None] for n, t in inputs.items()}).logits}
+                made = model(**inputs)
+            if kind == "BertForQuestionAnswering":
+                return {"qa_outputs": torch.stack([made.start_logits, made.end_logits], -1)}
+            return {"classifier": made.logits}
+
+        return run
+
+    assert check(prepare, golden, depth="screen").conforms
+
+
+class Wrong(HuggingFace):
+    """transformers' BERT, changed once its parameters are loaded."""
+
+    def __init__(self, change: Callable[[BertWithHeads], None]) -> None:
+        super().__init__("eager", "wrong")
+        self._change = change
+
+    def module(self, checkpoint: Any, device: str = "cpu", dtype: str = "float32") -> BertWithHeads:
+        model = super().module(checkpoint, device, dtype)
+        self._change(model)
+        return model
+
+
+def _turned(name: str) -> Callable[[BertWithHeads], None]:
+    """The rows of a head in reverse order."""
+
+    def change(model: BertWithHeads) -> None:
+        head: Any = model[name]
+        with torch.no_grad():
+            head.weight.copy_(head.weight.flip(0))
+            head.bias.copy_(head.bias.flip(0))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("kind", "head", "name", "words"),
+    [
+        ("BertForSequenceClassification", "classifier", "class-labels-reversed", "the class logits are in reverse order"),
+        ("BertForTokenClassification", "classifier", "class-labels-reversed", "the class logits are in reverse order"),
+        ("BertForQuestionAnswering", "qa_outputs", "span-ends-exchanged", "the start logits and the end logits are exchanged"),
+    ],
+)
+def test_a_wrong_head_of_a_directory_is_named_in_one_sentence(kind: str, head: str, name: str, words: str, tmp_path: Path) -> None:
+    found = named(Wrong(_turned(head)), from_directory(tuned(kind, tmp_path)))
+    assert set(found) == {name}
+    assert words in found[name]
+
+
+def of_sentences(folder: Path, bert: str = "", *, normalize: bool = True, **pooling: bool) -> Path:
+    """A directory of sentence-transformers, its BERT in the folder `bert`."""
+    kinds = [("Transformer", bert), ("Pooling", "1_Pooling"), *([("Normalize", "2_Normalize")] if normalize else [])]
+    modules = [{"idx": i, "name": str(i), "path": p, "type": f"sentence_transformers.models.{k}"} for i, (k, p) in enumerate(kinds)]
+    (folder / "1_Pooling").mkdir(parents=True)
+    (folder / "modules.json").write_text(json.dumps(modules))
+    modes = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": False, **pooling}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 384, **modes}))
+    (folder / bert).mkdir(exist_ok=True)
+    config, state = trained()
+    (folder / bert / "config.json").write_text(json.dumps(config))
+    save_file(state, folder / bert / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("mode", "pooling", "bert"),
+    [
+        ("pooling_mode_mean_tokens", "mean", ""),
+        ("pooling_mode_mean_tokens", "mean", "0_Transformer"),
+        ("pooling_mode_cls_token", "cls", "0_Transformer"),
+        ("pooling_mode_max_tokens", "max", ""),
+        ("pooling_mode_mean_sqrt_len_tokens", "mean-sqrt-length", ""),
+        ("pooling_mode_lasttoken", "last", "0_Transformer"),
+    ],
+)
+def test_a_directory_of_sentence_transformers_conforms_with_its_pooling(mode: str, pooling: str, bert: str, tmp_path: Path) -> None:
+    golden = from_directory(of_sentences(tmp_path, bert, normalize=not bert, **{mode: True}))
+    a = golden.checkpoint.architecture
+    assert (a.pooling, a.normalize) == (pooling, not bert)
+    result = check(hf_eager, golden, depth="screen")
+    assert result.conforms, result.reason
+    assert "sentence_embedding" in {a.activation for a in activation_records(result) if a.outcome == "pass"}
+
+
+def test_the_first_token_where_the_config_says_mean_is_named_in_one_sentence(tmp_path: Path) -> None:
+    golden = from_directory(of_sentences(tmp_path, pooling_mode_mean_tokens=True))
+    found = named(Wrong(lambda model: setattr(model, "pooling", "cls")), golden)
+    assert set(found) == {"pooling-first-token"}
+    assert "the first token is taken for the sentence" in found["pooling-first-token"]
+
+
+def test_a_directory_s_tokenizer_may_lie_beside_the_bert(tmp_path: Path) -> None:
+    folder = of_sentences(tmp_path, "0_Transformer", pooling_mode_mean_tokens=True)
+    (folder / "0_Transformer" / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cats"]))
+    assert tokenized(folder, [("cats", None)]).input_ids.tolist() == [[2, 5, 3]]
+
+
+def test_modules_and_poolings_without_an_equation_are_refused_by_name(tmp_path: Path) -> None:
+    folder = of_sentences(tmp_path / "two", pooling_mode_mean_tokens=True, pooling_mode_cls_token=True)
+    with pytest.raises(UnsupportedArchitectureError, match="pools by cls, mean, and there are equations for one of cls, mean"):
+        load_directory(folder)
+    folder = of_sentences(tmp_path / "other", pooling_mode_weightedmean_tokens=True)
+    with pytest.raises(UnsupportedArchitectureError, match="pools by pooling_mode_weightedmean_tokens"):
+        load_directory(folder)
+    modules = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps([*modules, {"path": "3_Dense", "type": "sentence_transformers.models.Dense"}]))
+    with pytest.raises(UnsupportedArchitectureError, match="lists Transformer, Pooling, Normalize, Dense"):
+        load_directory(folder)
+    (folder / "modules.json").write_text(json.dumps([{**modules[0], "path": "../elsewhere"}]))
+    with pytest.raises(CheckpointError, match="leads out of the folder"):
+        load_directory(folder)
+
+
+def _config(folder: Path, **changes: object) -> None:
+    file = folder / "config.json"
+    config = {**json.loads(file.read_text()), **changes}
+    file.write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
+
+
+def test_whose_classifier_it_is_has_to_be_said_where_the_parameters_do_not_say_it(tmp_path: Path) -> None:
+    folder = tuned("BertForSequenceClassification", tmp_path / "sequences")
+    _config(folder, architectures=None)
+    with pytest.raises(CheckpointError, match=r'write into it "architectures": \["BertForSequenceClassification"\] or'):
+        load_directory(folder)
+    tokens = tuned("BertForTokenClassification", tmp_path / "tokens")
+    _config(tokens, architectures=None)  # without a pooler it can only be of tokens
+    assert load_directory(tokens).architecture.heads == ("token_classification",)
+
+
+def test_a_config_with_other_labels_than_the_classifier_is_refused(tmp_path: Path) -> None:
+    folder = tuned("BertForTokenClassification", tmp_path)
+    assert load_directory(folder).architecture.num_labels == LABELS
+    _config(folder, id2label={str(i): str(i) for i in range(7)})
+    with pytest.raises(CheckpointError, match=f"config.json has 7 labels .* classifier.weight has {LABELS} rows"):
+        load_directory(folder)
+
+
+@pytest.mark.parametrize("problem", ["multi_label_classification", "regression"])
+def test_of_a_classifier_of_no_single_classes_the_logits_are_judged_and_labels_are_refused(problem: str, tmp_path: Path) -> None:
+    folder = tuned("BertForSequenceClassification", tmp_path)
+    _config(folder, problem_type=problem)
+    golden = from_directory(folder)
+    judged = {a.activation for a in activation_records(check(hf_eager, golden, depth="screen")) if a.outcome == "pass"}
+    assert "classifier" in judged
+    assert "classifier.loss" not in judged
+    labelled = {n: replace(batch, class_labels=np.zeros(batch.size, np.int64)) for n, batch in golden.batches.items()}
+    with pytest.raises(UsageError, match=f"problem_type is '{problem}', with {LABELS} labels, and there is no equation"):
+        golden_of("mine", golden.checkpoint, labelled)
+
+
+@pytest.fixture
+def pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory whose parameters are a pickle, in a session in which that has not been allowed."""
+    monkeypatch.setenv(ALLOW_PICKLE, "0")
+    folder = tuned("BertForQuestionAnswering", tmp_path / "pickled")
+    file = folder / "model.safetensors"
+    torch.save(load_file(file), folder / "pytorch_model.bin")
+    file.unlink()
+    return folder
+
+
+def test_a_pickle_is_refused_with_two_lines_that_convert_it(pickled: Path) -> None:
+    with pytest.raises(CheckpointError, match="pytorch_model.bin is a pickle, which may run any code") as caught:
+        load_directory(pickled)
+    lines = [line.strip() for line in str(caught.value).splitlines() if line.startswith("    ")]
+    assert len(lines) == 2
+    exec("\n".join(lines))
+    assert load_directory(pickled).architecture.heads == ("question_answering",)
+
+
+def test_a_pickle_is_read_where_the_command_line_allows_it(pickled: Path, tmp_path: Path) -> None:
+    call = ["run", "-i", "hf-eager", "--checkpoint", str(pickled), "--depth", "screen", "--in-process"]
+    call += ["--out", str(tmp_path / "out")]
+    assert main(call) == 2
+    assert main([*call, "--allow-pickle"]) == 0
+
+
+class Code:
+    """What runs a command as it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.mark.parametrize("content", [lambda mark: {"a": Code(mark)}, lambda mark: [1, 2]])
+def test_of_a_pickle_that_is_allowed_no_code_is_run(
+    content: Callable[[Path], Any], pickled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ALLOW_PICKLE, "1")
+    torch.save(content(tmp_path / "mark"), pickled / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="cannot be read as a file of parameters"):
+        load_directory(pickled)
+    assert not (tmp_path / "mark").exists()

@@ -1,0 +1,39 @@
+"""Heads that read every token: BertForTokenClassification and BertForQuestionAnswering."""
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from implementations.inner_workings.config import BertConfig
+from implementations.inner_workings.model import BertModel
+from implementations.inner_workings.shapes import reported
+
+
+class TokenLogits(NamedTuple):
+    """What heads give that read every position: (B, S, labels) of classes, (B, S, 2) of the starts and ends of a span."""
+
+    classes: Tensor | None
+    spans: Tensor | None
+
+
+class BertForTokens(nn.Module):
+    """BertModel with linear layers on every position: Hugging Face's BertForTokenClassification, BertForQuestionAnswering, or both.
+
+    Args:
+        classes: whether there is a classifier of tokens, behind a dropout.
+        spans: whether there are logits of where a span starts and where it ends.
+    """
+
+    def __init__(self, config: BertConfig, classes: bool, spans: bool, add_pooling_layer: bool = False) -> None:
+        super().__init__()
+        self.bert = BertModel(config, add_pooling_layer)
+        own = config.classifier_dropout
+        self.dropout = nn.Dropout(config.hidden_dropout_prob if own is None else own)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels) if classes else None
+        self.qa_outputs = nn.Linear(config.hidden_size, 2) if spans else None
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None) -> TokenLogits:
+        hidden = self.bert(input_ids, attention_mask, token_type_ids).last_hidden_state  # (B, S, H)
+        classes = None if self.classifier is None else reported("logits", self.classifier(self.dropout(hidden)))
+        spans = None if self.qa_outputs is None else reported("start and end logits", self.qa_outputs(hidden))
+        return TokenLogits(classes, spans)
