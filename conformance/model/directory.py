@@ -14,7 +14,7 @@ from conformance.model.architecture import Architecture
 from conformance.model.checkpoint import Checkpoint, LazyWeights, check_parameters
 from conformance.model.published_heads import heads_of
 from conformance.model.sentence_transformers import sentence_embedding, transformer_folder
-from conformance.model.stored import BUFFERS, COPIES, SAFETENSORS, Stored, stored_parameters
+from conformance.model.stored import ABSOLUTE_POSITIONS, BUFFERS, COPIES, SAFETENSORS, Stored, stored_parameters
 
 
 def load_directory(folder: Path | str) -> Checkpoint:
@@ -48,8 +48,10 @@ def _loaded(folder: Path) -> Checkpoint:
     switches = {"heads": heads, "pooler": "bert.pooler.dense.weight" in stored, "num_labels": _labels(stored, config, heads)}
     architecture = Architecture.from_config({**config, "pooling": "", "normalize": False}, **switches, **embedding)
     copies = {n: of for n, of in COPIES.items() if n in stored and of in stored} if "masked_lm" in heads else {}
-    shapes = parameter_shapes(architecture)
-    check_parameters(shapes, {n: s.shape for n, s in stored.items() if n not in BUFFERS and n not in copies})
+    shapes, unread = parameter_shapes(architecture), {*BUFFERS, *copies}
+    if architecture.has_relative_positions:
+        unread.add(ABSOLUTE_POSITIONS)  # Hugging Face's network has the table, and does not read it
+    check_parameters(shapes, {n: s.shape for n, s in stored.items() if n not in unread})
     untied = [f"{n} differs from {of}" for n, of in copies.items() if not np.array_equal(stored[n].array, stored[of].array)]
     if untied:
         raise CheckpointError(f"the decoder is not tied, and the equations tie it: {', '.join(untied)}")
@@ -79,6 +81,4 @@ def _config(file: Path) -> dict[str, Any]:
     kind = config.get("model_type", "bert")
     if kind != "bert":
         raise UnsupportedArchitectureError(f"{file} is of a {kind!r:.40}, and the equations are those of 'bert'")
-    if config.get("is_decoder"):
-        raise UnsupportedArchitectureError(f"{file} is of a decoder, and the equations are those of an encoder")
     return config

@@ -27,6 +27,8 @@ COPIES = {
 BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
 """Entries of published checkpoints that are no parameters."""
 
+ABSOLUTE_POSITIONS = "bert.embeddings.position_embeddings.weight"
+
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
 

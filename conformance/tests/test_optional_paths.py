@@ -1,21 +1,24 @@
 """What BERT's code can do besides an encoder's forward pass: each path conforms, and with a mistake in it is found and named."""
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from torch import Tensor, nn
 
-from conformance import Checkpoint, UsageError, check, golden_of, load_golden
+from conformance import Checkpoint, UsageError, check, golden_of, load_directory, load_golden
 from conformance.errors import UnsupportedArchitectureError
 from conformance.model.batch import Batch
 from implementations import inner_workings as walk
 from implementations.cached import Cached, hf_cached, inner_workings_cached
-from implementations.hugging_face import hf_eager, hf_sdpa
-from implementations.inner_workings import BertConfig, inner_workings, shape_log
+from implementations.hugging_face import HuggingFace, hf_eager, hf_sdpa
+from implementations.inner_workings import BertConfig, encoder, inner_workings, shape_log
 from implementations.making_bert import making_bert
 
 RELATIVE = ("relative-key", "relative-key-query")
@@ -290,6 +293,37 @@ def test_embeddings_in_the_place_of_ids_give_the_same() -> None:
     assert [v.activation for v in result.origins] == ["embeddings.LayerNorm"]
 
 
+class _Changed(HuggingFace):
+    """transformers' network, changed once it is loaded."""
+
+    def __init__(self, change: Callable[[Any], object]) -> None:
+        super().__init__("eager", "changed")
+        self._change = change
+
+    def module(self, *case: Any) -> Any:
+        model = super().module(*case)
+        self._change(model["bert"])
+        return model
+
+
+def _given_embeddings(bert: Any) -> None:
+    """Called with word embeddings in the place of ids."""
+
+    def instead(_: Any, ids: tuple[Tensor], others: dict[str, Any]) -> Any:
+        return (), {**others, "inputs_embeds": bert.embeddings.word_embeddings(*ids)}
+
+    bert.register_forward_pre_hook(instead, with_kwargs=True)
+
+
+def test_transformers_conforms_with_embeddings_in_the_place_of_ids() -> None:
+    assert check(_Changed(_given_embeddings), "tiny").conforms
+
+
+def test_transformers_conforms_where_activations_are_computed_again() -> None:
+    result = check(_Changed(lambda bert: bert.gradient_checkpointing_enable()), "tiny", check="training-mode")
+    assert result.conforms, result
+
+
 @pytest.mark.parametrize(
     ("batch", "name", "wrong", "first"),
     [
@@ -352,6 +386,49 @@ def test_activations_that_are_computed_again_give_the_same_values_and_gradients(
         bert.encoder.gradient_checkpointing = True
 
     assert check(broken(recomputing), "tiny", check="training-mode").conforms
+
+
+def test_dropout_that_is_drawn_anew_when_activations_are_computed_again_fails() -> None:
+    def redrawing(bert: Any) -> None:
+        bert.encoder.gradient_checkpointing = True
+        for layer in bert.encoder.layer:
+            right = layer.forward
+
+            def drawn_anew(*inputs: Any, right: Any = right) -> Any:
+                torch.rand(7)  # the random state is another one each time
+                return right(*inputs)
+
+            layer.forward = drawn_anew
+
+    def forgetful(layer: Any, *inputs: Any) -> Any:
+        return torch.utils.checkpoint.checkpoint(layer, *inputs, use_reentrant=False, preserve_rng_state=False)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoder, "recomputed", forgetful)
+        result = check(broken(redrawing), "tiny", check="training-mode")
+    assert result.outcome == "fail", result
+
+
+# Directories.
+
+
+def _directory(folder: Path, config: dict[str, Any], weights: Mapping[str, Any]) -> Path:
+    save_file({name: np.array(value, np.float32) for name, value in weights.items()}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "bert"}), "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("golden", [*RELATIVE, *DECODERS, "pruned-heads"])
+def test_a_directory_says_which_of_these_networks_it_has(golden: str, tmp_path: Path) -> None:
+    given = load_golden(golden)
+    a, weights = given.checkpoint.architecture, dict(given.checkpoint.weights)
+    if golden in RELATIVE:  # Hugging Face's network has this table, and does not read it
+        weights["bert.embeddings.position_embeddings.weight"] = np.ones((a.max_position_embeddings, a.hidden_size))
+    classes = {"architectures": ["BertForSequenceClassification"], "num_labels": a.num_labels}
+    found = load_directory(_directory(tmp_path, {**a.as_dict(), **classes}, weights))
+    assert found.architecture == a
+    assert check(inner_workings, golden_of("again", found, given.batches)).conforms
+    assert check(making_bert, golden_of("again", found, given.batches)).outcome == "skip"
 
 
 # Shapes, in the order of computation.

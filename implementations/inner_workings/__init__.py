@@ -1,8 +1,8 @@
 """*Bert Inner Workings*: Hugging Face's BertForSequenceClassification down to its last tensor, written anew.
 
 Read in this order: `embeddings`, `attention`, `encoder`, `model`, `classification`, `tokens`. Each component is made of those
-before it and can be used by itself. Components and parameters are called what Hugging Face calls them, so its state dict loads as it
-is. Every tensor reports its shape as it is computed, to a listener:
+before it and can be used by itself. Components and parameters are called what Hugging Face calls them, so its state dict loads as
+it is. Every tensor reports its shape as it is computed, to a listener:
 
     with shape_log(print):
         BertLayer(BertConfig())(torch.rand(2, 9, 768))
