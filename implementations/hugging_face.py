@@ -1,9 +1,7 @@
 """Hugging Face's BERT: with eager attention, with scaled-dot-product attention, and compiled."""
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +23,7 @@ from conformance import (
 )
 from implementations.hugging_face_data import pretraining_data
 from implementations.sentence_pooling import sentence_embedding
+from implementations.transformers_versions import for_each_query, is_of_version_4, tokenizer_of
 
 Reader = Callable[[str], tuple[list[int], list[tuple[int, int]]]]  # ids and offsets of a text
 
@@ -57,7 +56,7 @@ class BertWithHeads(nn.ModuleDict):
         """The forward pass; `further` are position ids and an encoder's states with their mask."""
         bert: Any = self["bert"]
         if attention_mask is not None and attention_mask.dim() == 3:
-            attention_mask = _for_each_query(attention_mask, next(self.parameters()).dtype)
+            attention_mask = for_each_query(attention_mask, next(self.parameters()).dtype)
         outputs = bert(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids, **further)
         hidden, pooled = outputs.last_hidden_state, outputs.pooler_output  # (B, S, H), (B, H)
         found = {f"encoder.layer.{len(bert.encoder.layer) - 1}.output.LayerNorm": hidden}
@@ -98,10 +97,10 @@ class HuggingFace:
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
         """Why not, where transformers' BERT cannot be of this architecture."""
         positions = architecture.position_embedding_type
-        if positions != "absolute" and not (architecture.has_relative_positions and _is_of_version_4()):
+        if positions != "absolute" and not (architecture.has_relative_positions and is_of_version_4()):
             version = ", from version 5 on" if architecture.has_relative_positions else ""
             return f"transformers' BERT has no {positions} positions{version}"
-        if architecture.pruned_heads and not _is_of_version_4():
+        if architecture.pruned_heads and not is_of_version_4():
             return "transformers' BERT prunes no heads, from version 5 on"
         if architecture.position_offset:
             return f"transformers' BERT counts positions from 0, not from {architecture.position_offset}"
@@ -129,7 +128,7 @@ class HuggingFace:
 
     def tokenizer(self, vocabulary: Sequence[str], *, lower_case: bool, strip_accents: bool | None) -> Reader:
         """`transformers`' BertTokenizer of that vocabulary."""
-        made = _tokenizer(vocabulary, do_lower_case=lower_case, strip_accents=strip_accents)
+        made = tokenizer_of(vocabulary, do_lower_case=lower_case, strip_accents=strip_accents)
 
         def read(text: str) -> tuple[list[int], list[tuple[int, int]]]:
             found = made(text, add_special_tokens=False, return_offsets_mapping=True)
@@ -164,34 +163,6 @@ class HuggingFace:
             state["bert.embeddings.position_embeddings.weight"] = torch.zeros_like(table)
         model.load_state_dict(state, strict=True)
         return model
-
-
-def _is_of_version_4() -> bool:
-    import transformers
-
-    return int(transformers.__version__.partition(".")[0]) < 5
-
-
-def _tokenizer(vocabulary: Sequence[str], **switches: bool | None) -> Any:
-    """Of a vocabulary; version 4 reads it from a file."""
-    if not _is_of_version_4():
-        from transformers import BertTokenizer
-
-        return BertTokenizer(vocab={piece: i for i, piece in enumerate(vocabulary)}, **switches)
-    from transformers import BertTokenizerFast
-
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "vocab.txt"
-        file.write_text("\n".join(vocabulary), "utf-8")
-        return BertTokenizerFast(vocab_file=str(file), **switches)
-
-
-def _for_each_query(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """(B, S, S) as it is in version 4; later what is added to the scores, (B, 1, S, S), which is taken as it is."""
-    if _is_of_version_4():
-        return mask
-    zero = torch.zeros((), dtype=dtype)
-    return torch.where(mask[:, None] == 0, torch.finfo(dtype).min, zero)
 
 
 def _config(a: Architecture, attention: str) -> Any:

@@ -11,15 +11,14 @@ import torch
 from torch.utils.data import DataLoader
 
 from conformance import PretrainingConventions, PretrainingCorpus, PretrainingData
+from implementations.transformers_versions import tokenizer_of
 
 BATCH_SIZE = 32
 
 
 def tokenized(corpus: PretrainingCorpus) -> tuple[Any, list[dict[str, list[int]]]]:
     """The tokenizer of its vocabulary, and a row for each utterance."""
-    from transformers import BertTokenizer
-
-    tokenizer = BertTokenizer(vocab={piece: i for i, piece in enumerate(corpus.vocabulary)})
+    tokenizer = tokenizer_of(corpus.vocabulary)
     texts = [text for conversation in corpus.conversations for text in conversation]
     found = tokenizer(texts, truncation=True, max_length=corpus.length, return_special_tokens_mask=True)
     return tokenizer, [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]

@@ -1,0 +1,38 @@
+"""What differs between versions 4 and 5 of transformers."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def is_of_version_4() -> bool:
+    """Whether the version that is installed is 4, which has relative positions and prunes heads."""
+    import transformers
+
+    return int(transformers.__version__.partition(".")[0]) < 5
+
+
+def tokenizer_of(vocabulary: Sequence[str], **switches: bool | None) -> Any:
+    """Of a vocabulary; version 4 reads it from a file."""
+    if not is_of_version_4():
+        from transformers import BertTokenizer
+
+        return BertTokenizer(vocab={piece: i for i, piece in enumerate(vocabulary)}, **switches)
+    from transformers import BertTokenizerFast
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "vocab.txt"
+        file.write_text("\n".join(vocabulary), "utf-8")
+        return BertTokenizerFast(vocab_file=str(file), **switches)
+
+
+def for_each_query(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B, S, S) as it is in version 4; later what is added to the scores, (B, 1, S, S), which is taken as it is."""
+    if is_of_version_4():
+        return mask
+    zero = torch.zeros((), dtype=dtype)
+    return torch.where(mask[:, None] == 0, torch.finfo(dtype).min, zero)
