@@ -87,6 +87,13 @@ CHECKS: Mapping[str, Check] = {
             remedy="Step the schedule once after each step of the optimizer; `explain rate-other` has the usual ways to fail.",
         ),
         Check(
+            "learning",
+            "a training loop learns: the masked-LM loss falls below the entropy of the tokens' frequencies",
+            "labels that are not those of their places; an optimizer that moves nothing, or uphill",
+            "checks.learning:learning",
+            remedy="Run `gradients` and `optimizer-step`, which find most causes; then look at what the loop does to its batches.",
+        ),
+        Check(
             "initialization",
             "training starts from BERT's parameters: biases 0, LayerNorm weights 1, the rest drawn from N(0, initializer_range²)",
             "a framework's default initialization; layers that start as copies; a range that is not the config's",

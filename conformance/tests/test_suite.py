@@ -19,6 +19,7 @@ from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.run_check import run
 from conformance.errors import UnknownNameError
 from conformance.model.batch import Batch
+from conformance.tests.broken_pipelines import BROKEN as BROKEN_PIPELINES
 from conformance.tests.planted import Planted, epsilon, unscaled
 from implementations.hugging_face import HuggingFace
 
@@ -51,8 +52,12 @@ UNUSUAL = dict.fromkeys(BROKEN, _SHOWN.variant) | {
 }
 
 
+# What is no judgement of activations has its broken candidates in tests of its own: `test_pretraining_data`, `test_learning`.
+ELSEWHERE = {*(name for _, name, _ in BROKEN_PIPELINES.values()), "learning"}
+
+
 def test_every_judgement_has_a_broken_candidate() -> None:
-    assert set(BROKEN) == {name for name, check in CHECKS.items() if not check.searches}
+    assert set(BROKEN) | ELSEWHERE == {name for name, check in CHECKS.items() if not check.searches}
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -1,0 +1,91 @@
+"""The check `learning`: what learns passes, what does not fails, and what cannot be asked for is skipped with the reason."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from conformance import ModuleRunner, Training, check
+from conformance.checks import learning
+from implementations.demystified import demystified
+from implementations.demystified_as_written import demystified_as_written
+from implementations.hugging_face import HuggingFace, hf_eager
+from implementations.making_bert import making_bert
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Products are so small that threads only wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class _OtherLoop(HuggingFace):
+    """transformers' network and loop, the batches and the gradients of which are changed on the way."""
+
+    def __init__(self, batch: Callable[[Any], Any] = lambda b: b, gradient: float = 1.0) -> None:
+        super().__init__("eager", "other loop")
+        self._batch, self._gradient = batch, gradient
+
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> ModuleRunner:
+        runner = super().prepare(checkpoint, device, dtype)
+        usual: Any = runner.trainer
+        for parameter in runner.module.parameters():
+            parameter.register_hook(lambda grad: self._gradient * grad)
+
+        def trainer(training: Training) -> Any:
+            step = usual(training)
+            return lambda batch: step(self._batch(batch))
+
+        return ModuleRunner(runner.module, runner, runner.gradients, trainer=trainer)
+
+
+def _shifted(batch: Any) -> Any:
+    """Each label stands one place too far; what is labelled there says nothing of it, since rows are exchanged."""
+    batch.labels = batch.labels.roll(1, 0)
+    return batch
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("candidate", "golden"),
+    [(hf_eager, "tiny"), (hf_eager, "decoder"), (demystified, "sinusoidal"), (demystified_as_written, "sinusoidal")],
+    ids=lambda case: getattr(case, "name", case),
+)
+def test_loops_that_learn_pass(candidate: Any, golden: str, dtype: str) -> None:
+    result = check(candidate, golden, dtype=dtype, check="learning")
+    assert result.conforms, result.reason
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [_OtherLoop(batch=_shifted), _OtherLoop(gradient=0.0), _OtherLoop(gradient=-1.0)],
+    ids=["labels of other rows", "nothing moves", "uphill"],
+)
+def test_loops_that_do_not_learn_fail(candidate: Any) -> None:
+    result = check(candidate, "tiny", check="learning")
+    assert result.outcome == "fail"
+    assert "frequencies alone give 4.543" in result.reason
+
+
+def test_a_fifth_of_the_steps_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "STEPS", learning.STEPS // 5)
+    assert check(hf_eager, "tiny", check="learning").conforms
+
+
+@pytest.mark.parametrize(
+    ("candidate", "golden", "dtype", "reason"),
+    [
+        (making_bert, "tiny", "float32", "its runner has no training loop"),
+        (hf_eager, "wide", "float32", "one of at most 100,000 is trained"),
+        (hf_eager, "token-heads", "float32", "no masked-LM head"),
+        (hf_eager, "tiny", "bfloat16", "steps are lost in the rounding"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_skipped_with_the_reason(candidate: Any, golden: str, dtype: str, reason: str) -> None:
+    result = check(candidate, golden, dtype=dtype, check="learning")
+    assert result.outcome == "skip"
+    assert reason in result.reason
