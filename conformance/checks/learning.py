@@ -1,9 +1,9 @@
 """Whether a training loop learns: after some steps the masked-LM loss lies below the entropy of the tokens' frequencies.
 
-Each of R rows repeats one token, drawn uniformly of the n that there are, and as many places of each hold the mask token: what they
-hid can be read off the rest of the row, and frequencies alone say nothing. A network that has not learnt this has probabilities p_i
-at the places i that do not depend on which of the n tokens a row repeats, so that E n p_i ≤ 1, and, with the mean over the places of
-a row inside of the exponential (Jensen), E exp Σ_rows mean (ln n + ln p_i) ≤ 1. By Markov's inequality
+Each of R rows repeats one token, drawn uniformly of the n that there are, and as many places of each hold the mask token: what
+they hid can be read off the rest of the row, and frequencies alone say nothing. A network that has not learnt this has
+probabilities p_i at the places i that do not depend on which of the n tokens a row repeats, so that E n p_i ≤ 1, and, with the
+mean over the places of a row inside of the exponential (Jensen), E exp Σ_rows mean (ln n + ln p_i) ≤ 1. By Markov's inequality
 
     P(R (ln n − loss) ≥ ln 1/α) ≤ α
 
