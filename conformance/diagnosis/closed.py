@@ -12,7 +12,7 @@ import numpy as np
 from conformance.diagnosis.pooling import Pooling, step_of
 from conformance.diagnosis.printed import Known
 from conformance.judge.selection import Mask, judged_elements
-from conformance.model.activations import SENTENCE, Activation
+from conformance.model.activation import SENTENCE, Activation
 from conformance.model.batch import Batch, Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array

@@ -14,7 +14,8 @@ from conformance.diagnosis.printed import Known, PrintedNumber, depth, filled
 from conformance.diagnosis.tables import tables
 from conformance.errors import UsageError
 from conformance.files import OUTPUTS, open_safetensors, read_npz, read_numbers, read_text, reading
-from conformance.model.activations import Activation, table
+from conformance.model.activation import Activation
+from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
-from conformance.model.activations import Activation
+from conformance.model.activation import Activation
 from conformance.model.dropout import rate_of
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array

@@ -6,7 +6,7 @@ A fault takes a right step to a faulty one. Steps can be changed again and again
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from conformance.model.activations import Activation
+from conformance.model.activation import Activation
 from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network, Step
 

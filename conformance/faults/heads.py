@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from conformance.faults.fault import Change, Fault, FaultContext, ignored
-from conformance.model.activations import Activation
+from conformance.model.activation import Activation
 from conformance.model.architecture import Architecture
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array

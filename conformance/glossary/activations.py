@@ -8,7 +8,8 @@ from itertools import product
 
 from conformance.glossary.entry import Section
 from conformance.glossary.text import paragraphs
-from conformance.model.activations import Activation, parameter_shapes, table
+from conformance.model.activation import Activation
+from conformance.model.activations import parameter_shapes, table
 from conformance.model.architecture import ACTIVATIONS, COMPATIBLE_HEADS, POOLINGS, POSITIONS, Architecture
 from conformance.model.dropout import OPTIONAL, dropouts, in_training
 from conformance.model.gradients import ends, sources, with_gradients

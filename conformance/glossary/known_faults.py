@@ -6,7 +6,7 @@ from functools import lru_cache
 from conformance.faults import CATALOGUE, Fault
 from conformance.faults.fit import Fitted
 from conformance.faults.fitted import FITTED
-from conformance.model.activations import Activation
+from conformance.model.activation import Activation
 
 Known = Fault | Fitted
 

@@ -12,7 +12,7 @@ from itertools import combinations, pairwise
 
 from conformance.judge.selection import Mask
 from conformance.judge.statistics import is_binomial, share
-from conformance.model.activations import Activation
+from conformance.model.activation import Activation
 from conformance.model.architecture import Architecture
 from conformance.model.dropout import rate_of, setting_of
 

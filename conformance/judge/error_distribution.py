@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.judge.selection import Mask
-from conformance.model.activations import Activation
+from conformance.model.activation import Activation
 from conformance.numerics.formats import Array, Captured
 
 REACH, STEP = 6.0, 0.5  # the histogram's, in sigma; what is beyond is counted at its ends

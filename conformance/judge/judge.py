@@ -25,7 +25,8 @@ from conformance.judge.screen import screened_locally
 from conformance.judge.selection import independent_rows, judged_elements
 from conformance.judge.statistics import rms_threshold, share
 from conformance.judge.validate import accepted_array, known
-from conformance.model.activations import Activation, outputs
+from conformance.model.activation import Activation
+from conformance.model.activations import outputs
 from conformance.model.attention import attended_keys
 from conformance.model.gradients import is_gradient
 from conformance.model.training import GIVEN

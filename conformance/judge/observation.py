@@ -13,7 +13,7 @@ import numpy as np
 from conformance.judge.effective_samples import Hashes, Repeats
 from conformance.judge.segment import Segment, between, couples_positions
 from conformance.judge.selection import Mask, explained_elements, independent_rows, judged_elements
-from conformance.model.activations import Activation
+from conformance.model.activation import Activation
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Captured, Single
 from conformance.numerics.memo import cached_property

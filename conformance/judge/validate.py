@@ -8,7 +8,7 @@ import numpy as np
 from conformance.candidates.arrays import described
 from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge.selection import judged_elements
-from conformance.model.activations import Activation
+from conformance.model.activation import Activation
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.numerics.formats import Captured

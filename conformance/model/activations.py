@@ -6,7 +6,7 @@ before its children.
 
 To add an activation:
 
-1. Yield its row in `table`, behind its parents: name, kind, parents, parameters, axes, equation.
+1. Yield its row behind its parents, in `model.layer`, `model.heads` or here: name, kind, parents, parameters, axes, equation.
 2. If no equation of that kind exists, write a `Step` in `conformance.oracle` (value, Jacobians, roundings), and name it in
    `conformance.oracle.equations.EQUATIONS`; and one for the gradient that it gives its inputs (`conformance.model.gradients`).
    `conformance/tests/test_mathematics.py` checks their Jacobians and roundings.
@@ -17,32 +17,10 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from conformance.model.activation import (
-    ATTENTION,
-    CROSS_ATTENTION,
-    HIDDEN,
-    SCALAR,
-    SENTENCE,
-    STATES,
-    Activation,
-    affine,
-)
+from conformance.model.activation import HIDDEN, STATES, Activation, affine
 from conformance.model.architecture import Architecture
 from conformance.model.heads import head_rows
 from conformance.model.layer import STATES_NAME, layer_rows
-
-__all__ = [
-    "ATTENTION",
-    "CROSS_ATTENTION",
-    "HIDDEN",
-    "SCALAR",
-    "SENTENCE",
-    "Activation",
-    "outputs",
-    "parameter_shapes",
-    "placed",
-    "table",
-]
 
 _LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.*)")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from conformance.model.activations import Activation
+from conformance.model.activation import Activation
 from conformance.model.batch import Batch
 
 

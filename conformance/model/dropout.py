@@ -8,7 +8,8 @@ probabilities and each dense layer before a residual (Devlin et al. 2019, append
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from conformance.model.activations import Activation, table
+from conformance.model.activation import Activation
+from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 
 # The rates of a config, each with the ends of the names of the activations that are dropped at it.

@@ -10,7 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from conformance.model.activations import SCALAR, Activation, outputs, table
+from conformance.model.activation import SCALAR, Activation
+from conformance.model.activations import outputs, table
 from conformance.model.architecture import POOLINGS, Architecture
 from conformance.model.heads import POOLING
 

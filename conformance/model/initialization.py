@@ -6,7 +6,8 @@ In transformers the word of padding, row 0, is 0 then; in Google's code it is dr
 
 from dataclasses import replace
 
-from conformance.model.activations import Activation, parameter_shapes
+from conformance.model.activation import Activation
+from conformance.model.activations import parameter_shapes
 from conformance.model.architecture import Architecture
 from conformance.model.training import at, parameter_row
 

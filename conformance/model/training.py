@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from conformance.errors import UsageError
-from conformance.model.activations import SCALAR, Activation
+from conformance.model.activation import SCALAR, Activation
 from conformance.model.gradients import grad
 
 SCHEDULES = ("linear", "inverse_sqrt", "bert")

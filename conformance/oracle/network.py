@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from conformance.errors import UsageError
-from conformance.model.activations import SCALAR, Activation, parameter_shapes, table
+from conformance.model.activation import SCALAR, Activation
+from conformance.model.activations import parameter_shapes, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import IGNORED_LABEL, Batch, Ids
 from conformance.model.dropout import in_training

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from conformance.model.activations import Activation
+from conformance.model.activation import Activation
 from conformance.numerics.formats import Array
 from conformance.oracle.maps import Roundings
 from conformance.oracle.step import Step

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from conformance.model.activations import Activation
+from conformance.model.activation import Activation
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic

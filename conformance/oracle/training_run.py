@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from conformance.model.activations import Activation, parameter_shapes
+from conformance.model.activation import Activation
+from conformance.model.activations import parameter_shapes
 from conformance.model.initialization import initial_table
 from conformance.model.training import ADAM, GRADIENT, INITIAL, Training, decays, parameter_of, run_table, step_of
 from conformance.numerics.formats import Array

@@ -7,7 +7,7 @@ import pytest
 
 from conformance import check
 from conformance.judge.error_distribution import REACH, SLICES, STEP, ErrorDistribution, spread
-from conformance.model.activations import ATTENTION, HIDDEN, SCALAR, Activation
+from conformance.model.activation import ATTENTION, HIDDEN, SCALAR, Activation
 from conformance.tests.planted import Planted, epsilon
 from implementations.hugging_face import HuggingFace
 

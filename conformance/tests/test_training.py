@@ -24,7 +24,7 @@ from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.serve import CandidateWork
 from conformance.judge.draws import Draw, wrong_draws
 from conformance.judge.selection import Mask
-from conformance.model.activations import Activation
+from conformance.model.activation import Activation
 from conformance.model.dropout import dropouts
 from conformance.oracle import Network
 from conformance.results.result import Result

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from conformance.candidates.archives.graph import MOVED, SAME, Graph, Node
 from conformance.candidates.archives.parameters import Names
-from conformance.model.activations import Activation, table
+from conformance.model.activation import Activation
+from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 
 Locations = Mapping[Names, tuple[str, ...]]

@@ -9,7 +9,8 @@ from conformance.candidates.archives.graph import MOVED, SAME
 from conformance.candidates.archives.locate import Locations
 from conformance.candidates.archives.parameters import Names
 from conformance.candidates.archives.program import Program
-from conformance.model.activations import Activation, table
+from conformance.model.activation import Activation
+from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 
 Value = Any  # a tensor or an array: what has a shape

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from conformance.model.activations import SCALAR
+from conformance.model.activation import SCALAR
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array

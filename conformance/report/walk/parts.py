@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from conformance.model.activations import SCALAR, Activation, placed
+from conformance.model.activation import SCALAR, Activation
+from conformance.model.activations import placed
 from conformance.report.walk.walk import Walk
 
 

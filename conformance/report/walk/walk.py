@@ -9,7 +9,7 @@ import numpy as np
 from conformance.checks.trace import Trace, require_same_inputs
 from conformance.goldens.custom_golden import PREFIX
 from conformance.judge.selection import judged_elements
-from conformance.model.activations import Activation
+from conformance.model.activation import Activation
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.model.tokenizer import words
