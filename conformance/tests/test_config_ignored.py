@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from conformance import Architecture, TorchImplementation, check, load_golden
 from conformance.checks.catalogue import CHECKS
@@ -28,17 +27,10 @@ from implementations.inner_workings import inner_workings
 from implementations.making_bert import making_bert
 from implementations.torch_encoder import torch_encoder
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 UNUSUAL = ("odd-width", "narrow-heads", "position-offset")
 DTYPES = ("float32", "bfloat16")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Products are so small that threads only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def hard_coding(candidate: TorchImplementation, **numbers: Any) -> TorchImplementation:

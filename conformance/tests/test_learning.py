@@ -1,10 +1,9 @@
 """The check `learning`: what learns passes, what does not fails, and what cannot be asked for is skipped with the reason."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
 from conformance import ModuleRunner, Training, check
 from conformance.checks import learning
@@ -13,14 +12,7 @@ from implementations.demystified_as_written import demystified_as_written
 from implementations.hugging_face import HuggingFace, hf_eager
 from implementations.making_bert import making_bert
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Products are so small that threads only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class _OtherLoop(HuggingFace):

@@ -1,7 +1,7 @@
 """What BERT's code can do besides an encoder's forward pass: each path conforms, and with a mistake in it is found and named."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,18 +21,11 @@ from implementations.hugging_face import HuggingFace, hf_eager, hf_sdpa
 from implementations.inner_workings import BertConfig, encoder, inner_workings, shape_log
 from implementations.making_bert import making_bert
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 RELATIVE = ("relative-key", "relative-key-query")
 DECODERS = ("decoder", "cross-attention")
 DTYPES = ("float64", "float32", "bfloat16")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Products are so small that threads only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def broken(change: Callable[[Any], None], **options: Any) -> Any:

@@ -1,6 +1,5 @@
 """Every planted mistake is where it says that it is, and nowhere else; without one the module conforms."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -17,17 +16,10 @@ from conformance.judge.selection import judged_elements
 from conformance.model.activations import table
 from conformance.model.checkpoint import Checkpoint
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 OWN = ("token-heads", "sentence-heads")  # where no other network can have a mistake
 NETWORKS = ("three layers", "tanh", "sinusoidal", *OWN)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Products are so small that threads only wait for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @cache
