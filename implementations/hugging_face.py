@@ -158,9 +158,7 @@ class HuggingFace:
             state["cls.predictions.decoder.weight"] = state["bert.embeddings.word_embeddings.weight"]
             state["cls.predictions.decoder.bias"] = state["cls.predictions.bias"]
         if a.has_relative_positions:  # the table is there, and not read
-            unread: Any = model["bert"]
-            table = unread.embeddings.position_embeddings.weight.requires_grad_(False)
-            state["bert.embeddings.position_embeddings.weight"] = torch.zeros_like(table)
+            state["bert.embeddings.position_embeddings.weight"] = torch.zeros(a.max_position_embeddings, a.hidden_size)
         model.load_state_dict(state, strict=True)
         return model
 
@@ -247,10 +245,12 @@ def run(model: nn.Module, batch: TorchBatch) -> Iterator[tuple[str, Tensor]]:
 
 def run_backward(model: nn.Module, batch: TorchBatch, source: str, gradient: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Forward and backward pass: all of that, and the gradients with respect to activations and parameters."""
-    read = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    config: Any = model.get_submodule("bert").config
+    relative = getattr(config, "position_embedding_type", "absolute") != "absolute"
+    unread = {"bert.embeddings.position_embeddings.weight"} if relative else set()
     return captured_with_gradients(
         model, taps(model), lambda: untapped(_logits(model, batch), batch), source, gradient,
-        parameters=lambda named: ((name, tensor) for name, tensor in named if name in read),
+        parameters=lambda named: ((name, tensor) for name, tensor in named if name not in unread),
     )  # fmt: skip
 
 

@@ -213,12 +213,12 @@ class _InPlace(inner.BertSelfOutput):
 
 
 class _KeysFirst(inner.BertSelfAttention):
-    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None, head_mask: Tensor | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None, *others: Any) -> tuple[Tensor, Tensor]:
         query, key, value = (self.by_head(f(hidden)) for f in (self.query, self.key, self.value))
         scores = key @ query.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (B, h, keys, queries)
         assert attention_mask is not None
         probs = (scores + attention_mask.transpose(-1, -2)).softmax(-2)
-        return (probs.transpose(-1, -2) @ value).permute(0, 2, 1, 3).flatten(2)
+        return (probs.transpose(-1, -2) @ value).permute(0, 2, 1, 3).flatten(2), probs
 
 
 def _with(part: str, kind: type[nn.Module]) -> nn.Module:
