@@ -115,7 +115,7 @@ def faults() -> Iterator[Fault]:
                 "row 0 kept for padding",
                 fix=_POSITIONS)
     yield Fault("positions-from-zero", POSITIONS,
-                f"positions start at 0{ignored('position_offset')}, or the batch's position_ids are", "constructed",
+                "positions start at 0: position_ids of the batch, or the config's position_offset, is ignored", "constructed",
                 _positions(_counted), "BERT's convention, where the config has RoBERTa's; position_ids that are not handed on",
                 fix=_POSITIONS)
     yield Fault("positions-doubled", POSITIONS | SUMS, "the position embedding is added twice", "constructed",
