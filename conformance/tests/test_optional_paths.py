@@ -242,6 +242,16 @@ def test_a_mask_that_does_not_fit_the_cache_is_refused() -> None:
         model(ids[:, :1], torch.ones(1, 3), cache=cache)
 
 
+def test_a_mask_of_an_encoders_states_that_is_shifted_fails_where_it_is_read() -> None:
+    def call(model: Any, given: Any) -> dict[str, Tensor]:
+        given.encoder_attention_mask = given.encoder_attention_mask.roll(1, 1)
+        return inner_workings.call(model, given)  # type: ignore[no-any-return]
+
+    result = check(replace(inner_workings, call=call, name="broken"), "cross-attention")
+    assert result.outcome == "fail", result
+    assert [v.activation for v in result.origins] == [f"encoder.layer.{i}.crossattention.self.probs" for i in (0, 1)]
+
+
 # Pruned heads.
 
 
