@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered
-from conformance.faults.fault import Change, Fault, FaultContext, ignored
+from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.model.batch import Ids
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
