@@ -13,6 +13,7 @@ from conformance.checks.moments import watched
 from conformance.checks.optimizer import optimizer_passes, schedule_passes
 from conformance.checks.passes import Passes, forward_passes
 from conformance.checks.run import check_values
+from conformance.checks.session import named_features
 from conformance.checks.training import training_passes
 from conformance.model.activations import outputs as outputs_of
 from conformance.model.activations import table
@@ -48,7 +49,7 @@ class _Viewed:
 
     @property
     def features(self) -> tuple[str, ...]:
-        return tuple(getattr(self.candidate, "features", ()))
+        return named_features(self.candidate)
 
     def supports(self, architecture: Any, device: str, dtype: str) -> str | None:
         supports = getattr(self.candidate, "supports", None)

@@ -33,11 +33,22 @@ def require_support(candidate: Implementation, golden: Golden, device: str, dtyp
     reason = refusal(candidate, golden.checkpoint.architecture, device, dtype)
     if reason is not None:
         raise Unsupported(reason)
-    named = call_candidate(lambda: tuple(getattr(candidate, "features", ())))
+    named = named_features(candidate)
     lacking = [name for name in features_of(golden.checkpoint.architecture, golden.batches.values()) if name not in named]
     if lacking:
         meaning = ", ".join(f"{name} ({FEATURES[name]})" for name in lacking)
         raise Unsupported(f"it does not name {meaning} in its `features`")
+
+
+def named_features(candidate: Implementation) -> tuple[str, ...]:
+    """What a candidate's `features` name, none where it has none; `CandidateError` for what is no tuple of known names."""
+    features: Any = call_candidate(lambda: getattr(candidate, "features", None))
+    if features is None:
+        return ()
+    if not isinstance(features, tuple | list | set | frozenset) or any(name not in FEATURES for name in features):
+        found = call_candidate(lambda: repr(features))
+        raise CandidateError(f"features is {found:.200}, expected a tuple of names, of {', '.join(FEATURES)}")
+    return tuple(name for name in FEATURES if name in features)
 
 
 def prepared(candidate: Implementation, checkpoint: Checkpoint, device: str, dtype: str) -> Runner:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered
-from conformance.faults.fault import Change, Fault, FaultContext, ignored
+from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.model.batch import Ids
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -74,20 +74,21 @@ def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:
 
 def _tutorial(positions: Ids, width: int) -> Array:
     i = 2 * (np.arange(width) // 2)
-    sine = positions[:, None] / 10000.0 ** (2 * i / width)
-    cosine = positions[:, None] / 10000.0 ** (2 * (i + 1) / width)
+    sine = positions[..., None] / 10000.0 ** (2 * i / width)
+    cosine = positions[..., None] / 10000.0 ** (2 * (i + 1) / width)
     return np.where(np.arange(width) % 2 == 0, np.sin(sine), np.cos(cosine))
 
 
 def _halves(positions: Ids, width: int) -> Array:
     waves = _waves(positions, width)
-    return np.concatenate([waves[:, ::2], waves[:, 1::2]], -1)
+    return np.concatenate([waves[..., ::2], waves[..., 1::2]], -1)
 
 
 def _cosine_first(positions: Ids, width: int) -> Array:
     waves = _waves(positions, width)
-    pairs = waves[:, : width - width % 2].reshape(len(positions), -1, 2)[:, :, ::-1].reshape(len(positions), -1)
-    return np.concatenate([pairs, np.cos(np.arcsin(waves[:, width - width % 2 :]))], -1)
+    even, shape = width - width % 2, positions.shape
+    pairs = waves[..., :even].reshape(*shape, -1, 2)[..., ::-1].reshape(*shape, -1)
+    return np.concatenate([pairs, np.cos(np.arcsin(waves[..., even:]))], -1)
 
 
 def _types(f: Callable[[Step], Ids]) -> Change:
@@ -113,22 +114,23 @@ def faults() -> Iterator[Fault]:
     yield Fault("positions-from-one", POSITIONS, "positions start at 1", "constructed", _positions(lambda s: _counted(s) + 1),
                 "row 0 kept for padding",
                 fix=_POSITIONS)
-    yield Fault("positions-from-zero", POSITIONS, f"positions start at 0{ignored('position_offset')}", "constructed",
-                _positions(_counted), "BERT's convention, where the config has RoBERTa's",
+    yield Fault("positions-from-zero", POSITIONS,
+                "positions start at 0: position_ids of the batch, or the config's position_offset, is ignored", "constructed",
+                _positions(_counted), "BERT's convention, where the config has RoBERTa's; position_ids that are not handed on",
                 fix=_POSITIONS)
     yield Fault("positions-doubled", POSITIONS | SUMS, "the position embedding is added twice", "constructed",
                 _times("position_embeddings", 2.0), "", (".position_embeddings", *SUMMED),
                 equation="word + token type + 2 position",
                 fix="Add the position embedding once.")
     yield Fault("positions-repeated", POSITIONS, "every position has the embedding of the first", "constructed",
-                _positions(lambda s: positions(s)[:1]), "a constant baked into an export",
+                _positions(lambda s: positions(s)[..., :1]), "a constant baked into an export",
                 fix=_POSITIONS)
     yield Fault("positions-missing", POSITIONS | SUMS, "no position embedding is added", "constructed",
                 _times("position_embeddings", 0.0), "", (".position_embeddings", *SUMMED),
                 equation="word + token type",
                 fix="Add the position embedding.")
     yield Fault("positions-reversed", POSITIONS, "positions are counted from the end", "constructed",
-                _positions(lambda s: positions(s)[::-1]),
+                _positions(lambda s: positions(s)[..., ::-1]),
                 fix=_POSITIONS)
     yield Fault("positions-from-token-types", POSITIONS, "token types are taken as positions", "MGCA#13",
                 _positions(lambda s: s.site.batch.types), "arguments handed on by place",

@@ -122,15 +122,18 @@ def fits(given: Batch, a: Architecture) -> bool:
 
 
 def _require_fit(name: str, given: Batch, a: Architecture) -> None:
-    limits = (
+    limits = [
         ("input_ids", given.input_ids, a.vocab_size, "vocab_size"),
         ("token_type_ids", given.types, a.type_vocab_size, "type_vocab_size"),
-    )
+    ]
+    if given.position_ids is not None:
+        limits.append(("position_ids", given.position_ids, a.max_position_embeddings, "max_position_embeddings"))
     empty = np.flatnonzero(~given.mask.any(1))
     if empty.size:
         raise UsageError(f"batch {name}: attention_mask is 0 all over row {empty[0]}; what a BERT makes of that is undefined")
     if given.length > a.longest:
         raise UsageError(f"batch {name}: {given.length} tokens, and the network takes at most {a.longest}")
+    _require_fitting_attention(name, given, a)
     if given.class_labels is not None and not a.is_single_label:
         raise UsageError(
             f"batch {name}: class_labels are single classes; the network's problem_type is {a.problem_type!r}, with {a.num_labels} "
@@ -150,3 +153,21 @@ def _require_fit(name: str, given: Batch, a: Architecture) -> None:
             worst = int(array[(array < 0) | (array >= limit)][0])
             row, column = np.argwhere((array < 0) | (array >= limit))[0]
             raise UsageError(f"batch {name}: {what}[{row}, {column}] is {worst}, expected 0 to {limit - 1} ({called})")
+
+
+def _require_fitting_attention(name: str, given: Batch, a: Architecture) -> None:
+    """Refuse an encoder's states that are not the network's, and tokens of a decoder to which causality leaves no key."""
+    states = given.encoder_hidden_states
+    if states is not None and not a.add_cross_attention:
+        raise UsageError(f"batch {name}: there are encoder_hidden_states, and the network has no cross-attention; leave them out")
+    if states is not None and states.shape[-1] != a.hidden_size:
+        raise UsageError(f"batch {name}: encoder_hidden_states are {states.shape[-1]} wide, expected {a.hidden_size} (hidden_size)")
+    if a.is_decoder:
+        keys = given.keys & np.tri(given.length, dtype=np.bool_)
+        without = np.argwhere(given.mask & ~keys.any(-1))
+        if without.size:
+            row, query = without[0]
+            raise UsageError(
+                f"batch {name}: attention_mask lets token {query} of row {row} attend to later tokens alone, and a decoder "
+                "has none for it; what that computes is undefined"
+            )

@@ -21,7 +21,7 @@ from conformance.checks.optimizer import require_trainer
 from conformance.checks.passes import yielded
 from conformance.checks.run_check import entry_point
 from conformance.checks.search.subject import Clock, Subject
-from conformance.checks.session import prepared, refusal
+from conformance.checks.session import named_features, prepared, refusal
 from conformance.checks.training import in_training, random_numbers_from
 from conformance.errors import CandidateError, ConformanceError, UsageError
 from conformance.isolation.messages import (
@@ -143,7 +143,7 @@ class CandidateWork:
             None if path is None else call_candidate(lambda: str.__str__(str(path))),
             call_candidate(lambda: bool(self._trait("batch_invariant"))),
             self._trait("tokenizer") is not None,
-            call_candidate(lambda: tuple(str.__str__(name) for name in self._trait("features") or ())),
+            named_features(self._candidate),
         )
 
     def _trait(self, name: str) -> Any:

@@ -110,10 +110,10 @@ def _views(step: Step) -> Iterator[_View]:
     row, shape = step.site.activation, step.value.shape
     for number, axis in enumerate(row.axes):
         yield _axis_view("batch row" if axis == "batch" else axis, number, len(shape))
-    if row.axes and row.axes[-1] == "feature" and row.name.endswith(BY_HEAD) and ".attention.self." in row.name:
-        heads = step.site.architecture.num_attention_heads
-        yield from _head_views(heads, shape[-1] // heads)
-    if "query" in row.axes and shape[-1] > 1:
+    if row.axes and row.axes[-1] == "feature" and row.name.endswith(BY_HEAD) and "attention.self." in row.name:
+        size = step.site.architecture.head_size
+        yield from _head_views(shape[-1] // size, size)  # pruned layers have fewer heads
+    if row.axes[-2:] == ("query", "key") and shape[-1] > 1:
         yield _side_view(shape[-1])
 
 

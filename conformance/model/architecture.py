@@ -150,6 +150,9 @@ class Architecture:
                     f"pruned_heads has {list(pruned)!r:.60} of layer {layer}; expected some of the {self.num_attention_heads} "
                     f"heads, numbered from 0, of one of the {self.num_hidden_layers} layers, each once and not all"
                 )
+        layers = [layer for layer, _ in self.pruned_heads]
+        if len(set(layers)) != len(layers):
+            raise UnsupportedArchitectureError(f"pruned_heads has layers {layers!r:.60}; expected each of them once")
         if self.add_cross_attention and not self.is_decoder:
             raise UnsupportedArchitectureError("add_cross_attention is set without is_decoder; cross-attention is a decoder's")
         unknown = set(self.heads) - set(HEADS)
@@ -195,8 +198,8 @@ class Architecture:
         """
         names = {f.name for f in fields(cls)}
         known = {k: v for k, v in {**config, **switches}.items() if k in names}
-        if isinstance(pruned := known.get("pruned_heads"), Mapping):  # JSON has its numbers as texts
-            known["pruned_heads"] = sorted((int(k) if str(k).isdecimal() else k, tuple(sorted(v))) for k, v in pruned.items())
+        if isinstance(pruned := known.get("pruned_heads"), Mapping):
+            known["pruned_heads"] = _pairs(pruned)
         try:
             return msgspec.convert(known, cls)
         except msgspec.ValidationError as error:
@@ -214,3 +217,13 @@ class Architecture:
     def with_(self, **changes: Any) -> "Architecture":
         """The same architecture but for `changes`."""
         return replace(self, **changes)
+
+
+def _pairs(pruned: Mapping[Any, Any]) -> list[tuple[int, tuple[int, ...]]]:
+    """Layers and their pruned heads in order, of an object in a `config.json`, which has the layers' numbers as texts."""
+    try:
+        return sorted((int(layer), tuple(sorted(heads))) for layer, heads in pruned.items())
+    except (TypeError, ValueError) as error:
+        raise UnsupportedArchitectureError(
+            f'pruned_heads is {pruned!r:.60}, expected a list of heads for each layer, such as {{"0": [1, 3]}}'
+        ) from error

@@ -19,18 +19,22 @@ Ids = npt.NDArray[np.int64]
 IGNORED_LABEL = -100  # Hugging Face's and PyTorch's ignore_index: a position that has no label.
 
 
-def _integers(name: str, values: Any) -> Ids:
+def _array(name: str, values: Any) -> npt.NDArray[Any]:
     try:
-        array = np.asarray(values)
+        return np.asarray(values)
     except ValueError as error:
         raise UsageError(f"{name}: rows are of different lengths; pad them and mask the padding") from error
+
+
+def _integers(name: str, values: Any) -> Ids:
+    array = _array(name, values)
     if not np.issubdtype(array.dtype, np.integer):
         raise UsageError(f"{name} has {array.dtype} values, expected integers")
     return array.astype(np.int64)
 
 
 def _numbers(name: str, values: Any) -> Array:
-    array = np.asarray(values)
+    array = _array(name, values)
     if array.dtype.kind not in "fiu":
         raise UsageError(f"{name} has {array.dtype} values, expected numbers")
     return array.astype(np.float64)
@@ -115,6 +119,21 @@ class Batch:
             raise UsageError("there is an encoder_attention_mask without encoder_hidden_states; give both or neither")
         if (self.keys & ~self.mask[:, None, :]).any():
             raise UsageError("attention_mask lets a query attend to a token that attends to none; what that computes is undefined")
+        self._require_states()
+
+    def _require_states(self) -> None:
+        """Refuse an encoder's states that are not finite, and rows in which there is none to attend to."""
+        if self.encoder_hidden_states is None:
+            return
+        if not np.isfinite(self.encoder_hidden_states).all():
+            first = tuple(np.argwhere(~np.isfinite(self.encoder_hidden_states))[0].tolist())
+            raise UsageError(f"encoder_hidden_states{list(first)} is {self.encoder_hidden_states[first]}, expected finite numbers")
+        without = np.flatnonzero(~self.states_mask.any(1))
+        if without.size:
+            raise UsageError(
+                f"row {without[0]} has no state to attend to, by encoder_hidden_states and encoder_attention_mask; what "
+                "cross-attention makes of that is undefined"
+            )
 
     def _questions(self, labels: npt.NDArray[Any]) -> int:
         """How many questions the rows may be the choices of, if these are their labels; -1 where they cannot."""

@@ -85,7 +85,7 @@ BROKEN: dict[str, Broken] = {
     ),
     "no offset": (
         hard_coding(making_bert, position_offset=0), "position-offset", "positions-from-zero",
-        "positions start at 0: the config's position_offset is ignored",
+        "positions start at 0: position_ids of the batch, or the config's position_offset, is ignored",
     ),
     "RoBERTa's offset": (
         hard_coding(inner_workings, position_offset=2), "position-offset", "positions-shifted", "positions start at 2",

@@ -12,11 +12,12 @@ import torch
 from safetensors.numpy import save_file
 from torch import Tensor, nn
 
-from conformance import Checkpoint, UsageError, check, golden_of, load_directory, load_golden
+from conformance import Architecture, Checkpoint, UsageError, check, golden_of, load_directory, load_golden
 from conformance.errors import UnsupportedArchitectureError
 from conformance.model.batch import Batch
 from implementations import inner_workings as walk
 from implementations.cached import Cached, hf_cached, inner_workings_cached
+from implementations.demystified import demystified
 from implementations.hugging_face import HuggingFace, hf_eager, hf_sdpa
 from implementations.inner_workings import BertConfig, encoder, inner_workings, shape_log
 from implementations.making_bert import making_bert
@@ -78,6 +79,13 @@ def test_a_candidate_that_names_no_features_is_not_asked_for_them(golden: str) -
     result = check(making_bert, golden)
     assert result.outcome == "skip"
     assert "`features`" in result.reason or golden in RELATIVE
+
+
+@pytest.mark.parametrize("features", ["is_decoder", ("is_decodr",), 5])
+def test_features_that_are_no_names_are_an_error_of_the_candidate(features: Any) -> None:
+    result = check(replace(inner_workings, features=features), "decoder")
+    assert result.outcome == "fail"
+    assert "expected a tuple of names, of relative_key," in result.reason
 
 
 # Relative positions, as torch's einsum computes them from the table of distances.
@@ -227,6 +235,16 @@ def test_a_mask_that_does_not_fit_the_cache_is_refused() -> None:
         model(ids[:, :1], torch.ones(1, 3), cache=cache)
 
 
+def test_a_mask_of_an_encoders_states_that_is_shifted_fails_where_it_is_read() -> None:
+    def call(model: Any, given: Any) -> dict[str, Tensor]:
+        given.encoder_attention_mask = given.encoder_attention_mask.roll(1, 1)
+        return inner_workings.call(model, given)  # type: ignore[no-any-return]
+
+    result = check(replace(inner_workings, call=call, name="broken"), "cross-attention")
+    assert result.outcome == "fail", result
+    assert [v.activation for v in result.origins] == [f"encoder.layer.{i}.crossattention.self.probs" for i in (0, 1)]
+
+
 # Pruned heads.
 
 
@@ -339,6 +357,23 @@ def test_inputs_that_are_ignored_or_read_wrongly_fail_where_they_are_read(
     assert result.origins[0].activation == first
 
 
+def test_position_ids_that_are_ignored_are_named() -> None:
+    def call(model: Any, given: Any) -> dict[str, Tensor]:
+        given.position_ids = None
+        return inner_workings.call(model, given)  # type: ignore[no-any-return]
+
+    result = check(replace(inner_workings, call=call, name="broken"), "further-inputs")
+    assert any("position_ids" in finding.sentence for finding in result.findings), str(result)
+
+
+def test_sinusoids_of_position_ids_that_are_given_are_judged() -> None:
+    golden = load_golden("sinusoidal")
+    batch = Batch.of({"input_ids": [[3, 4, 5], [6, 7, 8]], "position_ids": [[2, 0, 1], [4, 4, 3]]})
+    result = check(replace(demystified, features=("position_ids",)), golden_of("own", golden.checkpoint, {"given": batch}))
+    assert result.outcome == "fail"
+    assert {v.activation for v in result.origins} == {"embeddings.position_embeddings"}
+
+
 def test_outputs_that_are_asked_for_are_the_activations_themselves() -> None:
     golden = load_golden("cross-attention")
     model: Any = inner_workings.module(golden.checkpoint)
@@ -403,6 +438,13 @@ def test_dropout_that_is_drawn_anew_when_activations_are_computed_again_fails() 
 
 
 # Directories.
+
+
+@pytest.mark.parametrize("pruned", [{"0": 1}, {"0": ["a", 1]}, {"x": [1]}, {"0": [1], "00": [2]}, {"9" * 5000: [0]}])
+def test_pruned_heads_that_are_none_are_refused(pruned: dict[str, Any]) -> None:
+    a = load_golden("tiny").checkpoint.architecture
+    with pytest.raises(UnsupportedArchitectureError, match="pruned_heads (is|has layers)"):
+        Architecture.from_config({**a.as_dict(), "pruned_heads": pruned})
 
 
 def _directory(folder: Path, config: dict[str, Any], weights: Mapping[str, Any]) -> Path:
@@ -477,6 +519,10 @@ def test_the_walk_reports_keys_and_values_with_the_past() -> None:
         ({"encoder_attention_mask": [[1, 1]]}, "without encoder_hidden_states|encoder_attention_mask is of shape"),
         ({"encoder_hidden_states": [[0.5, 1.0]]}, r"encoder_hidden_states is of shape \(1, 2\), expected \(B, T, H\)"),
         ({"encoder_hidden_states": [[[True]]]}, "bool values, expected numbers"),
+        ({"encoder_hidden_states": [[[1.0]], [[1.0], [2.0]]]}, "rows are of different lengths"),
+        ({"encoder_hidden_states": [[[1.0], [float("nan")]]]}, r"encoder_hidden_states\[0, 1, 0\] is nan"),
+        ({"encoder_hidden_states": np.zeros((1, 0, 8))}, "row 0 has no state to attend to"),
+        ({"encoder_hidden_states": [[[1.0]]], "encoder_attention_mask": [[0]]}, "row 0 has no state to attend to"),
     ],
 )
 def test_a_batch_says_what_is_wrong_with_further_inputs(arrays: dict[str, Any], message: str | None) -> None:
@@ -485,6 +531,20 @@ def test_a_batch_says_what_is_wrong_with_further_inputs(arrays: dict[str, Any], 
         return
     with pytest.raises(UsageError, match=message):
         Batch.of({"input_ids": [[3, 4]], **arrays})
+
+
+@pytest.mark.parametrize(
+    ("golden", "arrays", "message"),
+    [
+        ("tiny", {"position_ids": [[0, -1]]}, r"position_ids\[0, 1\] is -1, expected 0 to 31"),
+        ("tiny", {"encoder_hidden_states": np.ones((1, 3, 32))}, "the network has no cross-attention"),
+        ("cross-attention", {"encoder_hidden_states": np.ones((1, 3, 33))}, "33 wide, expected 32"),
+        ("decoder", {"attention_mask": [[[0, 1], [0, 1]]]}, "token 0 of row 0 attend to later tokens alone"),
+    ],
+)
+def test_a_golden_says_which_further_inputs_do_not_fit_its_network(golden: str, arrays: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        golden_of("own", load_golden(golden).checkpoint, {"given": Batch.of({"input_ids": [[3, 4]], **arrays})})
 
 
 def test_part_of_a_batch_has_the_parts_of_its_further_inputs() -> None:
