@@ -67,7 +67,7 @@ def forward_passes_of(runner: Runner, golden: Golden, case: Case) -> Sequence[Pa
     weights = rounded_weights(golden.checkpoint, case.dtype)
 
     def of(name: str, batch: Batch) -> Pass:
-        network = Network(golden.checkpoint.architecture, weights, batch)
+        network = Network(golden.checkpoint.architecture, weights, batch.held_in(case.dtype))
         return Pass(name, name, network, partial(_called, runner, batch, case.device), partial(of, ""))
 
     return [of(name, batch) for name, batch in golden.batches.items()]

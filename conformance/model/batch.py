@@ -2,14 +2,14 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from conformance.errors import UsageError
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, format_named
 
 if TYPE_CHECKING:
     import torch
@@ -197,6 +197,18 @@ class Batch:
         cut = {k: v[(rows, *(along.get(axis, slice(None)) for axis in _axes(k, v)[1:]))] for k, v in arrays.items()}
         whole = len(cut["input_ids"]) == self.size
         return Batch(**cut, choice_labels=questions if whole else None)
+
+    def held_in(self, dtype: str) -> "Batch":
+        """As a candidate of `dtype` reads it: an encoder's states rounded to that format, exact in float64."""
+        if self.encoder_hidden_states is None:
+            return self
+        return replace(self, encoder_hidden_states=format_named(dtype).round(self.encoder_hidden_states))
+
+    def at(self, positions: Ids) -> "Batch":
+        """The tokens at these positions of each row, in this order, some of them several times if need be."""
+        along = {"S": positions}
+        whole = slice(None)
+        return Batch(**{k: v[(whole, *(along.get(axis, whole) for axis in _axes(k, v)[1:]))] for k, v in self.arrays().items()})
 
     def arrays(self) -> dict[str, Any]:
         """The arrays that are present, by name."""

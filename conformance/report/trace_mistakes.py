@@ -19,7 +19,7 @@ def judged(trace: Trace, checkpoint: Checkpoint) -> list[ActivationRecord]:
     """A record an activation and batch; `findings` reports the mistakes in them."""
     weights, verdicts = rounded_weights(checkpoint, trace.dtype), []
     for batch in trace.batches:
-        network = Network(checkpoint.architecture, weights, trace.batches[batch])
+        network = Network(checkpoint.architecture, weights, trace.batches[batch].held_in(trace.dtype))
         judge = Judge(network, trace.dtype, trace.device, len(trace.batches), recorded=True)
         verdicts += select_arithmetic(judge.judge(_as_made(trace, batch)))
     case = Case(trace.name, trace.golden, trace.device, trace.dtype)

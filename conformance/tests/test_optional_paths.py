@@ -555,3 +555,26 @@ def test_part_of_a_batch_has_the_parts_of_its_further_inputs() -> None:
     assert given.encoder_hidden_states is not None
     np.testing.assert_array_equal(part.encoder_hidden_states, given.encoder_hidden_states[1:3])
     assert pairs.cut(slice(0, 2), 5).keys.shape == (2, 5, 5)
+
+
+# Batches that are drawn.
+
+
+@pytest.mark.parametrize("law", ["generated-batches", "batching", "padding-length", "length-refused", "called-again"])
+def test_drawn_batches_have_states_of_an_encoder_where_there_is_cross_attention(law: str) -> None:
+    def forgetful(model: Any, batch: Any) -> dict[str, Tensor]:
+        if batch.encoder_hidden_states is not None:
+            batch.encoder_hidden_states = batch.encoder_hidden_states.flip(1)
+        return inner_workings.call(model, batch)  # type: ignore[no-any-return]
+
+    assert check(inner_workings, "cross-attention", check=law).conforms
+    if law == "generated-batches":
+        assert check(replace(inner_workings, call=forgetful, name="broken"), "cross-attention", check=law).outcome == "fail"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_states_are_judged_as_a_candidate_of_the_format_reads_them(dtype: str) -> None:
+    states = np.random.default_rng(0).normal(size=(2, 3, 32))
+    batch = Batch.of({"input_ids": [[5, 6, 7], [8, 9, 1]], "encoder_hidden_states": states})
+    own = golden_of("own", load_golden("cross-attention").checkpoint, {"own": batch})
+    assert check(inner_workings, own, dtype=dtype).conforms

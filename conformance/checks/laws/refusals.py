@@ -74,8 +74,7 @@ def _refuses_the_length(subject: Subject, example: Example) -> float:
 
 def _of_length(batch: Batch, length: int) -> Batch:
     """The batch again and again, up to that length."""
-    turns = np.arange(length) % batch.length
-    return replace(batch, **{name: array[:, turns] for name, array in batch.arrays().items()})
+    return batch.at(np.arange(length) % batch.length)
 
 
 def _has_a_table(subject: Subject) -> None:

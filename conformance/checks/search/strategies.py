@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, Ids
+from conformance.numerics.formats import Array
+from conformance.oracle.gradients.sums import coefficients
 
 Pattern = Literal["omitted", "ones", "right", "left", "holes"]
 PATTERNS: tuple[Pattern, ...] = ("omitted", "ones", "right", "left", "holes")
 
+STATES = 6  # of an encoder, at most
 ROWS, TOKENS = 4, 12  # of a batch as a rule: enough for every way of padding beside each other, few enough to be read
 SPECIAL = (0, 1, 2, 3, 4, 100, 101, 102, 103)  # [PAD], [UNK], [CLS], [SEP], [MASK]: by order, and in the published vocabularies
 
@@ -114,11 +117,23 @@ def _masked(draw: st.DrawFn, rows: list[list[int]], pattern: Pattern, asked: Bat
     mask = np.array([_mask(len(row), length, pattern, hole) for row, hole in zip(rows, holes, strict=True)], np.int64)
     filled = [_filled(row, length, pattern, padding) for row in rows]
     typed = draw(st.booleans()) if asked.token_types is None else asked.token_types
+    states, states_mask = _states(draw, len(rows), architecture.hidden_size) if architecture.add_cross_attention else (None, None)
     return Batch(
         input_ids=np.array(filled, np.int64),
         token_type_ids=_types(draw, len(rows), length, architecture.type_vocab_size) if typed else None,
         attention_mask=None if pattern == "omitted" else mask,
+        encoder_hidden_states=states,
+        encoder_attention_mask=states_mask,
     )
+
+
+def _states(draw: st.DrawFn, rows: int, width: int) -> tuple[Array, Ids | None]:
+    """States of an encoder, numbers that every format holds exactly, and a mask that leaves the first of each row; or none."""
+    length = draw(st.integers(1, STATES))
+    mask = np.array(
+        [[1, *draw(st.lists(st.integers(0, 1), min_size=length - 1, max_size=length - 1))] for _ in range(rows)], np.int64
+    )
+    return coefficients((rows, length, width)), mask if draw(st.booleans()) else None
 
 
 def _filled(row: list[int], length: int, pattern: Pattern, padding: int) -> list[int]:

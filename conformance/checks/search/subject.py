@@ -111,7 +111,7 @@ class Subject:
 
     def network(self, batch: Batch) -> Network:
         """The oracle's network on that batch."""
-        return Network(self.checkpoint.architecture, self.weights, batch)
+        return Network(self.checkpoint.architecture, self.weights, batch.held_in(self.dtype))
 
     def run(self, batch: Batch, given: Callable[[TorchBatch], TorchBatch] = lambda batch: batch) -> Values:
         """Every activation that the candidate exposes, float64, in the order in which it came.

@@ -69,7 +69,7 @@ def compare(a: Trace, b: Trace, checkpoint: Checkpoint) -> Iterator[Difference]:
     require_same_inputs(a, b)
     weights = {dtype: rounded_weights(checkpoint, dtype) for dtype in {a.dtype, b.dtype}}
     for name, batch in a.batches.items():
-        networks = tuple(Network(checkpoint.architecture, weights[t.dtype], batch) for t in (a, b))
+        networks = tuple(Network(checkpoint.architecture, weights[t.dtype], batch.held_in(t.dtype)) for t in (a, b))
         yield from _batch(name, networks, (a, b))
 
 
