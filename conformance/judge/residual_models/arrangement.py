@@ -56,16 +56,16 @@ def rearrangements(case: ResidualProblem) -> Iterator[ResidualFinding]:
 
 def _exchanges(case: ResidualProblem) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
     """In words, and as x.reshape(view).transpose(order), read as if of the result's shape."""
-    axes, shape, heads = case.step.site.activation.axes, case.expected.shape, case.step.site.architecture.num_attention_heads
+    axes, shape, size = case.step.site.activation.axes, case.expected.shape, case.step.site.architecture.head_size
     for i in range(len(axes)):
         for j in range(i + 1, len(axes)):
             if shape[i] > 1 and shape[j] > 1:
                 order = [j if k == i else i if k == j else k for k in range(len(axes))]
                 how = "transposed" if shape[i] == shape[j] else "read as if laid out"
                 yield f"{how} with {axes[i]} and {axes[j]} exchanged", shape, tuple(order)
-    if axes == ("batch", "position", "feature") and shape[-1] % heads == 0 and heads > 1 and shape[1] > 1:
+    if axes == ("batch", "position", "feature") and shape[-1] % size == 0 and shape[-1] > size and shape[1] > 1:
         batch, length, width = shape
-        size = width // heads
+        heads = width // size
         yield "with heads merged before they were moved behind positions", (batch, length, heads, size), (0, 2, 1, 3)
         yield "split by reshape, heads not moved before positions", (batch, heads, length, size), (0, 2, 1, 3)
 
@@ -80,9 +80,9 @@ def _exchanged(case: ResidualProblem, view: tuple[int, ...], order: tuple[int, .
 
 
 def _axes(case: ResidualProblem) -> Iterator[_Axis]:
-    row, shape, heads = case.step.site.activation, case.expected.shape, case.step.site.architecture.num_attention_heads
-    if row.axes[-1:] == ("feature",) and heads > 1 and shape[-1] % heads == 0 and ".attention.self." in row.name:
-        yield _Axis("head", len(shape) - 1, (*shape[:-1], heads, shape[-1] // heads))
+    row, shape, size = case.step.site.activation, case.expected.shape, case.step.site.architecture.head_size
+    if row.axes[-1:] == ("feature",) and shape[-1] > size and shape[-1] % size == 0 and "attention.self." in row.name:
+        yield _Axis("head", len(shape) - 1, (*shape[:-1], shape[-1] // size, size))
     for along, axis in enumerate(row.axes):
         if 1 < shape[along] <= LONGEST and len(shape) > 1:  # of single numbers none is known again
             yield _Axis("batch row" if axis == "batch" else axis, along, shape)
