@@ -397,6 +397,23 @@ def test_outputs_that_are_asked_for_are_the_activations_themselves() -> None:
     assert (nothing.hidden_states, nothing.attentions, nothing.cross_attentions) == (None, None, None)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "first"),
+    [
+        (lambda hidden, probs: ([hidden[0], *hidden[:-1]], probs), "encoder.layer.0.output.LayerNorm"),
+        (lambda hidden, probs: (hidden, probs[::-1]), "encoder.layer.0.attention.self.probs"),
+    ],
+    ids=["hidden states of the layer before", "attentions in reverse order"],
+)
+def test_outputs_of_another_layer_fail_where_they_stand(wrong: Any, first: str) -> None:
+    def mistaken(model: Any, inputs: dict[str, Tensor], cache: Any) -> Any:
+        return wrong(*inner_workings_cached.step(model, inputs, cache))
+
+    result = check(replace(inner_workings_cached, step=mistaken, name="mistaken"), "decoder")
+    assert result.outcome == "fail"
+    assert result.origins[0].activation == first
+
+
 def test_activations_that_are_computed_again_give_the_same_values_and_gradients() -> None:
     golden = load_golden("tiny")
     batch, found = golden.batches["padded"].on("cpu"), []
