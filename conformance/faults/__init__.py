@@ -38,4 +38,9 @@ CATALOGUE: tuple[Fault, ...] = tuple(fault for theme in _THEMES for fault in the
 
 BY_NAME: Mapping[str, Fault] = {fault.name: fault for fault in CATALOGUE}
 
-__all__ = ["BY_NAME", "CATALOGUE", "Fault", "FaultContext", "Parameter"]
+OF_SOME: tuple[frozenset[str], ...] = tuple(
+    frozenset(fault.name for fault in theme.faults()) for theme in (distances, pooling, dropout, gradients, optimizer)
+)
+"""The names of each theme whose steps only some networks, or some checks, have."""
+
+__all__ = ["BY_NAME", "CATALOGUE", "OF_SOME", "Fault", "FaultContext", "Parameter"]

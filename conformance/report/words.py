@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from conformance.faults import BY_NAME
+from conformance.faults import BY_NAME, OF_SOME
 from conformance.judge.statistics import SEPARABLE_Z
 from conformance.report.findings import Finding, cause, evidence, findings, sentence
 from conformance.results.merge import case_of
@@ -65,7 +65,9 @@ def exclusion_lists(rendered: Sequence[Sensitivity]) -> list[tuple[str, list[str
         for s in rendered
         if s.separable < s.places
     ]
-    unseen = sorted({name for name, fault in BY_NAME.items() if not fault.late} - {s.fault for s in rendered})
+    seen = {s.fault for s in rendered}
+    elsewhere = frozenset[str]().union(*(names for names in OF_SOME if not names & seen))
+    unseen = sorted({name for name, fault in BY_NAME.items() if not fault.late} - seen - elsewhere)
     numbers = [
         f"{s.fault} {s.right:.7g} ± {abs(s.smallest - s.right):.2g}"
         for s in rendered
