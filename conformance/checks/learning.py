@@ -7,8 +7,9 @@ mean over the places of a row inside of the exponential (Jensen), E exp Σ_rows 
 
     P(R (ln n − loss) ≥ ln 1/α) ≤ α
 
-with the loss the mean over all hidden places. A loss of at most ln n − ln(1/α)/R is evidence of learning, which nothing else gives
-with a probability above α, that of a false alarm.
+with the loss the mean over all hidden places. So α bounds the probability that what has learnt nothing passes. That a
+correct loop falls below the bound in so many steps is not derived but measured, on the goldens that are named here
+(`test_learning.py`); in `deep` it does not, and nothing is asked there or on networks of other people's.
 """
 
 import math
@@ -25,8 +26,8 @@ from conformance.checks.optimizer import require_trainer
 from conformance.checks.passes import opened, with_config, yielded
 from conformance.checks.training import RATES, random_numbers_from
 from conformance.errors import NotApplicable, Unsupported
+from conformance.goldens.golden import Golden
 from conformance.judge.statistics import share
-from conformance.model.activations import parameter_shapes
 from conformance.model.architecture import Architecture
 from conformance.model.batch import IGNORED_LABEL, Batch
 from conformance.model.training import Training
@@ -35,10 +36,10 @@ from conformance.results.termination import Termination, call_candidate, run_gua
 
 LOSS = "cls.predictions.loss"
 STEPS = 150  # hf-eager on `tiny` needs a fifth of them (`test_learning.py`)
-LARGEST = 100_000  # parameters of a network that is trained; more than of every small golden's
+MEASURED = ("tiny", "edges", "tanh", "sinusoidal", "decoder")  # goldens on which correct loops have been seen to learn
 ROWS, LENGTH, HIDDEN = 32, 12, 4  # of a batch, and the places of a row that are hidden
 
-EVALUATED = 8  # batches; they bring the bound to within 1/18 of ln n
+EVALUATED = 8  # batches, of 256 rows together: ln(1/α)/R is 0.054 for α = 1e-6
 
 # Of each way in which the rate may go on after the warm-up.
 SETTINGS = tuple(
@@ -53,7 +54,7 @@ def learning(request: CheckRequest) -> Result:
 
     def judged() -> Termination:
         nonlocal steps
-        _require_fit(request.golden.checkpoint.architecture, case.dtype)
+        _require_fit(request.golden, case.dtype)
         loss, tokens = _loss_after_training(request)
         steps, alpha = STEPS, share(request.runs)
         bound = math.log(tokens) - math.log(1.0 / alpha) / (EVALUATED * ROWS)
@@ -69,15 +70,12 @@ def learning(request: CheckRequest) -> Result:
     return Result(case, *found, executed=executed, seconds=seconds, searched=Searched(steps))
 
 
-def _require_fit(a: Architecture, dtype: str) -> None:
+def _require_fit(golden: Golden, dtype: str) -> None:
     """Raise `NotApplicable` where learning is not asked for."""
-    if not {"masked_lm", "plain_masked_lm"} & set(a.heads):
-        raise NotApplicable("the network has no masked-LM head")
+    if golden.name not in MEASURED:
+        raise NotApplicable(f"it is asked on {', '.join(MEASURED)}, where correct loops have been seen to learn in {STEPS} steps")
     if dtype in ("bfloat16", "float16"):
         raise NotApplicable(f"in {dtype} steps are lost in the rounding of the parameters, without a copy of them in float32")
-    size = sum(math.prod(shape) for shape in parameter_shapes(a).values())
-    if size > LARGEST:
-        raise NotApplicable(f"the network has {size:,} parameters; one of at most {LARGEST:,} is trained, such as that of `tiny`")
 
 
 def _loss_after_training(request: CheckRequest) -> tuple[float, int]:

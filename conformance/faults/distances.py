@@ -14,7 +14,7 @@ _TERMS = "Add q_i · D_ij to q_i · k_j (with relative_key_query k_j · D_ij too
 
 LOOKUP, OF_QUERIES, OF_KEYS = (frozenset({kind}) for kind in ("distance_lookup", "query_distance_scores", "key_distance_scores"))
 
-SHAW = 16  # the largest distance of Shaw et al. 2018, section 4.2
+SHAW = 16  # the clipping distance k of the experiments of Shaw et al. 2018
 
 
 def _other_rows(f: Callable[[Ids, int], Ids]) -> Change:
