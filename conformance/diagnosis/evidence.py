@@ -42,7 +42,7 @@ class RankedExplanation:
         accounted: the share of Σ r²/σ² that it accounts for.
         free: how many numbers were fitted.
         tied: whether it cannot be distinguished from the best on these numbers.
-        surprise: −ln of the numbers' likelihood, up to a constant.
+        nll: −ln of the numbers' likelihood, up to a constant.
     """
 
     faults: tuple[FaultAttribution, ...]

@@ -48,9 +48,9 @@ class Agreement:
     """How far the numbers printed are from those of a network, under one pooling.
 
     Attributes:
-        lane: the pooling.
+        pooling_index: the pooling.
         rms, max: in sigma.
-        surprise: −ln of the likelihood, up to a constant, in nats.
+        nll: −ln of the likelihood, up to a constant, in nats.
     """
 
     pooling_index: int
@@ -127,7 +127,7 @@ class JudgedForward:
         return np.asarray(np.minimum(printing / self.sigma**2, 1.0))
 
     def noise(self, pooling_index: int) -> Noise:
-        """For filters: a direction of (N,) stands for that lane's."""
+        """For filters: a direction of (N,) stands for that pooling's."""
 
         def projected(weights: Array) -> tuple[float, float]:
             wide = np.zeros_like(self.sigma)

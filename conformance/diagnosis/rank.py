@@ -28,7 +28,7 @@ from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.numerics.formats import format_named
 from conformance.oracle.pooling import WEIGHTS
 
-TOLD = 8  # explanations
+MOST_EXPLANATIONS = 8  # that are reported
 _ORDER = {fault.name: i for i, fault in enumerate(CATALOGUE)}
 
 
@@ -158,7 +158,7 @@ def _explanations(case: BlackBoxCase, trials: Sequence[Trial], best: Agreement) 
         and _complexity(t.fit) <= _complexity(first.fit)
     ]
     tied.sort(key=lambda t: (_complexity(t.fit), sum(s.reach for s in t.fit.placements), _catalogued(t.fit)))
-    for t in [*tied, *(t for t in ordered if t not in tied)][:TOLD]:
+    for t in [*tied, *(t for t in ordered if t not in tied)][:MOST_EXPLANATIONS]:
         yield _explanation(case, t, best, t in tied)
 
 

@@ -39,7 +39,7 @@ def _batches(architecture: Architecture) -> Iterator[Batch]:
     length = min(len(_MASKS[0][0]), architecture.longest)
     for seed in range(SEED, SEED + _DRAWS):
         for masks in _MASKS:
-            yield batch(seed, architecture, drawn([m[:length] for m in masks if "1" in m[:length]]), name="told apart/")
+            yield batch(seed, architecture, drawn([m[:length] for m in masks if "1" in m[:length]]), name="disambiguation/")
 
 
 def _open(local: Local) -> tuple[Explanation, ...]:

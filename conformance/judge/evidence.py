@@ -92,7 +92,7 @@ class Explanation:
     Attributes:
         faults: each with its own evidence, all the others in place.
         free: how many numbers were fitted.
-        surprise: −ln of the residual's likelihood with them, as `Local.nll`.
+        nll: −ln of the residual's likelihood with them, as `Local.nll`.
         is_usual: whether each number is, within its error, what people usually have it wrong by.
     """
 
@@ -119,7 +119,7 @@ class Local:
     Attributes:
         hypothesis, arithmetic: in words, and the arithmetic's name.
         error: the residual in sigma, once the deterministic bound is taken off.
-        surprise: −ln of its likelihood, were it normal, up to a constant: ν/N Σ (e²/2 + ln σ), N elements of ν independent rows.
+        nll: −ln of its likelihood, were it normal, up to a constant: ν/N Σ (e²/2 + ln σ), N elements of ν independent rows.
         rms_threshold, max_threshold, filter_threshold: the largest that the statistics may be.
         filters: every fault that was looked for.
         explanations: where it fails, what accounts for it, best first.

@@ -39,8 +39,8 @@ class ExplanationProblem:
         threshold: of |z|.
         noise_of: the noise of a segment, faulty or not.
         passes: whether a segment accounts for the candidate's array, by RMS and largest error.
-        surprise: how unlikely it makes it, in nats.
-        called: the filters that said that this is no noise.
+        nll: how unlikely it makes it, in nats.
+        called: the directions whose filters said that this is no noise.
     """
 
     segment: Segment

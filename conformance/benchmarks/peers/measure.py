@@ -17,8 +17,8 @@ MISSING = "not installed; `pip install 'bert-conformance[peers]'`"
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a tool said of a run: where the first difference is, in its words, and whether that is right."""
+class PeerVerdict:
+    """What a tool reports of a run: where the first difference is, in its words, and whether that is right."""
 
     place: str | None
     right: bool
@@ -31,7 +31,7 @@ class Row:
     Attributes:
         written: bytes on disk after one comparison.
         memory: MiB of the peak resident size above a plain pass's.
-        told: by golden and candidate; empty for a tool that only captures.
+        verdicts: by golden and candidate; empty for a tool that only captures.
         reason: why there are no figures.
     """
 
@@ -42,7 +42,7 @@ class Row:
     ratio: Ratio | None = None
     memory: float | None = None
     written: int | None = None
-    told: dict[str, dict[str, Told]] | None = None
+    verdicts: dict[str, dict[str, PeerVerdict]] | None = None
     reason: str = ""
 
 
@@ -53,25 +53,25 @@ def row(peer: Peer, repeats: int) -> Row:
         return Row(*known, reason=MISSING)
     try:
         cost = _cost(peer.name, repeats)
-        return Row(*known, *cost, _all_told(peer.name))
+        return Row(*known, *cost, _all_verdicts(peer.name))
     except (Exception, SystemExit) as error:
         return Row(*known, reason=f"failed: {type(error).__name__}: {error}")
 
 
-def told(peer: Peer, golden: str) -> dict[str, Told]:
+def verdicts(peer: Peer, golden: str) -> dict[str, PeerVerdict]:
     """What a tool reports of each candidate on a golden."""
     reference, found = subject(golden), {}
     with _home() as home:
         for name, candidate, expected in candidates(golden):
             place = _compared(peer, reference, candidate, home)
             right = place is None if expected is None else expected in (place or "")
-            found[name] = Told(place, right)
+            found[name] = PeerVerdict(place, right)
     return found
 
 
-def _all_told(name: str) -> dict[str, dict[str, Told]]:
+def _all_verdicts(name: str) -> dict[str, dict[str, PeerVerdict]]:
     peer = named(name)
-    return {golden: told(peer, golden) for golden in GOLDENS} if peer.compares else {}
+    return {golden: verdicts(peer, golden) for golden in GOLDENS} if peer.compares else {}
 
 
 def named(name: str) -> Peer:

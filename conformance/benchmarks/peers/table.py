@@ -11,7 +11,7 @@ import msgspec
 
 from conformance.benchmarks.cost import BATCH, LENGTH
 from conformance.benchmarks.peers.candidates import GOLDENS
-from conformance.benchmarks.peers.measure import LAYERS, Row, Told
+from conformance.benchmarks.peers.measure import LAYERS, PeerVerdict, Row
 
 RESULTS = Path(__file__).with_name("peers.json")
 PAGE = Path(__file__).with_name("RESULTS.md")
@@ -74,7 +74,7 @@ def page(table: Table) -> Iterator[str]:
     yield "A ratio may be another at another depth: those of bert-conformance at twelve layers are in [cost.json](../cost.json)."
     yield ""
     goldens = " and ".join(f"`{golden}`" for golden in GOLDENS)
-    yield f"Told right, of {len(GOLDENS)} networks ({goldens}), with Hugging Face's eager run as the reference:"
+    yield f"Reported right, of {len(GOLDENS)} networks ({goldens}), with Hugging Face's eager run as the reference:"
     yield ""
     yield "- *repeated*, the same again, and *SDPA*, its other attention, are correct: no difference is reported."
     yield "- *epsilon*, 1e-5 for 1e-12 in one LayerNorm, and *tanh-GELU* for erf-GELU in one layer: that is reported first."
@@ -86,13 +86,13 @@ def page(table: Table) -> Iterator[str]:
         cells = [*_cost(row), _written(row), *_rendered(row, CANDIDATES)] if row.ratio else [row.reason, *[""] * 7]
         yield _line([row.peer, package, *cells, row.settings])
     yield ""
-    yield "Told wrong:"
+    yield "Reported wrong:"
     yield ""
     for row in table.rows:
-        for golden, found in (row.told or {}).items():
-            for candidate, told in found.items():
-                if not told.right:
-                    yield f"- {row.peer}, `{golden}`, {candidate}: {_said(told)}."
+        for golden, found in (row.verdicts or {}).items():
+            for candidate, verdict in found.items():
+                if not verdict.right:
+                    yield f"- {row.peer}, `{golden}`, {candidate}: {_said(verdict)}."
 
 
 def _cost(row: Row) -> list[str]:
@@ -109,13 +109,13 @@ def _written(row: Row) -> str:
 
 def _rendered(row: Row, candidates: Sequence[str]) -> list[str]:
     """Of how many networks each candidate was reported right."""
-    if not row.told:
+    if not row.verdicts:
         return ["captures only"] * len(candidates)
-    return [f"{sum(found[c].right for found in row.told.values())} of {len(row.told)}" for c in candidates]
+    return [f"{sum(found[c].right for found in row.verdicts.values())} of {len(row.verdicts)}" for c in candidates]
 
 
-def _said(told: Told) -> str:
-    return f"first difference at `{told.place}`" if told.place else "no difference"
+def _said(verdict: PeerVerdict) -> str:
+    return f"first difference at `{verdict.place}`" if verdict.place else "no difference"
 
 
 def _line(cells: Sequence[str]) -> str:
