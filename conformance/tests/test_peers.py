@@ -6,26 +6,26 @@ from pathlib import Path
 import pytest
 
 from conformance.benchmarks.peers.candidates import ACTIVATION, NORM
-from conformance.benchmarks.peers.measure import MISSING, Row, Told, named, row, told
+from conformance.benchmarks.peers.measure import MISSING, PeerVerdict, Row, named, row, verdicts
 from conformance.benchmarks.peers.peer import PEERS
 from conformance.benchmarks.peers.table import PAGE, SHORT, Table, page, read, short
 
 RIGHT = {
-    "repeated": Told(None, True),
-    "SDPA": Told(None, True),
-    "epsilon": Told(NORM, True),
-    "tanh-GELU": Told(ACTIVATION, True),
+    "repeated": PeerVerdict(None, True),
+    "SDPA": PeerVerdict(None, True),
+    "epsilon": PeerVerdict(NORM, True),
+    "tanh-GELU": PeerVerdict(ACTIVATION, True),
 }
 
 
 @pytest.mark.parametrize("name", ["assert_close", "bert-conformance, full", "bert-conformance, screen"])
 def test_what_needs_no_further_package_tells_every_run_of_tiny_right(name: str) -> None:
-    assert told(named(name), "tiny") == RIGHT
+    assert verdicts(named(name), "tiny") == RIGHT
 
 
 def test_a_difference_at_another_place_is_told_wrong() -> None:
     elsewhere = replace(named("assert_close"), compare=lambda *_: "pooler")
-    found = told(elsewhere, "tiny")
+    found = verdicts(elsewhere, "tiny")
     assert not any(each.right for each in found.values())
 
 

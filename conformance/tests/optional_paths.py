@@ -1,0 +1,38 @@
+"""The goldens of what goes beyond an encoder's forward pass, and the walk's network with a mistake planted in it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from conformance import check
+from implementations.inner_workings import inner_workings
+
+RELATIVE = ("relative-key", "relative-key-query")
+DECODERS = ("decoder", "cross-attention")
+DTYPES = ("float64", "float32", "bfloat16")
+
+
+def broken(change: Callable[[Any], None], **options: Any) -> Any:
+    """The walk's network with a mistake planted in its module."""
+
+    def build(a: Any) -> nn.Module:
+        model = inner_workings.build(a)
+        change(model.bert)
+        return model
+
+    return replace(inner_workings, build=build, name="broken", **options)
+
+
+def in_attention(change: Callable[[Any], None], layer: int = 0, of: str = "attention") -> Any:
+    """A mistake in the self-attention of one layer."""
+    return broken(lambda bert: change(getattr(bert.encoder.layer[layer], of).self))
+
+
+def named(candidate: Any, golden: Any, name: str, layer: int = 0, **options: Any) -> None:
+    """Fails, begins in that layer and no earlier, and has that name there."""
+    result = check(candidate, golden, **options)
+    assert result.outcome == "fail", result
+    assert all(f"layer.{layer}." in v.activation for v in result.origins), [v.activation for v in result.origins]
+    assert any(name == finding.name for finding in result.findings), str(result)

@@ -1,0 +1,129 @@
+"""Decoders, all at once and a token at a time with a cache: a mistake in masks, states or cache fails where it is read."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from conformance import Checkpoint, check, golden_of, load_golden
+from conformance.model.batch import Batch
+from conformance.tests.optional_paths import broken, in_attention
+from implementations import inner_workings as walk
+from implementations.cached import Cached, hf_cached, inner_workings_cached
+from implementations.inner_workings import BertConfig, inner_workings
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize(("name", "diagonal"), [("mask-causal-strict", -1), ("mask-causal-late", 1), ("mask-not-causal", 99)])
+def test_a_causal_mask_that_is_off_is_named(monkeypatch: pytest.MonkeyPatch, name: str, diagonal: int) -> None:
+    usual = torch.Tensor.tril
+
+    monkeypatch.setattr(torch.Tensor, "tril", lambda square, past: usual(square, past + diagonal))
+    result = check(inner_workings, "decoder")
+    assert result.outcome == "fail"
+    assert any(name == finding.name for finding in result.findings), str(result)
+
+
+def test_attention_to_an_encoders_states_without_their_mask_is_named() -> None:
+    def unmasked(bert: Any) -> None:
+        right = bert.encoder.forward
+        bert.encoder.forward = lambda *inputs: right(*inputs[:4], None, *inputs[5:])
+
+    result = check(broken(unmasked), "cross-attention")
+    assert result.outcome == "fail"
+    assert {v.activation.partition("attention")[0][-5:] for v in result.origins} == {"cross"}
+    assert any(finding.name == "mask-ignored" for finding in result.findings), str(result)
+
+
+def test_a_decoder_of_other_states_fails_where_they_are_read() -> None:
+    def own(attention: Any) -> None:
+        right = attention.forward
+        attention.forward = lambda hidden, mask, heads, states, past: right(hidden, mask, heads, states.flip(1), past)
+
+    result = check(in_attention(own, layer=1, of="crossattention"), "cross-attention")
+    assert [v.activation for v in result.origins] == [f"encoder.layer.1.crossattention.self.{n}" for n in ("key", "value")]
+
+
+@pytest.mark.parametrize(("golden", "dtype"), [("decoder", "float32"), ("decoder", "bfloat16"), ("cross-attention", "float32")])
+@pytest.mark.parametrize("candidate", [inner_workings_cached, hf_cached], ids=lambda c: c.name)
+def test_a_decoder_step_by_step_equals_all_at_once(candidate: Cached, golden: str, dtype: str) -> None:
+    result = check(candidate, golden, dtype=dtype)
+    assert result.conforms, result
+
+
+def test_relative_positions_go_on_where_the_cache_ends() -> None:
+    given = load_golden("relative-key-query")
+    checkpoint = Checkpoint(given.checkpoint.architecture.with_(is_decoder=True), given.checkpoint.weights)
+    golden = golden_of("relative decoder", checkpoint, given.batches)
+    assert check(inner_workings, golden).conforms
+    assert check(inner_workings_cached, golden).conforms
+
+
+def test_a_cache_with_positions_that_start_anew_fails_at_the_embeddings() -> None:
+    def restarted(model: Any, inputs: dict[str, Tensor], cache: Any) -> Any:
+        output = model.bert(
+            **inputs,
+            position_ids=torch.zeros(1, 1, dtype=torch.long),
+            cache=cache,
+            output_attentions=True,
+            output_hidden_states=True,
+        )
+        return output.hidden_states, output.attentions
+
+    result = check(replace(inner_workings_cached, step=restarted, name="restarted"), "decoder")
+    assert [v.activation for v in result.origins] == ["embeddings.dropout"]
+
+
+def test_keys_and_values_of_another_layer_fail_where_they_are_read() -> None:
+    def mistaken(model: Any, inputs: dict[str, Tensor], cache: Any) -> Any:
+        cache[2] = list(cache[0])  # two lists a layer
+        output = model.bert(**inputs, cache=cache, output_attentions=True, output_hidden_states=True)
+        return output.hidden_states, output.attentions
+
+    result = check(replace(inner_workings_cached, step=mistaken, name="mistaken"), "decoder")
+    assert [v.activation for v in result.origins] == [f"encoder.layer.1.{n}" for n in ("attention.self.probs", "output.LayerNorm")]
+
+
+def test_a_mask_that_does_not_fit_the_cache_is_refused() -> None:
+    model = walk.BertModel(
+        BertConfig(hidden_size=8, num_attention_heads=2, intermediate_size=8, num_hidden_layers=1, is_decoder=True)
+    )
+    cache = walk.new_cache(BertConfig(num_hidden_layers=1))
+    ids = torch.tensor([[5, 6, 7]])
+    model(ids, torch.ones(1, 3), cache=cache)
+    with pytest.raises(ValueError, match=r"for 3 tokens; the cache has 3 and this call 1, so it must be for 4"):
+        model(ids[:, :1], torch.ones(1, 3), cache=cache)
+
+
+def test_a_mask_of_an_encoders_states_that_is_shifted_fails_where_it_is_read() -> None:
+    def call(model: Any, given: Any) -> dict[str, Tensor]:
+        given.encoder_attention_mask = given.encoder_attention_mask.roll(1, 1)
+        return inner_workings.call(model, given)  # type: ignore[no-any-return]
+
+    result = check(replace(inner_workings, call=call, name="broken"), "cross-attention")
+    assert result.outcome == "fail", result
+    assert [v.activation for v in result.origins] == [f"encoder.layer.{i}.crossattention.self.probs" for i in (0, 1)]
+
+
+@pytest.mark.parametrize("law", ["generated-batches", "batching", "padding-length", "length-refused", "called-again"])
+def test_drawn_batches_have_states_of_an_encoder_where_there_is_cross_attention(law: str) -> None:
+    def forgetful(model: Any, batch: Any) -> dict[str, Tensor]:
+        if batch.encoder_hidden_states is not None:
+            batch.encoder_hidden_states = batch.encoder_hidden_states.flip(1)
+        return inner_workings.call(model, batch)  # type: ignore[no-any-return]
+
+    assert check(inner_workings, "cross-attention", check=law).conforms
+    if law == "generated-batches":
+        assert check(replace(inner_workings, call=forgetful, name="broken"), "cross-attention", check=law).outcome == "fail"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_states_are_judged_as_a_candidate_of_the_format_reads_them(dtype: str) -> None:
+    states = np.random.default_rng(0).normal(size=(2, 3, 32))
+    batch = Batch.of({"input_ids": [[5, 6, 7], [8, 9, 1]], "encoder_hidden_states": states})
+    own = golden_of("own", load_golden("cross-attention").checkpoint, {"own": batch})
+    assert check(inner_workings, own, dtype=dtype).conforms

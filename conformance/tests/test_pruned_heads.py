@@ -1,0 +1,50 @@
+"""Pruned heads leave what a head mask leaves, and a mistake in them is found."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from conformance import Checkpoint, check, golden_of, load_golden
+from conformance.errors import UnsupportedArchitectureError
+from conformance.tests.optional_paths import broken
+from implementations import inner_workings as walk
+from implementations.inner_workings import BertConfig, inner_workings
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_heads_that_are_pruned_after_loading_leave_what_a_head_mask_leaves() -> None:
+    """The parameters that are left are those of the kept heads; with them the pruned architecture conforms."""
+    golden = load_golden("tiny")
+    pruned = ((0, (0, 2)), (1, (3,)))
+    model: Any = inner_workings.module(golden.checkpoint, dtype="float64")
+    batch, mask = golden.batches["padded"].on("cpu"), torch.ones(2, 4)
+    for layer, heads in pruned:
+        mask[layer, list(heads)] = 0.0
+    masked = model(batch.input_ids, batch.attention_mask, batch.token_type_ids, mask).logits
+    for layer, heads in pruned:
+        model.bert.encoder.layer[layer].attention.prune_heads(heads)
+    left = model(batch.input_ids, batch.attention_mask, batch.token_type_ids).logits
+    torch.testing.assert_close(left, masked)
+    weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    a = golden.checkpoint.architecture.with_(pruned_heads=pruned, heads=("classification",))
+    result = check(inner_workings, golden_of("pruned", Checkpoint(a, weights), golden.batches))
+    assert result.conforms, result
+
+
+def test_another_heads_output_in_the_place_of_a_pruned_one_fails_at_the_output_projection() -> None:
+    def rotated(bert: Any) -> None:
+        attention = bert.encoder.layer[0].attention
+        attention.self.register_forward_hook(lambda _, __, output: (output[0].roll(8, -1), output[1]))
+
+    result = check(broken(rotated), "pruned-heads")
+    assert [v.activation for v in result.origins] == ["encoder.layer.0.attention.self.context"]
+
+
+def test_heads_that_are_not_there_are_refused() -> None:
+    attention = walk.BertAttention(BertConfig(hidden_size=8, num_attention_heads=2))
+    with pytest.raises(ValueError, match=r"no heads \[2\] to prune; there are 2"):
+        attention.prune_heads([0, 2])
+    with pytest.raises(UnsupportedArchitectureError, match=r"pruned_heads has \[0, 4\] of layer 0"):
+        load_golden("tiny").checkpoint.architecture.with_(pruned_heads=((0, (0, 4)),))

@@ -1,0 +1,71 @@
+"""Relative positions: a mistake in the table of distances, or in the terms made of it, is named."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from conformance import check
+from conformance.tests.optional_paths import RELATIVE, in_attention, named
+from implementations.inner_workings import inner_workings
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def _distances(f: Callable[[Tensor], Tensor]) -> Callable[[Any], None]:
+    """The rows of f(i − j) are looked up."""
+
+    def change(attention: Any) -> None:
+        right, longest = attention.distance_embedding.forward, attention.longest
+        attention.distance_embedding.forward = lambda rows: right((f(rows - longest) + longest).clamp(0, 2 * longest))
+
+    return change
+
+
+def _einsum(monkeypatch: pytest.MonkeyPatch, of: str, f: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    """f of its usual result and its operands in the place of one term of the scores, in every layer."""
+    usual = torch.einsum
+
+    def changed(equation: str, x: Tensor, rows: Tensor) -> Tensor:
+        return f(usual(equation, x, rows), x, rows) if equation == of else usual(equation, x, rows)
+
+    monkeypatch.setattr(torch, "einsum", changed)
+
+
+OF_QUERIES, OF_KEYS = "bhld,lrd->bhlr", "bhrd,lrd->bhlr"
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("distance-sign", lambda d: -d),
+        ("distance-absolute", lambda d: d.abs()),
+        ("distance-clipped", lambda d: d.clamp(-16, 16)),
+        ("distance-offset", lambda d: d + 1),
+    ],
+)
+@pytest.mark.parametrize("golden", RELATIVE)
+def test_distances_that_are_looked_up_wrongly_are_named(golden: str, name: str, wrong: Callable[[Tensor], Tensor]) -> None:
+    named(in_attention(_distances(wrong), layer=1), golden, name, layer=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "wrong"),
+    [
+        ("distance-query-missing", OF_QUERIES, lambda y, x, rows: 0.0 * y),
+        ("distance-key-missing", OF_KEYS, lambda y, x, rows: 0.0 * y),
+        ("distance-query-transposed", OF_QUERIES, lambda y, x, rows: y.transpose(-1, -2)),
+        ("distance-key-transposed", OF_KEYS, lambda y, x, rows: y.transpose(-1, -2)),
+        ("distance-unscaled", OF_QUERIES, lambda y, x, rows: y * x.shape[-1] ** 0.5),
+        ("distance-unscaled", OF_KEYS, lambda y, x, rows: y * x.shape[-1] ** 0.5),
+    ],
+)
+def test_terms_of_distances_that_are_wrong_are_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, of: str, wrong: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> None:
+    _einsum(monkeypatch, of, wrong)
+    result = check(inner_workings, "relative-key-query")
+    assert [v.activation.rpartition(".")[2] for v in result.origins] == ["probs", "probs"]
+    assert any(name == finding.name for finding in result.findings), str(result)
