@@ -1,4 +1,9 @@
-"""Backward passes: from each loss that a candidate computes, or from its logits or last hidden state where it computes none."""
+"""Backward passes: from each loss that a candidate computes, or from its logits or last hidden state where it computes none.
+
+Forward and backward passes are run in evaluation mode. Each gradient is judged like an activation, from the candidate's own
+gradients and activations before that step: a wrong backward pass is an origin at its step and nowhere else. The gradient of a
+parameter is the sum over all of its uses; one that is not trained is named in `frozen`.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -33,6 +33,7 @@ CHECKS: Mapping[str, Check] = {
             "every activation that is exposed is what a correct BERT could have made",
             "any of the mistakes that have names, and those that have none",
             "checks.judged:values",
+            described_in="judge.judge",
             every_golden=True,
             remedy="Take the first origin and the fault that is named there, and look that up with `bert-conformance explain`.",
         ),
@@ -56,6 +57,7 @@ CHECKS: Mapping[str, Check] = {
             "mean and variance of the embedding and of every residual, as LayerNorm's theory has them",
             "a norm left out, or over the wrong axis",
             "checks.judged:moments",
+            described_in="checks.moments",
             remedy="Normalise each token over its features, with the checkpoint's layer_norm_eps.",
         ),
         Check(
@@ -63,6 +65,7 @@ CHECKS: Mapping[str, Check] = {
             "the gradient of every loss with respect to each activation and parameter is that of a correct backward pass",
             "a statistic that is detached; a parameter that does not learn; padding that does",
             "checks.judged:gradients",
+            described_in="checks.backward",
             remedy="Take the first origin: the step to which that gradient belongs computes it wrongly from what arrives there.",
         ),
         Check(
@@ -70,6 +73,7 @@ CHECKS: Mapping[str, Check] = {
             "dropouts stand where they should, at their rates, each element by itself; all else is right with what they keep",
             "dropout after the norm, or none on the probabilities; a rate that is not the config's; masks that repeat",
             "checks.judged:training_mode",
+            described_in="checks.training",
             remedy="Take the first origin: there a dropout is missing, or one too many, or drops otherwise than the config says.",
         ),
         Check(
@@ -77,6 +81,7 @@ CHECKS: Mapping[str, Check] = {
             "each step of the training loop takes the parameters where clipping, AdamW and the schedule take them",
             "epsilon inside the root; decay on biases, or in the gradient; clipping tensor by tensor",
             "checks.judged:optimizer_step",
+            described_in="checks.optimizer",
             remedy="Take the first origin and the fault that is named there: it is a setting, or a term of Adam's equation.",
         ),
         Check(
@@ -84,6 +89,7 @@ CHECKS: Mapping[str, Check] = {
             "the learning rate is that of the schedule's formula in every step of a whole run",
             "a warm-up that is off by one step; a schedule that is stepped by epoch",
             "checks.judged:schedule",
+            described_in="checks.optimizer",
             remedy="Step the schedule once after each step of the optimizer; `explain rate-other` has the usual ways to fail.",
         ),
         Check(
@@ -98,6 +104,7 @@ CHECKS: Mapping[str, Check] = {
             "training starts from BERT's parameters: biases 0, LayerNorm weights 1, the rest drawn from N(0, initializer_range²)",
             "a framework's default initialization; layers that start as copies; a range that is not the config's",
             "checks.judged:initialization",
+            described_in="checks.initialization",
             remedy="Draw each matrix and table anew, with the config's initializer_range; set biases to 0, LayerNorm weights to 1.",
         ),
         _law(

@@ -25,6 +25,7 @@ class Check:
         searches: whether its batches are drawn; else they are the golden's own.
         remedy: how a candidate that fails is usually repaired.
         inputs: what it is tried on, where that is neither drawn nor the golden's own.
+        described_in: the module, in this package, whose docstring describes the method; that of the entry point if empty.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Check:
     searches: bool = False
     remedy: str = ""
     inputs: str = ""
+    described_in: str = ""
 
 
 @dataclass(frozen=True)

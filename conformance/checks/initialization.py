@@ -1,4 +1,9 @@
-"""What a candidate starts training from: the parameters that it draws, and those that are the same each time."""
+"""What a candidate starts training from: the parameters that it draws, and those that are the same each time.
+
+The config's `initializer_range` is set to an unusual value. Biases must be 0 and weights of LayerNorms 1; all else is drawn from
+N(0, initializer_range²), truncated or not, by exact tests of its moments, its largest element, its distribution, and of
+independence within and between parameters (`conformance.judge.initial_draws`).
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial

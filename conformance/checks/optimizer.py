@@ -1,4 +1,11 @@
-"""Training loops: every step of the optimizer is judged from the gradients that it was given and the parameters before it."""
+"""Training loops: every step of the optimizer is judged from the gradients that it was given and the parameters before it.
+
+`TorchImplementation(train=…)` is given the module and a `conformance.Training` (settings under the names of transformers'
+`TrainingArguments`), and returns a function of a batch that does one step: forward and backward pass, clipping, the optimizer's
+step, the schedule's. Expected are clipping by the global norm; AdamW (Loshchilov and Hutter 2019), or BERT's own Adam without bias
+correction; transformers' linear or inverse-square-root schedule, or BERT's own. The gradients of one step are judged from the
+parameters before it, so that a missing `zero_grad()`, or a loss that is scaled wrongly where gradients are accumulated, is found.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,5 +1,9 @@
 """Training mode: what dropouts keep is read from what they yield, and all else is judged with these masks in place.
 
+Every element must have been dropped at its dropout's rate, by itself: exact binomial tests along each axis, and between layers and
+calls. A dropout that is not exposed must act, and is switched off for the rest. With the masks that were read in place, every other
+activation and gradient is judged as sharply as in evaluation mode.
+
 The rates that are asked for differ from each other, so that one in the place of another shows, and none is 1/2, where 1/p is
 1/(1 − p). Where a candidate does not expose every dropout of a rate, that rate is asked to be 0: what nobody sees dropped cannot
 be taken into account. That such a dropout is there is seen from what follows it, which must not be what it would be without.

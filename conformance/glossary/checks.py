@@ -21,7 +21,7 @@ def summaries() -> Mapping[str, str]:
 def sections(name: str) -> Iterator[Section]:
     """What it catches, how it is done, what to do where it fails, and how to run it alone."""
     check = CHECKS[name]
-    module, _, _ = check.entry_point.partition(":")
+    module = check.described_in or check.entry_point.partition(":")[0]
     drawn = "batches that Hypothesis draws, shrunk to the smallest that fails"
     inputs = check.inputs or (drawn if check.searches else "the golden's own batches")
     goldens = "every golden" if check.every_golden else f"{' and '.join(SMALL)}, or those that are named"
