@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from conformance.candidates.capture import Showing, Tap, captured
     from conformance.candidates.layouts import Layout, fused, interleaved, per_head, stacked, tied, transposed
     from conformance.candidates.module_runner import ModuleRunner
+    from conformance.candidates.registry import Implementation
     from conformance.candidates.steps import captured_step
     from conformance.candidates.torch_implementation import OutputMap, TorchImplementation
     from conformance.checks.check_candidate import check
@@ -89,6 +90,7 @@ _PUBLIC = {
     "checks.check_candidate": ("check",),
     "checks.trace": ("Trace", "trace"),
     "candidates.module_runner": ("ModuleRunner",),
+    "candidates.registry": ("Implementation",),
     "candidates.steps": ("captured_step",),
     "model.pretraining": ("PretrainingConventions", "PretrainingCorpus", "PretrainingData"),
     "model.training": ("Training", "decays"),
@@ -106,6 +108,7 @@ __all__ = [
     "ConformanceError",
     "DependencyMissingError",
     "Golden",
+    "Implementation",
     "Layout",
     "ModuleRunner",
     "OutputMap",

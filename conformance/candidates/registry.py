@@ -21,14 +21,56 @@ Runner = Callable[[Any], Mapping[str, Any] | Iterator[tuple[str, Any]]]
 
 
 class Implementation(Protocol):
-    """The base protocol: something with `prepare`.
+    """The base protocol: any object with `prepare`; a function of the same arguments serves as well.
 
-    `supports(architecture, device, dtype) -> None | reason` is optional, and so are `features`, the names of what it can do beyond
-    the BERT of the paper (`conformance.model.features.FEATURES`).
+    A runner is a function of a batch. It returns a mapping of activation names to arrays (NumPy, torch, or anything with
+    `__dlpack__`), or yields pairs of them in the order of computation. A batch has `input_ids`, `token_type_ids` and
+    `attention_mask`, int64 tensors (B, S) on the device; the last two are None where a check omits them, and
+    `batch.filled()` has zeros and ones for them; `batch.numpy()` is the same in NumPy.
+
+    All else is optional, and asked for by the checks that need it. An implementation may have
+
+    - `supports(architecture, device, dtype)`: None, or the reason for which a case is skipped;
+    - `features`: names of what it can do beyond the encoder of the paper, of `relative_key`, `relative_key_query`, `is_decoder`,
+      `add_cross_attention` and `pruned_heads` (of the architecture), `position_ids` and `attention_mask_3d` (inputs that a batch
+      may have besides; a decoder with cross-attention gets `encoder_hidden_states`, (B, T, H) in float64, and
+      `encoder_attention_mask`). Goldens for what is not named are skipped, with the reason;
+    - `evaluation_only = True`: it is not meant to be trained.
+
+    A runner may have
+
+    - `gradients(batch, name, gradient)`: the gradient with respect to the activation of that name is given; yields what the runner
+      yields, and each gradient as `NAME.grad` (`conformance.captured_with_gradients` does it for a module);
+    - `train(mode)`: as modules have it, for `training-mode`. Dropouts are exposed like other activations, and
+      `checkpoint.architecture` has their rates;
+    - `trainer(training)`: for `optimizer-step` and `schedule`, of a `conformance.Training` a function of a batch that does one step
+      and yields `NAME.grad` and `NAME` of each parameter that learns (`conformance.captured_step` does it for a module);
+    - `initial()`: for `initialization`, draws parameters anew and yields them by the checkpoint's names.
+
+    Example:
+        A function as a candidate. It looks its first step up rightly; without an output of the network it does not conform:
+
+        >>> def words(checkpoint, device, dtype):
+        ...     table = checkpoint.state_dict(dtype, device)["bert.embeddings.word_embeddings.weight"]
+        ...     return lambda batch: {"embeddings.word_embeddings": table[batch.input_ids]}
+        >>> result = check(words, "tiny")
+        >>> result.coverage, result.origins
+        ((1, 47), ())
     """
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Runner:
-        """A runner for this checkpoint on this device in this dtype."""
+        """A runner for this checkpoint on this device in this dtype.
+
+        Args:
+            checkpoint: has `architecture` (the names of Hugging Face's config), `weights` (float64 NumPy, read-only, by Hugging
+                Face's names as in `BertForPreTraining`), `state_dict(dtype, device)` (the same in torch), and `path`, a
+                safetensors file.
+            device: any torch device, as "cpu" or "cuda:0".
+            dtype: its name, as "float32".
+
+        Raises:
+            Unsupported: this case cannot be run; it is skipped with that reason.
+        """
 
 
 class Isolated:
