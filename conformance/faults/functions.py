@@ -9,7 +9,7 @@ from conformance.faults.altered import Altered
 from conformance.faults.fault import Fault, FaultContext, Parameter, ignored
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
-from conformance.oracle.pointwise import Gelu, GeluTanh, gelu, gelu_tanh
+from conformance.oracle.pointwise import Gelu, GeluTanh
 
 _HIDDEN_ACT = (
     "Choose the function by the config's hidden_act: gelu is the erf form (torch.nn.functional.gelu(x)), gelu_new and "
@@ -33,8 +33,7 @@ def _recast(equation: type[Step]) -> Callable[[Step, FaultContext], Step]:
 
 
 def _other_form(step: Step, _: FaultContext) -> Step:
-    f = gelu_tanh if step.site.activation.kind == "gelu" else gelu
-    return Altered(step, lambda inner: f(inner.parents[0]))
+    return step.recast(GeluTanh if step.site.activation.kind == "gelu" else Gelu)
 
 
 def _with_argument(step: Step, k: float) -> Step:

@@ -1,8 +1,9 @@
 """Steps that a candidate writes by hand: the known effect of the roundings of their operations is subtracted from its result."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from conformance.judge.evidence import WIDEST
+from conformance.judge.fault_directions import Direction
 from conformance.judge.observation import Observation
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array
@@ -18,3 +19,17 @@ def by_hand(observation: Observation, tightest: Hypothesis, passed: Collection[s
     if segment.is_single_step and set(passed) <= {WIDEST}:
         for value in by_operations(segment.steps[segment.name], tightest.arithmetic, block.actual):
             yield segment.value + (block.actual - value)
+
+
+def mistaken_by_hand(
+    observation: Observation, tightest: Hypothesis, mistakes: Iterable[Direction], passed: Collection[str]
+) -> Iterator[tuple[Direction, Array]]:
+    """The same of each mistake without a number: with f the function that the mistake puts in the step's place."""
+    block, segment = observation.whole, observation.whole.segment
+    if not segment.is_single_step or not set(passed) <= {WIDEST}:
+        return
+    for mistake in mistakes:
+        if mistake.parameter is None and mistake.usual is not None:
+            faulty = mistake.usual
+            for value in by_operations(faulty.steps[segment.name], tightest.arithmetic, block.actual):
+                yield mistake, faulty.value + (block.actual - value)

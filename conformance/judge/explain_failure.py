@@ -4,18 +4,19 @@ Faults of the activation's own layer are looked for always. Where a candidate hi
 here alone: they name the mistake, and add nothing to the tests that can raise a false alarm.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from conformance.judge.by_hand import by_hand
+from conformance.judge.by_hand import by_hand, mistaken_by_hand
 from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import spread
-from conformance.judge.evidence import BY_OPERATIONS, Local
+from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult, Local
 from conformance.judge.explain import ExplanationProblem, explanations, single_explanations
 from conformance.judge.fault_directions import Direction, candidate_faults, directions
-from conformance.judge.filters import matched
+from conformance.judge.filters import matched, project
 from conformance.judge.noise import of_exact, of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.screen import STATISTICS
@@ -47,18 +48,47 @@ def explained(observation: Observation, hypotheses: Sequence[Hypothesis], alpha:
         local, _ = _under(hypotheses[0], observation, near, draws, alpha, actual)
         if local.passes:
             return (replace(local, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS),)
+    tightest, fixed = found[0][0], [d for d in near if d.parameter is None]
+    mistake = _mistake_by_hand(observation, hypotheses[0], fixed, draws, tightest, passed)
+    mistaken = (replace(tightest, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS, explanations=(mistake,)),) if mistake else ()
     if passed:
         # Within a wider arithmetic's noise there is no number got wrong that no filter has called.
-        fixed = [d for d in near if d.parameter is None]
-        return tuple(
+        named = (
             replace(one, explanations=() if one.arithmetic in passed else single_explanations(q, [*q.called, *fixed]))
             for one, q in found
         )
+        return (*named, *mistaken)
+    if mistaken:
+        return mistaken
     late = list(directions(segment, storage, late=True))
     return tuple(
         replace(one, explanations=explanations(q, [*near, *late, *candidate_faults(segment, storage, q.actual, q.noise)]))
         for one, q in found
     )
+
+
+def _mistake_by_hand(
+    observation: Observation, hypothesis: Hypothesis, mistakes: Sequence[Direction], draws: int, local: Local, passed: set[str]
+) -> Explanation | None:
+    """The likeliest mistake in a step that is written by hand, where the step then passes under the tightest arithmetic.
+
+    The likelihood is that under the nearest of several orders of operations, so that ln of their number is its cost.
+    """
+    block, found = observation.whole, []
+    tried = list(mistaken_by_hand(observation, hypothesis, mistakes, passed))
+    for mistake, actual in tried:
+        assert mistake.usual is not None
+        sums = LocalSums.of(actual - mistake.usual.value, of_segment(mistake.usual, hypothesis, block.explained))
+        rms, largest = sums.errors.error.rms, sums.errors.error.max
+        if rms is not None and largest is not None and rms <= local.rms_threshold and largest <= local.max_threshold:
+            found.append((sums.mean_nll * draws + math.log(len(tried)), mistake))
+    if not found:
+        return None
+    nll, mistake = min(found, key=lambda pair: pair[0])
+    projection = project(block.residual, mistake.changed, of_segment(block.segment, hypothesis, block.judged))
+    assert projection is not None  # it moves what is judged, or the step would pass without it
+    result = FilterResult(mistake.fault.name, mistake.step, projection.amplitude, projection.z, projection.expected_z)
+    return Explanation((result.as_detected(True),), 0, nll)
 
 
 def _under(

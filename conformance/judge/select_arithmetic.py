@@ -50,10 +50,10 @@ def _group(verdict: Verdict) -> tuple[str, str]:
 
 def _costs(locals_: tuple[Local, ...]) -> dict[str, float]:
     """The cost of each arithmetic, the tightest first; an exact step has no say."""
-    by_hand = next((local for local in locals_ if local.arithmetic == BY_OPERATIONS), None)
+    by_hand = next((local for local in locals_ if local.arithmetic == BY_OPERATIONS and local.passes), None)
     if by_hand:
         return {WIDEST: by_hand.evidence_threshold}
-    considered = [local for local in locals_ if local.arithmetic != "exact"]
+    considered = [local for local in locals_ if local.arithmetic not in ("exact", BY_OPERATIONS)]
     least = min((local.nll for local in considered if local.passes), default=0.0)
     costs: dict[str, float] = {}
     for local in considered:

@@ -154,6 +154,32 @@ def test_steps_written_by_hand_speak_against_a_wider_sigma_of_their_like() -> No
     assert _origins(result) == ["encoder.layer.11.intermediate.intermediate_act_fn"]
 
 
+TANH_FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "cube": lambda x: 0.5 * x * (1.0 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))),
+    "power": lambda x: x * 0.5 * (1.0 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * torch.pow(x, 3.0)))),
+    "factored": lambda x: 0.5 * x * (1.0 + torch.tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x))),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "form"),
+    [("minilm", "bfloat16", "cube"), *((("tiny"), dtype, form) for dtype in ("bfloat16", "float16") for form in TANH_FORMS)],
+)
+def test_tanh_gelu_written_by_hand_in_every_layer_is_named(name: str, dtype: str, form: str) -> None:
+    layers = range(load_golden(_golden(name)).checkpoint.architecture.num_hidden_layers)
+    result = check(Planted(*(_gelu(layer, TANH_FORMS[form]) for layer in layers)), name, dtype=dtype)
+    places = [f"encoder.layer.{layer}.intermediate.intermediate_act_fn" for layer in layers]
+    assert _names(result) == [(place, "gelu-variant") for place in places]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["tiny", "deep"])
+def test_erf_gelu_written_in_an_order_that_is_not_listed_is_correct(name: str, dtype: str) -> None:
+    layers = range(load_golden(name).checkpoint.architecture.num_hidden_layers)
+    by_distribution = (_gelu(layer, lambda x: x * torch.special.ndtr(x.double()).to(x.dtype)) for layer in layers)
+    assert check(Planted(*by_distribution), name, dtype=dtype).conforms
+
+
 class Written(torch.nn.Module):
     def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
