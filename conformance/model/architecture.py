@@ -185,6 +185,19 @@ class Architecture:
         return self.problem_type == PROBLEMS[1] or (self.problem_type is None and self.num_labels > 1)
 
     @property
+    def unconfirmed(self) -> str:
+        """A sentence on the numbers that no parameter's shape shows: of a directory they are known by its `config.json` alone.
+
+        A system that reads the same file agrees with the oracle on them, whether or not they are those of the training.
+        """
+        names = ("num_attention_heads", "layer_norm_eps", "hidden_act", "position_offset")
+        numbers = ", ".join(f"{name} {getattr(self, name)}" for name in names)
+        return (
+            f"{numbers}: from config.json, and confirmed by nothing else, since no shape of a parameter shows them; a system that "
+            "reads the same file agrees on them even where they are not those of the training"
+        )
+
+    @property
     def longest(self) -> int:
         """The most tokens that a row may have: position ids run from `position_offset` to `max_position_embeddings` − 1."""
         return self.max_position_embeddings - self.position_offset
