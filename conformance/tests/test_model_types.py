@@ -12,11 +12,13 @@ from safetensors.torch import load_file, save_file
 from transformers import RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification
 
 from conformance import Golden, check, golden_of, load_directory
+from conformance.cli import main
 from conformance.errors import CheckpointError, UnsupportedArchitectureError
 from conformance.model.batch import Batch
 from conformance.model.model_types import ROBERTA
 from conformance.report.findings import findings
 from conformance.results.to_records import activation_records
+from conformance.tests.test_checkpoint import _write
 
 SIZES: dict[str, Any] = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {"intermediate_size": 48, "max_position_embeddings": 20, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
@@ -128,3 +130,44 @@ def test_an_electra_of_one_width_is_a_bert_once_its_parameters_are_renamed(tmp_p
 
     result = check(prepare, _golden(tmp_path))
     assert result.outcome == "pass", str(result)
+
+
+def test_a_wrong_number_of_heads_that_candidate_and_oracle_read_conforms_and_is_said_to_be_unconfirmed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = _write(tmp_path / "bert")
+    config = json.loads((folder / "config.json").read_text())
+    heads = 2 * config["num_attention_heads"]
+    (folder / "config.json").write_text(json.dumps({**config, "num_attention_heads": heads}))
+    run = [
+        "run",
+        "-i",
+        "hf-eager",
+        "--checkpoint",
+        str(folder),
+        "--depth",
+        "screen",
+        "--in-process",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert main(run) == 0
+    rendered = " ".join(capsys.readouterr().out.split())
+    assert f"bert: num_attention_heads {heads}, layer_norm_eps" in rendered
+    assert "confirmed by nothing else" in rendered
+    hidden = [[[round(v, 4) for v in row] for row in _hidden(folder)]]
+    (tmp_path / "out.json").write_text(json.dumps({"input_ids": [[5, 6, 7]], "last_hidden_state": hidden}))
+    assert main(["diagnose", "--checkpoint", str(folder), "--outputs", str(tmp_path / "out.json")]) == 0
+    assert f"num_attention_heads {heads}, layer_norm_eps" in " ".join(capsys.readouterr().out.split())
+    assert (
+        main(["run", "-i", "hf-eager", "--golden", "tiny", "--depth", "screen", "--in-process", "--out", str(tmp_path / "t")]) == 0
+    )
+    assert "confirmed by nothing else" not in capsys.readouterr().out
+
+
+def _hidden(folder: Path) -> list[list[float]]:
+    from transformers import BertModel
+
+    with torch.no_grad():
+        found: list[list[float]] = BertModel.from_pretrained(folder).eval()(torch.tensor([[5, 6, 7]])).last_hidden_state[0].tolist()
+    return found
