@@ -5,6 +5,7 @@ import binascii
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from conformance.diagnosis.printed import depth
 from conformance.errors import UsageError
@@ -44,6 +45,8 @@ def _vectors(tree: Any) -> Any:
     if isinstance(tree, str):
         return _decoded(tree) if tree != "..." else tree
     tree = [_vectors(part) if isinstance(part, str) and len(part) > len("...") and not _is_number(part) else part for part in tree]
+    if tree and all(isinstance(part, np.ndarray) for part in tree):
+        return np.stack(tree)
     if depth(tree) != 3 or not all(isinstance(rows, list) for rows in tree):
         return tree
     longest = max(len(rows) for rows in tree)
@@ -60,10 +63,10 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _decoded(text: str) -> list[float]:
+def _decoded(text: str) -> npt.NDArray[np.float32]:
     """The float32 numbers, the least significant byte first, that a text has in base64."""
     try:
         content = base64.b64decode(text, validate=True)
-        return [float(number) for number in np.frombuffer(content, "<f4")]
+        return np.frombuffer(content, "<f4").astype(np.float32)
     except (binascii.Error, ValueError):
         raise UsageError(f"an embedding is {text!r:.60}, expected a list of numbers, or float32 in base64") from None

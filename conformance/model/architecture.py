@@ -188,13 +188,13 @@ class Architecture:
     def unconfirmed(self) -> str:
         """A sentence on the numbers that no parameter's shape shows: of a directory they are known by its `config.json` alone.
 
-        A system that reads the same file agrees with the oracle on them, whether or not they are those of the training.
+        A system that reads the same agrees with the oracle on them, whether or not they are those of the training.
         """
         names = ("num_attention_heads", "layer_norm_eps", "hidden_act", "position_offset")
         numbers = ", ".join(f"{name} {getattr(self, name)}" for name in names)
         return (
-            f"{numbers}: from config.json, and confirmed by nothing else, since no shape of a parameter shows them; a system that "
-            "reads the same file agrees on them even where they are not those of the training"
+            f"{numbers}: from the configuration, and confirmed by nothing else, since no shape of a parameter shows them; a system that "
+            "reads the same agrees on them even where they are not those of the training"
         )
 
     @property
