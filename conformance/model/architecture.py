@@ -193,8 +193,8 @@ class Architecture:
         names = ("num_attention_heads", "layer_norm_eps", "hidden_act", "position_offset")
         numbers = ", ".join(f"{name} {getattr(self, name)}" for name in names)
         return (
-            f"{numbers}: from the configuration, and confirmed by nothing else, since no shape of a parameter shows them; a system that "
-            "reads the same agrees on them even where they are not those of the training"
+            f"{numbers}: from the configuration, and confirmed by nothing else, since no shape of a parameter shows them; a "
+            "system that reads the same agrees on them even where they are not those of the training"
         )
 
     @property
