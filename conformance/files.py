@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from conformance.errors import ConformanceError
+from conformance.errors import ConformanceError, DependencyMissingError
 
 if TYPE_CHECKING:  # `bert-conformance list` reads manifests, and needs no NumPy
     import numpy.typing as npt
@@ -31,6 +31,7 @@ SETTINGS, DOTS = 2**18, 100  # bytes of a file of TOML, and dots in a line of it
 PRINTED = 2**19  # numbers that are read with their digits, an object each: a hidden state of 4 x 128 x 768 is fewer
 ARRAYS = 2**34  # bytes of a file of arrays: more than the largest BERT in float64
 OUTPUTS = 2**28  # bytes of arrays that are unpacked, or read all together: twice a hidden state of 64 x 512 x 1024 in float32
+_ROWS = 64  # of a Parquet file that are read together
 SHOWN = 300  # characters of what is wrong that are quoted
 
 ALLOW_PICKLE = (
@@ -95,9 +96,8 @@ def parsed_json(text: str | None, form: type[T]) -> T:
     return msgspec.json.decode(text, type=form)
 
 
-def read_numbers(path: Path, number: Callable[[str], Any]) -> Any:
-    """A file of JSON, in which `number` makes every number of its text; `ValueError` where it has more than `PRINTED` values."""
-    text = read_text(path)
+def parsed_numbers(text: str, number: Callable[[str], Any]) -> Any:
+    """JSON in which `number` makes every number of its text; `ValueError` where it is none, or has more than `PRINTED` values."""
     require_printed(text.count(","))
     return json.loads(text, parse_float=number, parse_int=number, parse_constant=number)
 
@@ -136,18 +136,56 @@ def read_npz(path: Path) -> "Arrays":
 
 
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> "npt.NDArray[Any]":
+    with archive.open(member) as file:
+        return _array(file, member.filename, member.file_size)
+
+
+def read_npy(path: Path) -> "npt.NDArray[Any]":
+    """The array of an `.npy` file, as for `read_npz`."""
+    _require_regular(path, OUTPUTS)
+    with path.open("rb") as file:
+        return _array(file, path.name, path.stat().st_size)
+
+
+def _array(file: IO[bytes], name: str, stored: int) -> "npt.NDArray[Any]":
+    """An array in NumPy's format, of at most so many bytes."""
     import numpy as np
 
-    with archive.open(member) as file:
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        shape, columns, dtype = read[np.lib.format.read_magic(file)](file)
-        if dtype.hasobject:
-            raise ValueError(f"{member.filename} has objects of Python's, which are not loaded")
-        size = prod(shape) * dtype.itemsize
-        content = file.read(min(size, member.file_size) + 1)
-        if len(content) != size:
-            raise ValueError(f"{member.filename} says that it has {size} bytes, and has {len(content)}")
-        return np.frombuffer(content, dtype).reshape(shape, order="F" if columns else "C")
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, columns, dtype = read[np.lib.format.read_magic(file)](file)
+    if dtype.hasobject:
+        raise ValueError(f"{name} has objects of Python's, which are not loaded")
+    size = prod(shape) * dtype.itemsize
+    content = file.read(min(size, stored) + 1)
+    if len(content) != size:
+        raise ValueError(f"{name} says that it has {size} bytes, and has {len(content)}")
+    return np.frombuffer(content, dtype).reshape(shape, order="F" if columns else "C")
+
+
+def read_parquet(path: Path) -> dict[str, list[Any]]:
+    """The columns of a Parquet file by name, a batch of rows at a time; `ValueError` where unpacked they are too large.
+
+    Raises:
+        DependencyMissingError: pyarrow is not installed.
+    """
+    try:
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise DependencyMissingError("a Parquet file is read by pyarrow; install it with: pip install pyarrow") from None
+    _require_regular(path, OUTPUTS)
+    columns: dict[str, list[Any]] = {}
+    size = count = 0
+    with ParquetFile(path) as file:
+        for rows in file.iter_batches(_ROWS):
+            size += rows.nbytes
+            if size > OUTPUTS:
+                raise ValueError(f"unpacked it has more than {OUTPUTS} bytes")
+            count += rows.num_rows
+            for name, column in rows.to_pydict().items():
+                columns.setdefault(name, []).extend(column)
+    if not count:
+        raise ValueError("it has no rows")
+    return columns
 
 
 def read_pickle(path: Path) -> dict[str, "torch.Tensor"]:

@@ -11,7 +11,7 @@ def sentence_embedding(hidden: Tensor, mask: Tensor | None, pooling: str, normal
     Args:
         hidden: the last hidden state.
         mask: None: there is no padding.
-        pooling: `cls`, `mean`, `mean-sqrt-length`, `max` or `last`.
+        pooling: `cls`, `mean`, `mean-sqrt-length`, `weighted-mean`, `max` or `last`.
         normalized: whether each is divided by its length.
     """
     if mask is None:
@@ -32,5 +32,7 @@ def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
         position = torch.arange(mask.shape[1], device=mask.device)[None, :, None]
         last = (position * (mask != 0)).argmax(1, keepdim=True)  # (B, 1, 1)
         return hidden.take_along_dim(last, 1)[:, 0]
+    if pooling == "weighted-mean":
+        mask = mask * torch.arange(1, mask.shape[1] + 1, device=mask.device, dtype=mask.dtype)[None, :, None]
     total, count = (hidden * mask).sum(1), mask.sum(1).clamp(min=1e-9)
     return total / (count.sqrt() if pooling == "mean-sqrt-length" else count)

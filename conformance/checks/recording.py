@@ -206,4 +206,5 @@ def _version(distribution: str) -> str | None:
 def _own_record(own: Golden) -> GoldenRecord:
     """A golden of one's own, distinguished from others of its name by the digests of inputs and weights."""
     weights = content_digest(own.checkpoint.weights)
-    return GoldenRecord(own.version, content_digest(stored_arrays(own.batches, {})), weights, own.origin)
+    unconfirmed = own.checkpoint.architecture.unconfirmed if own.folder else ""
+    return GoldenRecord(own.version, content_digest(stored_arrays(own.batches, {})), weights, own.origin, unconfirmed)

@@ -193,8 +193,7 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         required=True,
-        help="JSON, npz or safetensors by name (last_hidden_state, pooler_output, embedding, logits, any activation), with the "
-        "inputs or without; or text as print() shows a tensor",
+        help="the outputs: text as a library prints it, a server's JSON, npy, npz, safetensors or Parquet; the forms are below",
     )
     parser.add_argument(
         "--text", action="append", metavar="TEXT", help="an input, where FILE has none; the checkpoint's tokenizer reads it"

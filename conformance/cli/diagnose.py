@@ -10,7 +10,7 @@ from typing import Any
 from conformance.cli.output import show_document
 from conformance.cli.progress import progress
 from conformance.diagnosis import OutputTable, diagnose, read
-from conformance.diagnosis.outputs import Given
+from conformance.diagnosis.reading import Given
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import read_batches
 from conformance.model.batch import Batch
@@ -52,12 +52,12 @@ def _finite(value: Any) -> Any:
 
 
 def _named(given: Given, arguments: Namespace) -> dict[str, OutputTable]:
-    """The tables, the one without a name called as `--output` says."""
+    """The tables, the only one called as `--output` says."""
     if arguments.output is None:
         return dict(given.tables)
-    if list(given.tables) != [""]:
-        raise UsageError(f"--output names a table without a name; {arguments.outputs} has {', '.join(given.tables)}")
-    return {arguments.output: given.tables[""]}
+    if len(given.tables) != 1:
+        raise UsageError(f"--output says what the only table is; {arguments.outputs} has {', '.join(given.tables)}")
+    return {arguments.output: next(iter(given.tables.values()))}
 
 
 def _batch(arguments: Namespace, given: Given) -> Batch:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from conformance.cli.forms import shown
+
 REFERENCE: Mapping[str, str] = {
     "run": """
 Without arguments every registered implementation is run on every golden, in float32: the check
@@ -82,13 +84,18 @@ their differences. The page (-o FILE.html) draws the modules and the attention o
 says what a masked-LM head predicts for each [MASK]. Texts are read by all-MiniLM-L6-v2, or by the
 tokenizer of --checkpoint. `golden:NAME` traces the oracle.
 """,
-    "diagnose": """
-FILE is JSON with the inputs (`text` or `input_ids`, ...) and one or more outputs:
-last_hidden_state, pooler_output, embedding, logits, or any activation; null or "..." stand for what
-is not known. npz, safetensors and text as print() shows a tensor are read as well. The rounding of
-printed numbers is part of sigma, and the pooling of an embedding is part of the model. Explanations
-of one, two and three faults are ranked by evidence. --time-limit ends the search with the best
-explanation that was found, and says what was not tried.
+    "diagnose": f"""
+FILE has one or more outputs: last_hidden_state, pooler_output, embedding, logits, or any activation.
+JSON may have the inputs as well (`text` or `input_ids`, ...). An output without a name, or with
+that of a variable, is what its axes say, or --output. null and "..." stand for what is not known:
+of a table that was printed with an ellipsis the edges are judged, where the inputs and the
+checkpoint say they are. The rounding of printed numbers is part of sigma, and the pooling of an
+embedding is part of the model. Explanations of one, two and three faults are ranked by evidence.
+--time-limit ends the search with the best explanation that was found, and says what was not tried.
+
+Forms of FILE, with an example each:
+
+{shown()}
 """,
     "cache": """
 The accumulated sigma of a network on a batch depends on no candidate and is kept, by digest, in the

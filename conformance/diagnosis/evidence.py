@@ -88,6 +88,7 @@ class Diagnosis:
         called: faults whose own pattern is in the residual, where RMS and largest error alone would pass.
         explanations: best first.
         cut_short: a sentence on what the search left out, where its time ran out; else empty.
+        unconfirmed: a sentence on the numbers of the checkpoint that its parameters do not show.
     """
 
     conforms: bool
@@ -108,6 +109,7 @@ class Diagnosis:
     called: tuple[str, ...]
     explanations: tuple[RankedExplanation, ...]
     cut_short: str = ""
+    unconfirmed: str = ""
 
     @property
     def tied(self) -> tuple[RankedExplanation, ...]:

@@ -88,6 +88,20 @@ def depth(tree: Any) -> int:
     return axes
 
 
+def described(tree: Any) -> str:
+    """The sizes of a tree, as `2 × 384`, or `2 × (5 to 9) × 384` where lists of one axis differ; `+` where an ellipsis is in it."""
+    if isinstance(tree, np.ndarray):
+        return " × ".join(map(str, tree.shape)) or "one number"
+    axes, level = [], [tree]
+    while lists := [part for part in level if isinstance(part, list | tuple)]:
+        gaps = any(part in ELLIPSES for parts in lists for part in parts if isinstance(part, str))
+        sizes = [sum(not (isinstance(part, str) and part in ELLIPSES) for part in parts) for parts in lists]
+        least, most = min(sizes), max(sizes)
+        axes.append((f"({least} to {most})" if least < most else str(most)) + "+" * gaps)
+        level = [element for parts in lists for element in parts]
+    return " × ".join(axes) or "one number"
+
+
 def _read(text: Any, name: str, index: tuple[int, ...]) -> tuple[float, float]:
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise UsageError(f"{_place(name, index)} is {text!r}, expected a number, null or '...'")

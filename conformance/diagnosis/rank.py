@@ -133,6 +133,7 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
         tuple(name for name, _ in look.called),
         tuple(_explanations(case, trials, best)),
         case.budget.cut_short,
+        case.network.architecture.unconfirmed,
     )
 
 

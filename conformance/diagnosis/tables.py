@@ -1,10 +1,12 @@
-"""Tables as PyTorch and NumPy print them: brackets, numbers, ellipses, with a name before them or without."""
+"""Tables as libraries print them: brackets, numbers, ellipses; at times a name before them, and a shape behind them."""
 
+import math
 import re
 import string
-from typing import Any
+from typing import Any, NamedTuple
 
 from conformance.diagnosis.printed import ELLIPSES, PrintedNumber
+from conformance.diagnosis.transcript import printed_text
 from conformance.errors import UsageError
 from conformance.files import require_printed
 
@@ -12,53 +14,127 @@ _BEFORE = 300  # characters before a bracket in which a table's name is looked f
 _WORD = string.ascii_letters + string.digits + "_."
 _TABLES = 2**16  # more than a BERT of a thousand layers has activations
 _AXES = 16  # more brackets inside each other than any table has
-_TOKEN = re.compile(r"\s*(?:(?P<open>\[)|(?P<close>\])|(?P<gap>\.\.\.|…)|(?P<comma>,)|(?P<number>[^\s,\[\]]+))")
+_CALL = r"(?:[A-Za-z_][\w.]*!?\()"  # `tensor(`, `np.float32(`, around a number or a part of a table
+_TOKEN = re.compile(
+    rf"\s*(?:(?P<open>\[)|(?P<close>\])|(?P<gap>\.\.\.|…)(?:\s*\d+ more items?)?|(?P<comma>,)|(?P<around>{_CALL}|\)"
+    r"|(?:dtype|device|grad_fn|requires_grad)=[^\s,)\]]*)|(?P<number>[^\s,()\[\]]+))"
+)
 _LIKE_A_NUMBER = re.compile(r"[-+]?(?:\d|\.\d|nan|inf)", re.IGNORECASE)
+_FIRST = re.compile(  # up to the first word of a table, and that word: a number, or an ellipsis
+    rf"(?:\s*(?:\[|{_CALL})){{1,{2 * _AXES}}}\s*"
+    r"(?:[-+]?\.?\d[\d.]*(?:e[-+]?\d+)?(?:_?f\d*)?(?=[\s,\])]|$)|[-+]?(?:nan|inf)\b|\.\.\.|…)",
+    re.IGNORECASE,
+)
+_BRACKETS = re.compile(r"[\[ ]+")
+_TYPED = re.compile(r"(?<=[\d.])_?f(?:16|32|64)?$")  # the type in a number of Rust or C
+_SHAPE = re.compile(  # candle's last line, `shape=` of NumPy and of Rust's ndarray
+    r"\s*(?:Tensor\[|,\s*(?:shape|size)=)[\[(](?P<sizes>[\d,\s]*)[\])](?:,\s*strides=\[[^\]]*\]|,[^\]\n]*\])?"
+)
+_SHAPES = ("dims", "shape")  # names of lists that are the shape of the table beside them, as in JavaScript
+_LABEL = re.compile(r"^\s*[A-Za-z_][\w .\[\]-]*[:=]\s*(?=[-+.\d])")
+_TYPE = re.compile(r"(?:dtype[=:]?)?(?:torch\.|np\.)?(?:b?float(?:16|32|64)|b?f(?:16|32|64)|half|double)?")
 EXPECTED = "a table as print() shows it, such as tensor([[0.1, ..., 0.2]]), or lines of numbers"
 
 
-def tables(text: str, file: str) -> list[tuple[str, Any]]:
-    """Every table in a text, with its name or an empty one, as nested lists of `PrintedNumber`s and ellipses.
+class Table(NamedTuple):
+    """A table that was printed.
+
+    Attributes:
+        name: what stands before it, or empty.
+        tree: nested lists of `PrintedNumber`s and ellipses.
+        shape: that which was printed with it, or None.
+    """
+
+    name: str
+    tree: Any
+    shape: tuple[int, ...] | None = None
+
+
+def tables(text: str, file: str) -> list[Table]:
+    """Every table in a text: as NumPy, PyTorch, candle, Rust and JavaScript print them, or lines of numbers.
 
     Raises:
         UsageError: there is none, or one has what is no number, or does not end; with line and column.
         ValueError: there are too many numbers, as in `files.require_printed`.
     """
     require_printed(max(text.count(","), text.count("["), text.count("\n")))
-    found: list[tuple[str, Any]] = []
+    text = printed_text(text)
+    found: list[Table] = []
     at = 0
     while (start := text.find("[", at)) >= 0:
+        if not _is_table(text, start):
+            at = _BRACKETS.match(text, start).end()  # type: ignore[union-attr]  # there is one
+            continue
         name = _name(text[max(at, start - _BEFORE) : start])
         tree, at = _bracket(text, start, file)
-        found.append((name, tree))
+        stated = _SHAPE.match(text, at)
+        at = stated.end() if stated else at
+        found.append(Table(name, tree, _sizes(stated["sizes"]) if stated else None))
         if len(found) > _TABLES:
             raise UsageError(f"{file} has more than {_TABLES} tables; expected one for each output")
     if found:
-        return found
+        return [_nested(table) for table in _with_shape(found)]
     lines = _lines(text, file)
     if not lines:
         raise UsageError(f"{file} holds no table; expected {EXPECTED}")
-    return [("", lines[0] if len(lines) == 1 else lines)]
+    return [Table("", lines[0] if len(lines) == 1 else lines)]
+
+
+def _is_table(text: str, start: int) -> bool:
+    """Whether a bracket opens a table: it is no index (`x[0]`), and its first word is a number or an ellipsis."""
+    is_index = start > 0 and (text[start - 1].isalnum() or text[start - 1] in "_)]")
+    return not is_index and _FIRST.match(text, start) is not None
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(int(size) for size in text.replace(",", " ").split())
+
+
+def _with_shape(found: list[Table]) -> list[Table]:
+    """Where two lists were printed, of which one is called a shape: the other, with that shape."""
+    shapes = [table for table in found if table.name in _SHAPES]
+    others = [table for table in found if table.name not in _SHAPES]
+    if len(shapes) != 1 or len(others) != 1 or not all(str(size).isdigit() for size in shapes[0].tree):
+        return found
+    return [others[0]._replace(shape=tuple(int(size) for size in shapes[0].tree))]
+
+
+def _nested(table: Table) -> Table:
+    """A flat list of several axes, as JavaScript prints it, brought to its shape; what is left out is null."""
+    tree, shape = table.tree, table.shape
+    if shape is None or len(shape) < 2 or any(isinstance(part, list) for part in tree):
+        return table
+    size = math.prod(shape)
+    require_printed(size)
+    if "..." in tree:
+        gap = tree.index("...")
+        tree = tree[:gap] + [None] * (size - len(tree) + 1) + tree[gap + 1 :]
+    if len(tree) != size:
+        return table
+    for axis in reversed(shape[1:]):
+        tree = [tree[i : i + axis] for i in range(0, len(tree), axis)]
+    return table._replace(tree=tree)
 
 
 def _name(before: str) -> str:
-    """The name in `last_hidden_state=tensor(` or `embedding: `, which stands before a bracket; empty where there is none."""
+    """The name in `last_hidden_state=tensor(`, `embedding: ` or `'embedding': `, which stands before a bracket; or empty."""
     before = before.rstrip()
     if before.endswith("("):
         before = before[:-1].rstrip(_WORD).rstrip()
     if not before.endswith(("=", ":")):
         return ""
-    before = before[:-1].rstrip()
+    before = before[:-1].rstrip().rstrip("'\"")
     return before[len(before.rstrip(_WORD)) :].lstrip(string.digits + ".")
 
 
 def _lines(text: str, file: str) -> list[Any]:
-    """Each line that has numbers and is no comment: a list of them, or an ellipsis."""
+    """Each line that has numbers and is no comment: a list of them, without its label (`embedding 0:`) and type, or an ellipsis."""
     found: list[Any] = []
     count = 0
     for number, line in enumerate(text.splitlines(), 1):
-        words = [] if line.startswith("#") else line.replace(",", " ").replace(";", " ").split()
+        words = [] if line.startswith(("#", "```")) else _LABEL.sub("", line, count=1).replace(",", " ").replace(";", " ").split()
         require_printed(count := count + len(words))
+        words = [_TYPED.sub("", word) for word in words if not _TYPE.fullmatch(word)]
         wrong = [word for word in words if word not in ELLIPSES and not _LIKE_A_NUMBER.match(word)]
         if wrong:
             raise UsageError(f"{file}, line {number}: {wrong[0]!r} is no number; expected {EXPECTED}")
@@ -90,7 +166,7 @@ def _bracket(text: str, start: int, file: str) -> tuple[Any, int]:
                     f"{file}, {_where(text, token.start('number'))}: {token['number']!r} is no number; expected {EXPECTED}"
                 )
             require_printed(count := count + 1)
-            open_lists[-1].append(PrintedNumber(token["number"]))
+            open_lists[-1].append(PrintedNumber(_TYPED.sub("", token["number"])))
         elif token["close"]:
             done = open_lists.pop()
             if not open_lists:

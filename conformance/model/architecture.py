@@ -29,7 +29,7 @@ COMPATIBLE_HEADS = (
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 POSITIONS = ("absolute", "sinusoidal", "relative_key", "relative_key_query")
 PROBLEMS = (None, "single_label_classification", "multi_label_classification", "regression")
-POOLINGS = ("", "cls", "mean", "mean-sqrt-length", "max", "last")
+POOLINGS = ("", "cls", "mean", "mean-sqrt-length", "weighted-mean", "max", "last")
 
 _COUNTS = {
     "vocab_size": 1, "hidden_size": 1, "num_hidden_layers": 0, "num_attention_heads": 1, "intermediate_size": 1,
@@ -65,7 +65,7 @@ class Architecture:
             for the loss of `single_label_classification`, and None stands for it where there are several labels.
         pooling: how the last hidden state is pooled into an embedding of the sentence, as sentence-transformers does it: the
             first token (`cls`), the `mean` over the tokens that are not padding, their sum over √n (`mean-sqrt-length`), their
-            `max`, or the `last` of them; empty where it is not.
+            mean with weights 1, 2, … by place (`weighted-mean`), their `max`, or the `last` of them; empty where it is not.
         normalize: whether that embedding is divided by its length.
         heads: those present, of `masked_lm` and `next_sentence` (as the paper has them), `plain_masked_lm` and
             `plain_next_sentence` (one linear layer and a log-softmax, on the hidden state itself, not tied), `classification` (of
@@ -183,6 +183,19 @@ class Architecture:
     def is_single_label(self) -> bool:
         """Whether a sequence is of one of several classes, so that the loss of its classifier is a cross entropy."""
         return self.problem_type == PROBLEMS[1] or (self.problem_type is None and self.num_labels > 1)
+
+    @property
+    def unconfirmed(self) -> str:
+        """A sentence on the numbers that no parameter's shape shows: of a directory they are known by its `config.json` alone.
+
+        A system that reads the same agrees with the oracle on them, whether or not they are those of the training.
+        """
+        names = ("num_attention_heads", "layer_norm_eps", "hidden_act", "position_offset")
+        numbers = ", ".join(f"{name} {getattr(self, name)}" for name in names)
+        return (
+            f"{numbers}: from the configuration, and confirmed by nothing else, since no shape of a parameter shows them; a "
+            "system that reads the same agrees on them even where they are not those of the training"
+        )
 
     @property
     def longest(self) -> int:

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from conformance.errors import CheckpointError, UnsupportedArchitectureError
+from conformance.errors import CheckpointError
 from conformance.files import read_json, reading
 from conformance.model.activations import parameter_shapes
 from conformance.model.architecture import Architecture
 from conformance.model.checkpoint import Checkpoint, LazyWeights, check_parameters
+from conformance.model.model_types import require_bert, require_head
 from conformance.model.published_heads import heads_of
 from conformance.model.sentence_transformers import sentence_embedding, transformer_folder
 from conformance.model.stored import ABSOLUTE_POSITIONS, BUFFERS, COPIES, SAFETENSORS, Stored, stored_parameters
@@ -23,6 +24,7 @@ def load_directory(folder: Path | str) -> Checkpoint:
     The heads are those whose parameters are stored, as `BertForPreTraining`, `BertForMaskedLM`, `BertLMHeadModel`,
     `BertForNextSentencePrediction`, `BertForSequenceClassification`, `BertForTokenClassification`, `BertForQuestionAnswering` and
     `BertForMultipleChoice` store them; of the three that have a classifier, the config's `architectures` says which it is. A
+    RoBERTa, XLM-RoBERTa or CamemBERT is read as a BERT whose positions have an offset. A
     directory of sentence-transformers (`modules.json`) has its pooling and normalisation as well.
 
     Raises:
@@ -45,6 +47,7 @@ def _loaded(folder: Path) -> Checkpoint:
     bert, embedding = transformer_folder(folder), sentence_embedding(folder)
     config, stored = _config(bert / "config.json"), stored_parameters(bert)
     heads = heads_of(stored, config)
+    require_head(heads, config)
     switches = {"heads": heads, "pooler": "bert.pooler.dense.weight" in stored, "num_labels": _labels(stored, config, heads)}
     architecture = Architecture.from_config({**config, "pooling": "", "normalize": False}, **switches, **embedding)
     copies = {n: of for n, of in COPIES.items() if n in stored and of in stored} if "masked_lm" in heads else {}
@@ -73,12 +76,9 @@ def _config(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise CheckpointError(f"{file} does not exist; a checkpoint is a directory with config.json and {SAFETENSORS}")
     with reading(file, "a configuration", CheckpointError):
-        config = read_json(file, dict[str, Any])
+        config = require_bert(read_json(file, dict[str, Any]), file)
     required = [f.name for f in fields(Architecture) if f.default is MISSING]
     missing = [name for name in required if name not in config]
     if missing:
         raise CheckpointError(f"{file} lacks {', '.join(missing)}")
-    kind = config.get("model_type", "bert")
-    if kind != "bert":
-        raise UnsupportedArchitectureError(f"{file} is of a {kind!r:.40}, and the equations are those of 'bert'")
     return config

@@ -10,6 +10,7 @@ _POOLED = {
     "cls": "x₀, the first token",
     "mean": "Σ m x / Σ m over the tokens, m the mask",
     "mean-sqrt-length": "Σ m x / √Σ m over the tokens, m the mask",
+    "weighted-mean": "Σ s m x / Σ s m over the tokens, m the mask, s = 1, 2, … the place in the row",
     "max": "the largest of each feature over the tokens that are not padding",
     "last": "x of the last token that is not padding",
 }

@@ -14,6 +14,7 @@ _POOLINGS = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_sqrt_len_tokens": "mean-sqrt-length",
+    "pooling_mode_weightedmean_tokens": "weighted-mean",
     "pooling_mode_lasttoken": "last",
 }  # by the setting of 1_Pooling/config.json
 

@@ -29,6 +29,13 @@ BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
 
 ABSOLUTE_POSITIONS = "bert.embeddings.position_embeddings.weight"
 
+_ROBERTA = {
+    "roberta.": "bert.",
+    "lm_head.dense.": "cls.predictions.transform.dense.",
+    "lm_head.layer_norm.": "cls.predictions.transform.LayerNorm.",
+    "lm_head.": "cls.predictions.",
+}  # what the names of a RoBERTa's parameters begin with
+
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
@@ -55,7 +62,15 @@ class Stored:
 
 
 def canonical_name(name: str) -> str:
-    """Hugging Face's name as in `BertForPreTraining`: with the `bert.` prefix, LayerNorms with `weight` and `bias`."""
+    """Hugging Face's name as in `BertForPreTraining`: with the `bert.` prefix, LayerNorms with `weight` and `bias`.
+
+    Example:
+        >>> canonical_name("roberta.embeddings.LayerNorm.gamma"), canonical_name("lm_head.layer_norm.bias")
+        ('bert.embeddings.LayerNorm.weight', 'cls.predictions.transform.LayerNorm.bias')
+    """
+    for own, name_of_bert in _ROBERTA.items():
+        if name.startswith(own):
+            name = name_of_bert + name.removeprefix(own)
     if name.endswith((".gamma", ".beta")):
         name = name.removesuffix(".gamma") + ".weight" if name.endswith("gamma") else name.removesuffix(".beta") + ".bias"
     return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name

@@ -24,6 +24,11 @@ def _last(mask: Mask) -> npt.NDArray[np.int64]:
     return np.asarray(mask.shape[1] - 1 - mask[:, ::-1].argmax(1))
 
 
+def _places(mask: Mask) -> Array:
+    """Of each token its place in the row, from 1; 0 for padding."""
+    return np.asarray(mask * np.arange(1.0, mask.shape[1] + 1.0))
+
+
 def _mean(mask: Mask) -> Array:
     return np.asarray(mask / np.maximum(mask.sum(1, keepdims=True), 1))
 
@@ -39,6 +44,7 @@ WEIGHTS: Mapping[str, Callable[[Mask], Array]] = {
     "cls": lambda mask: _one(np.zeros(len(mask), np.int64), mask.shape[1]),
     "mean": _mean,
     "mean-sqrt-length": lambda mask: np.asarray(mask / np.sqrt(np.maximum(mask.sum(1, keepdims=True), 1))),
+    "weighted-mean": lambda mask: _places(mask) / np.maximum(_places(mask).sum(1, keepdims=True), 1),
     "mean-with-padding": lambda mask: np.full(mask.shape, 1.0 / mask.shape[1]),
     "mean-without-special": _inner,
     "last": lambda mask: _one(_last(mask), mask.shape[1]),
@@ -57,6 +63,17 @@ class Weighted(Step):
         name = self.site.activation.kind.removeprefix(POOLING).removesuffix("_backward")
         return WEIGHTS[name](self.site.batch.mask)
 
+    @property
+    def is_by_place(self) -> bool:
+        """Whether each token has a weight of its own."""
+        return f"{POOLING}weighted-mean" in self.site.activation.kind
+
+    @cached_property
+    def places(self) -> Array:
+        """(B, S): by what each token is multiplied before the sum is divided."""
+        mask = self.site.batch.mask
+        return _places(mask) if self.is_by_place else np.asarray(mask, np.float64)
+
     @cached_property
     def value(self) -> Array:
         """The equation."""
@@ -70,15 +87,20 @@ class Weighted(Step):
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """A product accumulated over the tokens and a division by n or √n, u²/3 · (Σ s_k² + 2 e² or 3 e²), and the sum's store.
 
-        None but for the format's smallest numbers where one token is copied.
+        Where tokens have weights of their own the products are rounded too, u²/3 · p², and stored, before they are summed. None but
+        for the format's smallest numbers where one token is copied.
         """
         if (self.weights.astype(bool).sum(1) <= 1).all():
             return elementwise(np.full(self.value.shape, arithmetic.storage.floor_variance))
         partial = np.cumsum(self.weights[:, :, None] * self.parents[0], 1)
         roots = "sqrt" in self.site.activation.kind
         squares = (partial**2).sum(1) + (1 + roots) * self.value**2
-        largest = self.weights.max(1, keepdims=True)  # the sum before it is divided is e / a
-        stored = largest**2 * arithmetic.call_variance(self.value / largest)
+        divisor = self.weights.max(1, keepdims=True) / self.places.max(1, keepdims=True)  # the sum before it is divided is e / a
+        stored = divisor**2 * arithmetic.call_variance(self.value / divisor)
+        if self.is_by_place:
+            products = self.places[:, :, None] * self.parents[0]
+            rounded = arithmetic.elementwise.unit_roundoff**2 / 3.0 * products**2 + arithmetic.call_variance(products)
+            stored = stored + divisor**2 * rounded.sum(1)
         return elementwise(accumulation_variance(squares, self.value, self.parents[0].shape[1], arithmetic) + stored)
 
 

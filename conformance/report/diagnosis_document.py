@@ -47,6 +47,7 @@ def _passing(found: Diagnosis) -> Iterator[Block]:
     none = [u.name for u in found.unseen if not u.expected_z > 0.0]
     lists = (("too weak to be seen in these numbers", _first(weak)), ("would change none of them", _first(none)))
     yield Lists(tuple((what, of) for what, of in lists if of))
+    yield Paragraph(found.unconfirmed)
 
 
 def _failing(found: Diagnosis) -> Iterator[Block]:

@@ -17,12 +17,16 @@ class _Record(msgspec.Struct, frozen=True, gc=False, tag_field="kind", rename={"
 
 
 class GoldenRecord(msgspec.Struct, frozen=True, gc=False):
-    """A golden that is run on: results on different versions or digests are not compared silently."""
+    """A golden that is run on: results on different versions or digests are not compared silently.
+
+    `unconfirmed` is a sentence on the numbers of a checkpoint that its parameters do not show; of a golden that is stored, empty.
+    """
 
     version: int
     stored_digest: str
     weights_digest: str
     source: str
+    unconfirmed: str = ""
 
     @property
     def identity(self) -> tuple[int, str, str]:

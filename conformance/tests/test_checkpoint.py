@@ -140,7 +140,7 @@ def test_what_is_wrong_with_a_directory_is_told(tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     for change, words in (
         ({"hidden_act": "swish"}, "has no equation here"),
-        ({"model_type": "roberta"}, "'roberta'"),
+        ({"model_type": "albert"}, "'albert'"),
         ({"intermediate_size": 60}, "wrong shape"),
         ({"num_hidden_layers": 3}, "missing: bert.encoder.layer.2"),
         ({"num_hidden_layers": 1}, "unexpected: bert.encoder.layer.1"),

@@ -299,7 +299,7 @@ def test_markdown_escapes_what_it_tells() -> None:
 
 BAD = {
     "no.json": ("", "cannot be read"),
-    "list.json": ("[1, 2]", "holds a list, expected an object"),
+    "number.json": ("3", "holds '3', expected an object or a list"),
     "empty.json": ('{"input_ids": [[1, 2]]}', "holds no outputs, only input_ids"),
     "unknown.json": ('{"input_ids": [[1, 2]], "last_hiden_state": [[0.1]]}', "did you mean last_hidden_state?"),
     "short.json": ('{"input_ids": [[1, 2]], "embedding": [[0.1, 0.2]]}', "embedding[0] has 2 entries, expected 32"),
@@ -340,7 +340,7 @@ def test_usage(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["--text", "twice"], "from one place"),
         (["--pooling", "median"], "no pooling 'median'"),
         (["--dtype", "float8"], "no floating-point format"),
-        (["--output", "embedding"], "--output names a table without a name"),
+        (["--pooling", "cls", "--output", "logit"], "did you mean logits?"),
     ):
         assert _call(folder, file, *more) == 2
         assert said in capsys.readouterr().err
@@ -361,7 +361,10 @@ def test_ellipses_stand_for_what_is_left_out() -> None:
     assert known.units[0].tolist() == [0.1, 0.0, 0.0, 0.0, 0.01]
     with pytest.raises(UsageError, match="2 ellipses"):
         filled(["...", "1", "..."], (5,), "x")
-    assert tables("a = [1, ...] b: array([[2.]])", "f") == [("a", [PrintedNumber("1"), "..."]), ("b", [[PrintedNumber("2.")]])]
+    assert tables("a = [1, ...] b: array([[2.]])", "f") == [
+        ("a", [PrintedNumber("1"), "..."], None),
+        ("b", [[PrintedNumber("2.")]], None),
+    ]
 
 
 @pytest.mark.parametrize("name", POOLINGS)

@@ -175,6 +175,7 @@ def of_sentences(folder: Path, bert: str = "", *, normalize: bool = True, **pool
         ("pooling_mode_cls_token", "cls", "0_Transformer"),
         ("pooling_mode_max_tokens", "max", ""),
         ("pooling_mode_mean_sqrt_len_tokens", "mean-sqrt-length", ""),
+        ("pooling_mode_weightedmean_tokens", "weighted-mean", ""),
         ("pooling_mode_lasttoken", "last", "0_Transformer"),
     ],
 )
@@ -194,6 +195,14 @@ def test_the_first_token_where_the_config_says_mean_is_named_in_one_sentence(tmp
     assert "the first token is taken for the sentence" in found["pooling-first-token"]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_mean_weighted_by_place_conforms_in_every_format_and_the_plain_mean_does_not(dtype: str, tmp_path: Path) -> None:
+    golden = from_directory(of_sentences(tmp_path, pooling_mode_weightedmean_tokens=True))
+    result = check(hf_eager, golden, dtype=dtype, depth="screen")
+    assert result.conforms, result.reason
+    assert set(named(Wrong(lambda model: setattr(model, "pooling", "mean")), golden)) == {"pooling-mean"}
+
+
 def test_a_directory_s_tokenizer_may_lie_beside_the_bert(tmp_path: Path) -> None:
     folder = of_sentences(tmp_path, "0_Transformer", pooling_mode_mean_tokens=True)
     (folder / "0_Transformer" / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cats"]))
@@ -204,8 +213,8 @@ def test_modules_and_poolings_without_an_equation_are_refused_by_name(tmp_path: 
     folder = of_sentences(tmp_path / "two", pooling_mode_mean_tokens=True, pooling_mode_cls_token=True)
     with pytest.raises(UnsupportedArchitectureError, match="pools by cls, mean, and there are equations for one of cls, mean"):
         load_directory(folder)
-    folder = of_sentences(tmp_path / "other", pooling_mode_weightedmean_tokens=True)
-    with pytest.raises(UnsupportedArchitectureError, match="pools by pooling_mode_weightedmean_tokens"):
+    folder = of_sentences(tmp_path / "other", pooling_mode_median_tokens=True)
+    with pytest.raises(UnsupportedArchitectureError, match="pools by pooling_mode_median_tokens"):
         load_directory(folder)
     modules = json.loads((folder / "modules.json").read_text())
     (folder / "modules.json").write_text(json.dumps([*modules, {"path": "3_Dense", "type": "sentence_transformers.models.Dense"}]))

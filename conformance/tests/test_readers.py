@@ -22,8 +22,8 @@ from conformance.files import DOTS, JSON, PRINTED, SETTINGS, TEXT, read_bytes, r
 
 NAMES = (
     "checkpoint: config.json", "checkpoint: model.safetensors", "tokenizer: tokenizer.json", "tokenizer: vocab.txt",
-    "outputs: JSON", "outputs: text", "outputs: npz", "outputs: safetensors", "failure", "golden: manifest", "golden: arrays",
-    "trace", "known failures", "results", "batch: JSON", "batch: safetensors",
+    "outputs: JSON", "outputs: text", "outputs: npy", "outputs: npz", "outputs: safetensors", "failure", "golden: manifest",
+    "golden: arrays", "trace", "known failures", "results", "batch: JSON", "batch: safetensors",
 )  # fmt: skip
 
 
@@ -86,7 +86,7 @@ BEYOND: Mapping[str, tuple[str, bytes, str]] = {
     "numbers in JSON": ("outputs: JSON", b'{"last_hidden_state": [' + b"0," * (PRINTED + 1) + b"0]}", "more than 524288 values"),
     "numbers in text": ("outputs: text", b"[" + b"0 " * (PRINTED + 1) + b"]", "more than 524288 values"),
     "numbers in lines": ("outputs: text", b"0 0\n" * PRINTED, "more than 524288 values"),
-    "tables in text": ("outputs: text", b"[0]" * (2**16 + 1), "more than 65536 tables"),
+    "tables in text": ("outputs: text", b"[0] " * (2**16 + 1), "more than 65536 tables"),
     "bytes of text": ("outputs: text", b"#" * (TEXT + 1), "16777217 bytes"),
     "bytes of JSON": ("batch: JSON", b" " * (JSON + 1), "4194305 bytes"),
     "bytes of TOML": ("known failures", b"#" * (SETTINGS + 1), "262145 bytes"),

@@ -13,7 +13,7 @@ from conformance.checks import known_failures, replay, trace
 from conformance.checks.recording import Recording, header_of
 from conformance.checks.run import check_values
 from conformance.checks.search.plan import Plan
-from conformance.diagnosis import outputs
+from conformance.diagnosis import outputs, reading
 from conformance.files import read_safetensors
 from conformance.goldens.custom_golden import golden_of, read_batches
 from conformance.goldens.golden import load_golden
@@ -71,6 +71,7 @@ def readers(folder: Path) -> dict[str, Reader]:
         "tokenizer: vocab.txt": _alone("vocab.txt", "\n".join(_WORDS).encode(), lambda file: _read_tokenizer(file.parent)),
         "outputs: JSON": _alone("outputs.json", _json_outputs(hidden), _read_outputs),
         "outputs: text": _alone("outputs.txt", f"last_hidden_state = {hidden!r}".encode(), _read_outputs),
+        "outputs: npy": _alone("outputs.npy", _npy(folder, hidden), _read_outputs),
         "outputs: npz": _alone("outputs.npz", _npz(folder, hidden), _read_outputs),
         "outputs: safetensors": _alone("outputs.safetensors", _tensors(folder, hidden), _read_outputs),
         "failure": _alone("failure.safetensors", _failure(folder, hidden), replay.failure_of),
@@ -141,6 +142,11 @@ def _json_outputs(hidden: np.ndarray) -> bytes:
     return json.dumps({"last_hidden_state": table, "text": ["a b"], "input_ids": BATCH.input_ids.tolist()}).encode()
 
 
+def _npy(folder: Path, hidden: np.ndarray) -> bytes:
+    np.save(folder / "outputs.npy", hidden)
+    return (folder / "outputs.npy").read_bytes()
+
+
 def _npz(folder: Path, hidden: np.ndarray) -> bytes:
     np.savez(folder / "outputs.npz", last_hidden_state=hidden, input_ids=BATCH.input_ids)
     return (folder / "outputs.npz").read_bytes()
@@ -152,7 +158,7 @@ def _tensors(folder: Path, hidden: np.ndarray) -> bytes:
 
 
 def _read_outputs(file: Path) -> object:
-    return outputs.resolved(outputs.read(file).tables, SMALL, BATCH)
+    return outputs.resolved(reading.read(file).tables, SMALL, BATCH)
 
 
 def _failure(folder: Path, hidden: np.ndarray) -> bytes:

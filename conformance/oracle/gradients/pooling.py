@@ -24,8 +24,10 @@ class WeightedBackward(Weighted):
         return (LinearMap(lambda v: a[:, :, None] ** 2 * v[:, None, :], lambda u: np.einsum("bs,bsh->bh", a, u)),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """u²/3 · y² for a division by n, twice that by √n, and the store; none where one token has it all."""
-        divisions = 0 if set(np.unique(self.weights)) <= {0.0, 1.0} else 1 + ("sqrt" in self.site.activation.kind)
+        """u²/3 · y² for a division by n, twice that by √n or with a weight, and the store; none where one token has it all."""
+        divisions = (
+            0 if set(np.unique(self.weights)) <= {0.0, 1.0} else 1 + ("sqrt" in self.site.activation.kind or self.is_by_place)
+        )
         u2 = divisions * arithmetic.elementwise.unit_roundoff**2 / 3.0
         own = u2 * self.value**2 + arithmetic.store_variance(self.value) * bool(divisions)
         return elementwise(np.maximum(own, arithmetic.storage.floor_variance))

@@ -20,9 +20,17 @@ def document(results: Results) -> Document:
     return (
         Verdict(headline(counts, results.remarks)),
         *_cases(results.cases),
+        *_unconfirmed(results),
         *([] if counts.ran else [Verdict("Nothing was judged, so nothing conforms.", "bad")]),
         *(Verdict(str(note), "bad" if note.grave else "odd") for note in results.remarks),
     )
+
+
+def _unconfirmed(results: Results) -> Iterator[Block]:
+    """What passes leave open of a checkpoint of one's own."""
+    passed = {check.golden for check in results.checks if check.outcome == "pass"}
+    found = {(name, g.unconfirmed) for h in results.headers for name, g in h.goldens.items() if g.unconfirmed and name in passed}
+    yield from (Paragraph(f"{name}: {sentence}") for name, sentence in sorted(found))
 
 
 def case_document(result: Result) -> Document:

@@ -1,0 +1,155 @@
+"""Reading the outputs of a closed system: which numbers there are, of which outputs, for which inputs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from conformance.diagnosis.outputs import AXES, OutputTable
+from conformance.diagnosis.printed import PrintedNumber
+from conformance.diagnosis.replies import outputs_of
+from conformance.diagnosis.tables import tables
+from conformance.errors import UsageError
+from conformance.files import OUTPUTS, open_safetensors, parsed_numbers, read_npy, read_npz, read_parquet, read_text, reading
+from conformance.model.batch import Batch
+
+INPUTS = tuple(f.name for f in fields(Batch))
+_TEXTS = ("text", "texts", "sentence", "sentences")  # columns of a Parquet file that are inputs
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a file holds: inputs (arrays by name, or texts), and outputs by name; an empty name where the file has none."""
+
+    tables: Mapping[str, OutputTable]
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    texts: tuple[str, ...] = ()
+
+
+def read(file: Path) -> Given:
+    """From `.npy`, `.npz`, `.safetensors`, `.parquet`, `.json`, or else text: JSON, or as libraries print a table.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no outputs.
+        DependencyMissingError: pyarrow is not installed, and a Parquet file is to be read.
+    """
+    readers = {".json": _json, ".npz": _arrays, ".safetensors": _arrays, ".npy": _array, ".parquet": _parquet}
+    with reading(file, "outputs", UsageError):
+        found = readers.get(file.suffix, _text)(file)
+    if not found.tables:
+        raise UsageError(
+            f"{file} holds no outputs, only {', '.join(found.inputs) or 'texts'}; expected last_hidden_state, pooler_output, "
+            "embedding, logits or the name of an activation"
+        )
+    return found
+
+
+def _text(file: Path) -> Given:
+    text = read_text(file)
+    if text.lstrip().startswith(("{", "[")):
+        try:
+            return _given(parsed_numbers(text, PrintedNumber), file)
+        except (ValueError, RecursionError):
+            pass  # lists of Rust or NumPy, which are no JSON
+    found: dict[str, OutputTable] = {}
+    for name, tree, shape in tables(text, str(file)):
+        if name in found:
+            raise UsageError(f"{file} has two tables {f'called {name}' if name else 'without a name'}; write NAME = before each")
+        found[name] = OutputTable(tree, shape=shape)
+    return Given(found)
+
+
+def _json(file: Path) -> Given:
+    return _given(parsed_numbers(read_text(file), PrintedNumber), file)
+
+
+def _given(tree: Any, file: Path) -> Given:
+    """Of a server's reply, or of an object with inputs and outputs by name."""
+    if not isinstance(tree, dict | list):
+        raise UsageError(f"{file} holds {tree!r:.40}, expected an object or a list: outputs by name, or a server's reply")
+    found = outputs_of(tree)
+    texts = found.pop("text", ())
+    texts = (texts,) if isinstance(texts, str) else texts
+    if not isinstance(texts, list | tuple) or not all(type(t) is str for t in texts):
+        raise UsageError(f"{file}: text is {texts!r:.100}, expected a text or a list of them")
+    inputs = {name: _integers(found.pop(name), name) for name in INPUTS if name in found}
+    return Given({name: _table(name, part) for name, part in found.items()}, inputs, tuple(texts))
+
+
+def _integers(tree: Any, name: str) -> Any:
+    if isinstance(tree, list):
+        return [_integers(part, name) for part in tree]
+    try:
+        return int(tree)
+    except (TypeError, ValueError):
+        raise UsageError(f"{name} has {tree!r:.100}, expected integers") from None
+
+
+def _table(name: str, part: Any) -> OutputTable:
+    if not isinstance(part, dict):
+        return OutputTable(part)
+    known = {"values", "digits", *AXES.values()}
+    if "values" not in part or set(part) - known:
+        raise UsageError(
+            f"{name} has {', '.join(part)}; expected values and, where needed, {', '.join(sorted(known - {'values'}))}"
+        )
+    parts = {axis: _integers(part[axis], f"{name}/{axis}") for axis in AXES.values() if axis in part}
+    digits = None if "digits" not in part else _integers(part["digits"], f"{name}/digits")
+    return OutputTable(part["values"], parts, digits)
+
+
+def _arrays(file: Path) -> Given:
+    """Keys are names of inputs and outputs; `NAME/positions` and the like belong to a part of a table."""
+    found = read_npz(file) if file.suffix == ".npz" else _tensors(file)
+    inputs = {name: found.pop(name) for name in INPUTS if name in found}
+    outputs = {}
+    for name, array in found.items():
+        base, _, axis = name.partition("/")
+        if axis and (base not in found or axis not in (*AXES.values(), "digits")):
+            raise UsageError(f"{file} has {name}; expected NAME/ and one of {', '.join(AXES.values())}, beside NAME")
+        if not axis:
+            parts = {a: found[f"{name}/{a}"].reshape(-1).tolist() for a in AXES.values() if f"{name}/{a}" in found}
+            digits = int(found[f"{name}/digits"]) if f"{name}/digits" in found else None
+            outputs[name] = OutputTable(_numbers(array, f"{file}: {name}"), parts, digits)
+    return Given(outputs, inputs)
+
+
+def _tensors(file: Path) -> dict[str, npt.NDArray[Any]]:
+    """Through torch: NumPy has no bfloat16."""
+    found = {}
+    with open_safetensors(file, "pt", OUTPUTS) as reader:
+        for key in reader.keys():  # noqa: SIM118 -- no mapping
+            tensor = reader.get_tensor(key)
+            found[key] = (tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor).numpy()
+    return found
+
+
+def _array(file: Path) -> Given:
+    return Given({"": OutputTable(_numbers(read_npy(file), str(file)))})
+
+
+def _numbers(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+    if array.dtype.kind not in "biuf":
+        raise UsageError(f"{name} is of {array.dtype}, expected numbers")
+    return array
+
+
+def _parquet(file: Path) -> Given:
+    """Columns of texts and inputs, where there are any; each other column of lists is an output, those of numbers together one."""
+    columns = read_parquet(file)
+    texts = next((tuple(map(str, columns.pop(name))) for name in _TEXTS if name in columns), ())
+    arrays = {name: _stacked(column, f"{file}: {name}") for name, column in columns.items() if not isinstance(column[0], str)}
+    inputs = {name: arrays.pop(name) for name in INPUTS if name in arrays}
+    found = {name: OutputTable(array) for name, array in arrays.items() if array.ndim > 1}
+    scalars = [array for array in arrays.values() if array.ndim == 1]
+    if not found and scalars:
+        found = {"": OutputTable(np.stack(scalars, 1))}
+    return Given(found, inputs, texts)
+
+
+def _stacked(column: list[Any], name: str) -> npt.NDArray[Any]:
+    """`ValueError` where the lists of a column are of several lengths."""
+    return _numbers(np.asarray(column), name)

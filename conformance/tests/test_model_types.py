@@ -1,0 +1,173 @@
+"""Directories of other model types: a RoBERTa against transformers' own, and what each of the others is."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import RobertaConfig, RobertaForMaskedLM, RobertaForSequenceClassification
+
+from conformance import Golden, check, golden_of, load_directory
+from conformance.cli import main
+from conformance.errors import CheckpointError, UnsupportedArchitectureError
+from conformance.model.batch import Batch
+from conformance.model.model_types import ROBERTA
+from conformance.report.findings import findings
+from conformance.results.to_records import activation_records
+from conformance.tests.test_checkpoint import _write
+
+SIZES: dict[str, Any] = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES |= {"intermediate_size": 48, "max_position_embeddings": 20, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
+IDS = np.array([[0, 7, 9, 30, 2, 1, 1, 1], [0, 5, 6, 8, 31, 12, 13, 2]])
+
+
+def _saved(folder: Path, kind: Any = RobertaForMaskedLM, **changes: Any) -> Path:
+    torch.manual_seed(0)
+    model = kind(RobertaConfig(**{**SIZES, **changes}))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(folder)
+    return folder
+
+
+def _golden(folder: Path) -> Golden:
+    return golden_of("roberta", load_directory(folder), {"padded": Batch(IDS, attention_mask=(IDS != 1).astype(np.int64))})
+
+
+def _roberta(folder: Path, **inputs: Any) -> Callable[..., Any]:
+    """transformers' own, which does its own counting of positions; `inputs` stand in place of what it would do."""
+
+    def prepare(checkpoint: Any, device: str, dtype: str) -> Callable[[Any], Mapping[str, Any]]:
+        model = RobertaForMaskedLM.from_pretrained(folder).eval()
+
+        def run(batch: Any) -> Mapping[str, Any]:
+            with torch.no_grad():
+                found = model(batch.input_ids, attention_mask=batch.attention_mask, output_hidden_states=True, **inputs)
+            states = {f"encoder.layer.{i}.output.LayerNorm": state for i, state in enumerate(found.hidden_states[1:])}
+            return {"embeddings.LayerNorm": found.hidden_states[0], **states, "cls.predictions.decoder": found.logits}
+
+        return run
+
+    return prepare
+
+
+def test_transformers_roberta_conforms_to_a_bert_whose_positions_have_an_offset(tmp_path: Path) -> None:
+    golden = _golden(_saved(tmp_path))
+    assert golden.checkpoint.architecture.position_offset == 2
+    assert golden.checkpoint.architecture.heads == ("masked_lm",)
+    result = check(_roberta(tmp_path), golden)
+    assert result.outcome == "pass", str(result)
+
+
+def test_a_roberta_that_counts_positions_as_a_bert_does_is_named(tmp_path: Path) -> None:
+    golden = _golden(_saved(tmp_path))
+    result = check(_roberta(tmp_path, position_ids=torch.arange(IDS.shape[1])[None]), golden)
+    assert result.outcome == "fail"
+    assert "positions-from-zero" in {f.fault.name for f in findings(activation_records(result)) if f.fault}
+
+
+@pytest.mark.parametrize("kind", ROBERTA)
+def test_each_type_of_roberta_has_its_offset_by_the_id_of_its_padding(kind: str, tmp_path: Path) -> None:
+    file = _saved(tmp_path, pad_token_id=3) / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "model_type": kind}))
+    assert load_directory(tmp_path).architecture.position_offset == 4
+
+
+def test_what_a_roberta_has_beyond_a_bert_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="classifier of sequences of a RoBERTa has a dense layer of its own"):
+        load_directory(_saved(tmp_path / "classifier", RobertaForSequenceClassification))
+    with pytest.raises(UnsupportedArchitectureError, match="hidden_act is 'relu', and the masked-LM head of a RoBERTa has gelu"):
+        load_directory(_saved(tmp_path / "relu", hidden_act="relu"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("distilbert", "without token types and pooler, under other names; rename its parameters"),
+        ("albert", "all layers share one set"),
+        ("electra", "rename `electra.` to `bert.`"),
+        ("deberta-v2", "relative positions"),
+        ("modernbert", "rotary positions"),
+        ("mpnet", "bias of relative positions"),
+        ("nomic_bert", "rotary positions and a gated"),
+        ("gpt2", "a decoder"),
+        ("t5", "an encoder and a decoder"),
+        ("clip", "LayerNorm before each block"),
+        ("unheard-of", "are those of bert, roberta, xlm-roberta, camembert$"),
+    ],
+)
+def test_another_model_type_is_named_with_what_it_is_before_anything_that_it_lacks(kind: str, what: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "dim": 32}))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UnsupportedArchitectureError, match=what) as caught:
+        load_directory(tmp_path)
+    assert f"is of a '{kind}'" in str(caught.value)
+
+
+def test_an_electra_of_one_width_is_a_bert_once_its_parameters_are_renamed(tmp_path: Path) -> None:
+    from transformers import ElectraConfig, ElectraModel
+
+    torch.manual_seed(0)
+    sizes = {**SIZES, "type_vocab_size": 2, "embedding_size": SIZES["hidden_size"]}
+    model = ElectraModel(ElectraConfig(**sizes)).eval()
+    model.save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    save_file({name.replace("electra.", "bert."): tensor for name, tensor in state.items()}, tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "bert"}))
+
+    def prepare(checkpoint: Any, device: str, dtype: str) -> Callable[[Any], Mapping[str, Any]]:
+        def run(batch: Any) -> Mapping[str, Any]:
+            with torch.no_grad():
+                hidden = model(batch.input_ids, attention_mask=batch.attention_mask).last_hidden_state
+            return {"encoder.layer.1.output.LayerNorm": hidden}
+
+        return run
+
+    result = check(prepare, _golden(tmp_path))
+    assert result.outcome == "pass", str(result)
+
+
+def test_a_wrong_number_of_heads_that_candidate_and_oracle_read_conforms_and_is_said_to_be_unconfirmed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = _write(tmp_path / "bert")
+    config = json.loads((folder / "config.json").read_text())
+    heads = 2 * config["num_attention_heads"]
+    (folder / "config.json").write_text(json.dumps({**config, "num_attention_heads": heads}))
+    run = [
+        "run",
+        "-i",
+        "hf-eager",
+        "--checkpoint",
+        str(folder),
+        "--depth",
+        "screen",
+        "--in-process",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert main(run) == 0
+    rendered = " ".join(capsys.readouterr().out.split())
+    assert f"bert: num_attention_heads {heads}, layer_norm_eps" in rendered
+    assert "confirmed by nothing else" in rendered
+    hidden = [[[round(v, 4) for v in row] for row in _hidden(folder)]]
+    (tmp_path / "out.json").write_text(json.dumps({"input_ids": [[5, 6, 7]], "last_hidden_state": hidden}))
+    assert main(["diagnose", "--checkpoint", str(folder), "--outputs", str(tmp_path / "out.json")]) == 0
+    assert f"num_attention_heads {heads}, layer_norm_eps" in " ".join(capsys.readouterr().out.split())
+    assert (
+        main(["run", "-i", "hf-eager", "--golden", "tiny", "--depth", "screen", "--in-process", "--out", str(tmp_path / "t")]) == 0
+    )
+    assert "confirmed by nothing else" not in capsys.readouterr().out
+
+
+def _hidden(folder: Path) -> list[list[float]]:
+    from transformers import BertModel
+
+    with torch.no_grad():
+        found: list[list[float]] = BertModel.from_pretrained(folder).eval()(torch.tensor([[5, 6, 7]])).last_hidden_state[0].tolist()
+    return found
