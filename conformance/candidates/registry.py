@@ -136,17 +136,19 @@ def _is_command(name: str) -> bool:
     return name.startswith("cmd:")
 
 
-def _made(name: str) -> Any:
-    """A command, a file, or an object; to load an exported program may run its code, which happens to what the user names alone."""
+def described_by(name: str) -> tuple[str, str] | None:
+    """Which public class a name that is no module's is an argument of, and the argument: a command line or a file; else None."""
     if _is_command(name):
-        from conformance.candidates.command import Command
-
-        return Command(name)
+        return "Command", name
     if not _is_file(name):
-        return _resolve(name)
-    from conformance.candidates.archives import Archive
+        return None
+    return "RecordedTrace" if Path(name).suffix == ".safetensors" else "Archive", str(Path(name).resolve())
 
-    return Archive(Path(name))
+
+def _made(name: str) -> Any:
+    """To load an exported program may run its code, which happens to what the user names alone."""
+    found = described_by(name)
+    return getattr(importlib.import_module("conformance"), found[0])(found[1]) if found else _resolve(name)
 
 
 def _resolve(name: str) -> Any:

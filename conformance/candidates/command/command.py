@@ -32,6 +32,12 @@ class Command:
 
     Raises:
         UsageError: there is no such program.
+
+    Example:
+        >>> Command("cmd:no-such-program --fast")
+        Traceback (most recent call last):
+        ...
+        conformance.errors.UsageError: cmd:no-such-program --fast: there is no program 'no-such-program' that can be run
     """
 
     name: str
