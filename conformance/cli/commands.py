@@ -136,17 +136,17 @@ def _goldens(arguments: Namespace, traces: "Sequence[Recorded]") -> "dict[str, G
 
 def _recorded_on(traces: "Sequence[Recorded]", own: "Golden | None", *, keeps_inputs: bool) -> "dict[str, Golden | None]":
     """What traces were recorded on, by name; `own` is where their checkpoint lies here."""
+    from conformance.candidates.recorded.form import digests_of
     from conformance.candidates.recorded.network import recorded_on
 
     if keeps_inputs:
         raise UsageError("a recorded trace has inputs of its own; leave --text and --batch away")
-    found: dict[str, Golden | None] = {}
+    found: dict[str, Golden] = {}
     for trace in traces:
         golden = recorded_on(trace, own)
-        other = found.setdefault(golden.name, golden)
-        if other is not None and other.batches.keys() != golden.batches.keys():
+        if digests_of(found.setdefault(golden.name, golden).batches) != digests_of(golden.batches):
             raise UsageError(f"two traces were recorded on different inputs of {golden.name}: judge one at a time")
-    return found
+    return {name: golden if golden.origin else None for name, golden in found.items()}
 
 
 def _own(arguments: Namespace) -> "Golden | None":

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from safetensors.numpy import load_file, save_file
 
 Tensors = Mapping[str, Any]
@@ -21,7 +22,7 @@ def serve(prepare: Callable[[Mapping[str, Any], Tensors, str, str], Run], featur
 
     Args:
         prepare: of architecture, weights by Hugging Face's names in float64, device and dtype: a function of a batch's arrays that
-            returns activations by name, contiguous arrays of that dtype.
+            returns activations by name, arrays of that dtype.
         features: what it can do beyond the encoder of the paper.
     """
     replies, sys.stdout = sys.stdout, sys.stderr  # what is printed elsewhere must not stand among the replies
@@ -36,7 +37,8 @@ def serve(prepare: Callable[[Mapping[str, Any], Tensors, str, str], Run], featur
                 case "prepare":
                     run = prepare(request["architecture"], load_file(request["weights"]), request["device"], request["dtype"])
                 case "run":
-                    save_file(dict(run(load_file(request["inputs"]))), request["outputs"])
+                    activations = run(load_file(request["inputs"]))
+                    save_file({name: np.array(a, order="C") for name, a in activations.items()}, request["outputs"])
                 case other:
                     raise ValueError(f"unknown request {other!r}")
         except Unsupported as why:

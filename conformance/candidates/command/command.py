@@ -109,7 +109,7 @@ class _Runner:
             self._prepare()
         inputs, outputs = self._path("inputs"), self._path("outputs")
         outputs.unlink(missing_ok=True)
-        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, inputs)
+        save_file({name: np.array(array, order="C") for name, array in arrays.items()}, inputs)
         self._program.ask("run", inputs=str(inputs), outputs=str(outputs), **fields)
         return _tensors(outputs)
 
@@ -122,7 +122,7 @@ class _Runner:
 
 
 def _tensors(path: Path) -> dict[str, Described]:
-    """What a program has written, all of it read, so that it may write there again; `CandidateError` where that is no safetensors."""
+    """What a program has written, all of it read, so that it may write there again; `CandidateError` where it is unreadable."""
     if path.is_symlink():
         raise CandidateError(f"{path.name} is a link; expected a file, written at the path that `outputs` names")
     with reading(path.name, "the safetensors file that the reply to `run` announces", CandidateError):

@@ -1,4 +1,4 @@
-'''The file of a recorded trace: safetensors with inputs, activations and, as metadata, where they come from.
+r"""The file of a recorded trace: safetensors with inputs, activations and, as metadata, where they come from.
 
 It is written without this package so, after one forward pass of a batch that is called `mine` here:
 
@@ -9,7 +9,7 @@ It is written without this package so, after one forward pass of a batch that is
         found = hashlib.sha256()
         for name in sorted(arrays):
             array = arrays[name]
-            found.update(f"{name}\\0{array.dtype.str.lstrip('<=|')}\\0{array.shape}\\0".encode() + array.tobytes())
+            found.update(f"{name}\0{array.dtype.str.lstrip('<=|')}\0{array.shape}\0".encode() + array.tobytes())
         return found.hexdigest()
 
     inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
@@ -27,12 +27,13 @@ It is written without this package so, after one forward pass of a batch that is
     tensors |= {f"activation/mine/{name}": array for name, array in activations.items()}
     save_file(tensors, "trace.safetensors", metadata)
 
-`weights` are all parameters as little-endian float64 arrays by Hugging Face's names as in BertForPreTraining, those of
-`conformance.load_golden("tiny").checkpoint.path`. Inputs are int64 (`encoder_hidden_states`: float64). Activations have the names and
-shapes that `bert-conformance trace golden:tiny` prints, and are stored in `dtype` (F64, F32, BF16, F16), or in a wider format that
-holds the same numbers. `golden` is a golden's name or folder, or `checkpoint:DIR`; `run --checkpoint DIR` names another folder with
-the same weights. There may be several batches.
-'''
+`weights` are all parameters as little-endian float64 arrays by Hugging Face's names as in
+BertForPreTraining, those of `conformance.load_golden("tiny").checkpoint.path`. Inputs are int64
+(`encoder_hidden_states`: float64). Activations have the names and shapes that `bert-conformance trace
+golden:tiny` prints, and are stored in `dtype` (F64, F32, BF16, F16), or in a wider format that holds the
+same numbers. `golden` is a golden's name or folder, or `checkpoint:DIR`; `run --checkpoint DIR` names
+another folder with the same weights. There may be several batches.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -90,14 +91,19 @@ def digest_of(batch: Batch) -> str:
     return content_digest(batch.arrays())
 
 
+def digests_of(batches: Mapping[str, Batch]) -> dict[str, str]:
+    """The digest of each."""
+    return {name: digest_of(batch) for name, batch in batches.items()}
+
+
 def write(source: Source, batches: Mapping[str, Batch], activations: Mapping[str, Mapping[str, Array]], path: Path) -> None:
     """Write a trace's file; the values are those of the format that the source names."""
     stored = format_named(source.dtype).stored
     values = {batch: {name: stored(value) for name, value in found.items()} for batch, found in activations.items()}
-    metadata = msgspec.structs.asdict(source) | {f"{_BATCH}{name}": digest_of(batch) for name, batch in batches.items()}
+    metadata = msgspec.structs.asdict(source) | {f"{_BATCH}{name}": digest for name, digest in digests_of(batches).items()}
     arrays: dict[str, Any] = stored_arrays(batches, {}) | stored_arrays({}, values)  # type: ignore[arg-type]  # float32, too
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({key: np.ascontiguousarray(array).reshape(array.shape) for key, array in arrays.items()}, path, metadata)
+    save_file({key: np.array(array, order="C") for key, array in arrays.items()}, path, metadata)
 
 
 def read(path: Path) -> Recorded:
@@ -123,7 +129,9 @@ def read(path: Path) -> Recorded:
         activations: Mapping[str, Mapping[str, Captured]] = nested(values, "activation")
         without = sorted(batches.keys() ^ activations.keys())
         if without or not batches:
-            raise UsageError(f"{path}: expected inputs and activations of the same batches; {', '.join(without) or 'there are none'}")
+            raise UsageError(
+                f"{path}: expected inputs and activations of the same batches; {', '.join(without) or 'there are none'}"
+            )
         return Recorded(source, batches, activations)
 
 
@@ -136,8 +144,8 @@ def _source(path: Path, metadata: Mapping[str, str]) -> Source:
 
 def _require_digests(path: Path, batches: Mapping[str, Batch], metadata: Mapping[str, str]) -> None:
     """Raise `UsageError` where the digest of a batch is lacking, or is not that of the inputs in the file."""
-    for name, batch in batches.items():
-        said, found = metadata.get(f"{_BATCH}{name}"), digest_of(batch)
+    for name, found in digests_of(batches).items():
+        said = metadata.get(f"{_BATCH}{name}")
         if said is None:
             raise UsageError(f"{path}: its metadata lack {_BATCH}{name}, the digest of that batch's inputs; {_EXPLAINED}")
         if said != found:

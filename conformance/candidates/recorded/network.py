@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from conformance.candidates.recorded.form import Recorded, digest_of
+from conformance.candidates.recorded.form import Recorded, digests_of
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import golden_of, open_golden
 from conformance.goldens.golden import Golden
@@ -21,8 +21,7 @@ def recorded_on(recorded: Recorded, network: Golden | None = None) -> Golden:
     """
     golden = network or open_golden(recorded.source.golden)
     require_its_checkpoint(recorded, golden)
-    digests = {name: digest_of(batch) for name, batch in recorded.batches.items()}
-    if digests == {name: digest_of(batch) for name, batch in golden.batches.items()}:
+    if digests_of(recorded.batches) == digests_of(golden.batches):
         return golden
     fitting = golden_of(golden.name, golden.checkpoint, recorded.batches)
     return replace(fitting, origin=golden.origin or golden.name, folder=golden.folder)

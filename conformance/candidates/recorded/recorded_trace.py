@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.candidates.arrays import Described, held_in
-from conformance.candidates.recorded.form import Recorded, digest_of, read
+from conformance.candidates.recorded.form import Recorded, digest_of, digests_of, read
 from conformance.errors import NotApplicable, Unsupported
 from conformance.model.architecture import Architecture
 from conformance.model.batch import TorchBatch
@@ -65,10 +65,9 @@ class RecordedTrace:
         """
         source, activations = self.recorded.source, self.recorded.activations
         if source.checkpoint != checkpoint.digest:
-            raise Unsupported(
-                f"it was recorded on {source.golden}, weights with the digest {source.checkpoint}, and these have {checkpoint.digest}"
-            )
-        by_digest = {digest_of(batch): activations[name] for name, batch in self.recorded.batches.items()}
+            where = f"it was recorded on {source.golden}, weights with the digest {source.checkpoint}"
+            raise Unsupported(f"{where}, and these have {checkpoint.digest}")
+        by_digest = {digest: activations[name] for name, digest in digests_of(self.recorded.batches).items()}
 
         def recorded_of(batch: Any) -> dict[str, Described]:
             found = by_digest.get(digest_of(batch.numpy()))
