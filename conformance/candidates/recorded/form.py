@@ -112,7 +112,7 @@ def read(path: Path) -> Recorded:
     Raises:
         UsageError: it is none: what it lacks, or what of it is not as its metadata say.
     """
-    with reading(path, "a recorded trace", UsageError):
+    with reading(path, "a trace", UsageError):
         with open_safetensors(path, "pt") as file:
             metadata = file.metadata() or {}
             keys = list(file.keys())
