@@ -153,6 +153,18 @@ def test_after_a_crash_the_next_batch_is_run_by_a_new_process(tmp_path: Path) ->
     assert "embeddings.LayerNorm" in runner(batch)
 
 
+def test_a_gradient_is_sent_to_a_program_that_has_a_backward_pass_and_to_no_other(beside_clients: Path) -> None:
+    batch, gradient = TINY.batches["padded"].on("cpu"), torch.ones(6, 2, dtype=torch.bfloat16)
+    runners = {
+        mode: command.Command(scripted(beside_clients, mode)).prepare(TINY.checkpoint, "cpu", "float32")
+        for mode in ("gradients", "right")
+    }
+    assert runners["right"].gradients is None
+    assert "embeddings.LayerNorm" in runners["gradients"].gradients(batch, "logits", gradient)
+    with pytest.raises(CandidateCrash, match="no gradient is given"):
+        runners["gradients"](batch)
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -37,6 +37,8 @@ def prepare(a: dict[str, Any], weights: dict[str, Any], device: str, dtype: str)
     def run(inputs: dict[str, Any]) -> dict[str, Any]:
         ids = inputs["input_ids"]
         types, mask = inputs.get("token_type_ids", np.zeros_like(ids)), inputs.get("attention_mask", np.ones_like(ids))
+        if ids.min() < 0 or types.min() < 0:
+            raise ValueError("an id below 0, which NumPy would count from the end of the table")
         e, out = "embeddings", {}
         x = w[f"{e}.word_embeddings.weight"][ids] + w[f"{e}.token_type_embeddings.weight"][types]
         x = norm(x + w[f"{e}.position_embeddings.weight"][: ids.shape[1]], f"{e}.LayerNorm")
