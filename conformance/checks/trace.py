@@ -120,7 +120,7 @@ def record(implementation: object, golden: Golden, device: str, dtype: str) -> T
             found[batch_name] = _ordered(call_candidate(partial(_collected, runner, batch, network, dtype, device)), network)
     network_of = golden.origin or golden.name
     about = (name_of(implementation), network_of, dtype, device)
-    library = f"torch {torch.__version__}"
+    library = f"bert-conformance {__version__}, torch {torch.__version__}"
     return Trace(*about, golden.batches, found, checkpoint.architecture, checkpoint.digest, library, golden.folder)
 
 
