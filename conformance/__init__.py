@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from conformance.candidates.archives import Archive
     from conformance.candidates.backward import captured_with_gradients
     from conformance.candidates.capture import Showing, Tap, captured
+    from conformance.candidates.command import Command
     from conformance.candidates.layouts import Layout, fused, interleaved, per_head, stacked, tied, transposed
     from conformance.candidates.module_runner import ModuleRunner
     from conformance.candidates.registry import Implementation
+    from conformance.candidates.recorded import RecordedTrace
     from conformance.candidates.steps import captured_step
     from conformance.candidates.torch_implementation import OutputMap, TorchImplementation
     from conformance.checks.check_candidate import check
@@ -70,6 +72,7 @@ _PUBLIC = {
     "candidates.backward": ("captured_with_gradients",),
     "candidates.capture": ("Showing", "Tap", "captured"),
     "model.checkpoint": ("Checkpoint",),
+    "candidates.command": ("Command",),
     "model.directory": ("load_directory",),
     "errors": (
         "CandidateCrash",
@@ -91,6 +94,7 @@ _PUBLIC = {
     "checks.trace": ("Trace", "trace"),
     "candidates.module_runner": ("ModuleRunner",),
     "candidates.registry": ("Implementation",),
+    "candidates.recorded": ("RecordedTrace",),
     "candidates.steps": ("captured_step",),
     "model.pretraining": ("PretrainingConventions", "PretrainingCorpus", "PretrainingData"),
     "model.training": ("Training", "decays"),
@@ -105,6 +109,7 @@ __all__ = [
     "CandidateCrash",
     "CandidateError",
     "Checkpoint",
+    "Command",
     "ConformanceError",
     "DependencyMissingError",
     "Golden",
@@ -115,6 +120,7 @@ __all__ = [
     "PretrainingConventions",
     "PretrainingCorpus",
     "PretrainingData",
+    "RecordedTrace",
     "Result",
     "Showing",
     "Tap",

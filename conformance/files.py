@@ -7,6 +7,7 @@ GiB; `python -m conformance.benchmarks.readers --full` measures files at these l
 import json
 import os
 import stat
+import tempfile
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +39,14 @@ ALLOW_PICKLE = (
     "BERT_CONFORMANCE_ALLOW_PICKLE"  # set to 1, checkpoints that are pickled are read; processes started from here inherit it
 )
 
+SCRATCH = "BERT_CONFORMANCE_SCRATCH"  # where a worker's folders lie, which whoever ends the worker removes
+
 T = TypeVar("T")
+
+
+def scratch_folder() -> Path:
+    """A new folder, which the caller removes; what a worker leaves there is removed when the worker has ended."""
+    return Path(tempfile.mkdtemp(prefix="bert-conformance-", dir=os.environ.get(SCRATCH)))
 
 
 @contextmanager

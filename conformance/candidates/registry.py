@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
@@ -138,7 +139,10 @@ def _described(entry: metadata.EntryPoint) -> Registered:
 
 
 def load(name: str) -> Implementation:
-    """The implementation registered as `name`, the exported program in the file `name`, or the object at `package.module:object`.
+    """The implementation that a name stands for.
+
+    It is registered, `cmd:` and the command line of a program, the file of an exported program or of a recorded trace, or
+    `package.module:object`.
 
     Raises:
         UnknownNameError: nothing of that name, with the nearest names that there are.
@@ -149,12 +153,16 @@ def load(name: str) -> Implementation:
         described = _described(entries[name])
         return _imported(entries[name].load, f"{name} ({described.distribution} {described.version}, {described.origin})")
     require_known(name)
-    return _imported(lambda: _archive(name) if _is_file(name) else _resolve(name), name)
+    return _imported(partial(_made, name), name)
 
 
 def require_known(name: str) -> None:
-    """Raise `UnknownNameError` for a name that nothing is registered under; imports nothing."""
+    """Raise `UnknownNameError` for a name that nothing is registered under, `UsageError` where there is no such program."""
     entries = _entry_points()
+    if _is_command(name) and name not in entries:
+        from conformance.candidates.command import arguments_of
+
+        arguments_of(name)
     if name not in entries and ":" not in name and not _is_file(name):
         near = get_close_matches(name, entries, 3)
         known = ", ".join(entries) or (f"none, since {SWITCH}=1 is set" if os.environ.get(SWITCH) == "1" else "none")
@@ -166,11 +174,23 @@ def _is_file(name: str) -> bool:
     return Path(name).is_file()
 
 
-def _archive(name: str) -> Any:
-    """An exported program; loading one may run its code, which happens to what the user names alone."""
-    from conformance.candidates.archives import Archive
+def _is_command(name: str) -> bool:
+    return name.startswith("cmd:")
 
-    return Archive(Path(name))
+
+def described_by(name: str) -> tuple[str, str] | None:
+    """Which public class a name that is no module's is an argument of, and the argument: a command line or a file; else None."""
+    if _is_command(name):
+        return "Command", name
+    if not _is_file(name):
+        return None
+    return "RecordedTrace" if Path(name).suffix == ".safetensors" else "Archive", str(Path(name).resolve())
+
+
+def _made(name: str) -> Any:
+    """To load an exported program may run its code, which happens to what the user names alone."""
+    found = described_by(name)
+    return getattr(importlib.import_module("conformance"), found[0])(found[1]) if found else _resolve(name)
 
 
 def _resolve(name: str) -> Any:

@@ -1,23 +1,25 @@
-"""Traces: every activation that one candidate made of a golden's batches, kept in a file of the fixtures' own form."""
+"""Traces: every activation that one candidate made of a golden's batches, kept in a file that can be judged again."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import numpy as np
-from safetensors.numpy import save_file
+import torch
 
+from conformance import __version__
+from conformance.candidates.recorded import form
+from conformance.candidates.recorded.network import require_its_checkpoint
 from conformance.candidates.registry import Runner, as_implementation, load, name_of
 from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.session import accepted, prepared, require_support
 from conformance.errors import UsageError
-from conformance.files import parsed_json, read_safetensors, reading
 from conformance.goldens.custom_golden import on_inputs, open_golden
-from conformance.goldens.golden import Golden, nested, stored_arrays
+from conformance.goldens.golden import Golden
+from conformance.judge.validate import known
+from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.numerics.devices import require_device
@@ -39,6 +41,8 @@ class Trace:
         batches: the inputs.
         activations: float64 values by batch and activation, in the order of computation.
         architecture: the network's.
+        checkpoint: the digest of its parameters.
+        library: what computed them, and in which version.
         folder: where the tokenizer lies that converts ids to tokens; None where there is none.
 
     Example:
@@ -54,21 +58,11 @@ class Trace:
     batches: Mapping[str, Batch] = field(repr=False)
     activations: Activations = field(repr=False)
     architecture: Architecture = field(repr=False)
+    checkpoint: str = field(default="", repr=False)
+    library: str = field(default="", repr=False)
     folder: Path | None = field(default=None, repr=False)
 
     _repr_html_ = late("report.walk.walk_page:trace_fragment")
-
-
-class _About(msgspec.Struct, frozen=True):
-    """What stands in a trace's metadata: `order` are the activations of each batch, in the order of computation."""
-
-    name: str
-    golden: str
-    dtype: str
-    device: str
-    architecture: dict[str, Any]
-    folder: str | None
-    order: dict[str, list[str]]
 
 
 def trace(
@@ -125,7 +119,9 @@ def record(implementation: object, golden: Golden, device: str, dtype: str) -> T
             network = Network(checkpoint.architecture, checkpoint.weights, batch)
             found[batch_name] = _ordered(call_candidate(partial(_collected, runner, batch, network, dtype, device)), network)
     network_of = golden.origin or golden.name
-    return Trace(name_of(implementation), network_of, dtype, device, golden.batches, found, checkpoint.architecture, golden.folder)
+    about = (name_of(implementation), network_of, dtype, device)
+    library = f"bert-conformance {__version__}, torch {torch.__version__}"
+    return Trace(*about, golden.batches, found, checkpoint.architecture, checkpoint.digest, library, golden.folder)
 
 
 def _collected(runner: Runner, batch: Batch, network: Network, dtype: str, device: str) -> dict[str, Array]:
@@ -146,8 +142,9 @@ def true_trace(golden: Golden, name: str = "") -> Trace:
     checkpoint = golden.checkpoint
     walks = {n: Network(checkpoint.architecture, checkpoint.weights, batch).walk() for n, batch in golden.batches.items()}
     found = {n: {a: np.array(value) for a, value in walk} for n, walk in walks.items()}
-    network_of = golden.origin or golden.name
-    return Trace(name, network_of, "float64", "cpu", golden.batches, found, checkpoint.architecture, golden.folder)
+    about = (name, golden.origin or golden.name, "float64", "cpu")
+    library = f"bert-conformance {__version__}"
+    return Trace(*about, golden.batches, found, checkpoint.architecture, checkpoint.digest, library, golden.folder)
 
 
 def require_same_inputs(a: Trace, b: Trace) -> None:
@@ -161,29 +158,25 @@ def require_same_inputs(a: Trace, b: Trace) -> None:
 
 
 def save(trace: Trace, path: Path) -> None:
-    """Write a trace as safetensors."""
-    order = {n: list(found) for n, found in trace.activations.items()}
-    folder = str(trace.folder) if trace.folder else None
-    about = _About(trace.name, trace.golden, trace.dtype, trace.device, trace.architecture.as_dict(), folder, order)
-    arrays = stored_arrays(trace.batches, trace.activations)
-    metadata = {"trace": msgspec.json.encode(about).decode()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({k: np.array(v, order="C") for k, v in arrays.items()}, path, metadata)
+    """Write a trace in the form of `candidates.recorded.form`."""
+    source = form.Source(trace.name, trace.golden, trace.checkpoint, trace.dtype, trace.device, trace.library)
+    form.write(source, trace.batches, trace.activations, path)
 
 
-def read(path: Path) -> Trace:
-    """A trace that `save` wrote; `UsageError` where it is none."""
-    with reading(path, "a trace", UsageError):
-        arrays, metadata = read_safetensors(path)
-        about = parsed_json(metadata.get("trace"), _About)
-        batches, activations = (nested(arrays, what) for what in ("batch", "activation"))
-        return Trace(
-            about.name,
-            about.golden,
-            about.dtype,
-            about.device,
-            {n: Batch.of(batches[n]) for n in about.order},
-            {n: {a: np.asarray(activations[n][a], np.float64) for a in names} for n, names in about.order.items()},
-            Architecture.from_config(about.architecture),
-            Path(about.folder) if about.folder else None,
-        )
+def read(path: Path, golden: Golden) -> Trace:
+    """A trace's file.
+
+    Raises:
+        UsageError: it is none, or of other weights than those of the golden.
+        CandidateError: it has an activation that there is not.
+    """
+    recorded = form.read(path)
+    require_its_checkpoint(recorded, golden)
+    source, checkpoint, rows = recorded.source, golden.checkpoint, table(golden.checkpoint.architecture)
+    order = {name: i for i, name in enumerate(rows)}
+    found = {
+        batch: {known(name, rows).name: np.asarray(value, np.float64) for name, value in pairs(values, order)}
+        for batch, values in recorded.activations.items()
+    }
+    about = (source.name, source.golden, source.dtype, source.device)
+    return Trace(*about, recorded.batches, found, checkpoint.architecture, source.checkpoint, source.library, golden.folder)

@@ -151,7 +151,8 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         "name",
         nargs="*",
         metavar="NAME",
-        help="a fault, a check or the id of its test, an activation or the end of its name, an outcome, a golden, an arithmetic",
+        help="a fault, a check or the id of its test, an activation or the end of its name, an outcome, a golden, an arithmetic, "
+        "cmd or trace",
     )
 
 
@@ -241,7 +242,11 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-i", "--implementation", action="append", metavar="NAME", help="registered name, or package.module:object (default: all)"
+        "-i",
+        "--implementation",
+        action="append",
+        metavar="NAME",
+        help="registered name, package.module:object, 'cmd:PROGRAM ARGS', an exported program or a recorded trace (default: all)",
     )
     parser.add_argument(
         "--golden", action="append", metavar="NAME", help="golden to run on, or a folder that `golden make` wrote (default: all)"

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from conformance.isolation.server import started_context
 from conformance.printable import printable
 
 if TYPE_CHECKING:
+    from conformance.candidates.recorded.form import Recorded
     from conformance.cli.session import Session
     from conformance.goldens.golden import Golden
 
@@ -77,11 +79,12 @@ def _session(arguments: Namespace) -> "Session":
     from conformance.cli.session import Session, shard_of
     from conformance.isolation.process import Limits
 
+    traces = _traces(arguments)
     return Session(
         arguments.implementation or (),
-        _goldens(arguments),
+        _goldens(arguments, traces),
         arguments.device,
-        arguments.dtype or ["float32"],
+        arguments.dtype or list(dict.fromkeys(trace.source.dtype for trace in traces)) or ["float32"],
         chosen=bool(arguments.golden),
         checks=arguments.check or (),
         require=arguments.require_activations or (),
@@ -93,16 +96,33 @@ def _session(arguments: Namespace) -> "Session":
     )
 
 
-def _goldens(arguments: Namespace) -> "dict[str, Golden | None]":
+def _traces(arguments: Namespace) -> "list[Recorded]":
+    """The recorded traces among the candidates."""
+    from conformance.candidates.recorded import SUFFIX
+
+    paths = [Path(name) for name in arguments.implementation or () if name.endswith(SUFFIX) and Path(name).is_file()]
+    if not paths:
+        return []
+    from conformance.candidates.recorded.form import read
+
+    return [read(path) for path in paths]
+
+
+def _goldens(arguments: Namespace, traces: "Sequence[Recorded]") -> "dict[str, Golden | None]":
     """What is run on, by name: the user's own checkpoint and the goldens in folders; None for what is stored under the name.
 
+    Where recorded traces are judged and no golden is named, it is what they were recorded on.
+
     Raises:
-        UsageError: two are of one name, under which their results could not be distinguished.
+        UsageError: two are of one name, under which their results could not be distinguished; or the checkpoint is not that of a
+            trace.
     """
     from conformance.goldens.golden import load_golden
     from conformance.goldens.manifest import is_folder, manifest
 
     own = _own(arguments)
+    if traces and not arguments.golden:
+        return _recorded_on(traces, own, keeps_inputs=bool(arguments.text or arguments.batch))
     asked = dict.fromkeys(arguments.golden or ([] if own else manifest()))
     found: dict[str, Golden | None] = {own.name: own} if own else {}
     for golden in asked:
@@ -112,6 +132,21 @@ def _goldens(arguments: Namespace) -> "dict[str, Golden | None]":
             raise UsageError(f"{golden}: another golden that is asked for is called {name!r}, too; run on one at a time")
         found[name] = loaded
     return found
+
+
+def _recorded_on(traces: "Sequence[Recorded]", own: "Golden | None", *, keeps_inputs: bool) -> "dict[str, Golden | None]":
+    """What traces were recorded on, by name; `own` is where their checkpoint lies here."""
+    from conformance.candidates.recorded.form import digests_of
+    from conformance.candidates.recorded.network import recorded_on
+
+    if keeps_inputs:
+        raise UsageError("a recorded trace has inputs of its own; leave --text and --batch away")
+    found: dict[str, Golden] = {}
+    for trace in traces:
+        golden = recorded_on(trace, own)
+        if digests_of(found.setdefault(golden.name, golden).batches) != digests_of(golden.batches):
+            raise UsageError(f"two traces were recorded on different inputs of {golden.name}: judge one at a time")
+    return {name: golden if golden.origin else None for name, golden in found.items()}
 
 
 def _own(arguments: Namespace) -> "Golden | None":

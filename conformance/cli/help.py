@@ -21,6 +21,15 @@ by its outputs, since a runtime may fuse other operations where it is looked int
 TorchScript archive runs its code; of a .pt2 file tensors alone are unpickled. Where the names of
 the inputs do not say which is which, write conformance.Archive(FILE, inputs=(...)).
 
+A program in any language, and activations that were recorded elsewhere, are candidates too:
+
+    bert-conformance run -i 'cmd:node my_bert.mjs' --golden tiny
+    bert-conformance run -i trace.safetensors
+
+`explain cmd` has the protocol, and where clients in Python and JavaScript lie that can be copied;
+`explain trace` has the form of the file, in a snippet that writes one without this package. A trace
+is judged on the weights, inputs, dtype and device that it says it was recorded on.
+
 Inputs: the goldens' own; with --checkpoint the texts, or a JSON file {"input_ids": [[...]],
 "attention_mask": ...}, or several such by name; without either a generated batch. --golden takes a
 name, or a folder that `golden make` wrote.

@@ -2,12 +2,14 @@
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from conformance.candidates.recorded import SUFFIX
+from conformance.candidates.recorded.form import read as read_recorded
+from conformance.candidates.recorded.network import recorded_on
 from conformance.checks.trace import TRUTH, Trace, read, record, true_trace
 from conformance.errors import Unavailable, Unsupported, UsageError
-from conformance.goldens.custom_golden import from_directory, golden_of, on_inputs, open_golden
+from conformance.goldens.custom_golden import from_directory, on_inputs, open_golden
 from conformance.goldens.golden import Golden
 from conformance.goldens.minilm import RECIPE
 
@@ -38,15 +40,12 @@ def _of_saved(path: Path, arguments: Namespace) -> Golden:
     """The network of a saved trace, on what it ran on."""
     if arguments.text or arguments.batch:
         raise UsageError(f"{path} was saved with inputs of its own; leave --text and --batch away")
-    trace = read(path)
-    golden = open_golden(trace.golden)
-    fitting = golden_of(golden.name, golden.checkpoint, trace.batches)
-    return replace(fitting, origin=golden.origin or golden.name, folder=golden.folder)
+    return recorded_on(read_recorded(path))
 
 
 def _is_saved(side: str) -> bool:
-    """Whether it is a file that `trace` wrote; other files are exported programs."""
-    return Path(side).suffix == ".safetensors"
+    """Whether it is a recorded trace; other files are exported programs."""
+    return Path(side).suffix == SUFFIX
 
 
 def traced(side: str, golden: Golden, arguments: Namespace, recorded: Callable[[str, Golden, str, str], Trace] = record) -> Trace:
@@ -55,7 +54,7 @@ def traced(side: str, golden: Golden, arguments: Namespace, recorded: Callable[[
     `recorded` runs it: in this process unless another function is given.
     """
     if _is_saved(side):
-        return read(Path(side))
+        return read(Path(side), golden)
     if side.startswith(TRUTH):
         return true_trace(golden, side)
     try:

@@ -13,6 +13,7 @@ GROUPS: Mapping[str, str] = {
     "outcome": "outcomes",
     "check": "checks",
     "golden": "goldens",
+    "candidate": "candidates",
     "activation": "activations",
     "arithmetic": "arithmetics",
     "fault": "faults",

@@ -4,6 +4,7 @@ import io
 import math
 import os
 import pickle
+import shutil
 import signal
 import socket
 import sys
@@ -14,11 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 import msgspec
 
 from conformance.errors import CandidateEnded, CandidateFailure, CandidateTimeout, FixtureError
+from conformance.files import SCRATCH, scratch_folder
 from conformance.isolation.confinement import bind_to_parent, kill_orphans, leave_helpers, leave_network, limit_memory
 from conformance.isolation.link import Link, NoMessageError
 from conformance.isolation.messages import Answer, Answered, Done, Parameter, Progress, decoded, encoded
@@ -69,11 +72,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class _Running:
-    """A process, the connection to it, and what it writes."""
+    """A process, the connection to it, what it writes, and the folder of its files."""
 
     process: BaseProcess
     link: Link
     output: Output
+    scratch: Path
 
 
 class WorkerProcess:
@@ -142,13 +146,14 @@ class WorkerProcess:
         started = started_context()
         ours, theirs = socket.socketpair()
         written, writing = started.Pipe(duplex=False)
-        start = _Start(self._prepare, self._limits, os.getcwd(), dict(os.environ))
+        scratch = scratch_folder()
+        start = _Start(self._prepare, self._limits, os.getcwd(), {**os.environ, SCRATCH: str(scratch)})
         process = started.Process(target=_serve, args=(start, theirs, writing))  # type: ignore[attr-defined]  # every context has it
         process.start()
         _WORKERS.add(process.pid or 0)
         theirs.close()
         writing.close()
-        running = _Running(process, Link(ours), Output(written, self._limits.output, self._show))
+        running = _Running(process, Link(ours), Output(written, self._limits.output, self._show), scratch)
         try:
             self._answer(running, {}, 0)  # ready: what it takes to get so far is not the candidate's
         except (EOFError, OSError) as error:
@@ -213,6 +218,7 @@ def _kill(running: _Running) -> None:
     kill_orphans(but=_WORKERS)
     running.output.drain()
     running.link.close()
+    shutil.rmtree(running.scratch, ignore_errors=True)
 
 
 def _received(link: Link, most: float) -> tuple[Answer | Parameter | Progress, Sequence[Any]]:

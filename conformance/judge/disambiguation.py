@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from conformance.errors import CandidateFailure
+from conformance.errors import CandidateFailure, NotApplicable
 from conformance.goldens.batches import batch, drawn
 from conformance.goldens.recipe import SEED
 from conformance.judge.discriminating_batch import discriminating
@@ -62,8 +62,8 @@ def _narrowed(verdicts: Sequence[Verdict], names: tuple[tuple[str, ...], ...], a
     """Each ambiguous verdict with those explanations that the other batch allows as well."""
     try:
         other = {v.activation: v for v in again(found) if v.local is not None and v.local.explanations}
-    except CandidateFailure:
-        return list(verdicts)  # the candidate's trouble with another batch is no evidence for either
+    except (CandidateFailure, NotApplicable):
+        return list(verdicts)  # the candidate's trouble with another batch, or that it is not there, is no evidence for either
     return [_allowed(v, other[v.activation]) if _names(v) == names and v.activation in other else v for v in verdicts]
 
 

@@ -2,7 +2,6 @@
 
 import atexit
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -14,6 +13,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from conformance.errors import CheckpointError
+from conformance.files import scratch_folder
 from conformance.model.architecture import Architecture
 from conformance.model.digest import content_digest
 from conformance.numerics.formats import Array, format_named
@@ -106,11 +106,15 @@ class Checkpoint:
 
         It lies in a temporary folder, is written when asked for, and is removed when the process ends.
         """
-        folder = tempfile.mkdtemp(prefix="bert-conformance-")
+        folder = scratch_folder()
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        path = Path(folder) / "model.safetensors"
-        save_file({k: np.ascontiguousarray(v) for k, v in self.weights.items()}, path)
+        path = folder / "model.safetensors"
+        self.write(path)
         return path
+
+    def write(self, path: Path) -> None:
+        """Write the parameters as safetensors, float64, under the names of `weights`."""
+        save_file({k: np.ascontiguousarray(v) for k, v in self.weights.items()}, path)
 
 
 def rounded_weights(checkpoint: Checkpoint, dtype: str) -> Mapping[str, Array]:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from conformance import golden_of, load_golden
-from conformance.checks import trace as traces
+from conformance.candidates.recorded import form
 from conformance.checks.replay import replayed
 from conformance.checks.trace import record, true_trace
 from conformance.cli import main
@@ -62,7 +62,7 @@ def test_trace_saves_what_diff_reads(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["diff", str(file), "golden:tiny"]) == 0
     assert main(["diff", str(file), "hf-eager", "--format", "json"]) == 0
     with pytest.raises(UsageError, match="cannot be read as a trace"):
-        traces.read(Path(__file__))
+        form.read(Path(__file__))
 
 
 BAD = "conformance.tests.test_commands:bad"

@@ -19,6 +19,7 @@ NAMES = {
     "outcome": ORDER,
     "check": tuple(CHECKS),
     "golden": tuple(RECIPES),
+    "candidate": ("cmd", "trace"),
     "activation": tuple(table(RECIPES["tiny"].checkpoint().architecture)),
     "arithmetic": tuple(hypothesis.arithmetic.name for dtype in FORMATS for hypothesis in hypotheses(dtype)),
     "fault": tuple(known_faults()),

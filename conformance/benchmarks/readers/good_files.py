@@ -9,6 +9,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import BertWordPieceTokenizer
 
+from conformance.candidates.recorded import form
 from conformance.checks import known_failures, replay, trace
 from conformance.checks.recording import Recording, header_of
 from conformance.checks.run import check_values
@@ -77,7 +78,7 @@ def readers(folder: Path) -> dict[str, Reader]:
         "failure": _alone("failure.safetensors", _failure(folder, hidden), replay.failure_of),
         "golden: manifest": Reader(_read_golden, "manifest.json", mine),
         "golden: arrays": Reader(_read_golden, "mine.safetensors", mine),
-        "trace": _alone("trace.safetensors", _trace(folder), trace.read),
+        "trace": _alone("trace.safetensors", _trace(folder), form.read),
         "known failures": _alone("known.toml", KNOWN.encode(), known_failures.read),
         "results": _alone("results.jsonl", _results(folder), read_results),
         "batch: JSON": _alone("batch.json", _json_batch(), read_batches),

@@ -2,18 +2,18 @@
 
 import sys
 from keyword import iskeyword
-from pathlib import Path
 from typing import Any
 
-from conformance.candidates.registry import load, registered
+from conformance.candidates.registry import described_by, load, registered
 from conformance.errors import ConformanceError
 from conformance.printable import printable
 
 
 def imported(name: str, implementation: str | Any) -> str:
-    """The lines that bind it to `candidate`: by its entry point, its module, its file; or one to be filled in."""
-    if Path(name).is_file():
-        return f"from conformance import Archive\ncandidate = Archive({str(Path(name).resolve())!r})"
+    """The lines that bind it to `candidate`: by its entry point, its module, its file, its command; or one to be filled in."""
+    described = described_by(name)
+    if described:
+        return f"from conformance import {described[0]}\ncandidate = {described[0]}({described[1]!r})"
     module, _, path = origin(name, implementation).partition(":")
     if not path:
         return f"candidate = ...  # {printable(name)}: no module holds it by a name, so put here what makes it"

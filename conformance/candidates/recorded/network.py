@@ -1,0 +1,37 @@
+"""The golden that a recorded trace is judged on: the network that it names, with the inputs that it holds."""
+
+from dataclasses import replace
+
+from conformance.candidates.recorded.form import Recorded, digests_of
+from conformance.errors import UsageError
+from conformance.goldens.custom_golden import golden_of, open_golden
+from conformance.goldens.golden import Golden
+
+
+def recorded_on(recorded: Recorded, network: Golden | None = None) -> Golden:
+    """The golden of a trace.
+
+    Args:
+        recorded: the trace.
+        network: where its checkpoint lies here; None: where the trace says.
+
+    Raises:
+        UsageError: the checkpoint is not the one that it was recorded on, or its inputs do not fit it.
+        DependencyMissingError: the network comes from a package that is not installed.
+    """
+    golden = network or open_golden(recorded.source.golden)
+    require_its_checkpoint(recorded, golden)
+    if digests_of(recorded.batches) == digests_of(golden.batches):
+        return golden
+    fitting = golden_of(golden.name, golden.checkpoint, recorded.batches)
+    return replace(fitting, origin=golden.origin or golden.name, folder=golden.folder)
+
+
+def require_its_checkpoint(recorded: Recorded, golden: Golden) -> None:
+    """Raise `UsageError` where a golden's weights are not those of the trace."""
+    source, found = recorded.source, golden.checkpoint.digest
+    if source.checkpoint != found:
+        raise UsageError(
+            f"{source.name} was recorded on weights with the digest {source.checkpoint} ({source.golden}), and those of "
+            f"{golden.name} have {found}: judge it on the weights that it was recorded on"
+        )
