@@ -66,16 +66,16 @@ class MachineRecord(msgspec.Struct, frozen=True, gc=False):
 class Header(_Record, frozen=True, gc=False, tag="header"):
     """What ran, where; `shard` is which share of the run, and `run` is the same in all of its shares; `started` is ISO 8601.
 
-    `implementations` are the candidates that are registered, by name; of an object that is not, no version is known. `onnxruntime`
-    is null where it is not installed; `cases` is how many checks this share of the run was to make. What is empty or 0 is not
-    said, as by earlier versions of the suite.
+    `implementations` are the candidates that are registered, by name; of an object that is not, no version is known.
+    `transformers` and `onnxruntime` are null where they are not installed; `cases` is how many checks this share of the run was to
+    make. What is empty or 0 is not said, as by earlier versions of the suite.
     """
 
     schema: int
     suite: str
     python: str
     torch: str
-    transformers: str
+    transformers: str | None
     platform: str
     processor: str
     gpu: str | None
