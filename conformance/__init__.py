@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from conformance.candidates.archives import Archive
     from conformance.candidates.backward import captured_with_gradients
     from conformance.candidates.capture import Showing, Tap, captured
-    from conformance.candidates.layouts import Layout, fused, interleaved, per_head, stacked, tied, transposed
+    from conformance.candidates.layouts import Layout, fused, interleaved, per_head, permuted, stacked, tied, transposed
     from conformance.candidates.module_runner import ModuleRunner
     from conformance.candidates.steps import captured_step
     from conformance.candidates.torch_implementation import OutputMap, TorchImplementation
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         CandidateError,
         ConformanceError,
         DependencyMissingError,
+        RegistrationError,
         Unavailable,
         Unsupported,
         UsageError,
@@ -75,13 +76,14 @@ _PUBLIC = {
         "CandidateError",
         "ConformanceError",
         "DependencyMissingError",
+        "RegistrationError",
         "Unavailable",
         "Unsupported",
         "UsageError",
     ),
     "goldens.golden": ("Golden", "load_golden"),
     "goldens.custom_golden": ("golden_of",),
-    "candidates.layouts": ("Layout", "fused", "interleaved", "per_head", "stacked", "tied", "transposed"),
+    "candidates.layouts": ("Layout", "fused", "interleaved", "per_head", "permuted", "stacked", "tied", "transposed"),
     "checks.examples": ("example",),
     "suite.parametrize": ("parametrize_with_checks",),
     "results.result": ("Result",),
@@ -112,6 +114,7 @@ __all__ = [
     "PretrainingConventions",
     "PretrainingCorpus",
     "PretrainingData",
+    "RegistrationError",
     "Result",
     "Showing",
     "Tap",
@@ -135,6 +138,7 @@ __all__ = [
     "load_golden",
     "parametrize_with_checks",
     "per_head",
+    "permuted",
     "read_results",
     "stacked",
     "tied",

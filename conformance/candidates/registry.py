@@ -23,7 +23,7 @@ Runner = Callable[[Any], Mapping[str, Any] | Iterator[tuple[str, Any]]]
 class Implementation(Protocol):
     """The base protocol: something with `prepare`.
 
-    `supports(architecture, device, dtype) -> None | reason` is optional, and so are `features`, the names of what it can do beyond
+    `supports(architecture, device, dtype) -> None | reason`, or the same as `supported`, is optional, and so are `features`, the names of what it can do beyond
     the BERT of the paper (`conformance.model.features.FEATURES`).
     """
 
@@ -65,6 +65,12 @@ def as_implementation(found: Any) -> Implementation:
     if callable(found):
         return _Prepare(found)
     raise UsageError(f"{found!r} is neither an object with prepare() nor a function prepare(checkpoint, device, dtype)")
+
+
+def supports_of(candidate: Any) -> Callable[[Any, str, str], Any] | None:
+    """Its `supports`, or where it has none its `supported`, as a `TorchImplementation` calls it; None where it has neither."""
+    found: Callable[[Any, str, str], Any] | None = getattr(candidate, "supports", None) or getattr(candidate, "supported", None)
+    return found
 
 
 def name_of(implementation: Any) -> str:

@@ -13,6 +13,7 @@ from conformance.errors import (
     ConformanceError,
     DependencyMissingError,
     NotApplicable,
+    RegistrationError,
     Unavailable,
     Unsupported,
 )
@@ -53,6 +54,8 @@ def run_guarded(work: Callable[[], Termination]) -> Termination:
         return Termination("skip", str(why), declared=False)
     except (Unavailable, DependencyMissingError) as why:
         return Termination("skip", str(why))
+    except RegistrationError as error:
+        return Termination("error", f"registration: {error}", error.exit_code)
     except CandidateError as error:
         return Termination("fail", str(error), 1)
     except CandidateCrash as error:

@@ -1,5 +1,6 @@
 """A run as a document: counts first, then candidates, worst first, at the end what is missing. Pure functions of the records."""
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
@@ -32,9 +33,12 @@ def case_document(result: Result) -> Document:
 
 def _cases(cases: Sequence[CaseRecords]) -> Iterator[Block]:
     apart, together = _grouped(cases)
-    before = None
+    before, repeated = None, _repeated(apart)
     for case in sorted(apart, key=lambda c: ORDER.index(c.check.outcome)):
-        yield from _check(case.check, case.activations, close=case.check.outcome == before == "skip")
+        alike = repeated.get(id(case), ())
+        if not alike or case is alike[0]:
+            yield from _check(case.check, case.activations, close=case.check.outcome == before == "skip")
+            yield from _further(alike[1:])
         before = case.check.outcome
     yield from chain.from_iterable(map(_passes, together))
     if cases:
@@ -59,6 +63,24 @@ def _grouped(cases: Sequence[CaseRecords]) -> tuple[list[CaseRecords], list[list
     together = [group for group in groups.values() if len(group) > 1]
     grouped = {id(case) for group in together for case in group}
     return [case for case in cases if id(case) not in grouped], [[case.check for case in group] for group in together]
+
+
+def _repeated(cases: Sequence[CaseRecords]) -> dict[int, list[CaseRecords]]:
+    """By the id of each case that is an error, the cases of its candidate with the same error: all but its numbers is the same."""
+    alike: dict[object, list[CaseRecords]] = {}
+    for case in cases:
+        if case.check.outcome == "error":
+            lines = frozenset(re.sub(r"\d+", "#", line) for line in case.check.reason.splitlines())
+            alike.setdefault((case.check.implementation, lines), []).append(case)
+    return {id(case): group for group in alike.values() for case in group}
+
+
+def _further(cases: Sequence[CaseRecords]) -> Iterator[Block]:
+    """In which other checks an error that was shown occurs too."""
+    if cases:
+        plural = "s" if len(cases) > 1 else ""
+        where = "; ".join(subject(case.check).removeprefix(f"{case.check.implementation} ") for case in cases)
+        yield Paragraph(f"the same error in {len(cases)} more check{plural}: {where}")
 
 
 def _passes(checks: Sequence[CheckRecord]) -> Iterator[Block]:

@@ -99,7 +99,8 @@ def _versions(results: Results) -> set[tuple[str, str, str, str]]:
 def _title(results: Results) -> str:
     names = list(dict.fromkeys(c.implementation for c in results.checks))
     bad = {g.implementation for g in groups(results.cases) if g.tone == "bad"}
-    verb = f"{'does' if len(bad) == 1 else 'do'} not conform"
+    judged = any(g.tone == "bad" and g.outcome != "error" for g in groups(results.cases))
+    verb = f"{'does' if len(bad) == 1 else 'do'} not conform" if judged else "could not be judged"
     if len(names) == 1:
         return f"{names[0]} {verb}" if bad else f"{names[0]}: {_fine(results)}"
     return f"{len(bad)} of {len(names)} candidates {verb}" if bad else f"{len(names)} candidates: {_fine(results)}"
