@@ -237,9 +237,7 @@ def returned(value: Any, name: str) -> torch.Tensor:
     return tensor
 
 
-def _tensor_at(
-    value: Any, element: int | str, name: str, error: type[CandidateError] = CandidateError
-) -> torch.Tensor | None:
+def _tensor_at(value: Any, element: int | str, name: str, error: type[CandidateError] = CandidateError) -> torch.Tensor | None:
     """The tensor at `element`, or `value` itself where it is one; None where there is None; raises `error` for anything else."""
     if not isinstance(value, torch.Tensor):
         try:

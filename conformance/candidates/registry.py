@@ -23,8 +23,8 @@ Runner = Callable[[Any], Mapping[str, Any] | Iterator[tuple[str, Any]]]
 class Implementation(Protocol):
     """The base protocol: something with `prepare`.
 
-    `supports(architecture, device, dtype) -> None | reason`, or the same as `supported`, is optional, and so are `features`, the names of what it can do beyond
-    the BERT of the paper (`conformance.model.features.FEATURES`).
+    `supports(architecture, device, dtype) -> None | reason`, or the same under the name `supported`, is optional, and so are
+    `features`, the names of what it can do beyond the BERT of the paper (`conformance.model.features.FEATURES`).
     """
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Runner:

@@ -88,9 +88,7 @@ class Checkpoint:
     architecture: Architecture
     weights: Mapping[str, Array] = field(repr=False)
 
-    def state_dict(
-        self, dtype: "str | torch.dtype" = "float32", device: "str | torch.device" = "cpu"
-    ) -> "dict[str, torch.Tensor]":
+    def state_dict(self, dtype: "str | torch.dtype" = "float32", device: "str | torch.device" = "cpu") -> "dict[str, torch.Tensor]":
         """The parameters in torch, rounded to `dtype`, on `device`; each by its name or as torch's own object."""
         import torch
 

@@ -221,7 +221,8 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
     """One check of one candidate on one golden; `judged` of `activations` were observed.
 
     Of a check that draws its batches, `tried` are how many, and `worst` the largest error over its limit among those that hold.
-    `require` are the patterns of activations that had to be observed.
+    `require` are the patterns of activations that had to be observed. Of the `seconds`, `candidate_seconds` were waited for the
+    candidate, and `judge_seconds` are the others; both are null in files of earlier versions of the suite.
     """
 
     implementation: str
@@ -243,6 +244,8 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
     worst: float | None = None
     counterexample: CounterexampleRecord | None = None
     require: list[str] = []
+    candidate_seconds: float | None = None
+    judge_seconds: float | None = None
 
 
 class Footer(_Record, frozen=True, gc=False, tag="footer"):

@@ -17,6 +17,7 @@ from conformance.errors import (
     Unavailable,
     Unsupported,
 )
+from conformance.results.candidate_time import waiting
 from conformance.results.case import Case
 from conformance.results.outcomes import Outcome, severity
 from conformance.results.result import Result
@@ -77,7 +78,8 @@ def call_candidate(call: Callable[[], T], *, may_refuse: bool = False) -> T:
         may_refuse: whether it may still say, by `Unsupported` or `DependencyMissingError`, that it does not support the case.
     """
     try:
-        return call()
+        with waiting():
+            return call()
     except (CandidateFailure, NotApplicable, KeyboardInterrupt):
         raise
     except (Unsupported, DependencyMissingError) as error:

@@ -40,9 +40,7 @@ def checks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CheckRecord]:
     (folder / "outputs.json").write_text(json.dumps(outputs), "utf-8")
     _write(folder / "network")
     environment = {**os.environ, "PYTHONPATH": str(hidden.parent)}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, cwd=folder, env=environment, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, cwd=folder, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return {c.implementation: c for c in read_results(folder / "conformance-results" / "results.jsonl").checks}
 

@@ -6,7 +6,18 @@ from itertools import chain
 
 from conformance.report.document import Block, Code, Document, Folded, Heading, Items, Lists, Paragraph, Table, Verdict
 from conformance.report.findings import layers_of, where
-from conformance.report.words import exclusion_lists, headline, mistakes, place, rendered, searched, smallest, subject, verdict
+from conformance.report.words import (
+    duration,
+    exclusion_lists,
+    headline,
+    mistakes,
+    place,
+    rendered,
+    searched,
+    smallest,
+    subject,
+    verdict,
+)
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, CounterexampleRecord, Results
 from conformance.results.result import Result
@@ -92,8 +103,8 @@ def _passes(checks: Sequence[CheckRecord]) -> Iterator[Block]:
     if searches:
         worst = max(searches, key=lambda c: c.worst or 0.0)
         largest = f", the largest error {worst.worst:.2g} of its limit ({worst.check})" if worst.worst else ""
-        tried, seconds = sum(c.tried for c in searches), sum(c.seconds for c in checks)
-        yield Paragraph(f"{tried} examples in {len(searches)} searches{largest}, {seconds:.1f} s")
+        tried = sum(c.tried for c in searches)
+        yield Paragraph(f"{tried} examples in {len(searches)} searches{largest}, {duration(checks)}")
 
 
 def _check(check: CheckRecord, activations: Sequence[ActivationRecord], *, close: bool = False) -> Iterator[Block]:
@@ -106,9 +117,9 @@ def _check(check: CheckRecord, activations: Sequence[ActivationRecord], *, close
     if failed:
         yield from _failures(failed, activations)
     elif check.outcome == "pass" and check.tried:
-        yield Paragraph(f"{searched(check)}, {check.seconds:.1f} s")
+        yield Paragraph(f"{searched(check)}, {duration([check])}")
     elif check.outcome == "pass" and check.median_rms is not None:
-        yield Paragraph(f"median local error {check.median_rms:.2f} sigma, {check.seconds:.1f} s")
+        yield Paragraph(f"median local error {check.median_rms:.2f} sigma, {duration([check])}")
         if check.excludes:
             yield Lists(tuple((what, tuple(of)) for what, of in exclusion_lists(check.excludes)))
     if check.counterexample:

@@ -12,7 +12,7 @@ from conformance.report.run.failure import Failure, failure, first_line
 from conformance.report.run.histogram import histogram, pooled
 from conformance.report.run.matrix import Group, groups, matrix, power
 from conformance.report.run.network import Walk, walk
-from conformance.report.words import exclusions, headline, searched, verdict
+from conformance.report.words import duration, exclusions, headline, searched, verdict
 from conformance.results.outcomes import FAILING
 from conformance.results.records import CaseRecords, Header, Results
 from conformance.results.result import Result
@@ -56,7 +56,7 @@ class Card:
     walk: Walk | None
     noise: Markup | None
     median: str
-    seconds: float
+    duration: str
     exclusions: tuple[str, ...]
 
 
@@ -151,7 +151,7 @@ def _card(g: Group, headers: Sequence[Header]) -> Card:
         walk=walk(activations) if any(a.outcome != "not_observed" for a in activations) else None,
         noise=histogram(counts) if any(counts) else None,
         median="" if check.median_rms is None else f"{check.median_rms:.2f}",
-        seconds=sum(c.check.seconds for c in g.cases),
+        duration=duration([c.check for c in g.cases]),
         exclusions=tuple(exclusions(check.excludes)) if check.outcome == "pass" else (),
     )
 
