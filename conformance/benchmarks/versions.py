@@ -32,7 +32,8 @@ UNTESTED: Mapping[str, str] = {
 class Run(msgspec.Struct, frozen=True):
     """A run of a factor: the versions, the system, the date (ISO 8601, UTC), and how many tests passed, failed and were skipped.
 
-    Errors count as failed. `torch` is without its build, the `cpu` of `2.13.0+cpu`. `transformers` is null where it is not installed.
+    Errors count as failed. `torch` is without its build, the `cpu` of `2.13.0+cpu`; `transformers` is null where it is not
+    installed.
     """
 
     python: str
