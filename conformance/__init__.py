@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from conformance.candidates.backward import captured_with_gradients
     from conformance.candidates.capture import Showing, Tap, captured
     from conformance.candidates.command import Command
-    from conformance.candidates.layouts import Layout, fused, interleaved, per_head, stacked, tied, transposed
+    from conformance.candidates.layouts import Layout, fused, interleaved, per_head, permuted, stacked, tied, transposed
     from conformance.candidates.module_runner import ModuleRunner
-    from conformance.candidates.registry import Implementation
     from conformance.candidates.recorded import RecordedTrace
+    from conformance.candidates.registry import Implementation
     from conformance.candidates.steps import captured_step
     from conformance.candidates.torch_implementation import OutputMap, TorchImplementation
     from conformance.checks.check_candidate import check
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         CandidateError,
         ConformanceError,
         DependencyMissingError,
+        RegistrationError,
         Unavailable,
         Unsupported,
         UsageError,
@@ -79,13 +80,14 @@ _PUBLIC = {
         "CandidateError",
         "ConformanceError",
         "DependencyMissingError",
+        "RegistrationError",
         "Unavailable",
         "Unsupported",
         "UsageError",
     ),
     "goldens.golden": ("Golden", "load_golden"),
     "goldens.custom_golden": ("golden_of",),
-    "candidates.layouts": ("Layout", "fused", "interleaved", "per_head", "stacked", "tied", "transposed"),
+    "candidates.layouts": ("Layout", "fused", "interleaved", "per_head", "permuted", "stacked", "tied", "transposed"),
     "checks.examples": ("example",),
     "suite.parametrize": ("parametrize_with_checks",),
     "results.result": ("Result",),
@@ -121,6 +123,7 @@ __all__ = [
     "PretrainingCorpus",
     "PretrainingData",
     "RecordedTrace",
+    "RegistrationError",
     "Result",
     "Showing",
     "Tap",
@@ -144,6 +147,7 @@ __all__ = [
     "load_golden",
     "parametrize_with_checks",
     "per_head",
+    "permuted",
     "read_results",
     "stacked",
     "tied",

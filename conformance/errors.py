@@ -87,6 +87,10 @@ class CandidateError(CandidateFailure):
     """The candidate broke the contract: a wrong shape, dtype, name or a value that is not finite."""
 
 
+class RegistrationError(CandidateError):
+    """A table or a tap of the candidate's registration does not fit its module: nothing is said about the BERT itself."""
+
+
 class NotFiniteError(CandidateError):
     """An activation has elements that are judged and not finite."""
 

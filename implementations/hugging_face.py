@@ -23,7 +23,7 @@ from conformance import (
 )
 from implementations.hugging_face_data import pretraining_data
 from implementations.sentence_pooling import sentence_embedding
-from implementations.transformers_versions import for_each_query, is_of_version_4, tokenizer_of
+from implementations.transformers_versions import for_each_query, is_of_version_4, require_transformers, tokenizer_of
 
 Reader = Callable[[str], tuple[list[int], list[tuple[int, int]]]]  # ids and offsets of a text
 
@@ -95,7 +95,12 @@ class HuggingFace:
         self.name = name or f"hf-{attention}"
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
-        """Why not, where transformers' BERT cannot be of this architecture."""
+        """Why not, where transformers' BERT cannot be of this architecture.
+
+        Raises:
+            DependencyMissingError: transformers is not installed.
+        """
+        require_transformers()
         positions = architecture.position_embedding_type
         if positions != "absolute" and not (architecture.has_relative_positions and is_of_version_4()):
             version = ", from version 5 on" if architecture.has_relative_positions else ""
@@ -341,13 +346,16 @@ class Compiled(HuggingFace):
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
         """As the others; and a C++ compiler must be there."""
+        reason = super().supports(architecture, device, dtype)
+        if reason is not None:
+            return reason
         from torch._inductor.cpp_builder import get_cpp_compiler
 
         try:
             get_cpp_compiler()
         except Exception:
             return "torch.compile needs a C++ compiler"
-        return super().supports(architecture, device, dtype)
+        return None
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:
         """Compiled at the first call, for every length and batch size."""

@@ -1,4 +1,4 @@
-"""What differs between versions 4 and 5 of transformers."""
+"""Whether transformers is installed, and what differs between its versions 4 and 5."""
 
 import tempfile
 from collections.abc import Sequence
@@ -7,6 +7,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from conformance import DependencyMissingError
+
+INSTALL = "pip install 'bert-conformance[reference]'"
+
+
+def require_transformers() -> None:
+    """Raise `DependencyMissingError` with the install command where transformers is not installed."""
+    try:
+        import transformers  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "transformers":
+            raise
+        raise DependencyMissingError(f"Hugging Face's BERT needs transformers, which is not installed: {INSTALL}") from error
 
 
 def is_of_version_4() -> bool:

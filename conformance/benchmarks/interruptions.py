@@ -35,7 +35,8 @@ def records(out: Path) -> list[Any]:
     """Of a folder's results, what two runs of the same things have in common."""
     results = read_results(out / "results.jsonl")
     assert results.sound, results.notes
-    cases = [{**msgspec.to_builtins(case.check), "seconds": 0.0} for case in results.cases]
+    never_the_same = {"seconds": 0.0, "candidate_seconds": 0.0, "judge_seconds": 0.0}
+    cases = [{**msgspec.to_builtins(case.check), **never_the_same} for case in results.cases]
     return [*cases, *(msgspec.to_builtins(a) for a in results.activations), msgspec.to_builtins(results.footer)]
 
 

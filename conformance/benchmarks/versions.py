@@ -32,12 +32,13 @@ UNTESTED: Mapping[str, str] = {
 class Run(msgspec.Struct, frozen=True):
     """A run of a factor: the versions, the system, the date (ISO 8601, UTC), and how many tests passed, failed and were skipped.
 
-    Errors count as failed. `torch` is without its build, the `cpu` of `2.13.0+cpu`.
+    Errors count as failed. `torch` is without its build, the `cpu` of `2.13.0+cpu`; `transformers` is null where it is not
+    installed.
     """
 
     python: str
     torch: str
-    transformers: str
+    transformers: str | None
     numpy: str
     scipy: str
     platform: str
@@ -80,7 +81,7 @@ def run_of(junit: Path) -> Run:
     return Run(
         python=platform.python_version(),
         torch=metadata.version("torch").partition("+")[0],
-        transformers=metadata.version("transformers"),
+        transformers=_installed("transformers"),
         numpy=metadata.version("numpy"),
         scipy=metadata.version("scipy"),
         platform=f"{platform.system()} {platform.machine()}",
@@ -89,6 +90,13 @@ def run_of(junit: Path) -> Run:
         failed=failures + errors,
         skipped=skipped,
     )
+
+
+def _installed(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def record(factor: str, run: Run, path: Path = RUNS) -> None:
@@ -113,7 +121,7 @@ def paragraph(runs: Mapping[str, Run], names: tuple[str, ...]) -> Iterator[str]:
     for name in names:
         if name in runs:
             r = runs[name]
-            cells = (r.python, r.torch, r.transformers, r.numpy, r.scipy, r.passed, r.failed, r.skipped, r.date)
+            cells = (r.python, r.torch, r.transformers or "none", r.numpy, r.scipy, r.passed, r.failed, r.skipped, r.date)
             yield f"| `{name}` | {' | '.join(map(str, cells))} |"
     yield ""
     yield "Untested:"

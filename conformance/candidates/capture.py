@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from conformance.errors import CandidateError, UsageError
+from conformance.errors import CandidateError, RegistrationError, UsageError
 from conformance.model.batch import TorchBatch
 
 DEPTH = 2  # activations in flight: one being judged, one waiting.
@@ -81,7 +81,7 @@ def captured(
     of the forward pass is raised here. No gradients are recorded.
 
     Raises:
-        CandidateError: a tap names a module that does not exist, or an element that it does not have.
+        RegistrationError: a tap names a module that does not exist, or an element that it does not have.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
@@ -94,11 +94,11 @@ def captured(
 
 
 def require_modules(module: nn.Module, taps: Mapping[str, Tap]) -> Mapping[str, nn.Module]:
-    """Every submodule by its paths; `CandidateError` where a tap names one that does not exist."""
+    """Every submodule by its paths; `RegistrationError` where a tap names one that does not exist."""
     modules = dict(module.named_modules(remove_duplicate=False))
     missing = [tap.path for tap in taps.values() if tap.path not in modules]
     if missing:
-        raise CandidateError(f"no such modules: {', '.join(sorted(missing))}")
+        raise RegistrationError(f"no such modules: {', '.join(sorted(missing))}")
     return modules
 
 
@@ -198,7 +198,7 @@ def hooked(modules: Mapping[str, nn.Module], taps: Mapping[str, Tap], put: Calla
     def emit(key: tuple[int, str], args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         for name, tap in at[key]:
             if tap.call == calls[key]:
-                tensor = _tensor_at(named if isinstance(tap.element, str) else args, tap.element, name)
+                tensor = _tensor_at(named if isinstance(tap.element, str) else args, tap.element, name, RegistrationError)
                 if tensor is not None:
                     put(name, tensor)
         calls[key] += 1
@@ -237,15 +237,15 @@ def returned(value: Any, name: str) -> torch.Tensor:
     return tensor
 
 
-def _tensor_at(value: Any, element: int | str, name: str) -> torch.Tensor | None:
-    """The tensor at `element`, or `value` itself where it is one; None where there is None."""
+def _tensor_at(value: Any, element: int | str, name: str, error: type[CandidateError] = CandidateError) -> torch.Tensor | None:
+    """The tensor at `element`, or `value` itself where it is one; None where there is None; raises `error` for anything else."""
     if not isinstance(value, torch.Tensor):
         try:
             value = value[element]
-        except (LookupError, TypeError) as error:
-            raise CandidateError(f"{name}: nothing at {element!r} of a {type(value).__name__}") from error
+        except (LookupError, TypeError) as why:
+            raise error(f"{name}: nothing at {element!r} of a {type(value).__name__}") from why
     if value is None:
         return None
     if not isinstance(value, torch.Tensor):
-        raise CandidateError(f"{name}: a {type(value).__name__} at {element!r}, expected a tensor")
+        raise error(f"{name}: a {type(value).__name__} at {element!r}, expected a tensor")
     return value

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from conformance.errors import UsageError
 from conformance.model.architecture import Architecture
 from conformance.numerics.formats import Array
 
@@ -60,11 +61,39 @@ def transposed(inner: str | Layout) -> Layout:
         >>> transposed("bert.pooler.dense.weight").names
         ('bert.pooler.dense.weight',)
     """
+    return _with_axes(inner, lambda whole: whole.T, lambda whole: whole.T)
+
+
+def permuted(inner: str | Layout, axes: Sequence[int]) -> Layout:
+    """Axes in another order: axis i is axis `axes[i]` of `inner`, as in `numpy.transpose`.
+
+    Args:
+        inner: a name or a layout.
+        axes: each axis of `inner` once.
+
+    Raises:
+        UsageError: `axes` is no permutation.
+
+    Example:
+        A weight of (heads, in, d), as TransformerLens has it; `per_head` gives (heads, d, in):
+
+        >>> a = load_golden("tiny").checkpoint.architecture
+        >>> permuted(per_head("q"), (0, 2, 1)).pack([np.zeros((32, 32))], a).shape
+        (4, 32, 8)
+    """
+    order = tuple(axes)
+    if sorted(order) != list(range(len(order))):
+        raise UsageError(f"permuted() was given the axes {order}, expected each of 0 to n - 1 once, such as (0, 2, 1)")
+    return _with_axes(inner, lambda whole: whole.transpose(order), lambda whole: whole.transpose(np.argsort(order)))
+
+
+def _with_axes(inner: str | Layout, there: Callable[[Array], Array], back: Callable[[Array], Array]) -> Layout:
+    """The layout with its axes in another order, and the way back."""
     layout = plain(inner)
     return Layout(
         layout.names,
-        lambda parts, a: layout.pack(parts, a).T,
-        lambda whole, shapes, a: layout.unpack(whole.T, shapes, a),
+        lambda parts, a: there(layout.pack(parts, a)),
+        lambda whole, shapes, a: layout.unpack(back(whole), shapes, a),
         layout.again,
         layout.across,
     )

@@ -31,7 +31,8 @@ class Implementation(Protocol):
 
     All else is optional, and asked for by the checks that need it. An implementation may have
 
-    - `supports(architecture, device, dtype)`: None, or the reason for which a case is skipped;
+    - `supports(architecture, device, dtype)`, or the same under the name `supported`: None, or the reason for which a case is
+      skipped;
     - `features`: names of what it can do beyond the encoder of the paper, of `relative_key`, `relative_key_query`, `is_decoder`,
       `add_cross_attention` and `pruned_heads` (of the architecture), `position_ids` and `attention_mask_3d` (inputs that a batch
       may have besides; a decoder with cross-attention gets `encoder_hidden_states`, (B, T, H) in float64, and
@@ -108,6 +109,12 @@ def as_implementation(found: Any) -> Implementation:
     if callable(found):
         return _Prepare(found)
     raise UsageError(f"{found!r} is neither an object with prepare() nor a function prepare(checkpoint, device, dtype)")
+
+
+def supports_of(candidate: Any) -> Callable[[Any, str, str], Any] | None:
+    """Its `supports`, or where it has none its `supported`, as a `TorchImplementation` calls it; None where it has neither."""
+    found: Callable[[Any, str, str], Any] | None = getattr(candidate, "supports", None) or getattr(candidate, "supported", None)
+    return found
 
 
 def name_of(implementation: Any) -> str:

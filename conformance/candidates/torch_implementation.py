@@ -34,7 +34,7 @@ from conformance.candidates.capture import Showing, Tap, captured
 from conformance.candidates.layouts import LAYER, Layout, expanded, plain
 from conformance.candidates.module_runner import ModuleRunner
 from conformance.candidates.steps import captured_step
-from conformance.errors import CandidateError
+from conformance.errors import CandidateError, RegistrationError
 from conformance.model.activations import outputs, parameter_shapes, table
 from conformance.model.architecture import COMPATIBLE_HEADS, Architecture
 from conformance.model.checkpoint import Checkpoint
@@ -61,11 +61,11 @@ class OutputMap:
     function: Callable[[torch.Tensor], Any]
 
     def show(self, tensor: torch.Tensor) -> list[tuple[str, Any]]:
-        """What is seen in a tensor, by name; `CandidateError` where the function gives another number of tensors."""
+        """What is seen in a tensor, by name; `RegistrationError` where the function gives another number of tensors."""
         made = self.function(tensor)
         parts = [made] if isinstance(made, torch.Tensor) else list(made)
         if len(parts) != len(self.names):
-            raise CandidateError(f"{', '.join(self.names)}: {len(parts)} tensors are shown for {len(self.names)} names")
+            raise RegistrationError(f"{', '.join(self.names)}: {len(parts)} tensors are shown for {len(self.names)} names")
         return list(zip(self.names, parts, strict=True))
 
     @classmethod
@@ -88,7 +88,8 @@ class TorchImplementation:
         activations: module paths (or `Tap`s) to activation names, several for a fused one, or `OutputMap`.
         call: runs the module on a batch; may return further activations by name, of what comes after the layers.
         unused: patterns (as in a shell) of checkpoint parameters that the module does without.
-        ignored: patterns of state-dict entries that are no parameters.
+        ignored: patterns of state-dict entries that nothing of the checkpoint is for: buffers, and parameters that the checkpoint
+            lacks, as of a head that is not run; these keep the values that `build` gave them.
         frozen: patterns of state-dict entries that are not trained, so that their gradients are not asked for.
         train: of the module and a `conformance.Training`, a function that does one step of its training loop on a batch; raises
             `conformance.Unsupported` for settings that it has not.
@@ -184,7 +185,7 @@ class TorchImplementation:
 
         def initial() -> Iterator[tuple[str, torch.Tensor]]:
             assert self.untrained is not None
-            untrained = self.untrained(a).to(device=device, dtype=getattr(torch, dtype))
+            untrained = _moved(self.untrained(a), device, getattr(torch, dtype))
             return self._first_of_copies(untrained, a)
 
         return ModuleRunner(
@@ -247,34 +248,44 @@ class TorchImplementation:
         return found
 
     def module(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
-        """The module, built and loaded, in eval mode; `CandidateError` lists all that the table of parameters gets wrong."""
-        module = self.build(checkpoint.architecture).to(torch.float64)
+        """The module, built and loaded, in eval mode.
+
+        Raises:
+            RegistrationError: the table of parameters does not fit; lists all that is wrong.
+            CandidateError: the module does not take its state dict.
+        """
+        module = _moved(self.build(checkpoint.architecture), "cpu", torch.float64)
         state = self.state_dict(module, checkpoint)
         loaded = module.load_state_dict(state, strict=False)
         lost = [n for n in loaded.missing_keys if n in state] + list(loaded.unexpected_keys)
         if lost:
             raise CandidateError(f"the module did not take {', '.join(lost)} from its state dict")
-        return module.to(device=device, dtype=getattr(torch, dtype)).eval()
+        return _moved(module, device, getattr(torch, dtype)).eval()
 
     def state_dict(self, module: nn.Module, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
         """The checkpoint in the module's own names and layouts, float64.
 
         Raises:
-            CandidateError: what is missing, unexpected, used twice or of the wrong shape, all at once.
+            RegistrationError: what is missing, unexpected, used twice or of the wrong shape, all at once.
         """
         a, wanted = checkpoint.architecture, parameter_shapes(checkpoint.architecture)
         own = {n: tuple(t.shape) for n, t in module.state_dict().items() if isinstance(t, torch.Tensor)}
         entries, wrong = self._entries(own, wanted, a)
-        wrong += [f"a parameter, though named in `ignored`: {n}" for n, _ in module.named_parameters() if _matches(n, self.ignored)]
+        wrong += [f"mapped, though named in `ignored`: {name}" for name, _, _ in entries if _matches(name, self.ignored)]
         state = {}
         for name, layout, parameters in entries:
-            packed = layout.pack([checkpoint.weights[p] for p in parameters], a)
+            try:
+                packed = layout.pack([checkpoint.weights[p] for p in parameters], a)
+            except ValueError as error:
+                shapes = ", ".join(f"{p} {wanted[p]}" for p in parameters)
+                wrong.append(f"the layout of {name} cannot hold {shapes}: {error}")
+                continue
             if packed.shape != own[name]:
                 hint = "; transposed()?" if packed.shape == own[name][::-1] else ""
                 wrong.append(f"wrong shape: {name} is {own[name]} in the module, {packed.shape} from {', '.join(parameters)}{hint}")
             state[name] = torch.from_numpy(np.array(packed, order="C"))
         if wrong:
-            raise CandidateError("the table of parameters does not fit:\n  " + "\n  ".join(wrong))
+            raise RegistrationError("the table of parameters does not fit:\n  " + "\n  ".join(wrong))
         return state
 
     def _entries(
@@ -306,7 +317,7 @@ class TorchImplementation:
         return entries, wrong
 
     def taps(self, module: nn.Module, a: Architecture) -> tuple[dict[str, Tap], dict[str, OutputMap]]:
-        """Where to listen, and what is heard there, by a key a tap; raises `CandidateError` with all that is wrong."""
+        """Where to listen, and what is heard there, by a key a tap; raises `RegistrationError` with all that is wrong."""
         rows, modules = table(a), dict(module.named_modules(remove_duplicate=False))
         taps: dict[str, Tap] = {}
         seen: dict[str, OutputMap] = {}
@@ -334,8 +345,15 @@ class TorchImplementation:
                 seen[" ".join(names)] = OutputMap(names, shown.function)
         wrong += [f"shown twice: {n}" for n, times in shown_at.items() if times > 1]
         if wrong:
-            raise CandidateError("the table of activations does not fit:\n  " + "\n  ".join(wrong))
+            raise RegistrationError("the table of activations does not fit:\n  " + "\n  ".join(wrong))
         return taps, seen
+
+
+def _moved(module: nn.Module, device: str, dtype: torch.dtype) -> nn.Module:
+    """The module itself, moved by its own `to`: one argument at a time, which overrides take too, whatever they return."""
+    module.to(dtype)
+    module.to(torch.device(device))
+    return module
 
 
 def _expanded(pattern: str, layout: Layout, layers: int) -> Iterator[tuple[str, list[str]]]:

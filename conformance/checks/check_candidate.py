@@ -11,6 +11,7 @@ from conformance.checks.run_check import run
 from conformance.checks.search.plan import USUAL, Plan
 from conformance.goldens.golden import Golden
 from conformance.judge.depth import Depth
+from conformance.results.candidate_time import timed
 from conformance.results.result import Result
 
 
@@ -50,6 +51,6 @@ def check(
         'pass'
     """
     if check == "values":
-        return check_values(implementation, golden, device, dtype, require=require, runs=runs, depth=depth)
+        return timed(lambda: check_values(implementation, golden, device, dtype, require=require, runs=runs, depth=depth))
     opened = os.fspath(golden) if isinstance(golden, os.PathLike) else golden
     return run(named(check), implementation, opened, device, dtype, runs, replace(plan, depth=depth), require=require)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from conformance.candidates.registry import supports_of
 from conformance.candidates.stream import pairs
 from conformance.checks.backward import backward_passes
 from conformance.checks.check import CheckRequest
@@ -52,7 +53,7 @@ class _Viewed:
         return named_features(self.candidate)
 
     def supports(self, architecture: Any, device: str, dtype: str) -> str | None:
-        supports = getattr(self.candidate, "supports", None)
+        supports = supports_of(self.candidate)
         return supports(architecture, device, dtype) if supports else None
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:

@@ -153,7 +153,7 @@ def header_of(
         suite=__version__,
         python=platform.python_version(),
         torch=str(torch.__version__),
-        transformers=metadata.version("transformers"),
+        transformers=_version("transformers"),
         platform=platform.platform(),
         processor=f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.backends.cpu.get_cpu_capability()}",
         gpu=description(device),

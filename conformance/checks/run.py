@@ -29,6 +29,7 @@ from conformance.numerics.devices import require_device
 from conformance.numerics.formats import format_named
 from conformance.numerics.machine import measure_early, this_machine
 from conformance.progress import part, report_progress
+from conformance.results.candidate_time import waiting
 from conformance.results.case import Case
 from conformance.results.result import Result
 from conformance.results.termination import Termination, run_guarded
@@ -90,7 +91,8 @@ def _run(
     if not isinstance(golden, Golden):
         raise UsageError(f"a golden is a name or what golden_of() makes, not {golden!r}")
     measure_early(case.device)
-    candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
+    with waiting():
+        candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
     with unaltered(golden, candidate):
         return _judged(candidate, golden, case, require, runs, depth, passes, verdicts)
 

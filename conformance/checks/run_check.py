@@ -37,6 +37,7 @@ def run(
     from conformance.candidates.registry import as_implementation, name_of
     from conformance.checks.repro.artifacts import with_repro
     from conformance.goldens.custom_golden import fits, open_golden
+    from conformance.results.candidate_time import timed
     from conformance.results.termination import termination_of
 
     case = Case(name_of(implementation), golden if isinstance(golden, str) else golden.name, device, dtype, check.name)
@@ -55,7 +56,7 @@ def run(
     if not check.searches:
         kept = {f"example-{i}": e.batch for i, e in enumerate(known, 1) if fits(e.batch, subject.checkpoint.architecture)}
         subject = replace(subject, batches={**kept, **subject.batches}) if kept else subject
-    result = _execute(check, CheckRequest(case, candidate, subject, runs, plan, known, require))
+    result = timed(lambda: _execute(check, CheckRequest(case, candidate, subject, runs, plan, known, require)))
     return with_repro(replace(result, case=case), subject, candidate, implementation)
 
 

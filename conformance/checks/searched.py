@@ -19,7 +19,7 @@ from conformance.checks.search.static_shape import static_shape
 from conformance.checks.search.strategies import ROWS
 from conformance.checks.search.subject import Clock, IsolatedRunner, Subject
 from conformance.checks.session import require_support
-from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout
+from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout, RegistrationError
 from conformance.goldens.custom_golden import fits, golden_of
 from conformance.judge.evidence import Verdict
 from conformance.model.batch import Batch
@@ -80,7 +80,7 @@ def _searched(law: Law, request: CheckRequest, found: SearchState, clock: Clock)
     find_counterexample(holds, law.examples(architecture), plan, found, known, str(case), boundaries)
     if found.failure is None:
         return Termination("pass")
-    if isinstance(found.failure, CandidateEnded | CandidateTimeout):
+    if isinstance(found.failure, CandidateEnded | CandidateTimeout | RegistrationError):
         raise found.failure
     size = static_shape(subject, request.golden.batches)
     outcome: Outcome = "crash" if isinstance(found.failure, CandidateCrash) else "fail"

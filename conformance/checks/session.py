@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.candidates.registry import Implementation, Runner
+from conformance.candidates.registry import Implementation, Runner, supports_of
 from conformance.errors import CandidateError, Unsupported
 from conformance.goldens.golden import Golden
 from conformance.judge.validate import accepted_array, known
@@ -19,7 +19,7 @@ from conformance.results.termination import call_candidate
 
 def refusal(candidate: Implementation, architecture: Architecture, device: str, dtype: str) -> str | None:
     """Why the candidate does not support a case; None where it does, or does not say."""
-    supports = call_candidate(lambda: getattr(candidate, "supports", None))
+    supports = call_candidate(lambda: supports_of(candidate))
     if supports is None:
         return None
     reason = call_candidate(lambda: supports(architecture, device, dtype), may_refuse=True)

@@ -1,4 +1,4 @@
-"""Progress on a terminal: which case runs, what it is doing, what has failed so far, and the time that is left."""
+"""Progress: on a terminal which case runs, what it is doing, what has failed so far and the time that is left; else what ended."""
 
 import sys
 from collections import Counter
@@ -36,8 +36,10 @@ class ProgressDisplay:
         self._finished += 1
         self._show("", 0.0)
 
-    def ended(self, outcome: str) -> None:
-        """How a case ended."""
+    def ended(self, outcome: str, seconds: float) -> None:
+        """How a case ended, after how long."""
+        if self._display.disable and sys.stderr:
+            print(printable(f"{self._case}: {outcome}, {seconds:.1f} s"), file=sys.stderr, flush=True)
         self._failed[outcome] += outcome in FAILING
         failed = ", ".join(f"{n} {o}" for o in ORDER if (n := self._failed[o]))
         self._display.update(self._task, failed=failed)
@@ -61,7 +63,7 @@ class _Display(Progress):
 
 @contextmanager
 def progress(cases: int, console: Console | None = None) -> Iterator[ProgressDisplay]:
-    """Shown while it is open, by default on standard error, and nothing at all where that is no terminal."""
+    """Shown while it is open, by default on standard error; where that is no terminal, a line for each case that ends."""
     given, console = console, console or Console(stderr=True)
     display = _Display(
         BarColumn(bar_width=None),

@@ -57,7 +57,7 @@ def run_all(session: Session, out: Path, how: str, *, resume: bool = False) -> i
                 with shown.case(case), redirect_stdout(sys.stdout if how == "pretty" else sys.stderr):
                     result = result_of(case)
                     recording.add(result, session.goldens[case.golden], session.require)
-                shown.ended(result.outcome)
+                shown.ended(result.outcome, result.seconds)
     except (KeyboardInterrupt, ResultsFileError) as why:
         show_results(recording.results, how)
         interrupted = isinstance(why, KeyboardInterrupt)

@@ -51,6 +51,7 @@ from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.pretraining import PretrainingCorpus, PretrainingData
 from conformance.model.training import Training
+from conformance.results import candidate_time
 from conformance.results.example import Example
 
 _RUNS = 3  # that a law compares, at most
@@ -248,11 +249,17 @@ class RemoteRunner(IsolatedRunner):
         question = Hold(check, subject.golden, subject.name, subject.tests, example)
         found, arrays = self._ask(question, Held, Broken, most=_RUNS * _bytes(subject, example))
         if isinstance(found, Broken):
-            subject.clock.seconds += found.seconds
+            _count(subject, found.seconds)
             raise _error(found, arrays)
         assert isinstance(found, Held)
-        subject.clock.seconds += found.seconds
+        _count(subject, found.seconds)
         return found.excess
+
+
+def _count(subject: Subject, seconds: float) -> None:
+    """The candidate's own seconds of a law that was evaluated there."""
+    subject.clock.seconds += seconds
+    candidate_time.add(seconds)
 
 
 def _bytes(subject: Subject, example: Example) -> int:

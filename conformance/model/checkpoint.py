@@ -88,11 +88,11 @@ class Checkpoint:
     architecture: Architecture
     weights: Mapping[str, Array] = field(repr=False)
 
-    def state_dict(self, dtype: str = "float32", device: str = "cpu") -> "dict[str, torch.Tensor]":
-        """The parameters in torch, rounded to `dtype`, on `device`."""
+    def state_dict(self, dtype: "str | torch.dtype" = "float32", device: "str | torch.device" = "cpu") -> "dict[str, torch.Tensor]":
+        """The parameters in torch, rounded to `dtype`, on `device`; each by its name or as torch's own object."""
         import torch
 
-        kind = getattr(torch, dtype)
+        kind = getattr(torch, dtype) if isinstance(dtype, str) else dtype
         return {name: torch.from_numpy(np.array(value)).to(device=device, dtype=kind) for name, value in self.weights.items()}
 
     @cached_property

@@ -38,6 +38,14 @@ def searched(check: CheckRecord) -> str:
     return f"{check.tried} examples{worst}"
 
 
+def duration(checks: Sequence[CheckRecord]) -> str:
+    """The seconds of checks, and which of them were the candidate's and the judge's, where the file says it."""
+    total = f"{sum(c.seconds for c in checks):.1f} s"
+    theirs = [c.candidate_seconds for c in checks if c.candidate_seconds is not None]
+    ours = [c.judge_seconds for c in checks if c.judge_seconds is not None]
+    return f"{total} (candidate {sum(theirs):.1f} s, judge {sum(ours):.1f} s)" if theirs and ours else total
+
+
 def smallest(found: CounterexampleRecord) -> list[str]:
     """The batch as rows of tokens, masked ones in brackets, and what was done with it."""
     ids, mask, types = (found.batch.get(name) for name in ("input_ids", "attention_mask", "token_type_ids"))

@@ -70,16 +70,16 @@ class MachineRecord(msgspec.Struct, frozen=True, gc=False):
 class Header(_Record, frozen=True, gc=False, tag="header"):
     """What ran, where; `shard` is which share of the run, and `run` is the same in all of its shares; `started` is ISO 8601.
 
-    `implementations` are the candidates that are registered, by name; of an object that is not, no version is known. `onnxruntime`
-    is null where it is not installed; `cases` is how many checks this share of the run was to make. What is empty or 0 is not
-    said, as by earlier versions of the suite.
+    `implementations` are the candidates that are registered, by name; of an object that is not, no version is known.
+    `transformers` and `onnxruntime` are null where they are not installed; `cases` is how many checks this share of the run was to
+    make. What is empty or 0 is not said, as by earlier versions of the suite.
     """
 
     schema: int
     suite: str
     python: str
     torch: str
-    transformers: str
+    transformers: str | None
     platform: str
     processor: str
     gpu: str | None
@@ -225,7 +225,8 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
     """One check of one candidate on one golden; `judged` of `activations` were observed.
 
     Of a check that draws its batches, `tried` are how many, and `worst` the largest error over its limit among those that hold.
-    `require` are the patterns of activations that had to be observed.
+    `require` are the patterns of activations that had to be observed. Of the `seconds`, `candidate_seconds` were waited for the
+    candidate, and `judge_seconds` are the others; both are null in files of earlier versions of the suite.
     """
 
     implementation: str
@@ -247,6 +248,8 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
     worst: float | None = None
     counterexample: CounterexampleRecord | None = None
     require: list[str] = []
+    candidate_seconds: float | None = None
+    judge_seconds: float | None = None
 
 
 class Footer(_Record, frozen=True, gc=False, tag="footer"):

@@ -101,6 +101,8 @@ class Result:
         exit_code: this result's share of the run's exit code.
         declared: whether the case counts as declared; one that the candidate does not support does not.
         executed: whether the candidate was run and judged.
+        seconds: how long it took.
+        candidate_seconds: those of them that were waited for the candidate; the others are the judge's.
         by_values: whether it fails by its verdicts alone, and the contract is kept.
         verdicts: an activation of a batch each, in the order of computation; those judged before a crash are kept.
         searched: for a check that draws its batches, how far it went; else None.
@@ -125,6 +127,7 @@ class Result:
     searched: Searched | None = None
     counterexample: Counterexample | None = None
     require: tuple[str, ...] = ()
+    candidate_seconds: float = 0.0
 
     @property
     def origins(self) -> tuple[Verdict, ...]:

@@ -13,9 +13,11 @@ from conformance.errors import (
     ConformanceError,
     DependencyMissingError,
     NotApplicable,
+    RegistrationError,
     Unavailable,
     Unsupported,
 )
+from conformance.results.candidate_time import waiting
 from conformance.results.case import Case
 from conformance.results.outcomes import Outcome, severity
 from conformance.results.result import Result
@@ -53,6 +55,8 @@ def run_guarded(work: Callable[[], Termination]) -> Termination:
         return Termination("skip", str(why), declared=False)
     except (Unavailable, DependencyMissingError) as why:
         return Termination("skip", str(why))
+    except RegistrationError as error:
+        return Termination("error", f"registration: {error}", error.exit_code)
     except CandidateError as error:
         return Termination("fail", str(error), 1)
     except CandidateCrash as error:
@@ -74,7 +78,8 @@ def call_candidate(call: Callable[[], T], *, may_refuse: bool = False) -> T:
         may_refuse: whether it may still say, by `Unsupported` or `DependencyMissingError`, that it does not support the case.
     """
     try:
-        return call()
+        with waiting():
+            return call()
     except (CandidateFailure, NotApplicable, KeyboardInterrupt):
         raise
     except (Unsupported, DependencyMissingError) as error:

@@ -64,6 +64,8 @@ def check_record(result: Result) -> CheckRecord:
         worst=_finite(result.searched.worst) if result.searched else None,
         counterexample=_counterexample(result),
         require=list(result.require),
+        candidate_seconds=result.candidate_seconds,
+        judge_seconds=result.seconds - result.candidate_seconds,
     )
 
 

@@ -1,5 +1,6 @@
-"""Progress: what is shown on a terminal, that nothing is shown in a pipe, and that nobody need watch."""
+"""Progress: what is shown on a terminal, the line for each case in a pipe, and that nobody need watch."""
 
+import json
 import re
 from io import StringIO
 from pathlib import Path
@@ -43,7 +44,7 @@ def test_it_shows_the_case_the_activation_the_failures_and_the_time_that_is_left
         for case, outcome in (("good on tiny", "pass"), ("bad on tiny", "fail")):
             with shown.case(case):
                 terminal.seconds += 10.0
-            shown.ended(outcome)
+            shown.ended(outcome, 10.0)
         with shown.case("third on tiny, cpu, float32"):
             terminal.seconds += 5.0
             report_progress("encoder.layer.5.attention.self.probs", 0.5)
@@ -83,14 +84,26 @@ def test_it_never_goes_back() -> None:
 
 
 @pytest.mark.parametrize("environment", [{}, {"FORCE_COLOR": "1"}])
-def test_in_a_pipe_there_is_no_progress(environment: dict[str, str], tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+def test_in_a_pipe_each_case_is_a_line_on_standard_error_as_it_ends(
+    environment: dict[str, str], tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert main(["run", "-i", "making-bert", "--golden", "tiny", "--out", str(tmp_path)]) == 0
+    command = ["run", "-i", "making-bert", "-i", "nobody", "--golden", "tiny", "--out", str(tmp_path), "--format", "json"]
+    assert main(command) == 2
     reported, beside = capsys.readouterr()
-    assert not beside
-    assert "making-bert on tiny, cpu, float32" in _ESCAPE.sub("", reported)
-    assert "elapsed" not in reported
+    first, second = beside.splitlines()
+    assert re.fullmatch(r"1/2 making-bert on tiny, cpu, float32: pass, \d+\.\d s", first)
+    assert re.fullmatch(r"2/2 nobody on tiny, cpu, float32: error, \d+\.\d s", second)
+    assert {case["check"]["implementation"] for case in json.loads(reported)["cases"]} == {"making-bert", "nobody"}
+
+
+def test_a_hostile_name_is_one_line_in_a_pipe(capsys: Any) -> None:
+    with progress(1) as shown:
+        with shown.case("\x1b[31mx\n on tiny"):
+            pass
+        shown.ended("pass", 1.0)
+    assert capsys.readouterr().err == "1/1 \\x1b[31mx\\n on tiny: pass, 1.0 s\n"
 
 
 def test_a_judgement_tells_every_activation_that_is_next_in_order() -> None:

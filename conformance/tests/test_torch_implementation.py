@@ -69,7 +69,7 @@ def test_the_example_package_conforms(golden: str, dtype: str) -> None:
 def test_the_example_package_is_blamed_where_its_layout_is_told_wrongly() -> None:
     parameters = {**example_bert.parameters, "blocks.{layer}.merge": transposed(per_head(OUTPUT, axis=1))}
     wrong = check(replace(example_bert, parameters=parameters))
-    assert wrong.outcome == "fail"
+    assert wrong.outcome == "error"
     assert "wrong shape" in wrong.reason
     parameters["blocks.{layer}.qkv.kernel"] = transposed(fused(K, Q, V))
     parameters["blocks.{layer}.merge"] = example_bert.parameters["blocks.{layer}.merge"]
@@ -97,7 +97,7 @@ def test_every_misuse_of_the_parameters_is_one_error_that_shows_the_way_out(misu
     change, words = _MISUSES[misuse]
     table = {k: v for k, v in {**making_bert.parameters, **change}.items() if v is not None}
     result = check(replace(making_bert, parameters=table))
-    assert result.outcome == "fail"
+    assert result.outcome == "error"
     assert result.exit_code == 1
     for word in words:
         assert word in result.reason
@@ -114,7 +114,7 @@ def test_every_misuse_of_the_parameters_is_one_error_that_shows_the_way_out(misu
 )
 def test_every_misuse_of_the_activations_is_one_error_too(change: dict[str, str], words: str) -> None:
     result = check(replace(making_bert, activations={**making_bert.activations, **change}))
-    assert result.outcome == "fail"
+    assert result.outcome == "error"
     assert words in result.reason
 
 

@@ -1,11 +1,23 @@
 """A run as a document: counts first, then candidates, worst first, at the end what is missing. Pure functions of the records."""
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from conformance.report.document import Block, Code, Document, Folded, Heading, Items, Lists, Paragraph, Table, Verdict
 from conformance.report.findings import layers_of, where
-from conformance.report.words import exclusion_lists, headline, mistakes, place, rendered, searched, smallest, subject, verdict
+from conformance.report.words import (
+    duration,
+    exclusion_lists,
+    headline,
+    mistakes,
+    place,
+    rendered,
+    searched,
+    smallest,
+    subject,
+    verdict,
+)
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT
 from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, CounterexampleRecord, Results
 from conformance.results.result import Result
@@ -40,9 +52,12 @@ def case_document(result: Result) -> Document:
 
 def _cases(cases: Sequence[CaseRecords]) -> Iterator[Block]:
     apart, together = _grouped(cases)
-    before = None
+    before, repeated = None, _repeated(apart)
     for case in sorted(apart, key=lambda c: ORDER.index(c.check.outcome)):
-        yield from _check(case.check, case.activations, close=case.check.outcome == before == "skip")
+        alike = repeated.get(id(case), ())
+        if not alike or case is alike[0]:
+            yield from _check(case.check, case.activations, close=case.check.outcome == before == "skip")
+            yield from _further(alike[1:])
         before = case.check.outcome
     yield from chain.from_iterable(map(_passes, together))
     if cases:
@@ -69,6 +84,24 @@ def _grouped(cases: Sequence[CaseRecords]) -> tuple[list[CaseRecords], list[list
     return [case for case in cases if id(case) not in grouped], [[case.check for case in group] for group in together]
 
 
+def _repeated(cases: Sequence[CaseRecords]) -> dict[int, list[CaseRecords]]:
+    """By the id of each case that is an error, the cases of its candidate with the same error: all but its numbers is the same."""
+    alike: dict[object, list[CaseRecords]] = {}
+    for case in cases:
+        if case.check.outcome == "error":
+            lines = frozenset(re.sub(r"\d+", "#", line) for line in case.check.reason.splitlines())
+            alike.setdefault((case.check.implementation, lines), []).append(case)
+    return {id(case): group for group in alike.values() for case in group}
+
+
+def _further(cases: Sequence[CaseRecords]) -> Iterator[Block]:
+    """In which other checks an error that was shown occurs too."""
+    if cases:
+        plural = "s" if len(cases) > 1 else ""
+        where = "; ".join(subject(case.check).removeprefix(f"{case.check.implementation} ") for case in cases)
+        yield Paragraph(f"the same error in {len(cases)} more check{plural}: {where}")
+
+
 def _passes(checks: Sequence[CheckRecord]) -> Iterator[Block]:
     """Checks of one candidate that pass."""
     first, searches = checks[0], [c for c in checks if c.tried]
@@ -78,8 +111,8 @@ def _passes(checks: Sequence[CheckRecord]) -> Iterator[Block]:
     if searches:
         worst = max(searches, key=lambda c: c.worst or 0.0)
         largest = f", the largest error {worst.worst:.2g} of its limit ({worst.check})" if worst.worst else ""
-        tried, seconds = sum(c.tried for c in searches), sum(c.seconds for c in checks)
-        yield Paragraph(f"{tried} examples in {len(searches)} searches{largest}, {seconds:.1f} s")
+        tried = sum(c.tried for c in searches)
+        yield Paragraph(f"{tried} examples in {len(searches)} searches{largest}, {duration(checks)}")
 
 
 def _check(check: CheckRecord, activations: Sequence[ActivationRecord], *, close: bool = False) -> Iterator[Block]:
@@ -92,9 +125,9 @@ def _check(check: CheckRecord, activations: Sequence[ActivationRecord], *, close
     if failed:
         yield from _failures(failed, activations)
     elif check.outcome == "pass" and check.tried:
-        yield Paragraph(f"{searched(check)}, {check.seconds:.1f} s")
+        yield Paragraph(f"{searched(check)}, {duration([check])}")
     elif check.outcome == "pass" and check.median_rms is not None:
-        yield Paragraph(f"median local error {check.median_rms:.2f} sigma, {check.seconds:.1f} s")
+        yield Paragraph(f"median local error {check.median_rms:.2f} sigma, {duration([check])}")
         if check.excludes:
             yield Lists(tuple((what, tuple(of)) for what, of in exclusion_lists(check.excludes)))
     if check.counterexample:

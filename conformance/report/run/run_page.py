@@ -12,7 +12,7 @@ from conformance.report.run.failure import Failure, failure, first_line
 from conformance.report.run.histogram import histogram, pooled
 from conformance.report.run.matrix import Group, groups, matrix, power
 from conformance.report.run.network import Walk, walk
-from conformance.report.words import exclusions, headline, searched, verdict
+from conformance.report.words import duration, exclusions, headline, searched, verdict
 from conformance.results.outcomes import FAILING
 from conformance.results.records import CaseRecords, Header, Results
 from conformance.results.result import Result
@@ -56,7 +56,7 @@ class Card:
     walk: Walk | None
     noise: Markup | None
     median: str
-    seconds: float
+    duration: str
     exclusions: tuple[str, ...]
 
 
@@ -99,7 +99,8 @@ def _versions(results: Results) -> set[tuple[str, str, str, str]]:
 def _title(results: Results) -> str:
     names = list(dict.fromkeys(c.implementation for c in results.checks))
     bad = {g.implementation for g in groups(results.cases) if g.tone == "bad"}
-    verb = f"{'does' if len(bad) == 1 else 'do'} not conform"
+    judged = any(g.tone == "bad" and g.outcome != "error" for g in groups(results.cases))
+    verb = f"{'does' if len(bad) == 1 else 'do'} not conform" if judged else "could not be judged"
     if len(names) == 1:
         return f"{names[0]} {verb}" if bad else f"{names[0]}: {_fine(results)}"
     return f"{len(bad)} of {len(names)} candidates {verb}" if bad else f"{len(names)} candidates: {_fine(results)}"
@@ -150,7 +151,7 @@ def _card(g: Group, headers: Sequence[Header]) -> Card:
         walk=walk(activations) if any(a.outcome != "not_observed" for a in activations) else None,
         noise=histogram(counts) if any(counts) else None,
         median="" if check.median_rms is None else f"{check.median_rms:.2f}",
-        seconds=sum(c.check.seconds for c in g.cases),
+        duration=duration([c.check for c in g.cases]),
         exclusions=tuple(exclusions(check.excludes)) if check.outcome == "pass" else (),
     )
 

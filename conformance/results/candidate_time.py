@@ -1,0 +1,56 @@
+"""How long a case waits for its candidate: the candidate's own seconds, apart from those of the judge.
+
+A candidate may compute its next activations while the last one is judged. That time is the judge's: only waiting counts.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+
+from conformance.results.result import Result
+
+
+@dataclass
+class _Waited:
+    seconds: float = 0.0
+
+
+_waited: ContextVar[_Waited | None] = ContextVar("waited", default=None)
+
+
+def timed(result_of: Callable[[], Result]) -> Result:
+    """What `result_of` returns, with the seconds of it that were waited for the candidate."""
+    waited = _Waited()
+    with _counting_in(waited):
+        result = result_of()
+    return replace(result, candidate_seconds=min(waited.seconds, result.seconds))
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """What happens inside is the candidate's; one inside another counts once."""
+    waited, start = _waited.get(), time.perf_counter()
+    try:
+        with _counting_in(None):
+            yield
+    finally:
+        if waited is not None:
+            waited.seconds += time.perf_counter() - start
+
+
+def add(seconds: float) -> None:
+    """Seconds that were the candidate's in another process, which this one knows of from there."""
+    waited = _waited.get()
+    if waited is not None:
+        waited.seconds += seconds
+
+
+@contextmanager
+def _counting_in(waited: _Waited | None) -> Iterator[None]:
+    token = _waited.set(waited)
+    try:
+        yield
+    finally:
+        _waited.reset(token)

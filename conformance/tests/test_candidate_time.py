@@ -1,0 +1,85 @@
+"""The seconds of a check: those that were waited for the candidate, and those of the judge."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace as replace_record
+
+from conformance import check, read_results
+from conformance.checks.catalogue import CHECKS
+from conformance.checks.run_check import run
+from conformance.checks.search.plan import Plan
+from conformance.cli import main
+from conformance.judge.select_arithmetic import select_arithmetic
+from conformance.report.words import duration
+from conformance.results.candidate_time import add, timed, waiting
+from conformance.results.case import Case
+from conformance.results.result import Result
+from conformance.results.to_records import check_record
+from implementations.making_bert import making_bert
+
+WAIT = 0.3  # seconds that the slow candidate adds to each of its passes
+
+
+def _slow_call(model: Any, batch: Any) -> Any:
+    time.sleep(WAIT)
+    return making_bert.call(model, batch)
+
+
+slow = replace(making_bert, call=_slow_call)
+
+
+def test_a_slow_candidates_seconds_are_its_own_and_a_slow_judges_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check(slow).candidate_seconds >= WAIT
+
+    def slowly(judged: Any) -> Any:
+        time.sleep(WAIT)
+        return select_arithmetic(judged)
+
+    usual = check(making_bert)
+    monkeypatch.setattr("conformance.checks.run.select_arithmetic", slowly)
+    result = check(making_bert)
+    assert result.seconds - result.candidate_seconds >= WAIT
+    assert result.candidate_seconds < usual.candidate_seconds + WAIT
+
+
+@pytest.mark.parametrize("asked", ["padding-length", "inputs-untouched", "stages"])
+def test_every_kind_of_check_counts_them(asked: str) -> None:
+    result = run(CHECKS[asked], slow, "tiny", "cpu", "float32", plan=Plan(1))
+    assert result.outcome == "pass", result.reason
+    assert WAIT <= result.candidate_seconds <= result.seconds
+
+
+@pytest.mark.parametrize("asked", ["values", "inputs-untouched"])
+def test_they_are_counted_across_processes_and_written_down(asked: str, tmp_path: Path) -> None:
+    name = "conformance.tests.test_candidate_time:slow"
+    command = ["run", "-i", name, "--golden", "tiny", "--check", asked, "--examples", "1", "--out", str(tmp_path)]
+    assert main(command) == 0
+    (record,) = read_results(tmp_path / "results.jsonl").checks
+    assert record.candidate_seconds is not None
+    assert record.judge_seconds is not None
+    assert WAIT <= record.candidate_seconds <= record.seconds
+    assert record.judge_seconds == pytest.approx(record.seconds - record.candidate_seconds)
+
+
+def _result(seconds: float) -> Result:
+    return Result(Case("mine", "tiny"), "pass", seconds=seconds)
+
+
+def test_one_wait_inside_another_counts_once_and_what_another_process_says_is_added() -> None:
+    def waited() -> Result:
+        with waiting(), waiting():
+            time.sleep(0.05)
+        add(2.0)
+        return _result(10.0)
+
+    assert 2.05 <= timed(waited).candidate_seconds < 2.1
+
+
+def test_the_report_says_both_where_the_file_does_and_the_sum_where_it_does_not() -> None:
+    record = check_record(replace(_result(3.0), candidate_seconds=1.0))
+    assert duration([record, record]) == "6.0 s (candidate 2.0 s, judge 4.0 s)"
+    assert duration([replace_record(record, candidate_seconds=None, judge_seconds=None)]) == "3.0 s"

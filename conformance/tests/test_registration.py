@@ -1,0 +1,216 @@
+"""A registration that does not fit is an error, reported once; unusual registrations that fit are judged."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from conformance import (
+    Architecture,
+    Layout,
+    OutputMap,
+    Tap,
+    TorchImplementation,
+    UsageError,
+    check,
+    load_golden,
+    per_head,
+    permuted,
+    read_results,
+    transposed,
+)
+from conformance.checks.catalogue import CHECKS
+from conformance.checks.run_check import run
+from conformance.checks.search.plan import Plan
+from conformance.cli import main
+from conformance.report.views import TEXTS
+from conformance.results.case import Case
+from conformance.suite.parametrize import BoundCheck, CheckError
+from implementations.making_bert import making_bert
+
+CHECKPOINT = load_golden("tiny").checkpoint
+QUERY = "bert.encoder.layer.{layer}.attention.self.query.weight"
+OURS = "transformer.{layer}.attention.attention.project_query.weight"
+
+
+def changed(change: Callable[[Any], Any], **table: Any) -> TorchImplementation:
+    """Making Bert, its module changed once it is built."""
+
+    def build(a: Architecture) -> nn.Module:
+        model = making_bert.build(a)
+        change(model)
+        return model
+
+    return replace(making_bert, build=build, **table)
+
+
+class HeadKernels(nn.Module):
+    """A projection whose weight is (heads, in, d)."""
+
+    def __init__(self, heads: int, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(heads, size, size // heads))
+        self.bias = nn.Parameter(torch.empty(size))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("bsi,hid->bshd", x, self.weight).flatten(2) + self.bias
+
+
+def _with_head_kernels(model: Any) -> None:
+    for layer in model.transformer:
+        layer.attention.attention.project_query = HeadKernels(4, 32)
+
+
+@pytest.mark.parametrize(("axes", "outcome"), [((0, 2, 1), "pass"), ((1, 2, 0), "error"), ((1, 0), "error")])
+def test_a_weight_of_heads_in_and_d_is_written_by_permuted_and_other_axes_do_not_fit(axes: tuple[int, ...], outcome: str) -> None:
+    parameters = {**making_bert.parameters, OURS: permuted(per_head(QUERY), axes)}
+    result = check(changed(_with_head_kernels, parameters=parameters))
+    assert result.outcome == outcome, result.reason
+    assert outcome == "pass" or "transformer.0.attention.attention.project_query.weight" in result.reason
+
+
+@pytest.mark.parametrize("layout", [permuted(per_head("q"), (2, 0, 1)), transposed(per_head("q")), permuted("q", (1, 0))])
+def test_a_permuted_parameter_is_unpacked_as_it_was(layout: Layout) -> None:
+    weight = np.arange(32.0 * 32).reshape(32, 32)
+    (back,) = layout.unpack(layout.pack([weight], CHECKPOINT.architecture), [(32, 32)], CHECKPOINT.architecture)
+    assert (back == weight).all()
+
+
+def test_axes_that_are_no_permutation_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"the axes \(0, 0\), expected each of 0 to n - 1 once"):
+        permuted("q", (0, 0))
+
+
+def _with_a_head_more(model: Any) -> None:
+    model.next_token = nn.Linear(32, 2)
+
+
+def _with_a_head_more_that_acts(model: Any) -> None:
+    _with_a_head_more(model)
+    model.transformer[1].register_forward_hook(lambda _m, _i, x: x + model.next_token.bias.sum() + 1)
+
+
+def test_a_parameter_that_the_checkpoint_lacks_may_be_ignored_and_is_refused_until_it_is() -> None:
+    assert "next_token.weight (2, 32) is not mapped; map it, or name it in `ignored`" in check(changed(_with_a_head_more)).reason
+    assert check(changed(_with_a_head_more, ignored=("next_token.*",))).outcome == "pass"
+
+
+def test_an_ignored_parameter_that_acts_is_found_where_it_acts() -> None:
+    result = check(changed(_with_a_head_more_that_acts, ignored=("next_token.*",)))
+    assert result.outcome == "fail"
+    assert {v.activation for v in result.origins} == {"cls.predictions.transform.dense"}
+
+
+class _Moving(nn.Module):
+    """Its `to` takes one argument and returns nothing, as TransformerLens's takes one."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.moved = model, []
+
+    def to(self, device_or_dtype: Any, print_details: bool = True) -> None:  # type: ignore[override]
+        self.moved.append(device_or_dtype)
+        super().to(device_or_dtype)
+
+
+def test_a_module_that_overrides_to_is_moved_by_its_own() -> None:
+    prefixed = {f"model.{name}": value for name, value in making_bert.parameters.items()}
+    tapped = {
+        replace(tap, path=f"model.{tap.path}") if isinstance(tap, Tap) else f"model.{tap}": name
+        for tap, name in making_bert.activations.items()
+    }
+    moving = replace(
+        making_bert,
+        build=lambda a: _Moving(making_bert.build(a)),
+        parameters=prefixed,
+        activations=tapped,
+        call=lambda moving, batch: making_bert.call(moving.model, batch),
+    )
+    assert check(moving, dtype="bfloat16").outcome == "pass"
+    module: Any = moving.module(CHECKPOINT, dtype="bfloat16")
+    assert module.moved[-2:] == [torch.bfloat16, torch.device("cpu")]
+
+
+def test_a_checkpoint_takes_torchs_own_dtypes_and_devices() -> None:
+    by_name, by_object = CHECKPOINT.state_dict("bfloat16", "cpu"), CHECKPOINT.state_dict(torch.bfloat16, torch.device("cpu"))
+    assert by_name.keys() == by_object.keys()
+    assert all(by_object[name].dtype == torch.bfloat16 and torch.equal(by_object[name], by_name[name]) for name in by_name)
+
+
+@pytest.mark.parametrize("attribute", ["supports", "supported"])
+def test_an_object_with_prepare_says_by_either_name_what_it_does_not_support(attribute: str) -> None:
+    def only_float32(architecture: Architecture, device: str, dtype: str) -> str | None:
+        return None if dtype == "float32" else "it is for float32"
+
+    candidate = SimpleNamespace(prepare=making_bert.prepare, **{attribute: only_float32})
+    assert check(candidate).outcome == "pass"
+    refused = check(candidate, dtype="bfloat16")
+    assert (refused.outcome, refused.declared, refused.reason) == ("skip", False, "it is for float32")
+
+
+unfit = replace(making_bert, activations={**making_bert.activations, "embedding.layer_norn": "embeddings.LayerNorm"})
+other_unfit = replace(making_bert, activations={**making_bert.activations, "embedding.tokenz": "embeddings.LayerNorm"})
+_UNFIT = {
+    "a module that is not there": unfit,
+    "an element that is not there": replace(
+        making_bert, activations={**making_bert.activations, Tap("lm_head", element=3): "cls.predictions.decoder"}
+    ),
+    "another number of tensors": replace(
+        making_bert, activations={**making_bert.activations, "lm_head": OutputMap("classifier", lambda x: (x, x))}
+    ),
+}
+
+
+@pytest.mark.parametrize("what", _UNFIT)
+@pytest.mark.parametrize("asked", ["values", "padding-length"])
+def test_a_table_or_tap_that_does_not_fit_is_an_error_of_registration_in_every_check(what: str, asked: str) -> None:
+    result = run(CHECKS[asked], _UNFIT[what], "tiny", "cpu", "float32", plan=Plan(2))
+    assert (result.outcome, result.exit_code) == ("error", 1), result.reason
+    assert "registration: " in result.reason
+
+
+def test_an_error_of_registration_is_reported_once_with_all_the_checks_that_it_keeps_from_being_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    goldens = [word for name in ("tiny", "deep", "edges") for word in ("--golden", name)]
+    command = ["run", "-i", "conformance.tests.test_registration:unfit", *goldens, "--out", str(tmp_path)]
+    assert main(command) == 1
+    capsys.readouterr()
+    results = read_results(tmp_path / "results.jsonl")
+    assert results.footer
+    assert (results.footer.ran, results.footer.outcomes) == (0, {"error": 3})
+    for form in ("text", "markdown"):
+        rendered = " ".join(TEXTS[form](results).replace("\\", "").split())
+        assert rendered.count("no submodule 'embedding.layer_norn'; did you mean 'embedding.layer_norm'?") == 1
+        assert "the same error in 2 more checks: on deep, cpu, float32; on edges, cpu, float32" in rendered
+    page = TEXTS["html"](results)
+    assert "could not be judged" in page
+    assert "does not conform" not in page
+    suite = ElementTree.fromstring(TEXTS["junit"](results))
+    assert len(suite.findall(".//error")) == 3
+    assert main([*command, "--resume"]) == 1
+    assert read_results(tmp_path / "results.jsonl").footer == results.footer
+
+
+def test_errors_that_differ_are_each_reported(tmp_path: Path) -> None:
+    names = ["unfit", "other_unfit"]
+    command = ["run", *(f"-i=conformance.tests.test_registration:{name}" for name in names), "--golden", "tiny"]
+    assert main([*command, "--out", str(tmp_path)]) == 1
+    rendered = TEXTS["text"](read_results(tmp_path / "results.jsonl"))
+    assert "layer_norn" in rendered
+    assert "tokenz" in rendered
+    assert "the same error" not in rendered
+
+
+def test_in_pytest_it_is_an_error_and_no_failure_to_conform(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conformance.suite.parametrize.record", lambda *_: None)  # this session counts no checks
+    bound = BoundCheck(CHECKS["values"], unfit, Case("unfit", "tiny"), 1)
+    with pytest.raises(CheckError, match="registration: the table of activations does not fit"):
+        bound()
