@@ -3,6 +3,7 @@
 from conformance.goldens.batches import batch, drawn
 from conformance.goldens.recipe import SEED
 from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
 
 # Modules that take no intermediate size have four times the hidden size (Devlin et al. 2019, section 3).
 # B, S, h, d, L, P, V and the multiples of H in fused products (2 H, 3 H, 4 H) are all different.
@@ -16,4 +17,9 @@ PROBE = Architecture(
     num_labels=7,
     heads=("masked_lm", "next_sentence", "classification"),
 )
-BATCH = batch(SEED, PROBE, drawn(("11111111111", "11111111111", "11111110000", "00111111111", "11011101101")))
+_MASKS = ("11111111111", "11111111111", "11111110000", "00111111111", "11011101101")
+
+
+def batch_for(a: Architecture) -> Batch:
+    """A batch with padding on either side and in between, as long as the network takes."""
+    return batch(SEED, a, drawn([mask[: a.longest] for mask in _MASKS]))

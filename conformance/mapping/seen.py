@@ -20,11 +20,13 @@ class Seen:
 
     Attributes:
         operations: results of all operations, float64, in the order of computation.
-        taps: what each tap would give, with the type of the module that it is at.
+        taps: what each tap would give, with the module that it is at.
+        is_several: whether the module returns several tensors, or one in a container.
     """
 
     operations: "Operations"
     taps: Sequence[tuple[Tap, Array, nn.Module]]
+    is_several: bool
 
 
 class Operations:
@@ -113,12 +115,12 @@ def watched(module: nn.Module, forward: Callable[[], Any]) -> Seen:
     torch.backends.mha.set_fastpath_enabled(False)  # one operation for a whole layer would hide all within
     try:
         with _Recording() as recording, torch.no_grad():
-            forward()
+            result = forward()
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         for handle in handles:
             handle.remove()
-    return Seen(Operations(recording.arrays), taps)
+    return Seen(Operations(recording.arrays), taps, not isinstance(result, torch.Tensor))
 
 
 def _elements(value: Any) -> Iterator[tuple[int | str, torch.Tensor]]:

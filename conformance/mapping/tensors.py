@@ -113,3 +113,17 @@ def grouped(state: Mapping[str, Array], a: Architecture) -> Tensors:
         across = LAYER not in name and values[0].ndim > 0 and len(values[0]) == a.num_hidden_layers
         made.append(Tensor(name, list(values[0]) if across else values, across))
     return Tensors(tuple(made), a)
+
+
+def unequal(shapes: Mapping[str, Shape], layers: int) -> Iterator[str]:
+    """Containers that count something else than the layers, which no pattern with `{layer}` names."""
+    found: defaultdict[str, set[int]] = defaultdict(set)
+    for name in shapes:
+        if number := _NUMBER.search(name):
+            found[name[: number.start()]].add(int(number[0]))
+    for before, numbers in found.items():
+        if len(numbers) > layers and len(numbers) % layers == 0:
+            yield (
+                f"{before}* has {len(numbers)} parts for {layers} layers: the {len(numbers) // layers} parts of each have no pattern "
+                f"with {LAYER}, which counts layers"
+            )
