@@ -8,14 +8,12 @@ from typing import Any
 
 from torch import nn
 
-_ALIASES = {
-    "input_ids": "input_ids ids idx tokens token_ids tok x inp input inputs src input_id words",
-    "attention_mask": "attention_mask mask input_mask attn_mask padding_mask key_padding_mask src_key_padding_mask pad_mask allowed "
-    "encoder_padding_mask src_mask is_pad",
-    "token_type_ids": "token_type_ids token_types token_type segment_ids segments segment seg segs types type_ids kinds "
-    "segment_label segment_info",
+# What a part of an argument's name says that it is; the first that matches counts.
+_PARTS = {
+    "attention_mask": ("mask", "pad", "allowed"),
+    "token_type_ids": ("type", "seg", "kind"),
+    "input_ids": ("id", "tok", "src", "inp", "word", "x"),
 }
-_FIELD_OF = {name: array for array, names in _ALIASES.items() for name in names.split()}
 
 # The usual forms of a mask; which one is meant is decided by what the module computes with it.
 _MASKS = (
@@ -56,7 +54,11 @@ def calls(module: nn.Module) -> Iterator[Call]:
     parameters = [
         p for p in inspect.signature(module.forward).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
-    fields = {p.name: array for p in parameters if (array := _FIELD_OF.get(p.name.lower()))}
+    fields: dict[str, str] = {}
+    for p in parameters:
+        array = _array(p.name)
+        if array and array not in fields.values():
+            fields[p.name] = array
     if "input_ids" not in fields.values() and parameters:
         fields[parameters[0].name] = "input_ids"
     taken = [p for p in parameters if p.name in fields or p.default is p.empty]
@@ -65,6 +67,11 @@ def calls(module: nn.Module) -> Iterator[Call]:
     choices = [_expressions(p.name, fields.get(p.name, "")) for p in taken]
     for chosen in product(*choices):
         yield Call(", ".join(_written(parameters, taken, chosen)), said)
+
+
+def _array(name: str) -> str:
+    """Which array of a batch an argument's name says that it is; empty where it says nothing."""
+    return next((array for array, parts in _PARTS.items() if any(part in name.lower() for part in parts)), "")
 
 
 def _expressions(name: str, array: str) -> Sequence[str]:

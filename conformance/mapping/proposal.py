@@ -10,15 +10,16 @@ from conformance.mapping.identify import Known
 from conformance.mapping.signature import Builder
 from conformance.mapping.taps import Located
 from conformance.mapping.tensors import Tensor, Tensors
-from conformance.model.activations import parameter_shapes
+from conformance.model.activations import outputs, parameter_shapes
 from conformance.model.architecture import Architecture
 
 _EVIDENCE = {
-    "value": "by value: the module computes the step with it",
-    "shape": "by shape alone: no other tensor has it",
-    "name": "by name alone: no value confirms it",
-    "tie": "by name: other choices compute the same",
+    "value": "by value",
+    "shape": "by shape",
+    "name": "by name alone, which no value confirms",
+    "tie": "by name, since other choices compute the same",
 }
+_IN_LAYER = f"bert.encoder.layer.{LAYER}."
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,9 @@ class Proposal:
     def open(self) -> tuple[str, ...]:
         """What is not decided, one sentence each."""
         found = [*self.builder.open, *self.call.open, *self.notes]
-        found += [f"{name}: a parameter for which the checkpoint has none" for name in self.unmapped]
+        if self.unmapped:
+            more = f" and {len(self.unmapped) - 3} more" if len(self.unmapped) > 3 else ""
+            found.append(f"{', '.join(self.unmapped[:3])}{more}: not known which of the checkpoint's parameters they are, if any")
         for held in self.parameters:
             if held.evidence in ("name", "tie"):
                 found.append(f"{held.tensor.name}: {_EVIDENCE[held.evidence]}")
@@ -77,21 +80,32 @@ class Proposal:
             for one in self.activations
             if not one.confirmed
         ]
-        if not self.last and not any("output.LayerNorm" in n or n.startswith("cls") for one in self.activations for n in one.names):
+        if not self.has_output:
             found.append("no output was found: the last hidden state or logits; `run` needs one of them in `activations`")
         return tuple(found)
 
+    @property
+    def has_output(self) -> bool:
+        """Whether the last hidden state or logits of a head are shown."""
+        shown = {n.replace(LAYER, str(self.architecture.num_hidden_layers - 1)) for one in self.activations for n in one.names}
+        return bool(self.last) or not shown.isdisjoint(outputs(self.architecture))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the adaptor can be run as it is."""
+        return self.has_output and not self.unmapped
+
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
         """Of the table: what, its name in the module, proposed as, evidence."""
-        yield "build", self.name, self.builder.text, "names of its arguments"
-        yield "call", "forward", f"model({self.call.arguments})", f"{self.coverage[0]} of {self.coverage[1]} activations computed"
         for held in self.parameters:
-            yield "parameter", held.tensor.name, held.layout.format(", ".join(held.names)), _EVIDENCE[held.evidence]
+            names = ", ".join(n.replace(_IN_LAYER, "… ") for n in held.names)
+            yield "parameter", held.tensor.name, held.layout.format(names), _EVIDENCE[held.evidence]
         for one in self.activations:
-            evidence = "by value" if one.confirmed else "nearest; its value differs"
-            yield "activation", described(one), ", ".join(one.names), evidence
+            evidence = "by value" if one.confirmed else "the nearest, with another value"
+            names = ", ".join(n.replace(_IN_LAYER.removeprefix("bert."), "… ") for n in one.names)
+            yield "activation", described(one), names, evidence
         for pattern in self.unused:
-            yield "unused", "", pattern, "the module has nothing for it"
+            yield "unused", "", pattern, "nothing in the module"
         for name in self.ignored:
             yield "ignored", name, "", "a buffer"
 

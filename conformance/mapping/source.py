@@ -88,8 +88,10 @@ def _head(proposal: Proposal) -> Iterator[str]:
             home = proposal.home if name == proposal.name else getattr(value, "__module__", proposal.home)
             own.setdefault(home, []).append(name)
     imports = {"conformance": names, **{home: sorted(found) for home, found in own.items()}}
-    third = [_import("conformance", imports.pop("conformance")), *(_import(h, n) for h, n in sorted(imports.items()))]
-    yield from (line for lines in third for line in lines)
+    yield from _import("conformance", imports.pop("conformance"))
+    yield ""  # between what is installed and what lies here, as isort has it
+    for home, found in sorted(imports.items()):
+        yield from _import(home, sorted(found))
 
 
 def _import(home: str, names: Sequence[str]) -> list[str]:

@@ -69,8 +69,8 @@ class Places:
     def _of(self, row: Activation) -> Iterator[Located]:
         """Wherever this activation is in every layer, or once."""
         for tap, array, module in self.taps:
-            if row.kind == "copy" and "dropout" not in type(module).__name__.lower():
-                continue
+            if (row.kind == "copy") != (tap.what == "output" and "dropout" in type(module).__name__.lower()):
+                continue  # what a dropout returns is its own activation
             if row.layer is not None and not self._is_layered(tap):
                 continue
             for names in (self._beside(row), (row.name,)):
