@@ -2,14 +2,14 @@
 
 import json
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformance.cli.output import show_document
 from conformance.errors import UsageError
-from conformance.report.document import Block, Heading, Items, Paragraph, Table
+from conformance.report.document import Block, Code, Heading, Items, Paragraph
 
 if TYPE_CHECKING:
     from conformance.mapping.proposal import Proposal
@@ -27,7 +27,13 @@ def run(arguments: Namespace) -> int:
     found = proposal_of(arguments.module, arguments.checkpoint)
     if arguments.format == "json":
         rows = [dict(zip(("what", "name", "proposed", "evidence"), row, strict=True)) for row in found.rows()]
-        print(json.dumps({"build": found.builder.text, "call": found.call.arguments, "rows": rows, "open": found.open}, ensure_ascii=False, indent=2))
+        print(
+            json.dumps(
+                {"build": found.builder.text, "call": found.call.arguments, "rows": rows, "open": found.open},
+                ensure_ascii=False,
+                indent=2,
+            )
+        )
     else:
         show_document(tuple(_blocks(found, arguments.output)), arguments.format)
     if arguments.output:
@@ -54,15 +60,21 @@ def _blocks(found: "Proposal", output: Path | None) -> Iterator[Block]:
     from conformance.mapping.source import variable
 
     computed, of = found.coverage
-    yield Heading(found.name, f"{computed} of {of} activations are computed as the oracle does", "good" if computed == of else "odd")
-    groups = tuple(
-        (what, tuple((name, proposed, evidence) for _, name, proposed, evidence in rows))
-        for what, rows in groupby(found.rows(), key=lambda row: row[0])
+    yield Heading(
+        found.name, f"{computed} of {of} activations are computed as the oracle does", "good" if computed == of else "odd"
     )
     yield Items((("build", found.builder.text), ("call", f"model({found.call.arguments})")))
-    yield Table(("of the module", "proposed as", "evidence"), groups)
+    for what, rows in groupby(found.rows(), key=lambda row: row[0]):
+        yield Heading(what, close=True)
+        yield Code(_columns([(evidence, name, proposed) for _, name, proposed, evidence in rows]), wrapped=True)
     if found.open:
         yield Heading("open", str(len(found.open)), "odd")
         yield Items(tuple((sentence,) for sentence in found.open))
     if output:
         yield Paragraph(f"the adaptor is in {output}; now: bert-conformance run -i {output}:{variable(found)}")
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of texts, each column but the last as wide as its longest text."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    return "\n".join("  ".join([*(t.ljust(w) for t, w in zip(row, widths, strict=False)), row[-1]]) for row in rows)

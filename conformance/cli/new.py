@@ -35,16 +35,16 @@ def run(arguments: Namespace) -> int:
 def _files(package: str, mapped: str | None) -> Iterator[tuple[str, str]]:
     """The path and text of each file."""
     templates = Environment(
-        loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, variable_start_string="[[",
-        variable_end_string="]]", autoescape=False,
+        loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, variable_start_string="<<",
+        variable_end_string=">>", autoescape=False,
     )  # fmt: skip
     adaptor, variable = _adaptor(mapped)
     values = {"package": package, "distribution": package.replace("_", "-"), "variable": variable}
     for name, template in {
-        "pyproject.toml": "pyproject.toml",
-        "README.md": "README.md",
-        "tox.ini": "tox.ini",
-        ".github/workflows/conformance.yml": "conformance.yml",
+        "pyproject.toml": "pyproject.toml.txt",
+        "README.md": "README.md.txt",
+        "tox.ini": "tox.ini.txt",
+        ".github/workflows/conformance.yml": "conformance.yml.txt",
         f"src/{package}/__init__.py": "init.py.txt",
         "tests/test_conformance.py": "test_conformance.py.txt",
     }.items():

@@ -1,9 +1,9 @@
 """Which of a module's tensors are which parameters: by shape, by value where shapes repeat, by name where values do not decide.
 
-The module keeps its own random parameters. A hypothesis says which of the oracle's parameters some of them are; with it the oracle
+The module keeps its own random parameters. A hypothesis says which of the oracle's parameters some of them are. The oracle then
 computes the next activation, and the hypothesis is confirmed where the module computed the same numbers, in any layout, to within
-rounding. So one forward pass decides about all of them, and a mistake in the module hides no more than its own step: what the module
-computed in place of that activation is found by its direction, and the steps after it go on from there.
+rounding. One forward pass decides about all parameters. A mistake in the module hides its own step alone: what the module computed in
+place of that activation is found by its direction, and the steps after it are computed from there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -175,7 +175,9 @@ class Identification:
             options = list(self._options(known, row))
             fitting = [o for o in options if self._value(known.taking(o, "value"), row).found]
             if fitting:
-                known = known.taking(fitting[0], "tie" if self._differ(fitting) else "value", [n for n in names if n not in fitting[0]])
+                known = known.taking(
+                    fitting[0], "tie" if self._differ(fitting) else "value", [n for n in names if n not in fitting[0]]
+                )
             elif _is_head(row) and not (options and self._is_named(options[0], row)):
                 return known  # which the module has not
             else:
@@ -203,7 +205,7 @@ class Identification:
 
     def _own(self, known: Known, row: Activation) -> Known:
         """With the module's own result in the place of an activation that it does not compute, the nearest in direction."""
-        _, laid = self.operations.nearest(known.values[row.name].value)
+        laid = self.operations.nearest(known.values[row.name].value)
         return replace(known, values={**known.values, row.name: Value(laid, np.zeros(()), np.zeros(()), False)})
 
     def _parameter(self, known: Known, name: str, row: Activation) -> Array:
@@ -251,7 +253,7 @@ class Identification:
         return len({tuple(sorted((n, s.key) for n, s in c.items())) for c in choices if len(c) == len(choices[0])}) > 1
 
     def _attention(self, known: Known, rows: Sequence[Activation]) -> Known:
-        """Query, key and value: three products of the same input, told apart by the scores, probabilities and contexts they give."""
+        """Query, key and value: three products of one input, distinguished by the scores, probabilities and contexts they give."""
         three = rows[:3]
         after = [r for r in rows[3:] if r.name.rpartition(".")[2] in ("scores", "probs", "dropout", "context")]
         products = self._products(known, three[0])

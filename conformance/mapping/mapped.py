@@ -158,7 +158,9 @@ def _distinct(module: nn.Module, given: Batch) -> Iterator[Call]:
             results.append(result)
             found.append((not _same_where_real(result, again, given), call))
     if not found:
-        raise CandidateError(f"no way of calling it runs; the first that was tried, with {next(calls(module)).arguments}:\n{errors[0]}")
+        raise CandidateError(
+            f"no way of calling it runs; the first that was tried, with {next(calls(module)).arguments}:\n{errors[0]}"
+        )
     yield from (call for _, call in sorted(found, key=lambda pair: pair[0]))
 
 

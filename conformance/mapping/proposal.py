@@ -1,6 +1,6 @@
 """A proposal: what an unknown module's registration would be, how sure each part of it is, and what stays open."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -156,5 +156,3 @@ def _expanded(name: str, a: Architecture) -> list[str]:
 def counted(known: Known) -> tuple[int, int]:
     """How many activations the module computes, of how many."""
     return sum(v.found for v in known.values.values()), len(known.values)
-
-

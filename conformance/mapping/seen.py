@@ -49,16 +49,16 @@ class Operations:
         wanted = np.sort(expected, None)
         return any(np.abs(found - wanted).max() <= allowed for found in self._sorted[expected.size])
 
-    def nearest(self, expected: Array) -> tuple[float, Array]:
-        """The result of this size that has the largest cosine with it, laid out as it is; and that cosine."""
+    def nearest(self, expected: Array) -> Array:
+        """The result of this size that has the largest cosine with it, laid out as it is; itself where there is none."""
         best: tuple[float, Array] = (-1.0, expected)
-        norm = np.linalg.norm(expected)
+        norm = float(np.linalg.norm(expected))
         for array in self._by_size[expected.size]:
             for laid in _arranged(array, expected.shape):
-                scale = norm * np.linalg.norm(laid)
-                cosine = abs(float((laid * expected).sum())) / scale if scale > 0 else 0.0
+                scale = norm * float(np.linalg.norm(laid))
+                cosine = float(abs((laid * expected).sum()) / scale) if scale > 0 else 0.0
                 best = max(best, (cosine, laid), key=lambda pair: pair[0])
-        return best
+        return best[1]
 
 
 def _arranged(array: Array, shape: tuple[int, ...]) -> Iterator[Array]:
@@ -67,16 +67,16 @@ def _arranged(array: Array, shape: tuple[int, ...]) -> Iterator[Array]:
         yield array.transpose(0, 2, 1, 3).reshape(shape)
 
 
-class _Recording(TorchDispatchMode):
+class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keeps the floating-point results of all operations."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.arrays: list[Array] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+        with torch._C._DisableTorchDispatch():
             self.arrays += [_array(t) for t in _tensors(result) if t.is_floating_point() and t.numel() > 1]
         return result
 
@@ -95,14 +95,14 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 def watched(module: nn.Module, forward: Callable[[], Any]) -> Seen:
     """Run a forward pass, without gradients, and keep what it computes."""
     taps: list[tuple[Tap, Array, nn.Module]] = []
-    calls: Counter[str] = Counter()
+    calls: Counter[tuple[str, str]] = Counter()
 
     def hook(path: str, what: Any) -> Callable[..., None]:
         def heard(m: nn.Module, args: Any, *rest: Any) -> None:
             call = calls[path, what]
             calls[path, what] += 1
             for element, tensor in _elements(rest[-1] if what == "output" else args):
-                with torch._C._DisableTorchDispatch():  # type: ignore[attr-defined]
+                with torch._C._DisableTorchDispatch():
                     taps.append((Tap(path, what, element, call), _array(tensor), m))
 
         return heard

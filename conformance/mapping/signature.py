@@ -2,8 +2,9 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from torch import nn
@@ -48,7 +49,7 @@ class Builder:
     text: str
     objects: Mapping[str, Any]
     open: tuple[str, ...] = ()
-    supported: str = field(default="")
+    supported: str = ""
 
     def build(self, a: Architecture) -> nn.Module:
         """The module; raises what its constructor raises, and `UsageError` where that gives no module."""
@@ -66,7 +67,7 @@ def builder_of(factory: Any, name: str) -> Builder:
     """
     if isinstance(factory, nn.Module):
         said = "an instance has the sizes that it was built with: it can be run on a checkpoint of these alone"
-        return Builder(f"deepcopy({name})", {name: factory, "deepcopy": __import__("copy").deepcopy}, (said,))
+        return Builder(f"deepcopy({name})", {name: factory, "deepcopy": deepcopy}, (said,))
     arguments, unknown = _arguments(factory)
     config = [p for p in unknown if p.lower() in _CONFIGS]
     if config:
@@ -108,7 +109,7 @@ def _arguments(factory: Callable[..., Any]) -> tuple[dict[str, str], list[str]]:
 
 def _annotated(factory: Any, parameter: str) -> Any:
     try:
-        hints = get_type_hints(factory.__init__ if isinstance(factory, type) else factory)
+        hints = get_type_hints(vars(factory).get("__init__", factory) if isinstance(factory, type) else factory)
     except (NameError, TypeError):
         return None
     found = hints.get(parameter)
@@ -116,8 +117,8 @@ def _annotated(factory: Any, parameter: str) -> Any:
 
 
 def _only_config(factory: Any) -> Any:
-    home = vars(sys.modules.get(getattr(factory, "__module__", ""), object()), ) if factory.__module__ in sys.modules else {}
-    found = [v for n, v in home.items() if isinstance(v, type) and "config" in n.lower()]
+    home = sys.modules.get(getattr(factory, "__module__", ""))
+    found = [v for n, v in vars(home).items() if isinstance(v, type) and "config" in n.lower()] if home else []
     return found[0] if len(found) == 1 else None
 
 
@@ -129,11 +130,3 @@ def _supported(arguments: Mapping[str, str]) -> str:
     """A module that takes no intermediate size has the usual one, four times the hidden size, or refuses what it is given."""
     sizes = " ".join(arguments.values())
     return "" if "a.intermediate_size" in sizes else "a.intermediate_size == 4 * a.hidden_size"
-
-
-def public_modules(home: Any) -> Iterator[str]:
-    """The names of the classes and instances of `nn.Module` that a Python module defines, and of what may be registered."""
-    for name, value in vars(home).items():
-        is_module = isinstance(value, nn.Module) or (isinstance(value, type) and issubclass(value, nn.Module))
-        if not name.startswith("_") and (is_module or hasattr(value, "prepare")):
-            yield name

@@ -124,5 +124,3 @@ class Places:
             return one
         tap = Tap(self._of_layer(one.tap.path, LAYER), one.tap.what, one.tap.element, one.tap.call)
         return Located(tap, tuple(n.replace(".layer.0.", f".layer.{LAYER}.") for n in one.names), one.arrangement, one.confirmed)
-
-

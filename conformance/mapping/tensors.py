@@ -95,7 +95,7 @@ def layer_patterns(shapes: Mapping[str, Shape], layers: int) -> dict[str, str]:
     for name, shape in shapes.items():
         if number := _NUMBER.search(name):
             found[name[: number.start()], name[number.end() :]][number[0]] = shape
-    patterns = {}
+    patterns: dict[str, str] = {}
     for (before, after), numbered in found.items():
         if set(numbered) == {str(i) for i in range(layers)} and len(set(numbered.values())) == 1:
             patterns |= {f"{before}{n}{after}": f"{before}{LAYER}{after}" for n in numbered}
@@ -124,6 +124,6 @@ def unequal(shapes: Mapping[str, Shape], layers: int) -> Iterator[str]:
     for before, numbers in found.items():
         if len(numbers) > layers and len(numbers) % layers == 0:
             yield (
-                f"{before}* has {len(numbers)} parts for {layers} layers: the {len(numbers) // layers} parts of each have no pattern "
-                f"with {LAYER}, which counts layers"
+                f"{before}* has {len(numbers)} parts for {layers} layers, {len(numbers) // layers} each: {LAYER} in a pattern counts "
+                "layers, and cannot name them"
             )

@@ -1,4 +1,4 @@
-"""After x-transformers: attention and feed-forward parts take turns in one list, each with its norm, without biases in attention."""
+"""After x-transformers: attention and feed-forward parts take turns in one list, each with its norm; no biases in attention."""
 
 import torch
 from torch import nn
@@ -29,7 +29,11 @@ class FeedForward(nn.Module):
 class AlternatingBert(nn.Module):
     def __init__(self, *, num_tokens, dim, depth, heads, max_seq_len, ff_mult=4):
         super().__init__()
-        self.token_emb, self.pos_emb, self.type_emb = nn.Embedding(num_tokens, dim), nn.Embedding(max_seq_len, dim), nn.Embedding(2, dim)
+        self.token_emb, self.pos_emb, self.type_emb = (
+            nn.Embedding(num_tokens, dim),
+            nn.Embedding(max_seq_len, dim),
+            nn.Embedding(2, dim),
+        )
         self.post_emb_norm = nn.LayerNorm(dim, 1e-12)
         parts = [part for _ in range(depth) for part in (Attention(dim, heads), FeedForward(dim, ff_mult))]
         self.layers = nn.ModuleList(nn.ModuleList([nn.LayerNorm(dim, 1e-12), part]) for part in parts)
