@@ -109,10 +109,7 @@ class Identification:
 
     def run(self) -> Known:
         """Every parameter that is found, and every activation."""
-        known = Known()
-        for part in self._parts():
-            known = self._walked(known, part)
-        return self._left_over(known)
+        return self._left_over(self._walked(Known(), list(self._rows.values())))
 
     def _left_over(self, known: Known) -> Known:
         """Parameters that change nothing that was seen, such as a bias that is not added, by name alone."""
@@ -130,13 +127,10 @@ class Identification:
         """The module that holds the row's other parameter."""
         return next((known.sources[n].tensor.owner for n in self._named(row) if n in known.sources), None)
 
-    def _parts(self) -> Iterator[list[Activation]]:
-        """The embeddings, each layer, and what comes after them."""
-        rows = list(self._rows.values())
-        yield [r for r in rows if r.layer is None and not _is_head(r)]
-        for layer in range(self.architecture.num_hidden_layers):
-            yield [r for r in rows if r.layer == layer]
-        yield from ([r] for r in rows if _is_head(r))
+    @cached_property
+    def _far(self) -> int:
+        """How many activations are looked ahead: those of one layer."""
+        return sum(row.layer == 0 for row in self._rows.values())
 
     def _walked(self, known: Known, rows: Sequence[Activation], *, look_ahead: bool = True) -> Known:
         """Step by step; the query's, key's and value's parameters are chosen together."""
@@ -144,13 +138,13 @@ class Identification:
             if any(parent not in known.values for parent in row.parents):
                 continue
             if row.name.endswith("self.query") and not set(row.parameters.values()) <= known.evidence.keys():
-                known = self._attention(known, rows[number:])
+                known = self._attention(known, rows[number : number + self._far])
             ways = list(self._ways(known, row)) if look_ahead else [self._advanced(known, row)]
-            known = ways[0] if len(ways) == 1 else max(ways, key=lambda way: self._promise(way, rows[number + 1 :]))
+            known = ways[0] if len(ways) == 1 else max(ways, key=lambda way: self._promise(way, rows[number + 1 : number + 1 + self._far]))
         return known
 
     def _promise(self, known: Known, rest: Sequence[Activation]) -> int:
-        """How many of the rest of a part the module is seen to compute, if this is right."""
+        """How many of the next activations the module is seen to compute, if this is right."""
         values = self._walked(known, rest, look_ahead=False).values
         return sum(values[row.name].found for row in rest if row.name in values and row.kind != "copy")
 
@@ -255,7 +249,7 @@ class Identification:
     def _attention(self, known: Known, rows: Sequence[Activation]) -> Known:
         """Query, key and value: three products of one input, distinguished by the scores, probabilities and contexts they give."""
         three = rows[:3]
-        after = [r for r in rows[3:] if r.name.rpartition(".")[2] in ("scores", "probs", "dropout", "context")]
+        after = [r for r in rows[3:] if r.name.rpartition(".")[0] == three[0].name.rpartition(".")[0]]
         products = self._products(known, three[0])
         tried: list[tuple[int, int, Known]] = []
         for order in permutations(products, 3):

@@ -84,7 +84,7 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
         tuple(places.located()),
         tuple(unused_patterns([n for h in parts for n in h.names], a)),
         tuple(buffers),
-        tuple(t.name for t in tensors.all if t.name not in mapped),
+        tuple(dict.fromkeys(t.name for t in tensors.all if t.name not in mapped)),
         a,
         counted(known),
         has_dropout=any(isinstance(m, nn.Dropout) for m in module.modules()),

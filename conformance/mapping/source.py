@@ -119,14 +119,19 @@ def body(proposal: Proposal) -> Iterator[str]:
     for what, patterns in (("unused", proposal.unused), ("ignored", proposal.ignored)):
         if patterns:
             yield from _laid_out(f"{what}=", _Call("", tuple(f'"{p}"' for p in patterns)), 4)
-    if proposal.builder.supported:
-        condition = f"None if {proposal.builder.supported} else"
-        yield "    supported=lambda a, device, dtype: ("
-        yield f'        {condition} "{proposal.builder.supported.removeprefix("a.").replace("a.", "")} alone"'
-        yield "    ),"
+    yield from _supported(proposal.builder.supported) if proposal.builder.supported else ()
     if not proposal.has_dropout:
         yield "    evaluation_only=True,"
     yield ")"
+
+
+def _supported(condition: str) -> Iterator[str]:
+    reason = f'"{condition.removeprefix("a.").replace("a.", "")} alone"'
+    parts = ["None", f"if {condition}", f"else {reason}"]
+    line = " ".join(parts)
+    yield "    supported=lambda a, device, dtype: ("
+    yield from (f"        {text}" for text in ([line] if 8 + len(line) <= WIDTH else parts))
+    yield "    ),"
 
 
 def _build(proposal: Proposal) -> Iterator[str]:
@@ -191,8 +196,17 @@ def _layout(held: Held) -> _Expression:
 def _activations(proposal: Proposal) -> Iterator[str]:
     yield "    activations={" if proposal.activations else "    activations={},"
     for one in proposal.activations:
-        yield from _laid_out(f"{_tap(one.tap)}: ", _shown(one), 8)
+        yield from _entry(one)
     yield from ["    },"] if proposal.activations else []
+
+
+def _entry(one: Located) -> Iterator[str]:
+    """A tap and what it shows; a tap with arguments is broken where a name behind it has no room."""
+    tap, shown = _tap(one.tap), _shown(one)
+    if isinstance(shown, str) and tap.startswith("Tap(") and 8 + len(f"{tap}: {shown},") > WIDTH:
+        yield from ("        Tap(", f"            {tap.removeprefix('Tap(').removesuffix(')')}", f"        ): {shown},")
+    else:
+        yield from _laid_out(f"{tap}: ", shown, 8)
 
 
 def _is_plain(tap: Tap) -> bool:

@@ -103,15 +103,16 @@ def layer_patterns(shapes: Mapping[str, Shape], layers: int) -> dict[str, str]:
 
 
 def grouped(state: Mapping[str, Array], a: Architecture) -> Tensors:
-    """The tensors of a state dict by pattern; one whose first axis counts the layers holds every layer."""
+    """The tensors of a state dict by pattern; one whose first axis has as many elements as there are layers may hold all of them."""
     patterns = layer_patterns({n: t.shape for n, t in state.items()}, a.num_hidden_layers)
     groups: defaultdict[str, list[Array]] = defaultdict(list)
     for name, value in state.items():
         groups[patterns.get(name, name)].append(value)
     made = []
     for name, values in groups.items():
-        across = LAYER not in name and values[0].ndim > 0 and len(values[0]) == a.num_hidden_layers
-        made.append(Tensor(name, list(values[0]) if across else values, across))
+        made.append(Tensor(name, values))
+        if LAYER not in name and values[0].ndim > 1 and len(values[0]) == a.num_hidden_layers:
+            made.append(Tensor(name, list(values[0]), across=True))
     return Tensors(tuple(made), a)
 
 

@@ -135,7 +135,7 @@ def test_map_writes_an_adaptor_that_run_takes(tmp_path: Path, capsys: pytest.Cap
     assert main(["map", f"{STRANGERS}.packed:PackedBert", "-o", str(file)]) == 0
     shown = capsys.readouterr().out
     assert "trunk.layers.{layer}.self_attn.in_proj_weight" in shown
-    assert f"run -i {file}:packed_bert" in shown.replace("\n    ", "")
+    assert f"run -i {file}:packed_bert" in " ".join(shown.split())
     command = ["run", "-i", f"{file}:packed_bert", "--golden", "tiny", "--depth", "screen", "--in-process"]
     assert main([*command, "--out", str(tmp_path / "out")]) == 0
     assert main(["map", f"{STRANGERS}.packed:PackedBert", "-o", str(file)]) == 2  # nothing is overwritten
