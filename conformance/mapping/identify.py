@@ -100,7 +100,9 @@ class Identification:
 
     @cached_property
     def _rows(self) -> Mapping[str, Activation]:
-        return {name: row for name, row in table(self.architecture).items() if row.axes != SCALAR}
+        has_layers = any(tensor.layered for tensor in self.tensors.all)
+        rows = {name: row for name, row in table(self.architecture).items() if row.axes != SCALAR}
+        return {name: row for name, row in rows.items() if has_layers or name.startswith("embeddings.")}
 
     @cached_property
     def alpha(self) -> float:
@@ -140,7 +142,11 @@ class Identification:
             if row.name.endswith("self.query") and not set(row.parameters.values()) <= known.evidence.keys():
                 known = self._attention(known, rows[number : number + self._far])
             ways = list(self._ways(known, row)) if look_ahead else [self._advanced(known, row)]
-            known = ways[0] if len(ways) == 1 else max(ways, key=lambda way: self._promise(way, rows[number + 1 : number + 1 + self._far]))
+            known = (
+                ways[0]
+                if len(ways) == 1
+                else max(ways, key=lambda way: self._promise(way, rows[number + 1 : number + 1 + self._far]))
+            )
         return known
 
     def _promise(self, known: Known, rest: Sequence[Activation]) -> int:

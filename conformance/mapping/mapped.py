@@ -135,7 +135,7 @@ def _called(module: nn.Module, tensors: Tensors, given: Batch, a: Architecture) 
         known = search.run()
         if best is None or known.score > best[0]:
             best = (known.score, call, seen, known, search.alpha)
-        if last in known.values and known.values[last].found:
+        if last not in known.values or known.values[last].found:
             break
     assert best is not None
     return best[1:]
