@@ -103,7 +103,7 @@ def layer_patterns(shapes: Mapping[str, Shape], layers: int) -> dict[str, str]:
 
 
 def grouped(state: Mapping[str, Array], a: Architecture) -> Tensors:
-    """The tensors of a state dict by pattern; one whose first axis has as many elements as there are layers may hold all of them."""
+    """The tensors of a state dict by pattern; one whose first axis is as long as there are layers may hold all layers."""
     patterns = layer_patterns({n: t.shape for n, t in state.items()}, a.num_hidden_layers)
     groups: defaultdict[str, list[Array]] = defaultdict(list)
     for name, value in state.items():
@@ -125,6 +125,6 @@ def unequal(shapes: Mapping[str, Shape], layers: int) -> Iterator[str]:
     for before, numbers in found.items():
         if len(numbers) > layers and len(numbers) % layers == 0:
             yield (
-                f"{before}* has {len(numbers)} parts for {layers} layers, {len(numbers) // layers} each: {LAYER} in a pattern counts "
-                "layers, and cannot name them"
+                f"{before}* has {len(numbers)} parts for {layers} layers, {len(numbers) // layers} each: {LAYER} in a pattern "
+                "counts layers, and cannot name them"
             )

@@ -4,7 +4,6 @@ from torch.nn import functional as F
 
 from conformance.tests.strangers.annotated import AnnotatedBert, FeedForward
 from conformance.tests.strangers.fairseq import SentenceEncoder
-from conformance.tests.strangers.stacked import StackedBert
 
 
 class UnscaledEncoder(SentenceEncoder):
@@ -28,13 +27,6 @@ class TanhBert(AnnotatedBert):
         super().__init__(vocab, d_model, n_layers, heads, d_ff, max_len)
         for layer in self.layers:
             layer.feed_forward.__class__ = TanhFeedForward
-
-
-class EpsilonBert(StackedBert):
-    """Its norms have an epsilon of their own."""
-
-    def __init__(self, n_tokens, width, depth, n_heads, mlp_dim, n_positions):
-        super().__init__(n_tokens, width, depth, n_heads, mlp_dim, n_positions, eps=1e-5)
 
 
 class FirstNormBert(AnnotatedBert):
