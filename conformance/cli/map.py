@@ -19,7 +19,7 @@ def run(arguments: Namespace) -> int:
     """Print the proposal, and write the adaptor; 0 where it can be run, 1 where something is open without which it cannot.
 
     Raises:
-        UsageError: there is no such object, or it cannot be told how it is built or called.
+        UsageError: there is no such object, or its signature does not say how it is built.
         CandidateError: its own code raised.
     """
     if arguments.output and (arguments.output.suffix != ".py" or arguments.output.exists()):

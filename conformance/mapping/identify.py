@@ -2,8 +2,8 @@
 
 The module keeps its own random parameters. A hypothesis says which of the oracle's parameters some of them are. The oracle then
 computes the next activation, and the hypothesis is confirmed where the module computed the same numbers, in any layout, to within
-rounding. One forward pass decides about all parameters. A mistake in the module hides its own step alone: what the module computed in
-place of that activation is found by its direction, and the steps after it are computed from there.
+rounding. One forward pass decides about all parameters. A mistake in the module hides its own step alone: the module's result that
+has the largest cosine with the oracle's takes its place where the steps after it are confirmed by that.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -204,7 +204,7 @@ class Identification:
         return replace(made, found=any(self.operations.has(form, made.allowed(self.alpha)) for form in forms))
 
     def _own(self, known: Known, row: Activation) -> Known:
-        """With the module's own result in the place of an activation that it does not compute, the nearest in direction."""
+        """With the module's own result in the place of an activation that it does not compute: that of the largest cosine."""
         laid = self.operations.nearest(known.values[row.name].value)
         return replace(known, values={**known.values, row.name: Value(laid, np.zeros(()), np.zeros(()), False)})
 

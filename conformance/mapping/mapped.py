@@ -44,7 +44,7 @@ def proposed(factory: Any, name: str, home: str, architecture: Architecture | No
         architecture: whose sizes it is looked at with (default: sizes that are all different).
 
     Raises:
-        UsageError: how it is built, or called, cannot be told from its signatures.
+        UsageError: its signature does not say how it is built.
         CandidateError: its own code raised.
     """
     if isinstance(factory, nn.Module) and architecture is None:
