@@ -1,5 +1,6 @@
 """Finding implementations: by entry point, or as `package.module:object`. Imports a plug-in only when it is asked for."""
 
+import ast
 import importlib
 import os
 import sys
@@ -97,13 +98,17 @@ class _Prepare:
 
 
 def as_implementation(found: Any) -> Implementation:
-    """`found` itself where it has `prepare`; a function serves as `prepare`. `UsageError` for anything else, a bare module too."""
+    """`found` itself where it has `prepare`; a function serves as `prepare`; a bare `nn.Module` or class of them is mapped.
+
+    Raises:
+        UsageError: it is anything else.
+    """
+    if hasattr(found, "named_modules") and not hasattr(found, "prepare"):  # a class of `nn.Module`, or a module
+        from conformance.mapping.mapped import MappedModule
+
+        return MappedModule(found, found.__name__ if isinstance(found, type) else type(found).__name__)
     if isinstance(found, type):
         raise UsageError(f"{found.__name__} is a class; give an object of it: {found.__name__}()")
-    if hasattr(found, "named_modules") and not hasattr(found, "prepare"):
-        raise UsageError(
-            "a module is made a candidate by conformance.TorchImplementation(build=…, parameters={…}, activations={…})"
-        )
     if hasattr(found, "prepare"):
         return found  # type: ignore[no-any-return]  # anything with prepare() is one
     if callable(found):
@@ -171,14 +176,32 @@ def require_known(name: str) -> None:
 
         arguments_of(name)
     if name not in entries and ":" not in name and not _is_file(name):
+        if objects := _objects_in(name):
+            raise UnknownNameError(f"{name} is a module; name one of its objects: {', '.join(f'{name}:{o}' for o in objects)}")
         near = get_close_matches(name, entries, 3)
         known = ", ".join(entries) or (f"none, since {SWITCH}=1 is set" if os.environ.get(SWITCH) == "1" else "none")
         hint = f"; did you mean {' or '.join(near)}?" if near else f"; registered are {known}"
         raise UnknownNameError(f"no implementation {name!r}{hint}")
 
 
+def _objects_in(name: str) -> list[str]:
+    """What a module or a file of this name, which is read and not imported, defines at its top level."""
+    file = Path(name if name.endswith(".py") else f"{name.replace('.', '/')}.py")
+    folders = [Path(), *map(Path, sys.path)]
+    found = next((folder / file for folder in folders if (folder / file).is_file()), None)
+    if found is None:
+        return []
+    try:
+        body = ast.parse(found.read_bytes()).body
+    except (SyntaxError, ValueError):
+        return []
+    names = [node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    names += [t.id for node in body if isinstance(node, ast.Assign) for t in node.targets if isinstance(t, ast.Name)]
+    return [n for n in names if not n.startswith("_")]
+
+
 def _is_file(name: str) -> bool:
-    return Path(name).is_file()
+    return Path(name).is_file() and not name.endswith(".py")
 
 
 def _is_command(name: str) -> bool:
@@ -197,20 +220,20 @@ def described_by(name: str) -> tuple[str, str] | None:
 def _made(name: str) -> Any:
     """To load an exported program may run its code, which happens to what the user names alone."""
     found = described_by(name)
-    return getattr(importlib.import_module("conformance"), found[0])(found[1]) if found else _resolve(name)
+    return getattr(importlib.import_module("conformance"), found[0])(found[1]) if found else resolved(name)
 
 
-def _resolve(name: str) -> Any:
+def resolved(name: str) -> Any:
+    """The object at `package.module:object` or `FILE.py:object`.
+
+    Raises:
+        UnknownNameError: there is no such module, or it has no such object.
+    """
     module, _, path = name.partition(":")
     importlib.import_module("implementations")  # ours, before a folder of that name here can take its place
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as `python -m` does
-    try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
-            raise UnknownNameError(f"no module {error.name!r}, here or installed, for the implementation {name!r}") from error
-        raise
+    found: Any = _from_file(Path(module)) if module.endswith(".py") else _from_path(module, name)
     for part in path.split("."):
         if not hasattr(found, part):
             near = get_close_matches(part, dir(found), 1)
@@ -220,17 +243,42 @@ def _resolve(name: str) -> Any:
     return found
 
 
-def _imported(importer: Callable[[], Any], label: str) -> Implementation:
+def _from_path(module: str, name: str) -> Any:
     try:
-        found = importer()
-    except (UsageError, KeyboardInterrupt):
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
+            raise UnknownNameError(f"no module {error.name!r}, here or installed, for the implementation {name!r}") from error
         raise
-    except BaseException as error:  # it may not end the process, either
-        what = f"{type(error).__name__}: {error}"
-        raise PluginError(f"{label} could not be imported: {what}\n{traceback.format_exc()}") from error
+
+
+def _from_file(file: Path) -> Any:
+    """The module in a file, which may import its neighbours."""
+    if not file.is_file():
+        raise UnknownNameError(f"there is no file {str(file)!r}")
+    sys.path.insert(0, str(file.resolve().parent))
+    try:
+        return importlib.import_module(file.stem)
+    finally:
+        sys.path.remove(str(file.resolve().parent))
+
+
+def _imported(importer: Callable[[], Any], label: str) -> Implementation:
+    found = imported(importer, label)
     try:
         return as_implementation(found)
     except UsageError as error:
         raise UsageError(f"{label}: {error}") from error
     except Exception as error:  # of an attribute that is computed
         raise PluginError(f"{label} cannot be looked into: {type(error).__name__}: {error}") from error
+
+
+def imported(importer: Callable[[], Any], label: str) -> Any:
+    """What the importer returns; `PluginError` with the traceback for whatever the imported code raises."""
+    try:
+        return importer()
+    except (UsageError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # it may not end the process, either
+        what = f"{type(error).__name__}: {error}"
+        raise PluginError(f"{label} could not be imported: {what}\n{traceback.format_exc()}") from error

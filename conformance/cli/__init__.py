@@ -102,6 +102,8 @@ def _parser() -> argparse.ArgumentParser:
     again.add_argument("file", type=Path)
     kept = command("cache", "what is kept from run to run, and where", formats=("pretty", "json"))
     kept.add_argument("--clear", action="store_true", help="remove it")
+    _add_map(command("map", "propose the registration of a module of unknown names, and write its adaptor"))
+    _add_new(command("new", "a package around a registration: entry point, tests, tox, CI", formats=("pretty",)))
     _add_golden(parts.add_parser("golden", help="verify or make goldens, or show their power"))
     return parser
 
@@ -212,6 +214,33 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="end the search after so long with the best that was found, and say what was not tried (default: none)",
     )
+
+
+def _map(arguments: argparse.Namespace) -> int:
+    from conformance.cli.map import run
+
+    return run(arguments)
+
+
+def _add_map(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command=_map)
+    parser.add_argument(
+        "module", metavar="MODULE:FACTORY", help="a class of torch.nn.Module, a function that builds one, or one that is built"
+    )
+    _add_checkpoint(parser, "look at it with this network's sizes (default: sizes that are all different)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the adaptor there: a Python file")
+
+
+def _new(arguments: argparse.Namespace) -> int:
+    from conformance.cli.new import run
+
+    return run(arguments)
+
+
+def _add_new(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command=_new)
+    parser.add_argument("folder", type=Path, metavar="DIR", help="a new folder; the package is called as it is")
+    parser.add_argument("--map", metavar="MODULE:FACTORY", help="the module that it registers, mapped as `map` does")
 
 
 def _add_subject(parser: argparse.ArgumentParser) -> None:

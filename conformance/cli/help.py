@@ -5,6 +5,23 @@ from collections.abc import Mapping
 from conformance.cli.forms import shown
 
 REFERENCE: Mapping[str, str] = {
+    "map": """
+MODULE:FACTORY is package.module:object or FILE.py:object, imported here; the object is a class of
+torch.nn.Module, a function that builds one, or a module that is built (with --checkpoint, whose sizes
+are its own).
+
+The module is built with sizes that are all different, filled with random parameters and run once.
+For each step of BERT the parameters are found with which the step gives a tensor that the module
+computed, to within rounding, in whatever layout. Evidence is `by value`, `by shape` where one tensor
+alone has the shape, `by name` where neither decides. FACTORY's arguments are known by the usual names
+of sizes (vocab_size, d_model, n_layers, heads, ...), or by those of its configuration class.
+
+Exit code 0: the adaptor can be run as it is; 1: something is open without which it cannot.
+""",
+    "new": """
+DIR is a new folder, the package's name. With --map its registration is what `map` proposes; without,
+a module to replace. Nothing is overwritten.
+""",
     "run": """
 Without arguments every registered implementation is run on every golden, in float32: the check
 `values`.

@@ -23,6 +23,7 @@ ORDER = (
     "goldens",
     "candidates",
     "judge",
+    "mapping",
     "diagnosis",
     "results",
     "checks",
@@ -35,7 +36,10 @@ ORDER = (
     "__main__",
 )
 # Imported for annotations alone, or when a function is called: no import at the time of import.
-LATE = {("conformance.errors", "conformance.model.batch")}
+LATE = {
+    ("conformance.errors", "conformance.model.batch"),
+    ("conformance.candidates.registry", "conformance.mapping.mapped"),
+}
 
 
 def modules() -> dict[str, ast.Module]:

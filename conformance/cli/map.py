@@ -1,0 +1,80 @@
+"""`map`: the proposed registration of a module of unknown names, as a table, as JSON, and as an adaptor in Python."""
+
+import json
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conformance.cli.output import show_document
+from conformance.errors import UsageError
+from conformance.report.document import Block, Code, Heading, Items, Paragraph
+
+if TYPE_CHECKING:
+    from conformance.mapping.proposal import Proposal
+
+
+def run(arguments: Namespace) -> int:
+    """Print the proposal, and write the adaptor; 0 where it can be run, 1 where something is open without which it cannot.
+
+    Raises:
+        UsageError: there is no such object, or its signature does not say how it is built.
+        CandidateError: its own code raised.
+    """
+    if arguments.output and (arguments.output.suffix != ".py" or arguments.output.exists()):
+        raise UsageError(f"{arguments.output}: give a Python file (.py) that does not exist yet")
+    found = proposal_of(arguments.module, arguments.checkpoint)
+    if arguments.format == "json":
+        rows = [dict(zip(("what", "name", "proposed", "evidence"), row, strict=True)) for row in found.rows()]
+        print(
+            json.dumps(
+                {"build": found.builder.text, "call": found.call.arguments, "rows": rows, "open": found.open},
+                ensure_ascii=False,
+                indent=2,
+            )
+        )
+    else:
+        show_document(tuple(_blocks(found, arguments.output)), arguments.format)
+    if arguments.output:
+        from conformance.mapping.source import adaptor
+
+        arguments.output.write_text(adaptor(found), "utf-8")
+    return 0 if found.is_complete else 1
+
+
+def proposal_of(name: str, checkpoint: Path | None = None) -> "Proposal":
+    """The proposal for the object at `package.module:object` or `FILE.py:object`."""
+    from conformance.candidates.registry import imported, require_known, resolved
+    from conformance.mapping.mapped import proposed
+    from conformance.model.directory import load_directory
+
+    require_known(name)
+    factory = imported(lambda: resolved(name), name)
+    home, _, path = name.partition(":")
+    architecture = load_directory(checkpoint).architecture if checkpoint else None
+    return proposed(factory, path, Path(home).stem if home.endswith(".py") else home, architecture)
+
+
+def _blocks(found: "Proposal", output: Path | None) -> Iterator[Block]:
+    from conformance.mapping.source import variable
+
+    computed, of = found.coverage
+    yield Heading(
+        found.name, f"{computed} of {of} activations are computed as the oracle does", "good" if computed == of else "odd"
+    )
+    yield Items((("build", found.builder.text), ("call", f"model({found.call.arguments})")))
+    for what, rows in groupby(found.rows(), key=lambda row: row[0]):
+        yield Heading(what, close=True)
+        yield Code(_columns([(evidence, name, proposed) for _, name, proposed, evidence in rows]), wrapped=True)
+    if found.open:
+        yield Heading("open", str(len(found.open)), "odd")
+        yield Items(tuple((sentence,) for sentence in found.open))
+    if output:
+        yield Paragraph(f"the adaptor is in {output}; now: bert-conformance run -i {output}:{variable(found)}")
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of texts, each column but the last as wide as its longest text."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    return "\n".join("  ".join([*(t.ljust(w) for t, w in zip(row, widths, strict=False)), row[-1]]) for row in rows)

@@ -1,0 +1,65 @@
+"""`new`: a package around a registration, from templates."""
+
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from conformance.errors import UsageError
+
+_TEMPLATES = Path(__file__).parent / "package"
+
+
+def run(arguments: Namespace) -> int:
+    """Write the package and list its files; 0.
+
+    Raises:
+        UsageError: the folder exists and is not empty, its name is no package's, or the mapping is not complete.
+    """
+    folder = arguments.folder
+    package = folder.name.replace("-", "_").lower()
+    if not package.isidentifier():
+        raise UsageError(f"{folder.name!r} is no name of a package; give a folder of letters, digits and hyphens, such as my-bert")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} exists and is not empty; nothing is overwritten, name a new folder")
+    files = dict(_files(package, arguments.map))
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+        print(path)
+    return 0
+
+
+def _files(package: str, mapped: str | None) -> Iterator[tuple[str, str]]:
+    """The path and text of each file."""
+    templates = Environment(
+        loader=FileSystemLoader(_TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, variable_start_string="<<",
+        variable_end_string=">>", autoescape=False,
+    )  # fmt: skip
+    adaptor, variable = _adaptor(mapped)
+    values = {"package": package, "distribution": package.replace("_", "-"), "variable": variable}
+    for name, template in {
+        "pyproject.toml": "pyproject.toml.txt",
+        "README.md": "README.md.txt",
+        "tox.ini": "tox.ini.txt",
+        ".github/workflows/conformance.yml": "conformance.yml.txt",
+        f"src/{package}/__init__.py": "init.py.txt",
+        "tests/test_conformance.py": "test_conformance.py.txt",
+    }.items():
+        yield name, templates.get_template(template).render(values)
+    yield f"src/{package}/conformance.py", adaptor or templates.get_template("adaptor.py.txt").render(values)
+
+
+def _adaptor(mapped: str | None) -> tuple[str, str]:
+    """The mapped module's adaptor and its variable; an empty text where none is mapped."""
+    if mapped is None:
+        return "", "my_bert"
+    from conformance.cli.map import proposal_of
+    from conformance.mapping.source import adaptor, variable
+
+    found = proposal_of(mapped)
+    if not found.is_complete:
+        raise UsageError(f"{mapped}: the mapping is not complete:\n  " + "\n  ".join(found.open))
+    return adaptor(found), variable(found)

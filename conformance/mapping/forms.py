@@ -1,0 +1,61 @@
+"""The layouts that a tensor's shape allows: how one, two or three parameters of the same shape may lie in it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.candidates.layouts import Layout, Shape, fused, interleaved, per_head, plain, stacked, transposed
+from conformance.model.architecture import Architecture
+from conformance.numerics.formats import Array
+
+
+@dataclass(frozen=True)
+class Form:
+    """A layout of `parts` parameters, whose names are not yet known.
+
+    Attributes:
+        text: the layout in Python, `{}` for the names.
+        make: the layout of these names.
+        matrix: whether it is one of matrices alone; of vectors it is the same as a simpler one.
+    """
+
+    text: str
+    parts: int
+    make: Callable[..., Layout]
+    matrix: bool = False
+
+    def across(self) -> "Form":
+        """The same, of every layer in one tensor."""
+        return Form(f"stacked({self.text})", self.parts, lambda *names: stacked(self.make(*names)), self.matrix)
+
+    def pieces(self, value: Array, shape: Shape, a: Architecture) -> list[Array] | None:
+        """The parameters of `shape` that lie in a tensor of one layer; None where its own shape is another."""
+        if self.matrix and len(shape) < 2:
+            return None
+        shapes = [shape] * self.parts
+        layout = self.make(*"qkv"[: self.parts])
+        try:
+            packed = layout.pack([np.empty(s) for s in shapes], a)
+        except ValueError:  # an axis that cannot be cut into heads
+            return None
+        return layout.unpack(value, shapes, a) if packed.shape == value.shape else None
+
+
+def _several(parts: int) -> Iterator[Form]:
+    yield Form("fused({})", parts, lambda *names: fused(*names))
+    yield Form("transposed(fused({}))", parts, lambda *names: transposed(fused(*names)), True)
+    yield Form("interleaved({})", parts, lambda *names: interleaved(*names))
+    yield Form("transposed(interleaved({}))", parts, lambda *names: transposed(interleaved(*names)), True)
+
+
+FORMS = (
+    Form("{}", 1, plain),
+    Form("transposed({})", 1, transposed, True),
+    Form("per_head({})", 1, per_head),
+    Form("per_head({}, axis=1)", 1, lambda name: per_head(name, axis=1), True),
+    Form("per_head(transposed({}))", 1, lambda name: per_head(transposed(name)), True),
+    Form("per_head(transposed({}), axis=1)", 1, lambda name: per_head(transposed(name), axis=1), True),
+    *_several(2),
+    *_several(3),
+)

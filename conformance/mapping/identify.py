@@ -1,0 +1,292 @@
+"""Which of a module's tensors are which parameters: by shape, by value where shapes repeat, by name where values do not decide.
+
+The module keeps its own random parameters. A hypothesis says which of the oracle's parameters some of them are. The oracle then
+computes the next activation, and the hypothesis is confirmed where the module computed the same numbers, in any layout, to within
+rounding. One forward pass decides about all parameters. A mistake in the module hides its own step alone: the module's result that
+has the largest cosine with the oracle's takes its place where the steps after it are confirmed by that.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import permutations, product
+from typing import Literal
+
+import numpy as np
+
+from conformance.judge.statistics import max_threshold, share
+from conformance.mapping.names import score
+from conformance.mapping.seen import Operations
+from conformance.mapping.tensors import Source, Tensors
+from conformance.model.activation import SCALAR, Activation
+from conformance.model.activations import parameter_shapes, table
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.oracle.equations import EQUATIONS
+from conformance.oracle.step import Site
+
+Evidence = Literal["value", "shape", "name", "tie", "absent"]
+Choice = Mapping[str, Source]  # by Hugging Face's name of the parameter, in layer 0
+
+
+@dataclass(frozen=True)
+class Value:
+    """An activation: the oracle's with what rounding may have made of it, or the module's own in its place.
+
+    Attributes:
+        variance: what rounding adds up to since the last of the module's own.
+        bound: of the last step, its deterministic error.
+        found: whether the module computed it.
+    """
+
+    value: Array
+    variance: Array
+    bound: Array
+    found: bool
+
+    def allowed(self, alpha: float) -> float:
+        """The largest difference that rounding explains at a false-alarm probability alpha."""
+        return float(max_threshold(self.value.size, alpha) * np.sqrt(self.variance.max()) + self.bound.max())
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known so far.
+
+    Attributes:
+        sources: of each parameter, by Hugging Face's name in layer 0.
+        evidence: how it is known.
+        values: of each activation.
+    """
+
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def score(self) -> int:
+        """How many activations the module was seen to compute."""
+        return sum(v.found for v in self.values.values())
+
+    @property
+    def used(self) -> set[tuple[str, int]]:
+        """The pieces of tensors that are in use."""
+        return {source.key for source in self.sources.values()}
+
+    def taking(self, choice: Choice, evidence: Evidence, absent: Sequence[str] = ()) -> "Known":
+        """With these parameters."""
+        return replace(
+            self,
+            sources={**self.sources, **choice},
+            evidence={**self.evidence, **dict.fromkeys(choice, evidence), **dict.fromkeys(absent, "absent")},
+        )
+
+
+@dataclass(frozen=True)
+class Identification:
+    """The search, of one forward pass of a module."""
+
+    tensors: Tensors
+    operations: Operations
+    architecture: Architecture
+    batch: Batch
+    arithmetic: Arithmetic
+
+    @cached_property
+    def _shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return parameter_shapes(self.architecture)
+
+    @cached_property
+    def _rows(self) -> Mapping[str, Activation]:
+        has_layers = any(tensor.layered for tensor in self.tensors.all)
+        rows = {name: row for name, row in table(self.architecture).items() if row.axes != SCALAR}
+        return {name: row for name, row in rows.items() if has_layers or name.startswith("embeddings.")}
+
+    @cached_property
+    def alpha(self) -> float:
+        """The false-alarm probability of one activation."""
+        return share(len(self._rows))
+
+    def run(self) -> Known:
+        """Every parameter that is found, and every activation."""
+        return self._left_over(self._walked(Known(), list(self._rows.values())))
+
+    def _left_over(self, known: Known) -> Known:
+        """Parameters that change nothing that was seen, such as a bias that is not added, by name alone."""
+        for row in self._rows.values():
+            for role, name in zip(row.parameters, self._named(row), strict=True):
+                if known.evidence.get(name) == "absent":
+                    layered = row.layer is not None
+                    free = [s for s in self.tensors.sources(self._shapes[name], layered=layered) if s.key not in known.used]
+                    named = [s for s in free if s.tensor.owner == self._owner(known, row) or score(s.tensor.name, row, role) > 1]
+                    if named:
+                        known = known.taking({name: max(named, key=lambda s: score(s.tensor.name, row, role))}, "name")
+        return known
+
+    def _owner(self, known: Known, row: Activation) -> str | None:
+        """The module that holds the row's other parameter."""
+        return next((known.sources[n].tensor.owner for n in self._named(row) if n in known.sources), None)
+
+    @cached_property
+    def _far(self) -> int:
+        """How many activations are looked ahead: those of one layer."""
+        return sum(row.layer == 0 for row in self._rows.values())
+
+    def _walked(self, known: Known, rows: Sequence[Activation], *, look_ahead: bool = True) -> Known:
+        """Step by step; the query's, key's and value's parameters are chosen together."""
+        for number, row in enumerate(rows):
+            if any(parent not in known.values for parent in row.parents):
+                continue
+            if row.name.endswith("self.query") and not set(row.parameters.values()) <= known.evidence.keys():
+                known = self._attention(known, rows[number : number + self._far])
+            ways = list(self._ways(known, row)) if look_ahead else [self._advanced(known, row)]
+            known = (
+                ways[0]
+                if len(ways) == 1
+                else max(ways, key=lambda way: self._promise(way, rows[number + 1 : number + 1 + self._far]))
+            )
+        return known
+
+    def _promise(self, known: Known, rest: Sequence[Activation]) -> int:
+        """How many of the next activations the module is seen to compute, if this is right."""
+        values = self._walked(known, rest, look_ahead=False).values
+        return sum(values[row.name].found for row in rest if row.name in values and row.kind != "copy")
+
+    def _ways(self, known: Known, row: Activation) -> Iterator[Known]:
+        """With this row's activation as the oracle has it; else with a bias that is added later, or as the module has it."""
+        advanced = self._advanced(known, row)
+        yield advanced
+        lacking = [n for n in self._named(row) if advanced.evidence.get(n) == "absent" and n not in known.evidence]
+        for name in lacking:
+            shape, layered = self._shapes[name], row.layer is not None
+            for source in self.tensors.sources(shape, layered=layered):
+                if source.key not in advanced.used:
+                    with_it = advanced.taking({name: source}, "value")
+                    yield replace(with_it, values={**with_it.values, row.name: self._value(with_it, row)})
+        if row.name in advanced.values and not advanced.values[row.name].found:
+            yield self._own(advanced, row)
+
+    def _advanced(self, known: Known, row: Activation) -> Known:
+        """With this row's activation, and its parameters where they were not known."""
+        names = self._named(row)
+        if names and not set(names) <= known.evidence.keys():
+            options = list(self._options(known, row))
+            fitting = [o for o in options if self._value(known.taking(o, "value"), row).found]
+            if fitting:
+                known = known.taking(
+                    fitting[0], "tie" if self._differ(fitting) else "value", [n for n in names if n not in fitting[0]]
+                )
+            elif _is_head(row) and not (options and self._is_named(options[0], row)):
+                return known  # which the module has not
+            else:
+                choice: Choice = options[0] if options else {}
+                evidence: Evidence = "name" if self._differ(options) else "shape"
+                known = known.taking(choice, evidence, [n for n in names if n not in choice])
+        return replace(known, values={**known.values, row.name: self._value(known, row)})
+
+    def _value(self, known: Known, row: Activation) -> Value:
+        """The oracle's, of the parents as they are known, and whether the module computed it."""
+        parents = [known.values[p] for p in row.parents]
+        if row.kind == "copy":
+            return parents[0]
+        parameters = {role: self._parameter(known, name, row) for role, name in row.parameters.items()}
+        step = EQUATIONS[row.kind](Site(row, self.architecture, parameters, self.batch), *(p.value for p in parents))
+        variance, bound = np.zeros(()), np.zeros(())
+        for parent, jacobian in zip(parents, step.jacobians(), strict=True):
+            variance = variance + jacobian.variance(np.broadcast_to(parent.variance + parent.bound**2, parent.value.shape))
+        if not row.exact:
+            roundings = step.roundings(self.arithmetic)
+            variance, bound = variance + roundings.variance(), np.asarray(roundings.bound)
+        made = Value(step.value, variance, bound, False)
+        forms = [made.value, made.value[0]] if row.is_same_for_all_rows else [made.value]
+        return replace(made, found=any(self.operations.has(form, made.allowed(self.alpha)) for form in forms))
+
+    def _own(self, known: Known, row: Activation) -> Known:
+        """With the module's own result in the place of an activation that it does not compute: that of the largest cosine."""
+        laid = self.operations.nearest(known.values[row.name].value)
+        return replace(known, values={**known.values, row.name: Value(laid, np.zeros(()), np.zeros(()), False)})
+
+    def _parameter(self, known: Known, name: str, row: Activation) -> Array:
+        source = known.sources.get(self._in_first(name, row))
+        return np.zeros(self._shapes[name]) if source is None else source.of(row.layer)
+
+    def _in_first(self, name: str, row: Activation) -> str:
+        """The name of the parameter of layer 0 that stands for all layers'."""
+        return name if row.layer is None else name.replace(f".layer.{row.layer}.", ".layer.0.")
+
+    def _named(self, row: Activation) -> list[str]:
+        return [self._in_first(name, row) for name in row.parameters.values()]
+
+    def _options(self, known: Known, row: Activation) -> Iterator[Choice]:
+        """What this row's parameters may be, the likeliest by name first; the bias is left out where nothing else is possible."""
+        names = dict(zip(row.parameters, self._named(row), strict=True))
+        is_tied = row.name.endswith("predictions.decoder")
+        used = set() if is_tied else known.used
+        open_ = {role: name for role, name in names.items() if is_tied or name not in known.evidence}
+        sources = {
+            role: sorted(
+                (s for s in self.tensors.sources(self._shapes[name], layered=row.layer is not None) if s.key not in used),
+                key=lambda s: -score(s.tensor.name, row, role),
+            )
+            for role, name in open_.items()
+        }
+        if "bias" not in sources:
+            yield from ({open_["weight"]: s} for s in sources.get("weight", ()))
+            return
+        pairs = [pair for pair in product(sources["weight"], sources["bias"]) if _go_together(*pair)]
+        owned = [(w, b) for w, b in pairs if w.tensor.owner == b.tensor.owner]
+        for w, b in sorted(owned or pairs, key=lambda p: -self._score(dict(zip(("weight", "bias"), p, strict=True)), row)):
+            yield {open_["weight"]: w, open_["bias"]: b}
+        yield from ({open_["weight"]: w} for w in sources["weight"] if row.kind != "norm")
+
+    def _score(self, by_role: Mapping[str, Source], row: Activation) -> int:
+        return sum(score(source.tensor.name, row, role) for role, source in by_role.items())
+
+    def _is_named(self, choice: Choice, row: Activation) -> bool:
+        roles = dict(zip(self._named(row), row.parameters, strict=True))
+        return any(score(source.tensor.name, row, roles[name]) > 1 for name, source in choice.items())
+
+    def _differ(self, choices: Sequence[Choice]) -> bool:
+        """Whether choices that fit equally well are of different tensors."""
+        return len({tuple(sorted((n, s.key) for n, s in c.items())) for c in choices if len(c) == len(choices[0])}) > 1
+
+    def _attention(self, known: Known, rows: Sequence[Activation]) -> Known:
+        """Query, key and value: three products of one input, distinguished by the scores, probabilities and contexts they give."""
+        three = rows[:3]
+        after = [r for r in rows[3:] if r.name.rpartition(".")[0] == three[0].name.rpartition(".")[0]]
+        products = self._products(known, three[0])
+        tried: list[tuple[int, int, Known]] = []
+        for order in permutations(products, 3):
+            trial, named = known, 0
+            for row, choice in zip(three, order, strict=True):
+                names = dict(zip(row.parameters, self._named(row), strict=True))
+                absent = [names[role] for role in names if role not in choice]
+                trial = trial.taking({names[role]: source for role, source in choice.items()}, "value", absent)
+                named += self._score(choice, row)
+            tried.append((self._walked(trial, [*three, *after]).score, named, trial))
+        if not tried:
+            return known  # one at a time, by name
+        best = max(tried, key=lambda t: t[:2])
+        if sum(t[0] == best[0] for t in tried) == 1:
+            return best[2]
+        return best[2].taking({n: s for n, s in best[2].sources.items() if n not in known.sources}, "tie")
+
+    def _products(self, known: Known, row: Activation) -> list[Mapping[str, Source]]:
+        """By role, the parameters of each product that the module forms of the row's parent."""
+        roles = dict(zip(self._named(row), row.parameters, strict=True))
+        fitting = [o for o in self._options(known, row) if self._value(known.taking(o, "value"), row).found]
+        found: dict[tuple[str, int], Mapping[str, Source]] = {}
+        for option in fitting:  # those with a bias come first: the product is seen before it is added, too
+            choice = {roles[name]: source for name, source in option.items()}
+            found.setdefault(choice["weight"].key, choice)
+        return list(found.values())
+
+
+def _is_head(row: Activation) -> bool:
+    return row.layer is None and not row.name.startswith("embeddings.")
+
+
+def _go_together(weight: Source, bias: Source) -> bool:
+    return weight.key != bias.key and (weight.form.parts, weight.piece) == (bias.form.parts, bias.piece)

@@ -1,0 +1,223 @@
+"""From a class, a function or an instance to its proposal, and to an implementation that can be run."""
+
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+import conformance
+from conformance.candidates.layouts import LAYER
+from conformance.candidates.torch_implementation import TorchImplementation
+from conformance.candidates.torch_state import restored
+from conformance.errors import CandidateError, UsageError
+from conformance.mapping import source
+from conformance.mapping.call import Call, calls
+from conformance.mapping.identify import Identification, Known
+from conformance.mapping.probe import PROBE, batch_for
+from conformance.mapping.proposal import Proposal, counted, held, unused_patterns
+from conformance.mapping.seen import Seen, watched
+from conformance.mapping.signature import Builder, builder_of
+from conformance.mapping.taps import Places
+from conformance.mapping.tensors import Tensors, grouped, unequal
+from conformance.model.activations import table
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
+from conformance.numerics.arithmetic import modular
+from conformance.numerics.formats import Array
+from conformance.numerics.machine import this_machine
+
+T = TypeVar("T")
+
+
+def proposed(factory: Any, name: str, home: str, architecture: Architecture | None = None) -> Proposal:
+    """What the registration of a module would be.
+
+    Args:
+        factory: a class or a function that builds it, or the module itself.
+        name: what it is called in the Python module `home`.
+        home: the module's import path.
+        architecture: whose sizes it is looked at with (default: sizes that are all different).
+
+    Raises:
+        UsageError: its signature does not say how it is built.
+        CandidateError: its own code raised.
+    """
+    if isinstance(factory, nn.Module) and architecture is None:
+        raise UsageError(f"{name} is built already, with sizes of its own: give its checkpoint with --checkpoint DIR, or its class")
+    a = architecture or PROBE
+    if architecture is None and _is_sinusoidal(factory, name):
+        a = a.with_(position_embedding_type="sinusoidal")
+    with restored():
+        builder = builder_of(factory, name)
+        return _proposed(builder, name, home, a)
+
+
+def _is_sinusoidal(factory: Any, name: str) -> bool:
+    """Whether no parameter of it has the shape of a table of positions."""
+    with restored():
+        module = _guarded(lambda: builder_of(factory, name).build(PROBE), "its constructor")
+    sizes = {tuple(p.shape) for p in module.parameters()}
+    return not any(PROBE.max_position_embeddings in shape for shape in sizes)
+
+
+def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Proposal:
+    module = _guarded(lambda: builder.build(a), "its constructor").float().eval()
+    state = _drawn(module)
+    tensors, given = grouped(state, a), batch_for(a)
+    call, seen, known, alpha = _called(module, tensors, given, a)
+    prefixes = sorted({t.name.partition(LAYER)[0] for t in tensors.all if LAYER in t.name})
+    places = Places(seen.taps, prefixes, a.num_hidden_layers, table(a), known, alpha)
+    parts = tuple(held(known, tensors))
+    mapped = {h.tensor.name for h in parts}
+    buffers = [n for n in module.state_dict() if n not in dict(module.named_parameters(remove_duplicate=False))]
+    found = Proposal(
+        name,
+        home,
+        builder,
+        call,
+        parts,
+        tuple(places.located()),
+        tuple(unused_patterns([n for h in parts for n in h.names], a)),
+        tuple(buffers),
+        tuple(dict.fromkeys(t.name for t in tensors.all if t.name not in mapped)),
+        a,
+        counted(known),
+        has_dropout=any(isinstance(m, nn.Dropout) for m in module.modules()),
+        notes=tuple(unequal({n: t.shape for n, t in state.items()}, a.num_hidden_layers)),
+    )
+    return _with_output(found, places, seen, prefixes)
+
+
+def _with_output(found: Proposal, places: Places, seen: Seen, prefixes: list[str]) -> Proposal:
+    """With the last hidden state as the module returns it, where no submodule of each layer shows it."""
+    last = f"encoder.layer.{found.architecture.num_hidden_layers - 1}.output.LayerNorm"
+    if any(n.endswith("}.output.LayerNorm") for one in found.activations for n in one.names) or last not in places.known.values:
+        return found
+    across = [h.tensor.name for h in found.parameters if h.tensor.across]
+    counted_by = [f"len(model.{prefixes[0].removesuffix('.')}) - 1"] if prefixes else [f"len(model.{n}) - 1" for n in across]
+    taps = [tap for tap, array, _ in seen.taps if tap.path == "" and tap.what == "output" and places.fits(array, last)]
+    if not taps or not counted_by:
+        return found
+    return replace(found, last=counted_by[0], element=taps[0].element if seen.is_several else None)
+
+
+def _drawn(module: nn.Module) -> dict[str, Array]:
+    """Give every parameter random values; returns them. Gains stay near 1, or norms would hide what they are given."""
+    generator, state = torch.Generator().manual_seed(0), {}
+    with torch.no_grad():
+        for name, tensor in module.named_parameters():
+            drawn = torch.randn(tensor.shape, generator=generator)
+            is_gain = tensor.numel() > 0 and bool((tensor == 1).all())
+            # A product of unit inputs is of deviation 1.4, so that softmax and GELU are not nearly linear there.
+            tensor.copy_(1 + drawn / 4 if is_gain else drawn * _deviation(tensor))
+            state[name] = np.asarray(tensor.double().numpy().copy())
+    return state
+
+
+def _deviation(tensor: torch.Tensor) -> float:
+    widths = [n for n in tensor.shape if n > 1]
+    return 0.5 if len(widths) < 2 else 1.4 / float(min(widths[-2:])) ** 0.5
+
+
+def _called(module: nn.Module, tensors: Tensors, given: Batch, a: Architecture) -> tuple[Call, Seen, Known, float]:
+    """The way of calling it with which it computes the most of the network's activations."""
+    arithmetic = modular("float32", "cpu", this_machine("cpu").accuracy).arithmetic
+    last = f"encoder.layer.{a.num_hidden_layers - 1}.output.LayerNorm"
+    best: tuple[int, Call, Seen, Known, float] | None = None
+    for call in _distinct(module, given):
+        seen = watched(module, lambda call=call: call.run(module, given.on("cpu")))  # type: ignore[misc]
+        search = Identification(tensors, seen.operations, a, given, arithmetic)
+        known = search.run()
+        if best is None or known.score > best[0]:
+            best = (known.score, call, seen, known, search.alpha)
+        if last not in known.values or known.values[last].found:
+            break
+    assert best is not None
+    return best[1:]
+
+
+def _distinct(module: nn.Module, given: Batch) -> Iterator[Call]:
+    """The ways of calling it that run, those first in which padding changes nothing; of those with the same result the first."""
+    results: list[Any] = []
+    found: list[tuple[bool, Call]] = []
+    errors: list[str] = []
+    other = replace(given, input_ids=np.where(given.mask, given.input_ids, (given.input_ids + 1) % 2))
+    for call in calls(module):
+        try:
+            with torch.no_grad():
+                result, again = (_first(call.run(module, b.on("cpu"))) for b in (given, other))
+        except Exception as error:
+            errors.append("".join(traceback.format_exception(error)[-2:]))
+            continue
+        if not any(result.shape == r.shape and torch.equal(result.nan_to_num(), r.nan_to_num()) for r in results):
+            results.append(result)
+            found.append((not _same_where_real(result, again, given), call))
+    if not found:
+        raise CandidateError(
+            f"no way of calling it runs; the first that was tried, with {next(calls(module)).arguments}:\n{errors[0]}"
+        )
+    yield from (call for _, call in sorted(found, key=lambda pair: pair[0]))
+
+
+def _first(value: Any) -> torch.Tensor:
+    while not isinstance(value, torch.Tensor):
+        value = next(iter(value.values() if hasattr(value, "values") else value))
+    return value
+
+
+def _same_where_real(result: torch.Tensor, again: torch.Tensor, given: Batch) -> bool:
+    """Whether what the module returns at real tokens is the same, if it has that axis first or second; elsewhere the whole."""
+    real = torch.from_numpy(np.array(given.mask))
+    for mask in (real, real.T):
+        if result.shape[:2] == mask.shape:
+            return bool(result.isfinite().all()) and torch.allclose(result[mask], again[mask])
+    return bool(result.isfinite().all()) and torch.allclose(result, again)
+
+
+def _guarded(run: Callable[[], T], what: str) -> T:
+    """What it returns; what the user's own code raises, as such, with the end of its traceback."""
+    try:
+        return run()
+    except (UsageError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # of code that may do anything, such as end the process
+        tail = "".join(traceback.format_exception(error)[-3:])
+        raise CandidateError(f"{what} raised {type(error).__name__}: {error}\n{tail}") from error
+
+
+def implementation_of(proposal: Proposal) -> TorchImplementation:
+    """What the adaptor defines, with the very objects that were looked at."""
+    names = {n: getattr(conformance, n) for n in conformance.__all__} | dict(proposal.builder.objects)
+    exec("\n".join(source.body(proposal)), names)
+    made: TorchImplementation = names[source.variable(proposal)]
+    return made
+
+
+@dataclass(frozen=True)
+class MappedModule:
+    """A class of modules, or a module, as it is given: it is mapped when it is first asked for anything."""
+
+    factory: Any
+    name: str
+
+    @cached_property
+    def _implementation(self) -> TorchImplementation:
+        return implementation_of(proposed(self.factory, self.name, getattr(self.factory, "__module__", "")))
+
+    def _of(self, a: Architecture) -> TorchImplementation:
+        if isinstance(self.factory, nn.Module):
+            return implementation_of(proposed(self.factory, self.name, type(self.factory).__module__, a))
+        return self._implementation
+
+    def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
+        """As the implementation that is proposed says."""
+        return self._of(architecture).supports(architecture, device, dtype)
+
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
+        """A runner, as `TorchImplementation.prepare`."""
+        return self._of(checkpoint.architecture).prepare(checkpoint, device, dtype)

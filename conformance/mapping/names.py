@@ -1,0 +1,54 @@
+"""How well the name of a tensor or an argument says what it is: words that the literature's and people's code use."""
+
+import re
+
+from conformance.model.activation import Activation
+
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+
+# By the end of an activation's name: words of the tensors that it is made with.
+_OF_ACTIVATION = {
+    "word_embeddings": "word words token tokens tok vocab wte",
+    "position_embeddings": "position positions pos wpe place places",
+    "token_type_embeddings": "type types segment segments seg kind kinds",
+    "embeddings.LayerNorm": "embedding embeddings embed emb norm ln",
+    "self.query": "q query queries wq",
+    "self.key": "k key keys wk",
+    "self.value": "v value values wv",
+    "attention.output.dense": "attention attn o out output proj dense wo merge",
+    "attention.output.LayerNorm": "attention attn norm ln 1",
+    "intermediate.dense": "intermediate mlp ff ffn up in inner fc expand 1",
+    "output.dense": "output mlp ff ffn down out fc proj contract 2",
+    "output.LayerNorm": "output mlp ff ffn final norm ln 2",
+    "pooler.dense": "pool pooler pooled",
+    "transform.dense": "mlm lm transform head predictions dense",
+    "transform.LayerNorm": "mlm lm transform head predictions norm ln",
+    "predictions.decoder": "mlm lm decoder logits output unembed head",
+    "seq_relationship": "nsp next sentence relationship seq pair",
+    "classifier": "classifier class classes cls labels",
+}
+_OF_ROLE = {"weight": "weight w gamma scale kernel g a table", "bias": "bias b beta offset shift"}
+
+
+def words(name: str) -> list[str]:
+    """The words of a name: at dots, underlines, capitals and digits it is cut.
+
+    Example:
+        >>> words("blocks.0.attnNorm_w1")
+        ['blocks', '0', 'attn', 'norm', 'w', '1']
+    """
+    return [word.lower() for word in _WORD.findall(name)]
+
+
+def score(name: str, row: Activation, role: str) -> int:
+    """How many words of a tensor's name speak for its being that parameter."""
+    known = next((w for end, w in sorted(_OF_ACTIVATION.items(), key=_longest_first) if row.name.endswith(end)), "")
+    return len(_said(name, known)) + len(_said(name, _OF_ROLE[role]))
+
+
+def _longest_first(item: tuple[str, str]) -> int:
+    return -len(item[0])
+
+
+def _said(name: str, known: str) -> set[str]:
+    return set(words(name)) & set(known.split())

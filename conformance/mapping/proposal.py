@@ -1,0 +1,158 @@
+"""A proposal: what an unknown module's registration would be, how sure each part of it is, and what stays open."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from conformance.candidates.layouts import LAYER
+from conformance.mapping.call import Call
+from conformance.mapping.identify import Known
+from conformance.mapping.signature import Builder
+from conformance.mapping.taps import Located
+from conformance.mapping.tensors import Tensor, Tensors
+from conformance.model.activations import outputs, parameter_shapes
+from conformance.model.architecture import Architecture
+
+_EVIDENCE = {
+    "value": "by value",
+    "shape": "by shape",
+    "name": "by name alone, which no value confirms",
+    "tie": "by name, since other choices compute the same",
+}
+_IN_LAYER = f"bert.encoder.layer.{LAYER}."
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tensor of the module, and the parameters that lie in it.
+
+    Attributes:
+        layout: in Python, `{}` for the names.
+        names: Hugging Face's, with `{layer}`.
+    """
+
+    tensor: Tensor
+    layout: str
+    names: tuple[str, ...]
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Everything that the registration has, by its parts.
+
+    Attributes:
+        last: the expression of the last hidden state's name, of `model`, where only the whole module returns it; empty elsewhere.
+        element: which part of what the module returns that is.
+        notes: what else is open.
+        ignored: state-dict entries that are no parameters.
+        unmapped: parameters of the module for which the checkpoint has nothing.
+    """
+
+    name: str
+    home: str
+    builder: Builder
+    call: Call
+    parameters: tuple[Held, ...]
+    activations: tuple[Located, ...]
+    unused: tuple[str, ...]
+    ignored: tuple[str, ...]
+    unmapped: tuple[str, ...]
+    architecture: Architecture
+    coverage: tuple[int, int]
+    last: str = ""
+    element: int | str | None = None
+    has_dropout: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """What is not decided, one sentence each."""
+        found = [*self.builder.open, *self.call.open, *self.notes]
+        if self.unmapped:
+            more = f" and {len(self.unmapped) - 3} more" if len(self.unmapped) > 3 else ""
+            found.append(f"{', '.join(self.unmapped[:3])}{more}: not known which of the checkpoint's parameters they are, if any")
+        for held in self.parameters:
+            if held.evidence in ("name", "tie"):
+                found.append(f"{held.tensor.name}: {_EVIDENCE[held.evidence]}")
+        found += [
+            f"{', '.join(one.names)}: the module computes something else there; `run` says what"
+            for one in self.activations
+            if not one.confirmed
+        ]
+        if not self.has_output:
+            found.append("no output was found: the last hidden state or logits; `run` needs one of them in `activations`")
+        return tuple(found)
+
+    @property
+    def has_output(self) -> bool:
+        """Whether the last hidden state or logits of a head are shown."""
+        shown = {n.replace(LAYER, str(self.architecture.num_hidden_layers - 1)) for one in self.activations for n in one.names}
+        return bool(self.last) or not shown.isdisjoint(outputs(self.architecture))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the adaptor can be run as it is."""
+        return self.has_output and not self.unmapped
+
+    def rows(self) -> Iterator[tuple[str, str, str, str]]:
+        """Of the table: what, its name in the module, proposed as, evidence."""
+        for held in self.parameters:
+            names = ", ".join(n.replace(_IN_LAYER, "… ") for n in held.names)
+            yield "parameter", held.tensor.name, held.layout.format(names), _EVIDENCE[held.evidence]
+        for one in self.activations:
+            evidence = "by value" if one.confirmed else "the nearest, with another value"
+            names = ", ".join(n.replace(_IN_LAYER.removeprefix("bert."), "… ") for n in one.names)
+            yield "activation", described(one), names, evidence
+        for pattern in self.unused:
+            yield "unused", "", pattern, "nothing in the module"
+        for name in self.ignored:
+            yield "ignored", name, "", "a buffer"
+
+
+def described(one: Located) -> str:
+    """A tap in words."""
+    tap = one.tap
+    which = "" if tap.what == "output" else "input of "
+    return f"{which}{tap.path or 'the module'}" + (f", {one.arrangement}" if one.arrangement else "")
+
+
+def held(known: Known, tensors: Tensors) -> Iterator[Held]:
+    """The tensors of the module that hold parameters, in the order of its state dict."""
+    for tensor in tensors.all:
+        mine = {n: s for n, s in known.sources.items() if s.tensor is tensor}
+        if mine:
+            form = next(iter(mine.values())).form
+            pieces = {s.piece: n.replace(".layer.0.", f".layer.{LAYER}.") for n, s in mine.items()}
+            if len(pieces) == form.parts:
+                names = tuple(pieces[i] for i in range(form.parts))
+                yield Held(tensor, form.text, names, max((known.evidence[n] for n in mine), key=list(_EVIDENCE).index))
+
+
+def unused_patterns(used: Sequence[str], a: Architecture) -> list[str]:
+    """Shell patterns for the checkpoint's parameters that are not used: whole modules where nothing in them is."""
+    every = [*parameter_shapes(a), "qa_outputs.weight", "qa_outputs.bias"]
+    taken = {name for u in used for name in _expanded(u, a)}
+    found = []
+    for group in ("bert.pooler.*", "cls.predictions.*", "cls.seq_relationship.*", "classifier.*", "qa_outputs.*"):
+        if not any(fnmatchcase(n, group) for n in taken):
+            found.append(group)
+    if {"cls.predictions.*", "cls.seq_relationship.*"} <= set(found):
+        found = [g for g in found if not g.startswith("cls.")]
+        found.insert(1, "cls.*")
+    left = [n for n in every if n not in taken and not any(fnmatchcase(n, g) for g in found)]
+    return found + list(dict.fromkeys(_anywhere(n) for n in left))
+
+
+def _anywhere(name: str) -> str:
+    parts = name.split(".layer.")
+    return f"{parts[0]}.layer.*.{parts[1].partition('.')[2]}" if len(parts) == 2 else name
+
+
+def _expanded(name: str, a: Architecture) -> list[str]:
+    return [name.replace(LAYER, str(i)) for i in range(a.num_hidden_layers)]
+
+
+def counted(known: Known) -> tuple[int, int]:
+    """How many activations the module computes, of how many."""
+    return sum(v.found for v in known.values.values()), len(known.values)

@@ -1,0 +1,135 @@
+"""What a module computes on a batch: the result of every operation, and what goes in and out of each submodule."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from conformance.candidates.capture import Tap
+from conformance.numerics.formats import Array
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One forward pass.
+
+    Attributes:
+        operations: results of all operations, float64, in the order of computation.
+        taps: what each tap would give, with the module that it is at.
+        is_several: whether the module returns several tensors, or one in a container.
+    """
+
+    operations: "Operations"
+    taps: Sequence[tuple[Tap, Array, nn.Module]]
+    is_several: bool
+
+
+class Operations:
+    """Results of operations, to be found by their elements in any order."""
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        """Sort each once."""
+        self._sorted: defaultdict[int, list[Array]] = defaultdict(list)
+        self._by_size: defaultdict[int, list[Array]] = defaultdict(list)
+        for array in arrays:
+            if np.isfinite(array).all():
+                self._sorted[array.size].append(np.sort(array, None))
+                self._by_size[array.size].append(array)
+
+    def has(self, expected: Array, allowed: float) -> bool:
+        """Whether a result has these elements, in whatever order: sorted, no two differ by more than what rounding allows.
+
+        Sorting never increases the largest difference, so that no result is missed on account of its layout.
+        """
+        wanted = np.sort(expected, None)
+        return any(np.abs(found - wanted).max() <= allowed for found in self._sorted[expected.size])
+
+    def nearest(self, expected: Array) -> Array:
+        """The result of this size that has the largest cosine with it, laid out as it is; itself where there is none."""
+        best: tuple[float, Array] = (-1.0, expected)
+        norm = float(np.linalg.norm(expected))
+        for array in self._by_size[expected.size]:
+            for laid in _arranged(array, expected.shape):
+                scale = norm * float(np.linalg.norm(laid))
+                cosine = float(abs((laid * expected).sum()) / scale) if scale > 0 else 0.0
+                best = max(best, (cosine, laid), key=lambda pair: pair[0])
+        return best[1]
+
+
+def _arranged(array: Array, shape: tuple[int, ...]) -> Iterator[Array]:
+    yield array.reshape(shape)
+    if array.ndim == 4 and len(shape) == 3:
+        yield array.transpose(0, 2, 1, 3).reshape(shape)
+
+
+class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps the floating-point results of all operations."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.arrays: list[Array] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        with torch._C._DisableTorchDispatch():
+            self.arrays += [_array(t) for t in _tensors(result) if t.is_floating_point() and t.numel() > 1]
+        return result
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    return np.array(tensor.detach().double().cpu().numpy())
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        yield from (t for part in value for t in _tensors(part))
+
+
+def watched(module: nn.Module, forward: Callable[[], Any]) -> Seen:
+    """Run a forward pass, without gradients, and keep what it computes."""
+    taps: list[tuple[Tap, Array, nn.Module]] = []
+    calls: Counter[tuple[str, str]] = Counter()
+
+    def hook(path: str, what: Any) -> Callable[..., None]:
+        def heard(m: nn.Module, args: Any, *rest: Any) -> None:
+            call = calls[path, what]
+            calls[path, what] += 1
+            for element, tensor in _elements(rest[-1] if what == "output" else args):
+                with torch._C._DisableTorchDispatch():
+                    taps.append((Tap(path, what, element, call), _array(tensor), m))
+
+        return heard
+
+    handles = []
+    for path, part in module.named_modules():
+        handles.append(part.register_forward_hook(hook(path, "output")))
+        handles.append(part.register_forward_pre_hook(hook(path, "input")))
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # one operation for a whole layer would hide all within
+    try:
+        with _Recording() as recording, torch.no_grad():
+            result = forward()
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for handle in handles:
+            handle.remove()
+    return Seen(Operations(recording.arrays), taps, not isinstance(result, torch.Tensor))
+
+
+def _elements(value: Any) -> Iterator[tuple[int | str, torch.Tensor]]:
+    """The floating-point tensors of what a module takes or returns, with their places as `Tap` has them."""
+    parts: Any = {0: value}
+    if isinstance(value, Mapping):
+        parts = value
+    elif isinstance(value, tuple | list):
+        parts = dict(enumerate(value))
+    for element, tensor in parts.items():
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+            yield element, tensor

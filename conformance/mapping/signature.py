@@ -1,0 +1,132 @@
+"""How a module is built: the arguments of its constructor, or of its configuration, by the names that people give sizes."""
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from torch import nn
+
+from conformance.errors import UsageError
+from conformance.model.architecture import Architecture
+
+# By expression of the architecture `a`: names of arguments, without underlines.
+_SYNONYMS: Mapping[str, str] = {
+    "a.vocab_size": "vocab vocabsize vocabulary vocabularysize nvocab numvocab numtokens ntokens ntoken numembeddings nwords",
+    "a.hidden_size": "hidden hiddensize hiddendim dmodel dim width embed embeddim embdim embsize embedsize embeddingdim nembd "
+    "dhidden modeldim dimmodel hiddenwidth units",
+    "a.num_hidden_layers": "layers nlayers numlayers nlayer depth numhiddenlayers nblocks numblocks blocks numencoderlayers",
+    "a.num_attention_heads": "heads nheads numheads nhead numattentionheads attnheads attentionheads",
+    "a.intermediate_size": "intermediate intermediatesize dff ff ffdim ffndim mlpdim inner dinner ninner dimfeedforward ffn mlp "
+    "ffnhiddensize feedforwarddim feedforwardsize intermediatewidth mlpwidth",
+    "a.max_position_embeddings": "maxlen maxlength maxseqlen maxseqlength maxpositions maxpositionembeddings positions npositions "
+    "blocksize contextlength nctx longest seqlen maxsequencelength numpositions contextsize",
+    "a.type_vocab_size": "segments nsegments numsegments nsegment typevocab typevocabsize numtypes ntypes kinds nkinds "
+    "tokentypes numtokentypes segmentvocab",
+    "a.layer_norm_eps": "eps layernormeps normeps lneps epsilon layernormepsilon",
+    "a.head_size": "headsize headdim dimhead dhead dk",
+    "a.intermediate_size // a.hidden_size": "ffmult mlpratio mult expansion ffnmult",
+    "a.hidden_dropout_prob": "dropout pdrop drop hiddendropout hiddendropoutprob dropoutrate residpdrop",
+    "a.attention_probs_dropout_prob": "attndropout attentiondropout attentionprobsdropoutprob attnpdrop",
+}
+_EXPRESSION_OF = {name: expression for expression, names in _SYNONYMS.items() for name in names.split()}
+_CONFIGS = ("config", "cfg", "conf", "args", "hparams", "hp", "options", "params", "c")
+
+
+@dataclass(frozen=True)
+class Builder:
+    """What builds the module.
+
+    Attributes:
+        text: an expression of the architecture `a`.
+        objects: what the expression names, by name.
+        open: what could not be decided.
+        supported: an expression of `a` that holds where the module can be built as it is to be; empty where always.
+    """
+
+    text: str
+    objects: Mapping[str, Any]
+    open: tuple[str, ...] = ()
+    supported: str = ""
+
+    def build(self, a: Architecture) -> nn.Module:
+        """The module; raises what its constructor raises, and `UsageError` where that gives no module."""
+        made = eval(self.text, dict(self.objects), {"a": a})
+        if not isinstance(made, nn.Module):
+            raise UsageError(f"{self.text} is a {type(made).__name__}, expected a torch.nn.Module")
+        return made
+
+
+def builder_of(factory: Any, name: str) -> Builder:
+    """How a class, a function or a module that is built already is built for an architecture.
+
+    Raises:
+        UsageError: arguments without a default whose names say nothing.
+    """
+    if isinstance(factory, nn.Module):
+        said = "an instance has the sizes that it was built with: it can be run on a checkpoint of these alone"
+        return Builder(f"deepcopy({name})", {name: factory, "deepcopy": deepcopy}, (said,))
+    arguments, unknown = _arguments(factory)
+    config = [p for p in unknown if p.lower() in _CONFIGS]
+    if config:
+        return _configured(factory, name, config[0])
+    if unknown:
+        raise UsageError(
+            f"{name}: what is its argument {', '.join(unknown)}? It has no default, and its name is none of the usual ones; "
+            f"give a function that takes these: {', '.join(names.split()[0] for names in _SYNONYMS.values())}"
+        )
+    return Builder(f"{name}({_joined(arguments)})", {name: factory}, supported=_supported(arguments))
+
+
+def _configured(factory: Any, name: str, parameter: str) -> Builder:
+    """A module that takes a configuration: its annotated class, or the only one of its module whose name says so, or ours."""
+    config = _annotated(factory, parameter) or _only_config(factory)
+    if config is None:
+        said = f"{parameter} is given the architecture itself, whose sizes have the names of Hugging Face's config"
+        return Builder(f"{name}(a)", {name: factory}, (said,))
+    arguments, unknown = _arguments(config)
+    if unknown:
+        raise UsageError(f"{name}: what is the argument {', '.join(unknown)} of {config.__name__}? It has no default")
+    objects = {name: factory, config.__name__: config}
+    return Builder(f"{name}({config.__name__}({_joined(arguments)}))", objects, supported=_supported(arguments))
+
+
+def _arguments(factory: Callable[..., Any]) -> tuple[dict[str, str], list[str]]:
+    """By name, the expression for each argument that is known; and those unknown that have no default."""
+    known, unknown = {}, []
+    for parameter in inspect.signature(factory).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        expression = _EXPRESSION_OF.get(parameter.name.lower().replace("_", ""))
+        if expression:
+            known[parameter.name] = expression
+        elif parameter.default is parameter.empty:
+            unknown.append(parameter.name)
+    return known, unknown
+
+
+def _annotated(factory: Any, parameter: str) -> Any:
+    try:
+        hints = get_type_hints(vars(factory).get("__init__", factory) if isinstance(factory, type) else factory)
+    except (NameError, TypeError):
+        return None
+    found = hints.get(parameter)
+    return found if isinstance(found, type) and found is not dict else None
+
+
+def _only_config(factory: Any) -> Any:
+    home = sys.modules.get(getattr(factory, "__module__", ""))
+    found = [v for n, v in vars(home).items() if isinstance(v, type) and "config" in n.lower()] if home else []
+    return found[0] if len(found) == 1 else None
+
+
+def _joined(arguments: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={expression}" for name, expression in arguments.items())
+
+
+def _supported(arguments: Mapping[str, str]) -> str:
+    """A module that takes no intermediate size has the usual one, four times the hidden size, or refuses what it is given."""
+    sizes = " ".join(arguments.values())
+    return "" if "a.intermediate_size" in sizes else "a.intermediate_size == 4 * a.hidden_size"

@@ -1,0 +1,227 @@
+"""The adaptor of a proposal, as Python: a `TorchImplementation` with `{layer}` patterns, and what is open as comments.
+
+Lines are laid out as ruff and Black lay them out, at 88 columns, so that a formatter changes nothing.
+"""
+
+import keyword
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from conformance.candidates.capture import Tap
+from conformance.candidates.layouts import LAYER
+from conformance.mapping.names import words
+from conformance.mapping.proposal import Held, Proposal
+from conformance.mapping.taps import Located
+
+WIDTH = 88
+_IN_LAYER = f"bert.encoder.layer.{LAYER}."
+_ACTIVATION_IN_LAYER = f"encoder.layer.{LAYER}."
+_LAYOUTS = ("fused", "interleaved", "per_head", "stacked", "tied", "transposed")
+
+
+@dataclass(frozen=True)
+class _Call:
+    """An expression that is broken into lines where it is too long: `function(arguments)`, or brackets alone."""
+
+    function: str
+    arguments: tuple["str | _Call", ...]
+    keyword: str = ""
+
+    def flat(self) -> str:
+        inner = ", ".join([_flat(a) for a in self.arguments] + ([self.keyword] if self.keyword else []))
+        inner += "," if not self.function and len(self.arguments) == 1 else ""
+        return f"{self.function}({inner})"
+
+
+_Expression = str | _Call
+
+
+def _flat(expression: _Expression) -> str:
+    return expression if isinstance(expression, str) else expression.flat()
+
+
+def _laid_out(before: str, expression: _Expression, indent: int) -> Iterator[str]:
+    """`before` and the expression with a comma behind it, on one line where that has room, else an argument a line."""
+    yield from _broken(f"{' ' * indent}{before}", expression, indent, ",")
+
+
+def _broken(before: str, expression: _Expression, indent: int, after: str) -> Iterator[str]:
+    line = f"{before}{_flat(expression)}{after}"
+    if len(line) <= WIDTH or isinstance(expression, str):
+        yield line
+        return
+    yield f"{before}{expression.function}("
+    inner = " " * (indent + 4)
+    arguments = [*expression.arguments, *([expression.keyword] if expression.keyword else [])]
+    together = ", ".join(map(_flat, arguments))
+    if expression.function and len(inner) + len(together) <= WIDTH and len(arguments) == 1:
+        yield f"{inner}{together}"
+    else:
+        for argument in arguments:
+            yield from _broken(inner, argument, indent + 4, "," if len(arguments) > 1 or not expression.function else "")
+    yield f"{' ' * indent}){after}"
+
+
+def variable(proposal: Proposal) -> str:
+    """What the adaptor calls the implementation."""
+    found = "_".join(w for w in words(proposal.name) if not w.isdigit()) or "module"
+    return f"{found}_implementation" if keyword.iskeyword(found) or found in proposal.builder.objects else found
+
+
+def adaptor(proposal: Proposal) -> str:
+    """The module's text."""
+    return "\n".join([*_head(proposal), "", *body(proposal)]) + "\n"
+
+
+def _head(proposal: Proposal) -> Iterator[str]:
+    yield f'"""{proposal.name} as an implementation for bert-conformance."""'
+    yield ""
+    copied = "deepcopy" in proposal.builder.objects
+    yield from ["from copy import deepcopy", ""] if copied else []
+    used = sorted({name for held in proposal.parameters for name in _LAYOUTS if f"{name}(" in held.layout})
+    kinds = ["Tap"] if any(not _is_plain(one.tap) for one in proposal.activations) else []
+    kinds += ["OutputMap"] if any(one.arrangement for one in proposal.activations) else []
+    names = [*sorted([*kinds, "TorchImplementation"]), *used]
+    own: dict[str, list[str]] = {}
+    for name, value in proposal.builder.objects.items():
+        if name != "deepcopy":
+            home = proposal.home if name == proposal.name else getattr(value, "__module__", proposal.home)
+            own.setdefault(home, []).append(name)
+    imports = {"conformance": names, **{home: sorted(found) for home, found in own.items()}}
+    yield from _import("conformance", imports.pop("conformance"))
+    yield ""  # between what is installed and what lies here, as isort has it
+    for home, found in sorted(imports.items()):
+        yield from _import(home, sorted(found))
+
+
+def _import(home: str, names: Sequence[str]) -> list[str]:
+    line = f"from {home} import {', '.join(names)}"
+    return [line] if len(line) <= WIDTH else [f"from {home} import (", *(f"    {n}," for n in names), ")"]
+
+
+def body(proposal: Proposal) -> Iterator[str]:
+    """What stands below the imports."""
+    in_layers = any(name.startswith(_IN_LAYER) for held in proposal.parameters for name in held.names)
+    yield from [f'LAYER = "{_IN_LAYER[:-1]}"', "", ""] if in_layers else [""]
+    yield from _call(proposal)
+    yield from ["", ""]
+    for sentence in proposal.open:
+        yield f"# Open: {sentence}."
+    yield f"{variable(proposal)} = TorchImplementation("
+    yield f'    name="{variable(proposal).replace("_", "-")}",'
+    yield from _build(proposal)
+    yield "    parameters={"
+    for held in proposal.parameters:
+        yield from _laid_out(f'"{held.tensor.name}": ', _layout(held), 8)
+    yield "    },"
+    yield from _activations(proposal)
+    yield "    call=call,"
+    for what, patterns in (("unused", proposal.unused), ("ignored", proposal.ignored)):
+        if patterns:
+            yield from _laid_out(f"{what}=", _Call("", tuple(f'"{p}"' for p in patterns)), 4)
+    yield from _supported(proposal.builder.supported) if proposal.builder.supported else ()
+    if not proposal.has_dropout:
+        yield "    evaluation_only=True,"
+    yield ")"
+
+
+def _supported(condition: str) -> Iterator[str]:
+    reason = f'"{condition.removeprefix("a.").replace("a.", "")} alone"'
+    parts = ["None", f"if {condition}", f"else {reason}"]
+    line = " ".join(parts)
+    yield "    supported=lambda a, device, dtype: ("
+    yield from (f"        {text}" for text in ([line] if 8 + len(line) <= WIDTH else parts))
+    yield "    ),"
+
+
+def _build(proposal: Proposal) -> Iterator[str]:
+    line = f"    build=lambda a: {proposal.builder.text},"
+    if len(line) <= WIDTH:
+        yield line
+        return
+    function, _, inside = proposal.builder.text.partition("(")
+    nested, _, more = inside.partition("(")
+    if more:
+        yield f"    build=lambda a: {function}("
+        yield from _broken("        ", _Call(nested, tuple(more.removesuffix("))").split(", "))), 8, "")
+    else:
+        yield from _broken("    build=lambda a: ", _Call(function, tuple(inside.removesuffix(")").split(", "))), 4, ",")
+        return
+    yield "    ),"
+
+
+def _call(proposal: Proposal) -> Iterator[str]:
+    yield "def call(model, batch):"
+    filled = any(f"batch.{name}" in proposal.call.arguments for name in ("attention_mask", "token_type_ids"))
+    yield from ["    batch = batch.filled()"] if filled else []
+    made = _Call("model", tuple(_arguments(proposal.call.arguments)))
+    if not proposal.last:
+        yield from _broken("    ", made, 4, "")
+        return
+    yield from _broken("    hidden = ", made, 4, "" if proposal.element is None else f"[{_quoted(proposal.element)}]")
+    yield f'    return {{f"encoder.layer.{{{proposal.last}}}.output.LayerNorm": hidden}}'
+
+
+def _arguments(text: str) -> list[str]:
+    """At commas that are in no brackets."""
+    found, depth = [""], 0
+    for character in text:
+        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += character
+    return [part.strip() for part in found]
+
+
+def _quoted(value: int | str) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _name(name: str) -> str:
+    return f'f"{{LAYER}}.{name.removeprefix(_IN_LAYER)}"' if name.startswith(_IN_LAYER) else f'"{name}"'
+
+
+def _layout(held: Held) -> _Expression:
+    """The expression of a layout, from its text."""
+    made: _Expression | None = None
+    names = tuple(_name(n) for n in held.names)
+    functions = held.layout.partition("{}")[0].split("(")[:-1]
+    ends = held.layout.partition("{}")[2].split(")")[:-1]
+    for function, end in zip(reversed(functions), ends, strict=True):
+        made = _Call(function, names if made is None else (made,), end.removeprefix(", "))
+    return names[0] if made is None else made
+
+
+def _activations(proposal: Proposal) -> Iterator[str]:
+    yield "    activations={" if proposal.activations else "    activations={},"
+    for one in proposal.activations:
+        yield from _entry(one)
+    yield from ["    },"] if proposal.activations else []
+
+
+def _entry(one: Located) -> Iterator[str]:
+    """A tap and what it shows; a tap with arguments is broken where a name behind it has no room."""
+    tap, shown = _tap(one.tap), _shown(one)
+    if isinstance(shown, str) and tap.startswith("Tap(") and 8 + len(f"{tap}: {shown},") > WIDTH:
+        yield from ("        Tap(", f"            {tap.removeprefix('Tap(').removesuffix(')')}", f"        ): {shown},")
+    else:
+        yield from _laid_out(f"{tap}: ", shown, 8)
+
+
+def _is_plain(tap: Tap) -> bool:
+    return tap == Tap(tap.path)
+
+
+def _tap(tap: Tap) -> str:
+    if _is_plain(tap):
+        return f'"{tap.path}"'
+    more = [f'"{tap.what}"'] if tap.what != "output" else []
+    more += [f"element={_quoted(tap.element)}"] if tap.element != 0 else []
+    more += [f"call={tap.call}"] if tap.call else []
+    return f'Tap("{tap.path}", {", ".join(more)})'
+
+
+def _shown(one: Located) -> _Expression:
+    names: _Expression = f'"{one.names[0]}"' if len(one.names) == 1 else _Call("", tuple(f'"{n}"' for n in one.names))
+    return _Call("OutputMap", (names, f"lambda x: {one.arrangement}")) if one.arrangement else names

@@ -1,0 +1,126 @@
+"""Where a module's activations are: the inputs and outputs of its submodules, compared with what was found of the network."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from conformance.candidates.capture import Tap
+from conformance.candidates.layouts import LAYER
+from conformance.mapping.identify import Known
+from conformance.model.activation import Activation
+from conformance.numerics.formats import Array
+
+# How a module may lay out an activation, and what brings it to (B, S, H).
+_ARRANGEMENTS: Mapping[str, Callable[[Array], Array]] = {
+    "": lambda x: x,
+    "x.transpose(0, 1)": lambda x: x.swapaxes(0, 1),
+    "x.flatten(2)": lambda x: x.reshape(*x.shape[:2], -1),
+    "x.transpose(1, 2).flatten(2)": lambda x: x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1),
+}
+
+
+@dataclass(frozen=True)
+class Located:
+    """Activations, and where they are.
+
+    Attributes:
+        tap: with `{layer}` in its path where there is one for each layer.
+        names: several where they stand side by side in one tensor.
+        arrangement: what brings the tensor `x` to the activation's layout, in Python; empty where it is in it.
+        confirmed: whether the module was seen to compute what the oracle does there.
+    """
+
+    tap: Tap
+    names: tuple[str, ...]
+    arrangement: str
+    confirmed: bool
+
+
+@dataclass(frozen=True)
+class Places:
+    """What each tap gave.
+
+    Attributes:
+        prefixes: paths of the containers of layers, such as `encoder.blocks.`.
+    """
+
+    taps: Sequence[tuple[Tap, Array, nn.Module]]
+    prefixes: Sequence[str]
+    layers: int
+    rows: Mapping[str, Activation]
+    known: Known
+    alpha: float
+
+    def located(self) -> list[Located]:
+        """Every activation that is found, in the order of computation, each once."""
+        found: list[Located] = []
+        done: set[str] = set()
+        for row in self.rows.values():
+            if row.layer or row.name in done or row.name not in self.known.values:
+                continue
+            best = min(self._of(row), key=self._preference(row), default=None)
+            if best:
+                found.append(best)
+                done.update(best.names)
+        return [self._pattern(one) for one in found]
+
+    def _of(self, row: Activation) -> Iterator[Located]:
+        """Wherever this activation is in every layer, or once."""
+        for tap, array, module in self.taps:
+            if (row.kind == "copy") != (tap.what == "output" and "dropout" in type(module).__name__.lower()):
+                continue  # what a dropout returns is its own activation
+            if row.layer is not None and not self._is_layered(tap):
+                continue
+            for names in (self._beside(row), (row.name,)):
+                for text in _ARRANGEMENTS:
+                    if self._fits(array, names, text) and all(
+                        self._fits_in(tap, names, text, layer) for layer in range(1, self.layers if row.layer is not None else 1)
+                    ):
+                        yield Located(tap, names, text, self.known.values[row.name].found)
+
+    def _beside(self, row: Activation) -> tuple[str, ...]:
+        """Query, key and value, which may stand side by side in one tensor."""
+        start, _, end = row.name.rpartition(".")
+        return tuple(f"{start}.{n}" for n in ("query", "key", "value")) if end == "query" else ()
+
+    def _fits_in(self, tap: Tap, names: Sequence[str], text: str, layer: int) -> bool:
+        path = self._of_layer(tap.path, layer)
+        there = [a for t, a, _ in self.taps if (t.path, t.what, t.element, t.call) == (path, tap.what, tap.element, tap.call)]
+        return bool(there) and self._fits(there[0], [n.replace(".layer.0.", f".layer.{layer}.") for n in names], text)
+
+    def _fits(self, array: Array, names: Sequence[str], text: str) -> bool:
+        if not names or array.ndim == 0 or (text and array.ndim < 3 + ("flatten" in text)):
+            return False
+        laid = _ARRANGEMENTS[text](array)
+        if laid.shape[-1] % len(names):
+            return False
+        return all(self.fits(part, name) for part, name in zip(np.split(laid, len(names), -1), names, strict=True))
+
+    def fits(self, array: Array, name: str) -> bool:
+        """Whether a tensor is that activation, to within rounding."""
+        value = self.known.values[name]
+        expected = value.value[0] if self.rows[name].is_same_for_all_rows and array.ndim < value.value.ndim else value.value
+        if array.shape != expected.shape or not np.isfinite(array).all():
+            return False
+        return bool(np.abs(array - expected).max() <= value.allowed(self.alpha))
+
+    def _preference(self, row: Activation) -> Callable[[Located], tuple[bool, bool, bool, int]]:
+        """In its layout rather than not, an output rather than an input, where its parameters are, the shortest path."""
+        names = [n for n in row.parameters.values() if n in self.known.sources]
+        owners = {self._of_layer(self.known.sources[n].tensor.owner.replace(LAYER, "0"), 0) for n in names}
+        return lambda one: (bool(one.arrangement), one.tap.what != "output", one.tap.path not in owners, len(one.tap.path))
+
+    def _is_layered(self, tap: Tap) -> bool:
+        return any(tap.path.startswith(f"{prefix}0") for prefix in self.prefixes)
+
+    def _of_layer(self, path: str, layer: int | str) -> str:
+        prefix = next((p for p in self.prefixes if path.startswith(f"{p}0")), None)
+        return path if prefix is None else f"{prefix}{layer}{path[len(prefix) + 1 :]}"
+
+    def _pattern(self, one: Located) -> Located:
+        if ".layer.0." not in one.names[0]:
+            return one
+        tap = Tap(self._of_layer(one.tap.path, LAYER), one.tap.what, one.tap.element, one.tap.call)
+        return Located(tap, tuple(n.replace(".layer.0.", f".layer.{LAYER}.") for n in one.names), one.arrangement, one.confirmed)

@@ -1,0 +1,130 @@
+"""A module's tensors by pattern: those of each layer together, those that hold every layer, and those outside the layers."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from conformance.candidates.layouts import LAYER, Shape
+from conformance.mapping.forms import FORMS, Form
+from conformance.model.architecture import Architecture
+from conformance.numerics.formats import Array
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """Tensors of one pattern.
+
+    Attributes:
+        name: in the state dict, with `{layer}` where there is one for each layer.
+        values: float64, one a layer, or one.
+        across: whether one tensor of the state dict holds every layer.
+    """
+
+    name: str
+    values: Sequence[Array]
+    across: bool = False
+
+    @property
+    def layered(self) -> bool:
+        """Whether each layer has its own."""
+        return self.across or LAYER in self.name
+
+    @property
+    def owner(self) -> str:
+        """The path of the module that holds it."""
+        return self.name.rpartition(".")[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What a parameter may be: a piece of a tensor in a form.
+
+    Attributes:
+        pieces: the values, one a layer, or one.
+    """
+
+    tensor: Tensor
+    form: Form
+    piece: int
+    pieces: Sequence[Array]
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """By which it is known whether it is in use."""
+        return self.tensor.name, self.piece
+
+    def of(self, layer: int | None) -> Array:
+        """Its value in a layer."""
+        return self.pieces[layer or 0]
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """All tensors of a module."""
+
+    all: tuple[Tensor, ...]
+    architecture: Architecture
+
+    @cached_property
+    def _sources(self) -> dict[tuple[Shape, bool], list[Source]]:
+        return {}
+
+    def sources(self, shape: Shape, *, layered: bool) -> list[Source]:
+        """Everything that may be a parameter of that shape."""
+        key = (shape, layered)
+        if key not in self._sources:
+            self._sources[key] = [s for t in self.all if t.layered == layered for s in _sources(t, shape, self.architecture)]
+        return self._sources[key]
+
+
+def _sources(tensor: Tensor, shape: Shape, a: Architecture) -> Iterator[Source]:
+    for form in FORMS:
+        cut = [form.pieces(value, shape, a) for value in tensor.values]
+        if cut[0] is not None:
+            for piece in range(form.parts):
+                yield Source(tensor, form.across() if tensor.across else form, piece, [c[piece] for c in cut if c is not None])
+
+
+def layer_patterns(shapes: Mapping[str, Shape], layers: int) -> dict[str, str]:
+    """The pattern of each name whose first number counts the layers, each of which has the same tensors."""
+    found: defaultdict[tuple[str, str], dict[str, Shape]] = defaultdict(dict)
+    for name, shape in shapes.items():
+        if number := _NUMBER.search(name):
+            found[name[: number.start()], name[number.end() :]][number[0]] = shape
+    patterns: dict[str, str] = {}
+    for (before, after), numbered in found.items():
+        if set(numbered) == {str(i) for i in range(layers)} and len(set(numbered.values())) == 1:
+            patterns |= {f"{before}{n}{after}": f"{before}{LAYER}{after}" for n in numbered}
+    return patterns
+
+
+def grouped(state: Mapping[str, Array], a: Architecture) -> Tensors:
+    """The tensors of a state dict by pattern; one whose first axis is as long as there are layers may hold all layers."""
+    patterns = layer_patterns({n: t.shape for n, t in state.items()}, a.num_hidden_layers)
+    groups: defaultdict[str, list[Array]] = defaultdict(list)
+    for name, value in state.items():
+        groups[patterns.get(name, name)].append(value)
+    made = []
+    for name, values in groups.items():
+        made.append(Tensor(name, values))
+        if LAYER not in name and values[0].ndim > 1 and len(values[0]) == a.num_hidden_layers:
+            made.append(Tensor(name, list(values[0]), across=True))
+    return Tensors(tuple(made), a)
+
+
+def unequal(shapes: Mapping[str, Shape], layers: int) -> Iterator[str]:
+    """Containers that count something else than the layers, which no pattern with `{layer}` names."""
+    found: defaultdict[str, set[int]] = defaultdict(set)
+    for name in shapes:
+        if number := _NUMBER.search(name):
+            found[name[: number.start()]].add(int(number[0]))
+    for before, numbers in found.items():
+        if len(numbers) > layers and len(numbers) % layers == 0:
+            yield (
+                f"{before}* has {len(numbers)} parts for {layers} layers, {len(numbers) // layers} each: {LAYER} in a pattern "
+                "counts layers, and cannot name them"
+            )

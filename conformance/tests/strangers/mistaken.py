@@ -1,0 +1,37 @@
+"""Three of the strangers with a mistake each."""
+
+from torch.nn import functional as F
+
+from conformance.tests.strangers.annotated import AnnotatedBert, FeedForward
+from conformance.tests.strangers.fairseq import SentenceEncoder
+
+
+class UnscaledEncoder(SentenceEncoder):
+    """Its scores are not divided by √d."""
+
+    def __init__(self, cfg):
+        super().__init__(cfg)
+        for layer in self.layers:
+            layer.scaling = 1.0
+
+
+class TanhFeedForward(FeedForward):
+    def forward(self, x):
+        return self.w_2(F.gelu(self.w_1(x), approximate="tanh"))
+
+
+class TanhBert(AnnotatedBert):
+    """Its GELU takes the form with tanh."""
+
+    def __init__(self, vocab, d_model, n_layers, heads, d_ff, max_len):
+        super().__init__(vocab, d_model, n_layers, heads, d_ff, max_len)
+        for layer in self.layers:
+            layer.feed_forward.__class__ = TanhFeedForward
+
+
+class FirstNormBert(AnnotatedBert):
+    """The norm of the embeddings has an epsilon of its own."""
+
+    def __init__(self, vocab, d_model, n_layers, heads, d_ff, max_len):
+        super().__init__(vocab, d_model, n_layers, heads, d_ff, max_len)
+        self.norm.eps = 1e-3
