@@ -13,7 +13,8 @@ from conformance.oracle.pointwise import Gelu, GeluTanh
 
 _HIDDEN_ACT = (
     "Choose the function by the config's hidden_act: gelu is the erf form (torch.nn.functional.gelu(x)), gelu_new and "
-    "gelu_pytorch_tanh are the tanh form (approximate='tanh'), relu is max(x, 0)."
+    "gelu_pytorch_tanh are the tanh form (approximate='tanh'), relu is max(x, 0). That of a Dense module of sentence-transformers is "
+    "the activation_function of its own config.json."
 )
 
 TANH_FORMS = frozenset({"gelu_new", "gelu_pytorch_tanh"})
@@ -78,8 +79,8 @@ def faults() -> Iterator[Fault]:
                 "the default of most feed-forward layers, nn.TransformerEncoderLayer's among them",
                 equation="y = max(x, 0)",
                 fix=_HIDDEN_ACT)
-    yield Fault("activation-missing", FUNCTIONS, "there is no activation function", "constructed", function(lambda x: x),
-                "left out between the two products",
+    yield Fault("activation-missing", FUNCTIONS | {"tanh"}, "there is no activation function", "constructed", function(lambda x: x),
+                "left out between the two products", ("_act_fn", "activation_function", "sentence_embedding"),
                 equation="y = x",
                 fix=_HIDDEN_ACT)
     yield Fault("activation-leaky-relu", FUNCTIONS, "the activation is leaky ReLU", "constructed",
@@ -113,6 +114,6 @@ def faults() -> Iterator[Fault]:
         ("pooler-relu", lambda x: np.maximum(x, 0.0), "the pooler's activation is ReLU, not tanh", "y = max(x, 0)"),
         ("pooler-sigmoid", expit, "the pooler's activation is a sigmoid, not tanh", "y = 1 / (1 + exp(−x))"),
     ):
-        yield Fault(name, frozenset({"tanh"}), sentence, "constructed", function(f), equation=equation,
+        yield Fault(name, frozenset({"tanh"}), sentence, "constructed", function(f), only=("pooler.activation",), equation=equation,
                     fix="Apply tanh to the pooler's linear layer.")
 # fmt: on
