@@ -69,7 +69,7 @@ class BertWithHeads(nn.ModuleDict):
             read = hidden if self.of_tokens else pooled
             found["classifier"] = self["classifier"](self["dropout"](read))  # (B, labels), of tokens (B, S, labels)
         if self.pooling:
-            dense = self["sentence_embedding"]["dense"] if "sentence_embedding" in self else ()
+            dense: Any = self["sentence_embedding"].get_submodule("dense") if "sentence_embedding" in self else ()
             found |= sentence_embedding(hidden, attention_mask, self.pooling, dense, self.normalize)
         if "qa_outputs" in self:
             found["qa_outputs"] = self["qa_outputs"](hidden)  # (B, S, 2), starts and ends

@@ -60,7 +60,7 @@ def sentence_embedding(folder: Path) -> dict[str, Any]:
 
 
 def dense_parameters(folder: Path) -> dict[str, Stored]:
-    """The parameters of the dense layers, `sentence_embedding.dense.N.linear.weight` and `.bias`, N from 0; raises `CheckpointError`."""
+    """The dense layers' parameters by canonical name, as `sentence_embedding.dense.0.linear.weight`; raises `CheckpointError`."""
     return {
         f"sentence_embedding.dense.{number}.{name}": tensor
         for number, path in enumerate(_dense_folders(folder))

@@ -11,27 +11,19 @@ import torch
 from safetensors.numpy import save_file
 from torch import Tensor, nn
 
-from conformance import Checkpoint, Golden, Result, check, golden_of, load_directory, load_golden
+from conformance import Checkpoint, Golden, Result, check, load_directory
+from conformance.diagnosis import diagnose
 from conformance.errors import CheckpointError, UnsupportedArchitectureError
-from conformance.goldens.discriminating import weights
 from conformance.model.dense import Dense
 from conformance.report.findings import findings, layers_of, sentence
 from conformance.results.to_records import activation_records
-from implementations.hugging_face import BertWithHeads, HuggingFace, hf_eager
+from conformance.tests.dense import ARCHITECTURE, PLAIN, TANH, WIDTH, network
+from conformance.tests.planted import Planted
+from implementations.hugging_face import BertWithHeads, hf_eager
 from implementations.inner_workings import inner_workings
 
-TINY = load_golden("tiny")
-ARCHITECTURE = TINY.checkpoint.architecture.with_(num_hidden_layers=1, heads=(), pooler=False, pooling="mean")
-WIDTH = ARCHITECTURE.hidden_size
-TANH, PLAIN = Dense(WIDTH, activation="tanh"), Dense(WIDTH, bias=False)
 FUNCTIONS = {"tanh": "activation.Tanh", "relu": "activation.ReLU", "gelu": "activation.GELU", "": "linear.Identity"}
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-
-
-def network(*dense: Dense, normalize: bool = False) -> Golden:
-    """A network of one layer with these modules behind its mean, on the batches of `tiny`."""
-    a = ARCHITECTURE.with_(dense=dense, normalize=normalize)
-    return golden_of("dense", Checkpoint(a, weights(7, a)), TINY.batches)
 
 
 def directory(folder: Path, given: Checkpoint) -> Path:
@@ -56,19 +48,6 @@ def directory(folder: Path, given: Checkpoint) -> Path:
         save_file(parameters, folder / f"{number + 2}_Dense" / "model.safetensors")
         width = dense.out_features
     return folder
-
-
-class Changed(HuggingFace):
-    """transformers' BERT, changed once its parameters are loaded."""
-
-    def __init__(self, change: Callable[[BertWithHeads], None]) -> None:
-        super().__init__("eager", "changed")
-        self._change = change
-
-    def module(self, checkpoint: Any, device: str = "cpu", dtype: str = "float32") -> BertWithHeads:
-        model = super().module(checkpoint, device, dtype)
-        self._change(model)
-        return model
 
 
 def layers(model: BertWithHeads) -> Any:
@@ -142,20 +121,20 @@ def test_the_gradients_of_dense_layers_and_of_their_parameters_conform(dense: tu
 def test_what_is_left_out_of_a_dense_layer_is_named(
     change: Callable[[BertWithHeads], None], name: str, words: str, normalize: bool, dtype: str
 ) -> None:
-    found = named(check(Changed(change), network(TANH, normalize=normalize), dtype=dtype))
+    found = named(check(Planted(change), network(TANH, normalize=normalize), dtype=dtype))
     assert set(found) == {name}
     assert words in found[name]
 
 
 def test_a_dense_layer_without_function_that_is_left_out_is_named() -> None:
-    assert set(named(check(Changed(without_layers), network(PLAIN)))) == {"dense-missing"}
+    assert set(named(check(Planted(without_layers), network(PLAIN)))) == {"dense-missing"}
 
 
 def test_a_bias_that_the_layer_does_not_have_is_described() -> None:
     def biased(model: BertWithHeads) -> None:
         layers(model)[0].linear.bias = nn.Parameter(torch.full((WIDTH,), 0.5), requires_grad=False)
 
-    result = check(Changed(biased), network(PLAIN))
+    result = check(Planted(biased), network(PLAIN))
     assert [f.activation for f in result.failures] == ["sentence_embedding"]
 
 
@@ -172,8 +151,23 @@ def _tanh(x: Tensor) -> Tensor:
 
 
 def test_a_dense_layer_that_is_written_otherwise_conforms() -> None:
-    result = check(Changed(written_otherwise), network(TANH, normalize=True))
+    result = check(Planted(written_otherwise), network(TANH, normalize=True))
     assert result.conforms, result.reason
+
+
+def _embeddings(candidate: Any, golden: Golden) -> Mapping[str, np.ndarray]:
+    (batch,) = golden.batches.values()
+    made = dict(candidate.prepare(golden.checkpoint, "cpu", "float32")(batch.on("cpu")))
+    return {"embedding": made["sentence_embedding"].numpy()}
+
+
+def test_the_embeddings_of_a_closed_system_are_those_behind_its_dense_layers() -> None:
+    golden = network(TANH, normalize=True)
+    (batch,) = golden.batches.values()
+    assert diagnose(golden.checkpoint, batch, _embeddings(hf_eager, golden)).conforms
+    found = diagnose(golden.checkpoint, batch, _embeddings(Planted(without_layers), golden))
+    assert not found.conforms
+    assert [f.name for f in found.explanations[0].faults] == ["dense-missing"]
 
 
 def test_an_implementation_without_dense_layers_is_not_asked_for_them() -> None:
