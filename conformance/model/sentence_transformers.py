@@ -20,6 +20,14 @@ _POOLINGS = {
     "pooling_mode_weightedmean_tokens": "weighted-mean",
     "pooling_mode_lasttoken": "last",
 }  # by the setting of 1_Pooling/config.json
+_MODES = {
+    "cls": "cls",
+    "mean": "mean",
+    "max": "max",
+    "mean_sqrt_len_tokens": "mean-sqrt-length",
+    "weightedmean": "weighted-mean",
+    "lasttoken": "last",
+}  # by the value of its `pooling_mode`, which stands in the place of those settings from version 6 on
 _ACTIVATIONS = {
     "torch.nn.modules.activation.Tanh": "tanh",
     "torch.nn.modules.activation.ReLU": "relu",
@@ -55,7 +63,7 @@ def sentence_embedding(folder: Path) -> dict[str, Any]:
     return {
         "pooling": _pooling(dict(modules)["Pooling"] / "config.json"),
         "dense": [_dense(path / "config.json") for path in _dense_folders(folder)],
-        "normalize": "Normalize" in kinds,
+        "normalize": kinds[-1] == "Normalize" and _is_normalization(modules[-1][1] / "config.json"),
     }
 
 
@@ -109,14 +117,33 @@ def _dense(file: Path) -> dict[str, Any]:
         raise UnsupportedArchitectureError(
             f"{file} has the activation_function {function!r:.80}, and there are equations for {', '.join(_ACTIVATIONS)}"
         )
-    read = {config.get(name, _EMBEDDING) or _EMBEDDING for name in ("module_input_name", "module_output_name")}
-    if read != {_EMBEDDING}:
-        raise UnsupportedArchitectureError(
-            f"{file} reads or writes {', '.join(sorted(map(str, read)))}, and there are equations for {_EMBEDDING} alone"
-        )
+    if config.get("use_residual"):
+        raise UnsupportedArchitectureError(f"{file} has use_residual, and there are equations for dense layers without residual")
+    _require_embedding(file, config)
     return {"out_features": out_features, "bias": bias, "activation": _ACTIVATIONS[function]}
+
+
+def _is_normalization(file: Path) -> bool:
+    """True; a `Normalize` has a configuration from version 6 on."""
+    if file.is_file():
+        with reading(file, "the configuration of a normalisation", CheckpointError):
+            config = read_json(file, dict[str, Any])
+        _require_embedding(file, config)
+    return True
+
+
+def _require_embedding(file: Path, config: Mapping[str, Any]) -> None:
+    """Raise `UnsupportedArchitectureError` for a module that reads or writes anything but the embedding of the sentence."""
+    named = {config.get(name) or _EMBEDDING for name in ("module_input_name", "module_output_name")}
+    if named != {_EMBEDDING}:
+        raise UnsupportedArchitectureError(
+            f"{file} reads or writes {', '.join(sorted(map(str, named)))}, and there are equations for {_EMBEDDING} alone"
+        )
 
 
 def _modes(config: Mapping[str, Any]) -> list[str]:
     """The poolings that are switched on, by our names where there is one."""
+    if "pooling_mode" in config:
+        modes = config["pooling_mode"]
+        return [_MODES.get(mode, str(mode)) for mode in ([modes] if isinstance(modes, str) else modes)]
     return [_POOLINGS.get(name, name) for name, on in config.items() if name.startswith("pooling_mode_") and on is True]

@@ -28,8 +28,8 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 def directory(folder: Path, given: Checkpoint) -> Path:
     """The same as a directory of sentence-transformers."""
-    a, layers = given.architecture, given.architecture.dense
-    kinds = ["Transformer", "Pooling", *["Dense"] * len(layers), *["Normalize"] * a.normalize]
+    a = given.architecture
+    kinds = ["Transformer", "Pooling", *["Dense"] * len(a.dense), *["Normalize"] * a.normalize]
     modules = [{"path": f"{i}_{kind}", "type": f"sentence_transformers.models.{kind}"} for i, kind in enumerate(kinds)]
     (folder / "modules.json").write_text(json.dumps(modules))
     for module in modules:
@@ -39,7 +39,7 @@ def directory(folder: Path, given: Checkpoint) -> Path:
     (folder / "0_Transformer" / "config.json").write_text(json.dumps({**a.as_dict(), "model_type": "bert"}))
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{a.pooling}_tokens": True}))
     width = a.hidden_size
-    for number, dense in enumerate(layers):
+    for number, dense in enumerate(a.dense):
         path = f"sentence_embedding.dense.{number}."
         function = f"torch.nn.modules.{FUNCTIONS[dense.activation]}"
         config = {"in_features": width, "out_features": dense.out_features, "bias": dense.bias, "activation_function": function}
@@ -130,7 +130,7 @@ def test_a_dense_layer_without_function_that_is_left_out_is_named() -> None:
     assert set(named(check(Planted(without_layers), network(PLAIN)))) == {"dense-missing"}
 
 
-def test_a_bias_that_the_layer_does_not_have_is_described() -> None:
+def test_a_bias_that_the_layer_does_not_have_fails_there() -> None:
     def biased(model: BertWithHeads) -> None:
         layers(model)[0].linear.bias = nn.Parameter(torch.full((WIDTH,), 0.5), requires_grad=False)
 
@@ -185,6 +185,9 @@ def test_dense_modules_that_have_no_equation_are_refused_by_name(tmp_path: Path)
         load_directory(folder)
     file.write_text(json.dumps({**config, "module_output_name": "small"}))
     with pytest.raises(UnsupportedArchitectureError, match="reads or writes sentence_embedding, small"):
+        load_directory(folder)
+    file.write_text(json.dumps({**config, "use_residual": True}))
+    with pytest.raises(UnsupportedArchitectureError, match="equations for dense layers without residual"):
         load_directory(folder)
     file.write_text(json.dumps({**config, "bias": False}))
     with pytest.raises(CheckpointError, match=r"unexpected: sentence_embedding.dense.0.linear.bias"):
