@@ -22,7 +22,7 @@ from conformance import (
     captured_with_gradients,
 )
 from implementations.hugging_face_data import pretraining_data
-from implementations.sentence_pooling import sentence_embedding
+from implementations.sentence_pooling import dense_layers, sentence_embedding
 from implementations.transformers_versions import for_each_query, is_of_version_4, require_transformers, tokenizer_of
 
 Reader = Callable[[str], tuple[list[int], list[tuple[int, int]]]]  # ids and offsets of a text
@@ -69,7 +69,8 @@ class BertWithHeads(nn.ModuleDict):
             read = hidden if self.of_tokens else pooled
             found["classifier"] = self["classifier"](self["dropout"](read))  # (B, labels), of tokens (B, S, labels)
         if self.pooling:
-            found |= sentence_embedding(hidden, attention_mask, self.pooling, self.normalize)
+            dense: Any = self["sentence_embedding"].get_submodule("dense") if "sentence_embedding" in self else ()
+            found |= sentence_embedding(hidden, attention_mask, self.pooling, dense, self.normalize)
         if "qa_outputs" in self:
             found["qa_outputs"] = self["qa_outputs"](hidden)  # (B, S, 2), starts and ends
         return found
@@ -85,7 +86,7 @@ class HuggingFace:
 
     features = (
         "relative_key", "relative_key_query", "is_decoder", "add_cross_attention", "pruned_heads", "position_ids",
-        "attention_mask_3d",
+        "attention_mask_3d", "dense",
     )  # fmt: skip
     pretraining_data = pretraining_data
 
@@ -173,7 +174,7 @@ def _config(a: Architecture, attention: str) -> Any:
 
     ours = (
         *("heads", "pooler", "embedding_norm", "shared_layer_norm", "position_offset", "activation_dropout"),
-        *("pooling", "normalize"),
+        *("pooling", "dense", "normalize"),
     )
     theirs = {k: v for k, v in a.as_dict().items() if k not in ours}
     theirs["pruned_heads"] = {layer: list(heads) for layer, heads in a.pruned_heads}
@@ -198,6 +199,8 @@ def _with_heads(a: Architecture, config: Any) -> BertWithHeads:
         parts["dropout"], parts["classifier"] = nn.Dropout(rate), nn.Linear(a.hidden_size, classes)
     if "question_answering" in a.heads:
         parts["qa_outputs"] = nn.Linear(a.hidden_size, 2)
+    if a.dense:
+        parts["sentence_embedding"] = nn.ModuleDict({"dense": dense_layers(a)})
     model = BertWithHeads(parts)
     model.of_tokens, model.pooling, model.normalize = "token_classification" in a.heads, a.pooling, a.normalize
     return model
@@ -231,7 +234,9 @@ def taps(model: nn.Module) -> dict[str, Tap]:
     config: Any = model.get_submodule("bert").config
     dropouts = ["output.dropout", "embeddings.dropout", *(["dropout"] if config.classifier_dropout else [])]
     found: dict[str, Tap] = {}
-    for path, _ in model.named_modules():
+    for path, module in model.named_modules():
+        if isinstance(module, nn.ModuleList):  # it is called by nobody, whatever its name
+            continue
         name = path.removeprefix("bert.")
         last = name.rsplit(".", 1)[-1]
         if (last.endswith(leaves) and name != "embeddings") or name.endswith(tuple(dropouts)):

@@ -1,25 +1,67 @@
-"""The embedding of a sentence behind a BERT, computed as sentence-transformers' modules Pooling and Normalize do."""
+"""The embedding of a sentence behind a BERT, computed as sentence-transformers' modules Pooling, Dense and Normalize do."""
+
+from collections.abc import Iterable, Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from conformance import Architecture
 
-def sentence_embedding(hidden: Tensor, mask: Tensor | None, pooling: str, normalized: bool) -> dict[str, Tensor]:
-    """(B, S, H) and (B, S), 1 for what is no padding -> the embeddings (B, H), by activation.
+_FUNCTIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU, "": nn.Identity}
+
+
+class Dense(nn.Module):
+    """f(x Wᵀ + b): (B, I) -> (B, O); the names of its modules are those of sentence-transformers.
+
+    Args:
+        in_features, out_features: I and O.
+        bias: whether there is a b.
+        activation: f: `tanh`, `relu`, `gelu`, or empty for the identity.
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool, activation: str) -> None:
+        """Parameters are torch's, until they are loaded."""
+        super().__init__()
+        self.linear = nn.Linear(in_features, out_features, bias=bias)
+        self.activation_function = _FUNCTIONS[activation]()
+
+    def steps(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """The product and, where it is not the identity, the function of it, each by its module's name."""
+        product = self.linear(x)
+        yield "linear", product
+        if not isinstance(self.activation_function, nn.Identity):
+            yield "activation_function", self.activation_function(product)
+
+
+def dense_layers(a: Architecture) -> nn.ModuleList:
+    """Those of an architecture, each as wide as the one before it says."""
+    widths = [a.hidden_size, *(d.out_features for d in a.dense)]
+    return nn.ModuleList(Dense(width, d.out_features, d.bias, d.activation) for width, d in zip(widths, a.dense, strict=False))
+
+
+def sentence_embedding(
+    hidden: Tensor, mask: Tensor | None, pooling: str, dense: Iterable[nn.Module], normalized: bool
+) -> dict[str, Tensor]:
+    """(B, S, H) and (B, S), 1 for what is no padding -> the embeddings (B, O), by activation; the last is `sentence_embedding`.
 
     Args:
         hidden: the last hidden state.
         mask: None: there is no padding.
         pooling: `cls`, `mean`, `mean-sqrt-length`, `weighted-mean`, `max` or `last`.
+        dense: `Dense` layers behind the pooling.
         normalized: whether each is divided by its length.
     """
     if mask is None:
         mask = hidden.new_ones(hidden.shape[:2])
-    pooled = pool(hidden, mask.to(hidden.dtype)[:, :, None], pooling)
-    if not normalized:
-        return {"sentence_embedding": pooled}
-    return {"sentence_embedding.pooled": pooled, "sentence_embedding": normalize(pooled, p=2, dim=1)}
+    made = [("pooled", pool(hidden, mask.to(hidden.dtype)[:, :, None], pooling))]
+    for number, layer in enumerate(dense):
+        assert isinstance(layer, Dense)
+        made += [(f"dense.{number}.{name}", value) for name, value in layer.steps(made[-1][1])]
+    if normalized:
+        made.append(("normalized", normalize(made[-1][1], p=2, dim=1)))
+    *inner, (_, last) = made
+    return {**{f"sentence_embedding.{name}": value for name, value in inner}, "sentence_embedding": last}
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:

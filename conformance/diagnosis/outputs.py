@@ -87,8 +87,8 @@ def _known(rows: Mapping[str, Activation]) -> list[str]:
 
 def _target(name: str, rows: Mapping[str, Activation], architecture: Architecture) -> str:
     plain = _ALIASES.get(name, name).removeprefix("bert.")
-    if plain == EMBEDDING:
-        return plain
+    if plain == EMBEDDING:  # behind dense layers it is an activation; else how it is pooled may be in question
+        return "sentence_embedding" if architecture.dense else plain
     if plain == "last_hidden_state":
         return last_hidden(architecture.num_hidden_layers)
     if plain == "logits":

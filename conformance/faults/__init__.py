@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from conformance.faults import (
     attention,
+    dense,
     distances,
     dropout,
     embeddings,
@@ -30,7 +31,7 @@ from conformance.faults import (
 from conformance.faults.fault import Fault, FaultContext, Parameter
 
 _THEMES = (
-    *(functions, norms, attention, distances, heads, projections, embeddings, losses, pooling, layers, precision),
+    *(functions, norms, attention, distances, heads, projections, embeddings, losses, pooling, dense, layers, precision),
     *(dropout, gradients, optimizer),
 )
 CATALOGUE: tuple[Fault, ...] = tuple(fault for theme in _THEMES for fault in theme.faults())
@@ -39,7 +40,7 @@ CATALOGUE: tuple[Fault, ...] = tuple(fault for theme in _THEMES for fault in the
 BY_NAME: Mapping[str, Fault] = {fault.name: fault for fault in CATALOGUE}
 
 OF_SOME: tuple[frozenset[str], ...] = tuple(
-    frozenset(fault.name for fault in theme.faults()) for theme in (distances, pooling, dropout, gradients, optimizer)
+    frozenset(fault.name for fault in theme.faults()) for theme in (distances, pooling, dense, dropout, gradients, optimizer)
 )
 """The names of each theme whose steps only some networks, or some checks, have."""
 

@@ -13,7 +13,8 @@ from conformance.oracle.pointwise import Gelu, GeluTanh
 
 _HIDDEN_ACT = (
     "Choose the function by the config's hidden_act: gelu is the erf form (torch.nn.functional.gelu(x)), gelu_new and "
-    "gelu_pytorch_tanh are the tanh form (approximate='tanh'), relu is max(x, 0)."
+    "gelu_pytorch_tanh are the tanh form (approximate='tanh'), relu is max(x, 0). A Dense module of "
+    "sentence-transformers has its own, activation_function in 2_Dense/config.json."
 )
 
 TANH_FORMS = frozenset({"gelu_new", "gelu_pytorch_tanh"})
@@ -73,13 +74,14 @@ def faults() -> Iterator[Fault]:
         ("activation-gelu-tanh", "tanh", GeluTanh, "y = x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))"),
     ):
         yield Fault(name, RELU, f"the activation is GELU in its {form} form, the checkpoint says ReLU{ignored('hidden_act')}",
-                    "constructed", _recast(step), "GELU hard-coded, as BERT has it", equation=equation, fix=_HIDDEN_ACT)
+                    "constructed", _recast(step), "GELU hard-coded, as BERT has it", ("_act_fn",), equation=equation,
+                    fix=_HIDDEN_ACT)
     yield Fault("activation-relu", GELUS, "the activation is ReLU", "constructed", function(lambda x: np.maximum(x, 0.0)),
                 "the default of most feed-forward layers, nn.TransformerEncoderLayer's among them",
                 equation="y = max(x, 0)",
                 fix=_HIDDEN_ACT)
-    yield Fault("activation-missing", FUNCTIONS, "there is no activation function", "constructed", function(lambda x: x),
-                "left out between the two products",
+    yield Fault("activation-missing", FUNCTIONS | {"tanh"}, "there is no activation function", "constructed", function(lambda x: x),
+                "left out between the two products", ("_act_fn", "activation_function", "sentence_embedding"),
                 equation="y = x",
                 fix=_HIDDEN_ACT)
     yield Fault("activation-leaky-relu", FUNCTIONS, "the activation is leaky ReLU", "constructed",
@@ -113,6 +115,6 @@ def faults() -> Iterator[Fault]:
         ("pooler-relu", lambda x: np.maximum(x, 0.0), "the pooler's activation is ReLU, not tanh", "y = max(x, 0)"),
         ("pooler-sigmoid", expit, "the pooler's activation is a sigmoid, not tanh", "y = 1 / (1 + exp(−x))"),
     ):
-        yield Fault(name, frozenset({"tanh"}), sentence, "constructed", function(f), equation=equation,
+        yield Fault(name, frozenset({"tanh"}), sentence, "constructed", function(f), only=("pooler.activation",), equation=equation,
                     fix="Apply tanh to the pooler's linear layer.")
 # fmt: on

@@ -35,7 +35,13 @@ def _transposed(step: Step, _: FaultContext) -> Step | None:
 
 
 def _bias(factor: float) -> Change:
-    return lambda step, _: with_parameters(step, bias=factor * step.site.parameters["bias"])
+    """The layer with that many times its bias; None where it has none."""
+
+    def change(step: Step, _: FaultContext) -> Step | None:
+        bias = step.site.parameters.get("bias")
+        return None if bias is None else with_parameters(step, bias=factor * bias)
+
+    return change
 
 
 def _reversed(step: Step, _: FaultContext) -> Step:

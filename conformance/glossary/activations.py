@@ -11,19 +11,21 @@ from conformance.glossary.text import paragraphs
 from conformance.model.activation import Activation
 from conformance.model.activations import parameter_shapes, table
 from conformance.model.architecture import ACTIVATIONS, COMPATIBLE_HEADS, POOLINGS, POSITIONS, Architecture
+from conformance.model.dense import DENSE_ACTIVATIONS, Dense
 from conformance.model.dropout import OPTIONAL, dropouts, in_training
 from conformance.model.gradients import ends, sources, with_gradients
 from conformance.model.training import run_table
 
 # Sizes that differ from each other, so that each length in the table has one name.
 _SIZES = {"vocab_size": 7, "hidden_size": 11, "intermediate_size": 13, "num_labels": 17}
+_OUT_FEATURES = 23
 _STEP = re.compile(r"^step\.\d+")
-_LAYER = re.compile(r"\blayer\.(\d+|\{layer\}|\*)")
+_LAYER = re.compile(r"\b(layer|dense)\.(\d+|\{layer\}|\*)")
 
 
 def generic(name: str) -> str:
-    """The name with N for the number of the layer, and T for that of a step."""
-    return _STEP.sub("step.T", _LAYER.sub("layer.N", name))
+    """The name with N for the number of the layer, or of the dense layer, and T for that of a step."""
+    return _STEP.sub("step.T", _LAYER.sub(r"\1.N", name))
 
 
 @lru_cache(maxsize=1)
@@ -53,7 +55,7 @@ def rows() -> Mapping[str, tuple[Activation, ...]]:
 
 def shape(row: Activation) -> str:
     """Its axes by name, the last by the setting that fixes its length: `batch × position × hidden_size`."""
-    named = {length: setting for setting, length in _SIZES.items()}
+    named = {length: setting for setting, length in _SIZES.items()} | {_OUT_FEATURES: "out_features"}
     last = [named.get(row.width, str(row.width))] if row.width else list(row.axes[-1:])
     first = [named.get(row.height, str(row.height)) if axis == "row" else axis for axis in row.axes[:-1]]
     return " × ".join([*first, *last]) or "a single number"
@@ -100,3 +102,5 @@ def _architectures() -> Iterator[Architecture]:
         yield least.with_(hidden_act=function, position_embedding_type=positions, heads=present, embedding_norm=norm)
     for pooling, normalize in product(filter(None, POOLINGS), (True, False)):
         yield least.with_(pooling=pooling, normalize=normalize)
+    for function, normalize in product(DENSE_ACTIVATIONS, (True, False)):
+        yield least.with_(pooling="mean", normalize=normalize, dense=(Dense(_OUT_FEATURES, activation=function),))

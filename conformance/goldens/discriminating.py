@@ -67,6 +67,8 @@ def _products(hidden: float) -> dict[str, tuple[float, float]]:
         "seq_relationship.weight": (_POOLED, _STRONG),
         "predictions.decoder.weight": (hidden, _STRONG),
         "qa_outputs.weight": (hidden, _STRONG),
+        "dense.0.linear.weight": (hidden, _STRONG),
+        "linear.weight": (_POOLED, _STRONG),
     }
 
 

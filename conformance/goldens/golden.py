@@ -166,7 +166,8 @@ def _verified(recipe: Recipe, architecture: Architecture, digest: str) -> Checkp
     """
     checkpoint = recipe.checkpoint()
     ours, theirs = architecture.as_dict(), checkpoint.architecture.as_dict()
-    changed = [f"{name} {theirs[name]!r}, expected {ours[name]!r}" for name in ours if ours[name] != theirs[name]]
+    both = ((name, theirs.get(name), ours.get(name)) for name in ours | theirs)
+    changed = [f"{name} {found!r}, expected {expected!r}" for name, found, expected in both if found != expected]
     if changed:
         raise FixtureError(f"golden {recipe.name}: the network ({recipe.source}) is another: it has {'; '.join(changed)}")
     found = recipe.weights_digest()

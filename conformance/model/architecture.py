@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from conformance.errors import UnsupportedArchitectureError
+from conformance.model.dense import Dense
 
 HEADS = (
     *("masked_lm", "next_sentence", "plain_masked_lm", "plain_next_sentence", "classification", "token_classification"),
@@ -66,7 +67,8 @@ class Architecture:
         pooling: how the last hidden state is pooled into an embedding of the sentence, as sentence-transformers does it: the
             first token (`cls`), the `mean` over the tokens that are not padding, their sum over √n (`mean-sqrt-length`), their
             mean with weights 1, 2, … by place (`weighted-mean`), their `max`, or the `last` of them; empty where it is not.
-        normalize: whether that embedding is divided by its length.
+        dense: the `Dense` modules of sentence-transformers behind the pooling, in order.
+        normalize: whether the embedding is divided by its length, last of all.
         heads: those present, of `masked_lm` and `next_sentence` (as the paper has them), `plain_masked_lm` and
             `plain_next_sentence` (one linear layer and a log-softmax, on the hidden state itself, not tied), `classification` (of
             sequences), `token_classification`, `question_answering` (start and end of a span), `multiple_choice` (one logit a
@@ -108,6 +110,7 @@ class Architecture:
     problem_type: str | None = None
     pooling: str = ""
     normalize: bool = False
+    dense: tuple[Dense, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what the equations do not cover; raises `UnsupportedArchitectureError`."""
@@ -141,8 +144,8 @@ class Architecture:
         ):
             if value not in known:
                 raise UnsupportedArchitectureError(f"{what} {value!r} has no equation here; known are {', '.join(map(str, known))}")
-        if self.normalize and not self.pooling:
-            raise UnsupportedArchitectureError("normalize is of a sentence embedding, and there is no pooling")
+        if (self.normalize or self.dense) and not self.pooling:
+            raise UnsupportedArchitectureError("normalize and dense are of a sentence embedding, and there is no pooling")
         for layer, pruned in self.pruned_heads:
             there = 0 <= layer < self.num_hidden_layers and set(pruned) < set(range(self.num_attention_heads))
             if not there or len(set(pruned)) != len(pruned):
@@ -219,9 +222,13 @@ class Architecture:
             raise UnsupportedArchitectureError(f"no architecture: {error}") from error
 
     def as_dict(self) -> dict[str, Any]:
-        """A plain dictionary, heads as a list, pruned heads as in a `config.json`."""
+        """A plain dictionary, heads as a list, pruned heads as in a `config.json`; `dense` is left out where there is none.
+
+        The digest of a golden is of this dictionary: one without dense layers keeps that which it had before there were any.
+        """
         pruned = {str(layer): list(heads) for layer, heads in self.pruned_heads}
-        return {**asdict(self), "heads": list(self.heads), "pruned_heads": pruned}
+        found = {**asdict(self), "heads": list(self.heads), "pruned_heads": pruned, "dense": [asdict(d) for d in self.dense]}
+        return {name: value for name, value in found.items() if name != "dense" or value}
 
     def __getattr__(self, name: str) -> Any:
         """Only reached for what an architecture does not have."""

@@ -14,7 +14,7 @@ from conformance.model.architecture import Architecture
 from conformance.model.checkpoint import Checkpoint, LazyWeights, check_parameters
 from conformance.model.model_types import require_bert, require_head
 from conformance.model.published_heads import heads_of
-from conformance.model.sentence_transformers import sentence_embedding, transformer_folder
+from conformance.model.sentence_transformers import dense_parameters, sentence_embedding, transformer_folder
 from conformance.model.stored import ABSOLUTE_POSITIONS, BUFFERS, COPIES, SAFETENSORS, Stored, stored_parameters
 
 
@@ -25,7 +25,7 @@ def load_directory(folder: Path | str) -> Checkpoint:
     `BertForNextSentencePrediction`, `BertForSequenceClassification`, `BertForTokenClassification`, `BertForQuestionAnswering` and
     `BertForMultipleChoice` store them; of the three that have a classifier, the config's `architectures` says which it is. A
     RoBERTa, XLM-RoBERTa or CamemBERT is read as a BERT whose positions have an offset. A
-    directory of sentence-transformers (`modules.json`) has its pooling and normalisation as well.
+    directory of sentence-transformers (`modules.json`) has its pooling, dense layers and normalisation as well.
 
     Raises:
         CheckpointError: a file is missing or cannot be read; or parameters are missing, unexpected, of the wrong shape, given
@@ -45,11 +45,11 @@ def load_directory(folder: Path | str) -> Checkpoint:
 
 def _loaded(folder: Path) -> Checkpoint:
     bert, embedding = transformer_folder(folder), sentence_embedding(folder)
-    config, stored = _config(bert / "config.json"), stored_parameters(bert)
+    config, stored = _config(bert / "config.json"), {**stored_parameters(bert), **dense_parameters(folder)}
     heads = heads_of(stored, config)
     require_head(heads, config)
     switches = {"heads": heads, "pooler": "bert.pooler.dense.weight" in stored, "num_labels": _labels(stored, config, heads)}
-    architecture = Architecture.from_config({**config, "pooling": "", "normalize": False}, **switches, **embedding)
+    architecture = Architecture.from_config({**config, "pooling": "", "dense": [], "normalize": False}, **switches, **embedding)
     copies = {n: of for n, of in COPIES.items() if n in stored and of in stored} if "masked_lm" in heads else {}
     shapes, unread = parameter_shapes(architecture), {*BUFFERS, *copies}
     if architecture.has_relative_positions:

@@ -16,6 +16,7 @@ FEATURES = {
     "pruned_heads": "layers with fewer heads",
     "position_ids": "position ids given with the batch",
     "attention_mask_3d": "a mask for each query",
+    "dense": "dense layers behind the pooling of a sentence embedding",
 }
 
 

@@ -1,9 +1,11 @@
 """The rows of pooler, heads, losses and sentence embedding in the table of activations."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from conformance.model.activation import HIDDEN, SCALAR, SENTENCE, Activation, affine
 from conformance.model.architecture import Architecture
+from conformance.model.dense import Dense
 
 POOLING = "pooling-"  # what the kinds of pooling begin with; the name follows
 _POOLED = {
@@ -115,11 +117,23 @@ _HEADS = {
 
 
 def _sentence_embedding(a: Architecture, hidden: str) -> Iterator[Activation]:
-    last, width = "sentence_embedding", a.hidden_size
-    pooled = f"{last}.pooled" if a.normalize else last
-    yield Activation(pooled, f"{POOLING}{a.pooling}", (hidden,), SENTENCE, width, _POOLED[a.pooling])
+    """The pooling, each `Dense` module and the normalisation, as far as there are such; the last is `sentence_embedding`."""
+    path = "sentence_embedding"
+    rows = [Activation(f"{path}.pooled", f"{POOLING}{a.pooling}", (hidden,), SENTENCE, a.hidden_size, _POOLED[a.pooling])]
+    for number, dense in enumerate(a.dense):
+        rows += _dense(f"{path}.dense.{number}", dense, rows[-1].name)
     if a.normalize:
-        yield Activation(last, "unit", (pooled,), SENTENCE, width, "x / |x|")
+        rows.append(Activation(path, "unit", (rows[-1].name,), SENTENCE, rows[-1].width, "x / |x|"))
+    yield from (*rows[:-1], replace(rows[-1], name=path))
+
+
+def _dense(path: str, dense: Dense, inputs: str) -> Iterator[Activation]:
+    linear, width = f"{path}.linear", dense.out_features
+    parameters = affine(linear) if dense.bias else {"weight": f"{linear}.weight"}
+    yield Activation(linear, "linear", (inputs,), SENTENCE, width, "x Wᵀ + b" if dense.bias else "x Wᵀ", parameters)
+    if dense.activation:
+        function = f"{path}.activation_function"
+        yield Activation(function, dense.activation, (linear,), SENTENCE, width, f"{dense.activation}(x)")
 
 
 def _loss(name: str, kind: str, of: str, counted: str) -> Activation:

@@ -1,13 +1,16 @@
-"""Directories of sentence-transformers: `modules.json` lists a BERT, a pooling and, where there is one, a normalisation."""
+"""Directories of sentence-transformers: `modules.json` lists a BERT, a pooling, dense layers and a normalisation."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from conformance.errors import CheckpointError, UnsupportedArchitectureError
 from conformance.files import read_json, reading
+from conformance.model.stored import Stored, stored_parameters
 
 MODULES = "modules.json"
+_EMBEDDING = "sentence_embedding"  # what a dense layer reads and writes unless its configuration says otherwise
 
 _POOLINGS = {
     "pooling_mode_cls_token": "cls",
@@ -17,43 +20,74 @@ _POOLINGS = {
     "pooling_mode_weightedmean_tokens": "weighted-mean",
     "pooling_mode_lasttoken": "last",
 }  # by the setting of 1_Pooling/config.json
+_MODES = {
+    "cls": "cls",
+    "mean": "mean",
+    "max": "max",
+    "mean_sqrt_len_tokens": "mean-sqrt-length",
+    "weightedmean": "weighted-mean",
+    "lasttoken": "last",
+}  # by the value of its `pooling_mode`, which stands in the place of those settings from version 6 on
+_ACTIVATIONS = {
+    "torch.nn.modules.activation.Tanh": "tanh",
+    "torch.nn.modules.activation.ReLU": "relu",
+    "torch.nn.modules.activation.GELU": "gelu",
+    "torch.nn.modules.linear.Identity": "",
+}  # by the setting `activation_function` of 2_Dense/config.json
 
 
 def transformer_folder(folder: Path) -> Path:
     """Where the BERT itself lies: of sentence-transformers at times in `0_Transformer`, else in the folder itself."""
-    modules = _modules(folder)
-    return folder / modules["Transformer"] if "Transformer" in modules else folder
+    return next((path for kind, path in _modules(folder) if kind == "Transformer"), folder)
 
 
 def sentence_embedding(folder: Path) -> dict[str, Any]:
-    """The architecture's `pooling` and `normalize` that a directory of sentence-transformers has; empty for any other.
+    """The architecture's `pooling`, `dense` and `normalize` that a directory of sentence-transformers has; empty for any other.
 
     Raises:
         CheckpointError: a file is missing or cannot be read.
-        UnsupportedArchitectureError: the modules are others than a BERT, a pooling and a normalisation, in that order; or the
-            pooling is another.
+        UnsupportedArchitectureError: the modules are others than a BERT, a pooling, dense layers and a normalisation, in that
+            order; the pooling or the activation of a dense layer is another.
     """
     modules = _modules(folder)
     if not modules:
         return {}
-    if list(modules) not in (["Transformer"], ["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+    kinds = [kind for kind, _ in modules]
+    if not re.fullmatch("Transformer (Pooling (Dense )*(Normalize )?)?", "".join(f"{kind} " for kind in kinds)):
         raise UnsupportedArchitectureError(
-            f"{folder / MODULES} lists {', '.join(modules)}, and there are equations for Transformer, Pooling and Normalize, in "
-            "that order; remove what stands behind these to judge what is left"
+            f"{folder / MODULES} lists {', '.join(kinds)}, and there are equations for Transformer, Pooling, any number of Dense, "
+            "and Normalize, in that order; remove what stands behind these to judge what is left"
         )
-    if "Pooling" not in modules:
+    if "Pooling" not in kinds:
         return {}
-    return {"pooling": _pooling(folder / modules["Pooling"] / "config.json"), "normalize": "Normalize" in modules}
+    return {
+        "pooling": _pooling(dict(modules)["Pooling"] / "config.json"),
+        "dense": [_dense(path / "config.json") for path in _dense_folders(folder)],
+        "normalize": kinds[-1] == "Normalize" and _is_normalization(modules[-1][1] / "config.json"),
+    }
 
 
-def _modules(folder: Path) -> dict[str, str]:
-    """The folder of each module, by the class, in order."""
+def dense_parameters(folder: Path) -> dict[str, Stored]:
+    """The dense layers' parameters by canonical name, as `sentence_embedding.dense.0.linear.weight`; raises `CheckpointError`."""
+    return {
+        f"sentence_embedding.dense.{number}.{name}": tensor
+        for number, path in enumerate(_dense_folders(folder))
+        for name, tensor in stored_parameters(path).items()
+    }
+
+
+def _dense_folders(folder: Path) -> list[Path]:
+    return [path for kind, path in _modules(folder) if kind == "Dense"]
+
+
+def _modules(folder: Path) -> list[tuple[str, Path]]:
+    """The class and the folder of each module, in order."""
     file = folder / MODULES
     if not file.is_file():
-        return {}
+        return []
     with reading(file, "a list of modules", CheckpointError):
         found = read_json(file, list[dict[str, Any]])
-        return {str(module["type"]).rpartition(".")[2]: _inside(str(module["path"])) for module in found}
+        return [(str(module["type"]).rpartition(".")[2], folder / _inside(str(module["path"]))) for module in found]
 
 
 def _inside(path: str) -> str:
@@ -74,6 +108,42 @@ def _pooling(file: Path) -> str:
     return modes[0]
 
 
+def _dense(file: Path) -> dict[str, Any]:
+    """One of the architecture's `dense`."""
+    with reading(file, "the configuration of a dense layer", CheckpointError):
+        config = read_json(file, dict[str, Any])
+        out_features, bias, function = config["out_features"], config.get("bias", True), config["activation_function"]
+    if function not in _ACTIVATIONS:
+        raise UnsupportedArchitectureError(
+            f"{file} has the activation_function {function!r:.80}, and there are equations for {', '.join(_ACTIVATIONS)}"
+        )
+    if config.get("use_residual"):
+        raise UnsupportedArchitectureError(f"{file} has use_residual, and there are equations for dense layers without residual")
+    _require_embedding(file, config)
+    return {"out_features": out_features, "bias": bias, "activation": _ACTIVATIONS[function]}
+
+
+def _is_normalization(file: Path) -> bool:
+    """True; a `Normalize` has a configuration from version 6 on."""
+    if file.is_file():
+        with reading(file, "the configuration of a normalisation", CheckpointError):
+            config = read_json(file, dict[str, Any])
+        _require_embedding(file, config)
+    return True
+
+
+def _require_embedding(file: Path, config: Mapping[str, Any]) -> None:
+    """Raise `UnsupportedArchitectureError` for a module that reads or writes anything but the embedding of the sentence."""
+    named = {config.get(name) or _EMBEDDING for name in ("module_input_name", "module_output_name")}
+    if named != {_EMBEDDING}:
+        raise UnsupportedArchitectureError(
+            f"{file} reads or writes {', '.join(sorted(map(str, named)))}, and there are equations for {_EMBEDDING} alone"
+        )
+
+
 def _modes(config: Mapping[str, Any]) -> list[str]:
     """The poolings that are switched on, by our names where there is one."""
+    if "pooling_mode" in config:
+        modes = config["pooling_mode"]
+        return [_MODES.get(mode, str(mode)) for mode in ([modes] if isinstance(modes, str) else modes)]
     return [_POOLINGS.get(name, name) for name, on in config.items() if name.startswith("pooling_mode_") and on is True]

@@ -150,17 +150,22 @@ def _inflation(terms: int, arithmetic: Arithmetic) -> float:
 
 
 class Linear(Step):
-    """y = x Wᵀ + b; x (..., I), W (O, I), b (O,), y (..., O)."""
+    """y = x Wᵀ + b; x (..., I), W (O, I), b (O,), y (..., O); a layer without bias has b = 0."""
 
     @property
     def inputs(self) -> Array:
         """x."""
         return self.parents[0]
 
+    @property
+    def bias(self) -> Array:
+        """b, zeros where the layer has none."""
+        return self.site.parameters.get("bias", np.zeros(len(self.site.parameters["weight"])))
+
     @cached_property
     def value(self) -> Array:
         """The equation."""
-        return rows_times(self.inputs, self.site.parameters["weight"].T) + self.site.parameters["bias"]
+        return rows_times(self.inputs, self.site.parameters["weight"].T) + self.bias
 
     def moved_by(self, *errors: Array | Single) -> Single:
         """e Wᵀ, in float32: an error is a small number to begin with."""
@@ -174,15 +179,13 @@ class Linear(Step):
     @cached_property
     def _squares(self) -> Array:
         """Σ s_k²."""
-        return partial_squares(
-            operand(self.inputs), _weight(self.site.parameters["weight"]).transposed, self.site.parameters["bias"]
-        )
+        return partial_squares(operand(self.inputs), _weight(self.site.parameters["weight"]).transposed, self.bias)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """As the module's docstring derives; a native bias is a call of its own and rounds the product to storage first."""
         variance = accumulation_variance(self._squares, self.value, self.inputs.shape[-1], arithmetic)
-        if arithmetic.rounding == "native":
-            variance = variance + arithmetic.call_variance(self.value - self.site.parameters["bias"])
+        if arithmetic.rounding == "native" and "bias" in self.site.parameters:
+            variance = variance + arithmetic.call_variance(self.value - self.bias)
         return elementwise(variance)
 
 

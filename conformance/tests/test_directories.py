@@ -188,6 +188,37 @@ def test_a_directory_of_sentence_transformers_conforms_with_its_pooling(mode: st
     assert "sentence_embedding" in {a.activation for a in activation_records(result) if a.outcome == "pass"}
 
 
+def _as_version_6(folder: Path, mode: str | list[str]) -> Path:
+    """The configurations of the modules as sentence-transformers 6 writes them."""
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"embedding_dimension": 384, "pooling_mode": mode}))
+    names = dict.fromkeys(("module_input_name", "module_output_name"), "sentence_embedding")
+    (folder / "2_Normalize").mkdir(exist_ok=True)
+    (folder / "2_Normalize" / "config.json").write_text(json.dumps(names))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("mode", "pooling"),
+    [
+        *(("cls", "cls"), ("mean", "mean"), ("max", "max"), (["mean"], "mean"), ("lasttoken", "last")),
+        *(("mean_sqrt_len_tokens", "mean-sqrt-length"), ("weightedmean", "weighted-mean")),
+    ],
+)
+def test_the_pooling_is_read_as_version_6_writes_it(mode: str | list[str], pooling: str, tmp_path: Path) -> None:
+    a = load_directory(_as_version_6(of_sentences(tmp_path), mode)).architecture
+    assert (a.pooling, a.normalize) == (pooling, True)
+
+
+def test_what_version_6_may_write_and_has_no_equation_is_refused(tmp_path: Path) -> None:
+    folder = _as_version_6(of_sentences(tmp_path), ["cls", "mean"])
+    with pytest.raises(UnsupportedArchitectureError, match="pools by cls, mean, and there are equations for one of"):
+        load_directory(folder)
+    _as_version_6(folder, "mean")
+    (folder / "2_Normalize" / "config.json").write_text(json.dumps({"module_input_name": "token_embeddings"}))
+    with pytest.raises(UnsupportedArchitectureError, match="reads or writes sentence_embedding, token_embeddings"):
+        load_directory(folder)
+
+
 def test_the_first_token_where_the_config_says_mean_is_named_in_one_sentence(tmp_path: Path) -> None:
     golden = from_directory(of_sentences(tmp_path, pooling_mode_mean_tokens=True))
     found = named(Wrong(lambda model: setattr(model, "pooling", "cls")), golden)

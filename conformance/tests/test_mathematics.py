@@ -27,6 +27,7 @@ from conformance.oracle.gradients.sums import Seed
 from conformance.oracle.initialization import InitialConstant, InitialDraw
 from conformance.oracle.optimizer import Initial
 from conformance.oracle.training_run import TrainingRun
+from conformance.tests.dense import TANH, network
 
 
 @given(st.floats(-1e4, 1e4), st.sampled_from(["float32", "bfloat16", "float16"]))
@@ -158,8 +159,9 @@ WEIGHTS = {"weights-bfloat16", "weights-float16"}  # generated weights are exact
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_among_the_generated_goldens_every_fault_is_separable_somewhere(dtype: str) -> None:
     best: dict[str, float] = {}
-    for golden in (name for name in manifest() if name not in ("wide", "minilm")):
-        for p in power(load_golden(golden), dtype):
+    goldens = (load_golden(name) for name in manifest() if name not in ("wide", "minilm"))
+    for golden in (*goldens, network(TANH)):
+        for p in power(golden, dtype):
             best[p.fault] = max(p.best, best.get(p.fault, 0.0))
     promised = {f.name for f in CATALOGUE if dtype == "float32" or not f.late} - WEIGHTS
     assert sorted(promised - set(best)) == []

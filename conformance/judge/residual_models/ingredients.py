@@ -49,9 +49,10 @@ def ingredients(step: Step) -> Iterator[Ingredient]:
 
 def _of_linear(step: Step) -> Iterator[Ingredient]:
     assert isinstance(step, Linear)
-    weight, bias = step.site.parameters["weight"], step.site.parameters["bias"]
-    yield Ingredient("the bias", bias, is_part=True, is_constant=True)
-    yield Ingredient("the product x Wᵀ", step.value - bias, is_part=True)
+    weight = step.site.parameters["weight"]
+    if "bias" in step.site.parameters:
+        yield Ingredient("the bias", step.bias, is_part=True, is_constant=True)
+    yield Ingredient("the product x Wᵀ", step.value - step.bias, is_part=True)
     yield Ingredient("the input", step.inputs)
     if weight.shape[0] == weight.shape[1]:
         yield Ingredient("x W, the weight not transposed", rows_times(step.inputs, weight))

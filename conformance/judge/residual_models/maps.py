@@ -24,7 +24,7 @@ def transposed_weight(case: ResidualProblem) -> Iterator[ResidualFinding]:
     """x W + b for x Wᵀ + b, of a square weight."""
     weight = case.step.site.parameters.get("weight", np.zeros(()))
     if isinstance(case.step, Linear) and weight.shape[0] == weight.shape[1]:
-        model = (case.rows_of(case.step.inputs) @ weight + case.step.site.parameters["bias"])[:, case.columns]
+        model = (case.rows_of(case.step.inputs) @ weight + case.step.bias)[:, case.columns]
         yield case.tried("weight transposed", "the weight was used transposed: x W + b", model, case.noise_of(model))
 
 
@@ -76,8 +76,8 @@ def _fitted_map(case: ResidualProblem, inputs: Array) -> _Map | None:
 
 def _own(case: ResidualProblem) -> tuple[Array, Array]:
     """The step's weight and bias, of the outputs that are looked at."""
-    parameters = case.step.site.parameters
-    return parameters["weight"][case.columns], parameters["bias"][case.columns]
+    assert isinstance(case.step, Linear)
+    return case.step.site.parameters["weight"][case.columns], case.step.bias[case.columns]
 
 
 def _other_weights(case: ResidualProblem, inputs: Array, fitted: _Map) -> ResidualFinding:

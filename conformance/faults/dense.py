@@ -1,0 +1,30 @@
+"""Dense layers behind the pooling of a sentence embedding: left out."""
+
+from collections.abc import Iterator
+
+from conformance.faults.altered import Altered
+from conformance.faults.fault import Fault, FaultContext
+from conformance.model.dense import DENSE_ACTIVATIONS
+from conformance.oracle import Step
+
+_ENDS = (".linear", ".activation_function", "sentence_embedding")
+
+
+def _handed_on(step: Step, place: FaultContext) -> Step | None:
+    """What the layer reads in place of its result, or of its product alone, where both are of the same width."""
+    row = step.site.activation
+    if row.kind == "linear":
+        return Altered(step, lambda inner: inner.parents[0]) if step.parents[0].shape == step.value.shape else None
+    (inputs,) = place.network.table[row.parents[0]].parents
+    entry = place.values.get(inputs)
+    return None if entry is None or entry.shape != step.value.shape else Altered(step, lambda _: entry)
+
+
+# fmt: off
+def faults() -> Iterator[Fault]:
+    """The faults of dense layers."""
+    yield Fault("dense-missing", frozenset({"linear", *filter(None, DENSE_ACTIVATIONS)}),
+                "the dense layer behind the pooling hands on its input as it is", "constructed", _handed_on,
+                "2_Dense left out, or of its module the linear part", _ENDS, equation="y = x",
+                fix="Apply the modules that modules.json lists, each with the parameters in its own folder.")
+# fmt: on

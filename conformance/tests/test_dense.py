@@ -1,0 +1,203 @@
+"""`Dense` modules of sentence-transformers: read, run in every format, and named where they are left out."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from torch import Tensor, nn
+
+from conformance import Checkpoint, Golden, Result, check, load_directory
+from conformance.diagnosis import diagnose
+from conformance.errors import CheckpointError, UnsupportedArchitectureError
+from conformance.model.dense import Dense
+from conformance.report.findings import findings, layers_of, sentence
+from conformance.results.to_records import activation_records
+from conformance.tests.dense import ARCHITECTURE, PLAIN, TANH, WIDTH, network
+from conformance.tests.planted import Planted
+from implementations.hugging_face import BertWithHeads, hf_eager
+from implementations.inner_workings import inner_workings
+
+FUNCTIONS = {"tanh": "activation.Tanh", "relu": "activation.ReLU", "gelu": "activation.GELU", "": "linear.Identity"}
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+def directory(folder: Path, given: Checkpoint) -> Path:
+    """The same as a directory of sentence-transformers."""
+    a = given.architecture
+    kinds = ["Transformer", "Pooling", *["Dense"] * len(a.dense), *["Normalize"] * a.normalize]
+    modules = [{"path": f"{i}_{kind}", "type": f"sentence_transformers.models.{kind}"} for i, kind in enumerate(kinds)]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    for module in modules:
+        (folder / module["path"]).mkdir()
+    own = {name: w for name, w in given.weights.items() if not name.startswith("sentence_embedding")}
+    save_file(own, folder / "0_Transformer" / "model.safetensors")
+    (folder / "0_Transformer" / "config.json").write_text(json.dumps({**a.as_dict(), "model_type": "bert"}))
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{a.pooling}_tokens": True}))
+    width = a.hidden_size
+    for number, dense in enumerate(a.dense):
+        path = f"sentence_embedding.dense.{number}."
+        function = f"torch.nn.modules.{FUNCTIONS[dense.activation]}"
+        config = {"in_features": width, "out_features": dense.out_features, "bias": dense.bias, "activation_function": function}
+        (folder / f"{number + 2}_Dense" / "config.json").write_text(json.dumps(config))
+        parameters = {name.removeprefix(path): w for name, w in given.weights.items() if name.startswith(path)}
+        save_file(parameters, folder / f"{number + 2}_Dense" / "model.safetensors")
+        width = dense.out_features
+    return folder
+
+
+def layers(model: BertWithHeads) -> Any:
+    """The dense layers of a model."""
+    return model.get_submodule("sentence_embedding.dense")
+
+
+def without_function(model: BertWithHeads) -> None:
+    layers(model)[0].activation_function = nn.Identity()
+
+
+def without_layers(model: BertWithHeads) -> None:
+    del model["sentence_embedding"]
+
+
+def without_product(model: BertWithHeads) -> None:
+    layers(model)[0].linear = nn.Identity()
+
+
+def named(result: Result) -> Mapping[str, str]:
+    """The mistakes that are found, each with its sentence."""
+    records = activation_records(result)
+    return {f.fault.name if f.fault else "": sentence(f, layers_of(records)) for f in findings(records)}
+
+
+MIXED = (Dense(48, activation="gelu"), Dense(20, bias=False, activation="relu"), Dense(9, activation="tanh"), Dense(7, bias=False))
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_directory_with_dense_modules_has_them_in_order_with_all_that_their_files_say(normalize: bool, tmp_path: Path) -> None:
+    given = network(*MIXED, normalize=normalize).checkpoint
+    found = load_directory(directory(tmp_path, given))
+    assert (found.architecture.dense, found.architecture.normalize) == (MIXED, normalize)
+    assert found.weights.keys() == given.weights.keys()
+    for name, w in given.weights.items():
+        np.testing.assert_array_equal(found.weights[name], w)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dense", "normalize"), [(MIXED, True), ((TANH,), False), ((PLAIN,), False)])
+def test_dense_layers_conform_in_every_format_and_every_step_of_them_is_judged(
+    dense: tuple[Dense, ...], normalize: bool, dtype: str
+) -> None:
+    golden = network(*dense, normalize=normalize)
+    result = check(hf_eager, golden, dtype=dtype, depth="screen")
+    assert result.conforms, result.reason
+    passed = {a.activation for a in activation_records(result) if a.outcome == "pass"}
+    steps = sum(1 + bool(d.activation) for d in dense)
+    assert sum(name.startswith("sentence_embedding") for name in passed) == 1 + steps + normalize
+
+
+@pytest.mark.parametrize("dense", [MIXED, (TANH, PLAIN)])
+def test_the_gradients_of_dense_layers_and_of_their_parameters_conform(dense: tuple[Dense, ...]) -> None:
+    result = check(hf_eager, network(*dense, normalize=True), check="gradients")
+    assert result.conforms, result.reason
+    passed = {a.activation for a in activation_records(result) if a.outcome == "pass"}
+    assert {"sentence_embedding.dense.0.linear.weight.grad", "sentence_embedding.dense.0.linear.bias.grad"} <= passed
+    assert "sentence_embedding.dense.1.linear.weight.grad" in passed
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(
+    ("change", "name", "words"),
+    [
+        (without_function, "activation-missing", "there is no activation function"),
+        (without_layers, "dense-missing", "the dense layer behind the pooling hands on its input as it is"),
+        (without_product, "dense-missing", "the dense layer behind the pooling hands on its input as it is"),
+    ],
+)
+def test_what_is_left_out_of_a_dense_layer_is_named(
+    change: Callable[[BertWithHeads], None], name: str, words: str, normalize: bool, dtype: str
+) -> None:
+    found = named(check(Planted(change), network(TANH, normalize=normalize), dtype=dtype))
+    assert set(found) == {name}
+    assert words in found[name]
+
+
+def test_a_dense_layer_without_function_that_is_left_out_is_named() -> None:
+    assert set(named(check(Planted(without_layers), network(PLAIN)))) == {"dense-missing"}
+
+
+def test_a_bias_that_the_layer_does_not_have_fails_there() -> None:
+    def biased(model: BertWithHeads) -> None:
+        layers(model)[0].linear.bias = nn.Parameter(torch.full((WIDTH,), 0.5), requires_grad=False)
+
+    result = check(Planted(biased), network(PLAIN))
+    assert [f.activation for f in result.failures] == ["sentence_embedding"]
+
+
+def written_otherwise(model: BertWithHeads) -> None:
+    """The product by `einsum` with the bias added behind it, tanh by two sigmoids' difference."""
+    (layer,) = layers(model)
+    weight, bias = layer.linear.weight, layer.linear.bias
+    layer.linear.forward = lambda x: torch.einsum("bi,oi->bo", x, weight) + bias
+    layer.activation_function.forward = _tanh
+
+
+def _tanh(x: Tensor) -> Tensor:
+    return (torch.sigmoid(2.0 * x.double()) - torch.sigmoid(-2.0 * x.double())).to(x.dtype)
+
+
+def test_a_dense_layer_that_is_written_otherwise_conforms() -> None:
+    result = check(Planted(written_otherwise), network(TANH, normalize=True))
+    assert result.conforms, result.reason
+
+
+def _embeddings(candidate: Any, golden: Golden) -> Mapping[str, np.ndarray]:
+    (batch,) = golden.batches.values()
+    made = dict(candidate.prepare(golden.checkpoint, "cpu", "float32")(batch.on("cpu")))
+    return {"embedding": made["sentence_embedding"].numpy()}
+
+
+def test_the_embeddings_of_a_closed_system_are_those_behind_its_dense_layers() -> None:
+    golden = network(TANH, normalize=True)
+    (batch,) = golden.batches.values()
+    assert diagnose(golden.checkpoint, batch, _embeddings(hf_eager, golden)).conforms
+    found = diagnose(golden.checkpoint, batch, _embeddings(Planted(without_layers), golden))
+    assert not found.conforms
+    assert [f.name for f in found.explanations[0].faults] == ["dense-missing"]
+
+
+def test_an_implementation_without_dense_layers_is_not_asked_for_them() -> None:
+    result = check(inner_workings, network(TANH))
+    assert result.outcome == "skip"
+    assert "dense layers behind the pooling of a sentence embedding" in result.reason
+
+
+def test_dense_modules_that_have_no_equation_are_refused_by_name(tmp_path: Path) -> None:
+    folder = directory(tmp_path, network(TANH).checkpoint)
+    file = folder / "2_Dense" / "config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps({**config, "activation_function": "torch.nn.modules.activation.SiLU"}))
+    with pytest.raises(UnsupportedArchitectureError, match=r"activation_function 'torch.nn.modules.activation.SiLU'"):
+        load_directory(folder)
+    file.write_text(json.dumps({**config, "module_output_name": "small"}))
+    with pytest.raises(UnsupportedArchitectureError, match="reads or writes sentence_embedding, small"):
+        load_directory(folder)
+    file.write_text(json.dumps({**config, "use_residual": True}))
+    with pytest.raises(UnsupportedArchitectureError, match="equations for dense layers without residual"):
+        load_directory(folder)
+    file.write_text(json.dumps({**config, "bias": False}))
+    with pytest.raises(CheckpointError, match=r"unexpected: sentence_embedding.dense.0.linear.bias"):
+        load_directory(folder)
+    file.write_text(json.dumps({**config, "out_features": 5}))
+    with pytest.raises(CheckpointError, match=r"wrong shape: sentence_embedding.dense.0.linear.weight"):
+        load_directory(folder)
+    with pytest.raises(UnsupportedArchitectureError, match="there is no pooling"):
+        ARCHITECTURE.with_(pooling="", dense=(TANH,))
+    with pytest.raises(UnsupportedArchitectureError, match="out_features of a Dense module is 0"):
+        Dense(0)
+    with pytest.raises(UnsupportedArchitectureError, match="the activation 'silu' of a Dense module"):
+        Dense(5, activation="silu")
