@@ -12,6 +12,7 @@ from conformance.checks.check import CheckRequest
 from conformance.checks.integrity import unaltered
 from conformance.checks.laws.inputs import MASKS
 from conformance.checks.laws.law import Law
+from conformance.checks.placement import require_place
 from conformance.checks.run import check_values
 from conformance.checks.search.find import SearchState, find_counterexample
 from conformance.checks.search.identity_key import IdentityKey
@@ -24,7 +25,6 @@ from conformance.goldens.custom_golden import fits, golden_of
 from conformance.judge.evidence import Verdict
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint
-from conformance.numerics.devices import require_device
 from conformance.numerics.formats import format_named
 from conformance.results.example import Example
 from conformance.results.law_broken import LawBroken, Run
@@ -66,7 +66,7 @@ def _guarded(law: Law, request: CheckRequest, found: SearchState, clock: Clock) 
 def _searched(law: Law, request: CheckRequest, found: SearchState, clock: Clock) -> Termination:
     case = request.case
     format_named(case.dtype)
-    require_device(case.device)
+    require_place(request.candidate, case.device)
     require_support(request.candidate, request.golden, case.device, case.dtype)
     tests = request.runs * max(request.plan.examples, 1) * COMPARISONS
     subject = replace(_subject(request), name=case.implementation, tests=tests, clock=clock)

@@ -11,6 +11,7 @@ from typing import Any
 from conformance.candidates.capture import at_once
 from conformance.candidates.registry import Runner
 from conformance.candidates.stream import pairs
+from conformance.checks.placement import functions_of, inputs_device
 from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.session import accepted, prepared
 from conformance.errors import CandidateCrash, CandidateError, CandidateFailure
@@ -19,7 +20,6 @@ from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.formats import Array
-from conformance.numerics.machine import this_machine
 from conformance.oracle import Network
 from conformance.results.example import Example
 from conformance.results.law_broken import Values
@@ -102,7 +102,7 @@ class Subject:
     @property
     def functions(self) -> Accuracy:
         """The accuracy of the library functions where it runs; raises `MachineError`."""
-        return this_machine(self.device).accuracy
+        return functions_of(self.candidate, self.device)
 
     @property
     def module(self) -> Any:
@@ -130,7 +130,7 @@ class Subject:
 
     def _here(self, batch: Batch) -> TorchBatch:
         """On its device, which the candidate may have broken before."""
-        return call_candidate(lambda: batch.on(self.device))
+        return call_candidate(lambda: batch.on(inputs_device(self.candidate, self.device)))
 
     def _accepted(self, batch: Batch, answer: Iterable[tuple[str, Any]]) -> Values:
         """The candidate's pairs, once each is what the contract says."""
