@@ -1,10 +1,8 @@
 """A subject: one candidate, prepared for one network on one device in one dtype, and run on whatever batch a search brings."""
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -24,22 +22,6 @@ from conformance.oracle import Network
 from conformance.results.example import Example
 from conformance.results.law_broken import Values
 from conformance.results.termination import call_candidate
-
-
-@dataclass
-class Clock:
-    """Seconds that were the candidate's own."""
-
-    seconds: float = 0.0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Count what happens inside."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds += time.perf_counter() - start
 
 
 class IsolatedRunner(ABC):
@@ -65,7 +47,6 @@ class Subject:
         name: the one under which the candidate is loaded, where it has one.
         runner: what `prepare` gave.
         tests: among how many comparisons the false-alarm probability is shared.
-        clock: how long the candidate's own code took.
     """
 
     candidate: Any
@@ -76,23 +57,17 @@ class Subject:
     runner: Runner
     name: str = ""
     tests: int = 1
-    clock: Clock = field(default_factory=Clock, repr=False)
 
     @classmethod
     def prepared(
         cls, candidate: Any, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32", golden: str = ""
     ) -> "Subject":
         """Prepare the candidate; raises `CandidateError` or `CandidateCrash`."""
-        clock = Clock()
-        with clock.running():
-            runner = prepared(candidate, checkpoint, device, dtype)
-        return cls(candidate, checkpoint, device, dtype, golden, runner, clock=clock)
+        return cls(candidate, checkpoint, device, dtype, golden, prepared(candidate, checkpoint, device, dtype))
 
     def afresh(self, checkpoint: Checkpoint | None = None) -> "Subject":
         """The same, prepared anew, of another checkpoint where one is given: it has not been called yet."""
-        with self.clock.running():
-            runner = prepared(self.candidate, checkpoint or self.checkpoint, self.device, self.dtype)
-        return replace(self, runner=runner)
+        return replace(self, runner=prepared(self.candidate, checkpoint or self.checkpoint, self.device, self.dtype))
 
     @property
     def weights(self) -> Mapping[str, Array]:
@@ -150,14 +125,14 @@ class Subject:
         return True
 
     def _answer(self, batch: TorchBatch, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
-        """What the candidate yields, on its own time, each as it comes: it may use the same memory for the next."""
+        """What the candidate yields, each as it comes: it may use the same memory for the next."""
         order = {name: i for i, name in enumerate(names)}
         end: Any = object()
         # Not around the yield: what a generator sets, its consumer would have for as long as it is suspended.
-        with at_once(), self.clock.running():
+        with at_once():
             stream = pairs(call_candidate(lambda: self.runner(batch)), order)
         while True:
-            with at_once(), self.clock.running():
+            with at_once():
                 item = call_candidate(lambda: next(stream, end))
             if item is end:
                 return

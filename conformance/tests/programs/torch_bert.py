@@ -1,4 +1,4 @@
-"""making-bert, with its backward pass, by the copy of the client that lies beside it; `--detached` detaches the mean of one norm."""
+"""making-bert with its backward pass, by the copy of the client that lies beside it; `--detached` detaches a norm's mean."""
 
 import sys
 from typing import Any
