@@ -24,7 +24,7 @@ from conformance.suite.parametrize import bound_checks
 from implementations.making_bert import making_bert
 
 TINY = load_golden("tiny")
-TAMPERED = "encoder.layer.1.intermediate.dense"
+TAMPERED = "encoder.layer.1.attention.output.dense"
 
 
 def as_described() -> Callable[[dict[str, Any]], str]:
@@ -43,12 +43,12 @@ digest = as_described()
 class Foreign:
     """What another program knows: activations of `tiny` on a batch of its own, as it computed them."""
 
-    def __init__(self, dtype: str = "float32", implementation: object = making_bert) -> None:
+    def __init__(self, dtype: str = "float32") -> None:
         batch = TINY.batches["padded"].cut(slice(1, 4))
         self.inputs = batch.arrays()
         weights = load_file(TINY.checkpoint.path)
         mine = type(TINY)("mine", 0, {"mine": batch}, lambda: TINY.checkpoint)
-        values = record(implementation, mine, "cpu", dtype).activations["mine"]
+        values = record(making_bert, mine, "cpu", dtype).activations["mine"]
         self.activations = {name: np.array(value, np.float32, order="C") for name, value in values.items()}
         self.metadata = {
             "name": "my-bert", "golden": "tiny", "checkpoint": digest(weights), "batch/mine": digest(self.inputs), "dtype": dtype,
@@ -157,10 +157,10 @@ def test_another_format_or_device_is_a_skip_with_its_reason(tmp_path: Path) -> N
 
 def test_a_golden_of_other_weights_that_is_named_is_an_error(tmp_path: Path) -> None:
     path = Foreign().saved(tmp_path / "trace.safetensors")
-    result = check(str(path), "wide")
+    result = check(str(path), "odd-width")
     assert (result.outcome, result.declared) == ("error", True)
     assert result.reason.startswith("registration: it was recorded on tiny, on weights with the digest")
-    assert run(path, "--golden", "wide") != 0
+    assert run(path, "--golden", "odd-width") != 0
     assert outcomes(path) == ["error"]
 
 
@@ -171,11 +171,12 @@ def test_where_no_golden_is_named_the_suite_judges_a_trace_on_its_own(tmp_path: 
     assert goldens == {path.name: {"tiny"}, making_bert.name: set(manifest())}
 
 
-def recorded_on_cuda(folder: Path, tampered: float = 0.0) -> Path:
-    """A trace of Hugging Face's network in bfloat16 that says it was recorded on an accelerator, on the golden's own batch."""
-    foreign = Foreign("bfloat16", "hf-eager")
+def recorded_on_cuda(folder: Path, *, tampered: bool = False) -> Path:
+    """A trace in bfloat16 that says it was recorded on an accelerator."""
+    foreign = Foreign("bfloat16")
     foreign.metadata["device"] = "cuda:0"
-    foreign.activations[TAMPERED][0, 0, 0] += tampered
+    if tampered:
+        foreign.activations[TAMPERED][0, 0, 0] = 1.0
     return foreign.saved(folder / "trace.safetensors")
 
 
@@ -193,7 +194,7 @@ def test_what_was_recorded_on_an_absent_device_is_judged_here_under_its_arithmet
 
 
 def test_an_activation_altered_on_an_absent_device_fails_at_its_place_and_is_shown_again(tmp_path: Path) -> None:
-    path = recorded_on_cuda(tmp_path, tampered=0.5)
+    path = recorded_on_cuda(tmp_path, tampered=True)
     assert run(path) == 1
     results = read_results(tmp_path / "out" / "results.jsonl")
     assert {a.activation for a in results.cases[0].activations if a.role == "origin"} >= {TAMPERED}

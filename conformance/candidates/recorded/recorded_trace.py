@@ -22,7 +22,8 @@ SUFFIX = ".safetensors"
 class RecordedTrace(Isolated):
     """Activations that were recorded in a file, whose form `conformance.candidates.recorded.form` describes.
 
-    It is judged on the weights and inputs that it was recorded on. What needs other inputs, or a backward pass, is a skip.
+    It is judged on the weights and inputs that it was recorded on, under the arithmetics of the device that it names, which need
+    not be here. What needs other inputs, or a backward pass, is a skip; other weights are a `RegistrationError`.
 
     Attributes:
         path: the file, as `bert-conformance trace NAME -o FILE.safetensors` writes it, or any other program.
