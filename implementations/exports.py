@@ -116,9 +116,9 @@ def exported(module: nn.Module, example: Example, path: Path) -> None:
 
 def onnx(module: nn.Module, example: Example, path: Path) -> None:
     """By torch's ONNX exporter, for every batch size and length."""
-    missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
+    missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
     if missing:
-        raise DependencyMissingError(f"ONNX needs {', '.join(missing)}: pip install 'bert-conformance[onnx]'")
+        raise DependencyMissingError(f"the ONNX exporter needs {', '.join(missing)}: pip install 'bert-conformance[onnx]'")
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of what else is not installed
     torch.onnx.export(module, example, path, dynamo=True, dynamic_shapes=_any_size(), verbose=False)
 

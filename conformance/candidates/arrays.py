@@ -28,6 +28,10 @@ class Described:
     device: str | None
     read: Callable[[], Any]
 
+    def __getitem__(self, index: Any) -> Any:
+        """An element, or several, as NumPy has them."""
+        return self.read()[index]
+
 
 @dataclass(frozen=True)
 class Unreadable:

@@ -77,7 +77,7 @@ class Implementation(Protocol):
 
 
 class Isolated:
-    """Base of implementations whose code runs in another process: what is here is out of its reach."""
+    """Base of implementations that run no code of theirs in this process: what is here is out of their reach."""
 
 
 @dataclass(frozen=True)

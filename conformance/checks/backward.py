@@ -44,7 +44,7 @@ def backward_passes(candidate: Implementation, golden: Golden, case: Case) -> Se
 def backward_passes_of(runner: Runner, golden: Golden, case: Case) -> Sequence[Pass]:
     """The same by a runner that is there."""
     require_backward(runner)
-    forward = [one for one in forward_passes_of(runner, golden, case) if not _attends_to_padding(one.network.batch)]
+    forward = [one for one in forward_passes_of(runner, golden, case, case.device) if not _attends_to_padding(one.network.batch)]
     if not forward:
         raise NotApplicable(f"every batch of {golden.name} attends to the token {_PADDING_ID}, whose gradient padding_idx removes")
     return [backward for one in forward for backward in _from_every_source(runner, one, case)]

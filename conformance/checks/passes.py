@@ -7,6 +7,7 @@ from typing import Any
 
 from conformance.candidates.registry import Implementation, Runner
 from conformance.candidates.stream import pairs
+from conformance.checks.placement import inputs_device
 from conformance.checks.session import prepared, require_support
 from conformance.goldens.golden import Golden
 from conformance.model.batch import Batch
@@ -59,16 +60,16 @@ def opened(candidate: Implementation, golden: Golden, case: Case) -> Runner:
 
 def forward_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
     """A forward pass of every batch."""
-    return forward_passes_of(opened(candidate, golden, case), golden, case)
+    return forward_passes_of(opened(candidate, golden, case), golden, case, inputs_device(candidate, case.device))
 
 
-def forward_passes_of(runner: Runner, golden: Golden, case: Case) -> Sequence[Pass]:
-    """A forward pass of every batch by a runner that is there."""
+def forward_passes_of(runner: Runner, golden: Golden, case: Case, device: str) -> Sequence[Pass]:
+    """A forward pass of every batch by a runner that is there, its inputs on that device."""
     weights = rounded_weights(golden.checkpoint, case.dtype)
 
     def of(name: str, batch: Batch) -> Pass:
         network = Network(golden.checkpoint.architecture, weights, batch.held_in(case.dtype))
-        return Pass(name, name, network, partial(_called, runner, batch, case.device), partial(of, ""))
+        return Pass(name, name, network, partial(_called, runner, batch, device), partial(of, ""))
 
     return [of(name, batch) for name, batch in golden.batches.items()]
 

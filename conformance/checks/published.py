@@ -14,6 +14,7 @@ import numpy as np
 
 from conformance.candidates.registry import Implementation, load, name_of
 from conformance.checks.catalogue import PUBLISHED
+from conformance.checks.placement import functions_of
 from conformance.checks.trace import record
 from conformance.errors import CandidateError
 from conformance.goldens.custom_golden import golden_of
@@ -22,7 +23,6 @@ from conformance.judge.reference import reference
 from conformance.judge.statistics import max_threshold, share
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import modular
-from conformance.numerics.machine import this_machine
 from conformance.oracle import Network
 from conformance.results.case import Case
 from conformance.results.result import Result
@@ -122,7 +122,7 @@ def _require(implementation: object, golden: Golden, published: Published, devic
     printed = np.array(published.values)
     where: Any = (*published.first[:-2], *(slice(f, f + n) for f, n in zip(published.first[-2:], printed.shape, strict=True)))
     network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, published.batch)
-    model = modular(dtype, device, this_machine(device).accuracy).arithmetic
+    model = modular(dtype, device, functions_of(implementation, device)).arithmetic
     sigma = next(s for name, _, s in reference(network, model) if name == published.activation)
     accumulated = np.broadcast_to(sigma, found[published.activation].shape)[where]
     room = 0.5 * 10.0**-published.digits + max_threshold(printed.size, alpha) * np.sqrt(2.0) * accumulated

@@ -13,6 +13,7 @@ from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.integrity import unaltered
 from conformance.checks.passes import Pass, Passes, forward_passes, guarded
+from conformance.checks.placement import functions_of, require_place
 from conformance.errors import CandidateError, UsageError
 from conformance.goldens.custom_golden import open_golden
 from conformance.goldens.golden import Golden
@@ -24,10 +25,10 @@ from conformance.judge.judge import Judge
 from conformance.judge.select_arithmetic import select_arithmetic
 from conformance.model.batch import Batch
 from conformance.model.gradients import is_gradient
+from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import modular
-from conformance.numerics.devices import require_device
 from conformance.numerics.formats import format_named
-from conformance.numerics.machine import measure_early, this_machine
+from conformance.numerics.machine import measure_early
 from conformance.progress import part, report_progress
 from conformance.results.candidate_time import waiting
 from conformance.results.case import Case
@@ -108,8 +109,8 @@ def _judged(
     verdicts: list[Verdict],
 ) -> Termination:
     """The candidate, judged in each pass; the verdicts are added to `verdicts`."""
-    require_device(case.device)
-    functions = this_machine(case.device).accuracy
+    require_place(candidate, case.device)
+    functions = functions_of(candidate, case.device)
     judged: Judged = []
     terminations = {}
     asked = passes(candidate, golden, case)
@@ -134,14 +135,14 @@ def _judged(
         verdicts += select_arithmetic(judged)
     again = asked[-1].again
     if again is not None and all(termination.outcome == "pass" for termination in terminations.values()):
-        verdicts[:] = disambiguated(verdicts, asked[-1].network, case.dtype, partial(_again, again, case))
+        verdicts[:] = disambiguated(verdicts, asked[-1].network, case.dtype, partial(_again, again, case, functions))
     return _together(terminations, verdicts, golden.batches)
 
 
-def _again(asked: Callable[[Batch], Pass], case: Case, batch: Batch) -> Sequence[Verdict]:
+def _again(asked: Callable[[Batch], Pass], case: Case, functions: Accuracy, batch: Batch) -> Sequence[Verdict]:
     """The verdicts on one batch more."""
     one = asked(batch)
-    judge = Judge(one.network, case.dtype, case.device, functions=this_machine(case.device).accuracy)
+    judge = Judge(one.network, case.dtype, case.device, functions=functions)
     return select_arithmetic(judge.judge(guarded(pairs(one.call(), judge.order))))
 
 

@@ -12,19 +12,19 @@ from conformance.checks.check import CheckRequest
 from conformance.checks.integrity import unaltered
 from conformance.checks.laws.inputs import MASKS
 from conformance.checks.laws.law import Law
+from conformance.checks.placement import require_place
 from conformance.checks.run import check_values
 from conformance.checks.search.find import SearchState, find_counterexample
 from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.search.static_shape import static_shape
 from conformance.checks.search.strategies import ROWS
-from conformance.checks.search.subject import Clock, IsolatedRunner, Subject
+from conformance.checks.search.subject import IsolatedRunner, Subject
 from conformance.checks.session import require_support
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout, RegistrationError
 from conformance.goldens.custom_golden import fits, golden_of
 from conformance.judge.evidence import Verdict
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint
-from conformance.numerics.devices import require_device
 from conformance.numerics.formats import format_named
 from conformance.results.example import Example
 from conformance.results.law_broken import LawBroken, Run
@@ -39,9 +39,9 @@ _FIRST = Batch.of({"input_ids": [[0]], "token_type_ids": [[0]], "attention_mask"
 
 def execute(law: Law, request: CheckRequest) -> Result:
     """Search for an example on which the law does not hold; nothing is raised."""
-    start, found, clock = time.perf_counter(), SearchState(), Clock()
+    start, found = time.perf_counter(), SearchState()
     with restored():
-        ending = run_guarded(lambda: _guarded(law, request, found, clock))
+        ending = run_guarded(lambda: _guarded(law, request, found))
     verdicts = _verdicts(request, found) if law.by_oracle else ()
     return Result(
         request.case,
@@ -53,23 +53,23 @@ def execute(law: Law, request: CheckRequest) -> Result:
         seconds=time.perf_counter() - start,
         verdicts=verdicts,
         by_values=any(v.outcome == "fail" for v in verdicts),
-        searched=Searched(found.tried, found.worst, clock.seconds, request.plan.seed is not None),
+        searched=Searched(found.tried, found.worst, request.plan.seed is not None),
         counterexample=_counterexample(found),
     )
 
 
-def _guarded(law: Law, request: CheckRequest, found: SearchState, clock: Clock) -> Termination:
+def _guarded(law: Law, request: CheckRequest, found: SearchState) -> Termination:
     with unaltered(request.golden, request.candidate):
-        return _searched(law, request, found, clock)
+        return _searched(law, request, found)
 
 
-def _searched(law: Law, request: CheckRequest, found: SearchState, clock: Clock) -> Termination:
+def _searched(law: Law, request: CheckRequest, found: SearchState) -> Termination:
     case = request.case
     format_named(case.dtype)
-    require_device(case.device)
+    require_place(request.candidate, case.device)
     require_support(request.candidate, request.golden, case.device, case.dtype)
     tests = request.runs * max(request.plan.examples, 1) * COMPARISONS
-    subject = replace(_subject(request), name=case.implementation, tests=tests, clock=clock)
+    subject = replace(_subject(request), name=case.implementation, tests=tests)
     applies, holds = _evaluated(law, case.check, subject)
     applies()
     examples = min(request.plan.examples, 1) if law.once else math.ceil(law.affords * request.plan.examples)

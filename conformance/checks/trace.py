@@ -14,6 +14,7 @@ from conformance.candidates.recorded.network import require_its_checkpoint
 from conformance.candidates.registry import Runner, as_implementation, load, name_of
 from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
+from conformance.checks.placement import inputs_device, require_place
 from conformance.checks.session import accepted, prepared, require_support
 from conformance.errors import UsageError
 from conformance.goldens.custom_golden import on_inputs, open_golden
@@ -21,8 +22,7 @@ from conformance.goldens.golden import Golden
 from conformance.judge.validate import known
 from conformance.model.activations import table
 from conformance.model.architecture import Architecture
-from conformance.model.batch import Batch
-from conformance.numerics.devices import require_device
+from conformance.model.batch import Batch, TorchBatch
 from conformance.numerics.formats import Array, format_named
 from conformance.oracle import Network
 from conformance.results.late import late
@@ -110,23 +110,24 @@ def record(implementation: object, golden: Golden, device: str, dtype: str) -> T
     candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
     checkpoint = golden.checkpoint
     format_named(dtype)
-    require_device(device)
+    require_place(candidate, device)
     require_support(candidate, golden, device, dtype)
     found: dict[str, dict[str, Array]] = {}
     with restored():
         runner = prepared(candidate, checkpoint, device, dtype)
         for batch_name, batch in golden.batches.items():
             network = Network(checkpoint.architecture, checkpoint.weights, batch)
-            found[batch_name] = _ordered(call_candidate(partial(_collected, runner, batch, network, dtype, device)), network)
+            given = batch.on(inputs_device(candidate, device))
+            found[batch_name] = _ordered(call_candidate(partial(_collected, runner, given, network, dtype, device)), network)
     network_of = golden.origin or golden.name
     about = (name_of(implementation), network_of, dtype, device)
     library = f"bert-conformance {__version__}, torch {torch.__version__}"
     return Trace(*about, golden.batches, found, checkpoint.architecture, checkpoint.digest, library, golden.folder)
 
 
-def _collected(runner: Runner, batch: Batch, network: Network, dtype: str, device: str) -> dict[str, Array]:
+def _collected(runner: Runner, batch: TorchBatch, network: Network, dtype: str, device: str) -> dict[str, Array]:
     order = {name: i for i, name in enumerate(network.table)}
-    return dict(accepted(pairs(runner(batch.on(device)), order), network, dtype, device))
+    return dict(accepted(pairs(runner(batch), order), network, dtype, device))
 
 
 def _ordered(found: dict[str, Array], network: Network) -> dict[str, Array]:

@@ -67,7 +67,7 @@ def training_passes(candidate: Implementation, golden: Golden, case: Case) -> Se
 def _shown(candidate: Implementation, golden: Golden, case: Case) -> set[str]:
     """The rates all of whose dropouts are exposed; `CandidateError` where one that is not exposed drops nothing."""
     runner = opened(candidate, golden, case)
-    one = forward_passes_of(runner, golden, case)[0]
+    one = forward_passes_of(runner, golden, case, case.device)[0]
     stream = _held(in_training(runner, 0, partial(_called, one)), one.network)
     every = dropouts(golden.checkpoint.architecture)
     hidden = [name for name in every if name not in dict(stream)]
@@ -99,7 +99,7 @@ def _passes(runner: Runner, golden: Golden, case: Case) -> Sequence[Pass]:
     try:
         return backward_passes_of(runner, golden, case)
     except NotApplicable:
-        return forward_passes_of(runner, golden, case)
+        return forward_passes_of(runner, golden, case, case.device)
 
 
 def _by_batch(passes: Sequence[Pass]) -> Iterator[Sequence[Pass]]:

@@ -266,7 +266,7 @@ def _add_own(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="with --checkpoint: inputs; JSON or safetensors",
     )
-    parser.add_argument("--device", default="cpu", help="torch device (default: cpu)")
+    parser.add_argument("--device", help="torch device (default: cpu, or that of the recorded traces)")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:

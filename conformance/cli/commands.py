@@ -83,7 +83,7 @@ def _session(arguments: Namespace) -> "Session":
     return Session(
         arguments.implementation or (),
         _goldens(arguments, traces),
-        arguments.device,
+        arguments.device or _device_of(traces),
         arguments.dtype or list(dict.fromkeys(trace.source.dtype for trace in traces)) or ["float32"],
         chosen=bool(arguments.golden),
         checks=arguments.check or (),
@@ -98,14 +98,18 @@ def _session(arguments: Namespace) -> "Session":
 
 def _traces(arguments: Namespace) -> "list[Recorded]":
     """The recorded traces among the candidates."""
-    from conformance.candidates.recorded import SUFFIX
+    from conformance.candidates.recorded import trace_of
 
-    paths = [Path(name) for name in arguments.implementation or () if name.endswith(SUFFIX) and Path(name).is_file()]
-    if not paths:
-        return []
-    from conformance.candidates.recorded.form import read
+    found = map(trace_of, arguments.implementation or ())
+    return [trace.recorded for trace in found if trace]
 
-    return [read(path) for path in paths]
+
+def _device_of(traces: "Sequence[Recorded]") -> str:
+    """The device of all traces; the CPU where there is none. `UsageError` where they were recorded on several."""
+    devices = list(dict.fromkeys(trace.source.device for trace in traces)) or ["cpu"]
+    if len(devices) > 1:
+        raise UsageError(f"the traces were recorded on {' and '.join(devices)}: judge those of one device at a time")
+    return devices[0]
 
 
 def _goldens(arguments: Namespace, traces: "Sequence[Recorded]") -> "dict[str, Golden | None]":

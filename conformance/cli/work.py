@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import cache
 
+from conformance.candidates.recorded import trace_of
 from conformance.candidates.registry import Implementation, load
 from conformance.checks.apply_known_failures import apply_known_failures
 from conformance.checks.catalogue import CHECKS
@@ -73,8 +74,8 @@ class IsolatedWork:
 
 
 def loading_in(worker: WorkerProcess) -> Callable[[str], Implementation]:
-    """A function that loads a candidate in the worker, once, and returns it by its name."""
-    return cache(lambda name: RemoteCandidate(worker, name))
+    """A function that loads a candidate by its name, once: in the worker; here if it is a recorded trace, which runs nothing."""
+    return cache(lambda name: trace_of(name) or RemoteCandidate(worker, name))
 
 
 def in_a_worker(failure: Failure) -> Result:
@@ -86,6 +87,7 @@ def in_a_worker(failure: Failure) -> Result:
 def is_instrumented(worker: WorkerProcess | None, name: str) -> bool:
     """Whether to look into the candidate may change how it is run, as of an exported program; it is asked in the worker, if any."""
     try:
-        return hasattr(load(name), "unobserved") if worker is None else RemoteCandidate(worker, name).is_instrumented
+        candidate = loading_in(worker)(name) if worker else load(name)
+        return candidate.is_instrumented if isinstance(candidate, RemoteCandidate) else hasattr(candidate, "unobserved")
     except ConformanceError:  # reported when it is run
         return False

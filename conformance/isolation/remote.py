@@ -249,17 +249,11 @@ class RemoteRunner(IsolatedRunner):
         question = Hold(check, subject.golden, subject.name, subject.tests, example)
         found, arrays = self._ask(question, Held, Broken, most=_RUNS * _bytes(subject, example))
         if isinstance(found, Broken):
-            _count(subject, found.seconds)
+            candidate_time.add(found.seconds)
             raise _error(found, arrays)
         assert isinstance(found, Held)
-        _count(subject, found.seconds)
+        candidate_time.add(found.seconds)
         return found.excess
-
-
-def _count(subject: Subject, seconds: float) -> None:
-    """The candidate's own seconds of a law that was evaluated there."""
-    subject.clock.seconds += seconds
-    candidate_time.add(seconds)
 
 
 def _bytes(subject: Subject, example: Example) -> int:

@@ -20,7 +20,7 @@ from conformance.checks.initialization import require_initial
 from conformance.checks.optimizer import require_trainer
 from conformance.checks.passes import yielded
 from conformance.checks.run_check import entry_point
-from conformance.checks.search.subject import Clock, Subject
+from conformance.checks.search.subject import Subject
 from conformance.checks.session import named_features, prepared, refusal
 from conformance.checks.training import in_training, random_numbers_from
 from conformance.errors import CandidateError, ConformanceError, UsageError
@@ -60,6 +60,7 @@ from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.model.training import Training
 from conformance.numerics.devices import is_lost, require_device
 from conformance.numerics.formats import Array
+from conformance.results.candidate_time import counted
 from conformance.results.law_broken import LawBroken
 from conformance.results.termination import call_candidate
 
@@ -247,17 +248,17 @@ class CandidateWork:
 
     def _held(self, question: Hold) -> Reply:
         law = entry_point(named(question.check))
-        clock = Clock()
-        subject = replace(self._prepared, name=question.name, golden=question.golden, tests=question.tests, clock=clock)
+        subject = replace(self._prepared, name=question.name, golden=question.golden, tests=question.tests)
         if question.example is None:
             law.applies(subject)
             return Done(), ()
-        try:
-            return Held(law.holds(subject, question.example), clock.seconds), ()
-        except LawBroken as broken:
-            return Broken.of(broken, clock.seconds)
-        except KeyError as error:
-            raise UsageError(f"an example that is kept for {question.check} lacks the variation {error}") from error
+        with counted() as waited:
+            try:
+                return Held(law.holds(subject, question.example), waited.seconds), ()
+            except LawBroken as broken:
+                return Broken.of(broken, waited.seconds)
+            except KeyError as error:
+                raise UsageError(f"an example that is kept for {question.check} lacks the variation {error}") from error
 
 
 def _small(described: Described) -> Sequence[Any]:

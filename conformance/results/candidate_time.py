@@ -13,19 +13,28 @@ from conformance.results.result import Result
 
 
 @dataclass
-class _Waited:
+class Waited:
+    """Seconds that were waited for the candidate."""
+
     seconds: float = 0.0
 
 
-_waited: ContextVar[_Waited | None] = ContextVar("waited", default=None)
+_waited: ContextVar[Waited | None] = ContextVar("waited", default=None)
 
 
 def timed(result_of: Callable[[], Result]) -> Result:
     """What `result_of` returns, with the seconds of it that were waited for the candidate."""
-    waited = _Waited()
-    with _counting_in(waited):
+    with counted() as waited:
         result = result_of()
     return replace(result, candidate_seconds=min(waited.seconds, result.seconds))
+
+
+@contextmanager
+def counted() -> Iterator[Waited]:
+    """What is waited for the candidate inside."""
+    waited = Waited()
+    with _counting_in(waited):
+        yield waited
 
 
 @contextmanager
@@ -48,7 +57,7 @@ def add(seconds: float) -> None:
 
 
 @contextmanager
-def _counting_in(waited: _Waited | None) -> Iterator[None]:
+def _counting_in(waited: Waited | None) -> Iterator[None]:
     token = _waited.set(waited)
     try:
         yield

@@ -22,13 +22,11 @@ class Searched:
     Attributes:
         tried: examples.
         worst: the largest error over its limit among those that hold.
-        candidate: seconds of it that were the candidate's own.
         repeatable: whether the same examples are drawn each time.
     """
 
     tried: int = 0
     worst: float = 0.0
-    candidate: float = 0.0
     repeatable: bool = True
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from conformance.candidates.recorded import trace_of
 from conformance.candidates.registry import name_of, require_known
 from conformance.checks.catalogue import CHECKS, named
 from conformance.checks.check import Check
@@ -78,7 +79,7 @@ def bound_checks(
     dtypes: Sequence[str] = ("float32",),
     checks: Sequence[str] = (),
 ) -> list[BoundCheck]:
-    """Every check of every candidate; no goldens: all for the values, the small ones for the contract; no checks: all.
+    """Every check of every candidate; no goldens: the usual ones; no checks: all.
 
     Raises:
         UsageError: what is no list, or empty and must not be; a name that does not exist; two implementations of one name.
@@ -97,15 +98,22 @@ def bound_checks(
     for golden in goldens:
         if not golden.startswith("checkpoint:"):
             located(golden)
+    own = {name_of(i): _of_trace(i) for i in implementations}
     found = [
         (check, implementation, Case(name_of(implementation), golden, device, dtype, check.name))
         for check in selected
         for implementation in implementations
-        for golden in goldens or (manifest() if check.every_golden else SMALL)
+        for golden in goldens or own[name_of(implementation)] or (manifest() if check.every_golden else SMALL)
         for device in devices
         for dtype in dtypes
     ]
     return [BoundCheck(check, implementation, case, len(found)) for check, implementation, case in found]
+
+
+def _of_trace(implementation: Any) -> list[str]:
+    """The golden that a recorded trace was recorded on; none for any other candidate."""
+    trace = trace_of(implementation)
+    return [trace.recorded.source.golden] if trace else []
 
 
 def parameters(
@@ -135,7 +143,7 @@ def parametrize_with_checks(
 
     Args:
         implementations: registered names, `module:object`, or objects.
-        goldens: their names; none: all for the values, the small ones for the contract.
+        goldens: their names; none: that of a recorded trace, and else all for the values, the small ones for the contract.
         devices: torch device strings.
         dtypes: names of formats.
         checks: their names; none: all.

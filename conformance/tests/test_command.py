@@ -84,6 +84,13 @@ def test_a_wrong_epsilon_in_the_program_is_named(beside_clients: Path) -> None:
     assert "epsilon" in {f.name for f in result.findings}
 
 
+def test_the_backward_pass_of_a_program_is_judged_and_a_detached_mean_in_it_is_named(beside_clients: Path) -> None:
+    assert check(python(beside_clients / "torch_bert.py"), "tiny", check="gradients").conforms
+    wrong = check(python(beside_clients / "torch_bert.py", "--detached"), "tiny", check="gradients")
+    assert wrong.outcome == "fail"
+    assert [finding.name for finding in wrong.findings] == ["gradient-norm-mean-detached"]
+
+
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_every_format_goes_through(dtype: str, beside_clients: Path) -> None:
     result = check(scripted(beside_clients, "right", beside_clients / f"{dtype}.safetensors"), "tiny", dtype=dtype)

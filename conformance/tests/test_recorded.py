@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import runpy
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -13,16 +15,18 @@ import torch
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_tensors
 
-from conformance import check, load_golden
+from conformance import RecordedTrace, Unavailable, check, load_golden
 from conformance.candidates.recorded import form
 from conformance.checks.trace import record
 from conformance.cli import main
-from conformance.model.checkpoint import Checkpoint
+from conformance.goldens.manifest import manifest
+from conformance.numerics.devices import require_device
 from conformance.results.file import read_results
+from conformance.suite.parametrize import bound_checks
 from implementations.making_bert import making_bert
 
 TINY = load_golden("tiny")
-TAMPERED = "encoder.layer.1.intermediate.dense"
+TAMPERED = "encoder.layer.1.attention.output.dense"
 
 
 def as_described() -> Callable[[dict[str, Any]], str]:
@@ -144,15 +148,71 @@ def test_what_a_file_lacks_or_says_wrongly_is_an_error(
     assert words in " ".join(capsys.readouterr().err.split())
 
 
-def test_another_format_device_or_network_is_a_skip_with_its_reason(tmp_path: Path) -> None:
+def test_another_format_or_device_is_a_skip_with_its_reason(tmp_path: Path) -> None:
     foreign = Foreign()
     path = foreign.saved(tmp_path / "trace.safetensors")
     assert check(str(path), "tiny", dtype="float64").reason == "it was recorded in float32, not in float64"
     assert check(str(path), "tiny").reason.startswith("it is a recorded trace, which holds mine and no other batch")
-    other = Checkpoint(TINY.checkpoint.architecture, {n: 2.0 * w for n, w in TINY.checkpoint.weights.items()})
-    assert "weights with the digest" in check(str(path), type(TINY)("mine", 0, TINY.batches, lambda: other)).reason
     foreign.metadata["device"] = "cuda:0"
-    assert "add --device cuda" in check(str(foreign.saved(path)), "tiny").reason
+    assert check(str(foreign.saved(path)), "tiny").reason == "it was recorded on cuda:0, not on cpu: ask for that device"
+
+
+def test_a_golden_of_other_weights_that_is_named_is_an_error(tmp_path: Path) -> None:
+    path = Foreign().saved(tmp_path / "trace.safetensors")
+    result = check(str(path), "odd-width")
+    assert (result.outcome, result.declared) == ("error", True)
+    assert result.reason.startswith("registration: it was recorded on tiny, on weights with the digest")
+    assert run(path, "--golden", "odd-width") != 0
+    assert outcomes(path) == ["error"]
+
+
+def test_where_no_golden_is_named_the_suite_judges_a_trace_on_its_own(tmp_path: Path) -> None:
+    path = Foreign().saved(tmp_path / "trace.safetensors")
+    bound = bound_checks([RecordedTrace(path), making_bert], checks=["values", "padding-length"])
+    goldens = {name: {b.case.golden for b in bound if b.case.implementation == name} for name in (path.name, making_bert.name)}
+    assert goldens == {path.name: {"tiny"}, making_bert.name: set(manifest())}
+
+
+def recorded_on_cuda(folder: Path, *, tampered: bool = False) -> Path:
+    """A trace in bfloat16 that says it was recorded on an accelerator."""
+    foreign = Foreign("bfloat16")
+    foreign.metadata["device"] = "cuda:0"
+    if tampered:
+        foreign.activations[TAMPERED][0, 0, 0] = 1.0
+    return foreign.saved(folder / "trace.safetensors")
+
+
+def test_what_was_recorded_on_an_absent_device_is_judged_here_under_its_arithmetics(tmp_path: Path) -> None:
+    path = recorded_on_cuda(tmp_path)
+    with pytest.raises(Unavailable):
+        require_device("cuda:0")
+    assert run(path, "--check", "values", "--check", "mask-omitted", "--check", "gradients") == 0
+    results = read_results(tmp_path / "out" / "results.jsonl")
+    assert {(c.check, c.outcome, c.device) for c in results.checks} == {
+        ("values", "pass", "cuda:0"), ("mask-omitted", "skip", "cuda:0"), ("gradients", "skip", "cuda:0"),
+    }  # fmt: skip
+    assert results.footer is not None
+    assert results.footer.declared == 1
+
+
+def test_an_activation_altered_on_an_absent_device_fails_at_its_place_and_is_shown_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = recorded_on_cuda(tmp_path, tampered=True)
+    assert run(path) == 1
+    results = read_results(tmp_path / "out" / "results.jsonl")
+    assert {a.activation for a in results.cases[0].activations if a.role == "origin"} >= {TAMPERED}
+    (left,) = (tmp_path / "out" / "failures").glob("*.safetensors")
+    assert main(["replay", str(left)]) == 1
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the script adds to it
+    with pytest.raises(AssertionError):
+        runpy.run_path(str(left.with_suffix(".py")))
+
+
+def test_traces_of_several_devices_are_judged_one_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here = Foreign().saved(tmp_path / "here.safetensors")
+    assert run(here, "-i", str(recorded_on_cuda(tmp_path))) == 2
+    assert "recorded on cpu and cuda:0: judge those of one device at a time" in capsys.readouterr().err
 
 
 def test_two_traces_of_different_inputs_of_one_golden_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

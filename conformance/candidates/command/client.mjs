@@ -33,14 +33,15 @@ export function save(tensors, path) {
   writeFileSync(path, Buffer.concat([length, text, padding, ...parts]));
 }
 
-// `prepare(architecture, weights, device, dtype)` returns, or promises, a function of a batch's tensors that gives activations.
-export async function serve(prepare, features = []) {
+// `prepare(architecture, weights, device, dtype)` returns, or promises, a function of a batch's tensors that gives activations. With
+// `gradients` it has a second argument in a backward pass: the `source`, by whose name the protocol has the gradients.
+export async function serve(prepare, features = [], gradients = false) {
   console.log = console.info = console.error; // what is logged must not stand among the replies
   let run;
   const answers = {
-    hello: () => ({ protocol: 1, features }),
+    hello: () => ({ protocol: 1, features, gradients }),
     prepare: async ({ architecture, weights, device, dtype }) => void (run = await prepare(architecture, load(weights), device, dtype)),
-    run: async ({ inputs, outputs }) => void save(await run(load(inputs)), outputs),
+    run: async ({ inputs, outputs, source }) => void save(await run(load(inputs), source), outputs),
   };
   for await (const line of createInterface({ input: process.stdin })) {
     const request = JSON.parse(line);

@@ -10,20 +10,24 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 Tensors = Mapping[str, Any]
-Run = Callable[[Tensors], Tensors]
+Run = Callable[..., Tensors]
 
 
 class Unsupported(Exception):
     """What `prepare` raises, with the reason, for an architecture, device or dtype that it does not support."""
 
 
-def serve(prepare: Callable[[Mapping[str, Any], Tensors, str, str], Run], features: tuple[str, ...] = ()) -> None:
+def serve(
+    prepare: Callable[[Mapping[str, Any], Tensors, str, str], Run], features: tuple[str, ...] = (), gradients: bool = False
+) -> None:
     """Answer requests until standard input ends.
 
     Args:
         prepare: of architecture, weights by Hugging Face's names in float64, device and dtype: a function of a batch's arrays that
             returns activations by name, arrays of that dtype.
         features: what it can do beyond the encoder of the paper.
+        gradients: whether it has a backward pass. The function of the arrays is then called with `source` as well, the name of an
+            activation, with respect to which the array `gradient` is given, and returns each gradient as `NAME.grad`, too.
     """
     replies, sys.stdout = sys.stdout, sys.stderr  # what is printed elsewhere must not stand among the replies
     run: Run = dict
@@ -33,12 +37,13 @@ def serve(prepare: Callable[[Mapping[str, Any], Tensors, str, str], Run], featur
         try:
             match request["request"]:
                 case "hello":
-                    reply |= {"protocol": 1, "features": features}
+                    reply |= {"protocol": 1, "features": features, "gradients": gradients}
                 case "prepare":
                     run = prepare(request["architecture"], load_file(request["weights"]), request["device"], request["dtype"])
                 case "run":
-                    activations = run(load_file(request["inputs"]))
-                    save_file({name: np.array(a, order="C") for name, a in activations.items()}, request["outputs"])
+                    backward = {"source": request["source"]} if "source" in request else {}
+                    found = run(load_file(request["inputs"]), **backward)
+                    save_file({name: np.array(a, order="C") for name, a in found.items()}, request["outputs"])
                 case other:
                     raise ValueError(f"unknown request {other!r}")
         except Unsupported as why:

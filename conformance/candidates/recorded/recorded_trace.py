@@ -8,7 +8,8 @@ from typing import Any
 
 from conformance.candidates.arrays import Described, held_in
 from conformance.candidates.recorded.form import Recorded, digest_of, digests_of, read
-from conformance.errors import NotApplicable, Unsupported
+from conformance.candidates.registry import Isolated
+from conformance.errors import NotApplicable, RegistrationError
 from conformance.model.architecture import Architecture
 from conformance.model.batch import TorchBatch
 from conformance.model.checkpoint import Checkpoint
@@ -18,10 +19,11 @@ SUFFIX = ".safetensors"
 
 
 @dataclass(frozen=True)
-class RecordedTrace:
+class RecordedTrace(Isolated):
     """Activations that were recorded in a file, whose form `conformance.candidates.recorded.form` describes.
 
-    It is judged on the weights and inputs that it was recorded on. What needs other inputs, or a backward pass, is a skip.
+    It is judged on the weights and inputs that it was recorded on, under the arithmetics of the device that it names, which need
+    not be here. What needs other inputs, or a backward pass, is a skip; other weights are a `RegistrationError`.
 
     Attributes:
         path: the file, as `bert-conformance trace NAME -o FILE.safetensors` writes it, or any other program.
@@ -50,23 +52,24 @@ class RecordedTrace:
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
         """Why not, where it was recorded in another format or on another kind of device."""
         source = self.recorded.source
-        kind = source.device.partition(":")[0]
         if source.dtype != dtype:
             return f"it was recorded in {source.dtype}, not in {dtype}"
-        if kind != device.partition(":")[0]:
-            return f"it was recorded on {source.device}, not on {device}: add --device {kind}"
+        if source.device.partition(":")[0] != device.partition(":")[0]:
+            return f"it was recorded on {source.device}, not on {device}: ask for that device"
         return None
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[TorchBatch], Mapping[str, Described]]:
         """A function of a batch that gives what is recorded of it, and raises `NotApplicable` for another batch.
 
         Raises:
-            Unsupported: it was recorded on other weights.
+            RegistrationError: it was recorded on other weights.
         """
         source, activations = self.recorded.source, self.recorded.activations
         if source.checkpoint != checkpoint.digest:
-            where = f"it was recorded on {source.golden}, weights with the digest {source.checkpoint}"
-            raise Unsupported(f"{where}, and these have {checkpoint.digest}")
+            raise RegistrationError(
+                f"it was recorded on {source.golden}, on weights with the digest {source.checkpoint}, and these have "
+                f"{checkpoint.digest}: name the network that it was recorded on"
+            )
         by_digest = {digest: activations[name] for name, digest in digests_of(self.recorded.batches).items()}
 
         def recorded_of(batch: Any) -> dict[str, Described]:
@@ -76,3 +79,10 @@ class RecordedTrace:
             return {name: held_in(dtype, values) for name, values in found.items()}
 
         return recorded_of
+
+
+def trace_of(implementation: object) -> RecordedTrace | None:
+    """The recorded trace that a candidate is, or whose file its name is; None for any other."""
+    if isinstance(implementation, str):
+        return RecordedTrace(implementation) if implementation.endswith(SUFFIX) and Path(implementation).is_file() else None
+    return implementation if isinstance(implementation, RecordedTrace) else None

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from conformance.checks.placement import inputs_device
 from conformance.checks.repro.importing import imported
 from conformance.goldens.custom_golden import PREFIX
 from conformance.model.batch import Batch
@@ -21,9 +22,10 @@ def snippet(case: Case, network: str, implementation: str | Any, found: Countere
     if found.lines:
         return "\n".join([*lines, *found.lines]) + "\n"
     runs = list(found.runs.values()) or [Run(found.example.batch, {})]
-    lines += _prepared(case, network, masks=any(run.mask for run in runs), afresh=any(run.afresh for run in runs))
+    device = inputs_device(implementation, case.device)
+    lines += _prepared(case, network, device, masks=any(run.mask for run in runs), afresh=any(run.afresh for run in runs))
     if found.watch:
-        lines += _watched(runs[0], found.watch, case.device)
+        lines += _watched(runs[0], found.watch, device)
     elif found.place and len(runs) > 1:
         lines += _two_runs(runs, found)
     elif found.place:
@@ -59,16 +61,16 @@ def _imports(case: Case, network: str, implementation: str | Any, found: Counter
 _PREPARED = ["runner = prepared()"]
 
 
-def _prepared(case: Case, network: str, *, masks: bool, afresh: bool) -> list[str]:
+def _prepared(case: Case, network: str, device: str, *, masks: bool, afresh: bool) -> list[str]:
     own = network.startswith(PREFIX)
     checkpoint = f"load_directory(Path({network.removeprefix(PREFIX)!r}))" if own else f"load_golden({network!r}).checkpoint"
     call = [
         'def run(mask="int64", **inputs):',
-        f"    batch = Batch.of(inputs).on({case.device!r})",
+        f"    batch = Batch.of(inputs).on({device!r})",
         "    batch.attention_mask = batch.attention_mask.to(getattr(torch, mask))",
         "    return dict(runner(batch))",
     ]
-    plain = ["def run(**inputs):", f"    return dict(runner(Batch.of(inputs).on({case.device!r})))"]
+    plain = ["def run(**inputs):", f"    return dict(runner(Batch.of(inputs).on({device!r})))"]
     prepare = f"candidate.prepare({checkpoint}, {case.device!r}, {case.dtype!r})"
     runner = ["def prepared():", f"    return {prepare}", "", "", *_PREPARED] if afresh else [f"runner = {prepare}"]
     return [*runner, "", "", *(call if masks else plain), "", ""]

@@ -1,16 +1,15 @@
 """A subject: one candidate, prepared for one network on one device in one dtype, and run on whatever batch a search brings."""
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from conformance.candidates.capture import at_once
 from conformance.candidates.registry import Runner
 from conformance.candidates.stream import pairs
+from conformance.checks.placement import functions_of, inputs_device
 from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.session import accepted, prepared
 from conformance.errors import CandidateCrash, CandidateError, CandidateFailure
@@ -19,27 +18,10 @@ from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.formats import Array
-from conformance.numerics.machine import this_machine
 from conformance.oracle import Network
 from conformance.results.example import Example
 from conformance.results.law_broken import Values
 from conformance.results.termination import call_candidate
-
-
-@dataclass
-class Clock:
-    """Seconds that were the candidate's own."""
-
-    seconds: float = 0.0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Count what happens inside."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds += time.perf_counter() - start
 
 
 class IsolatedRunner(ABC):
@@ -65,7 +47,6 @@ class Subject:
         name: the one under which the candidate is loaded, where it has one.
         runner: what `prepare` gave.
         tests: among how many comparisons the false-alarm probability is shared.
-        clock: how long the candidate's own code took.
     """
 
     candidate: Any
@@ -76,23 +57,17 @@ class Subject:
     runner: Runner
     name: str = ""
     tests: int = 1
-    clock: Clock = field(default_factory=Clock, repr=False)
 
     @classmethod
     def prepared(
         cls, candidate: Any, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32", golden: str = ""
     ) -> "Subject":
         """Prepare the candidate; raises `CandidateError` or `CandidateCrash`."""
-        clock = Clock()
-        with clock.running():
-            runner = prepared(candidate, checkpoint, device, dtype)
-        return cls(candidate, checkpoint, device, dtype, golden, runner, clock=clock)
+        return cls(candidate, checkpoint, device, dtype, golden, prepared(candidate, checkpoint, device, dtype))
 
     def afresh(self, checkpoint: Checkpoint | None = None) -> "Subject":
         """The same, prepared anew, of another checkpoint where one is given: it has not been called yet."""
-        with self.clock.running():
-            runner = prepared(self.candidate, checkpoint or self.checkpoint, self.device, self.dtype)
-        return replace(self, runner=runner)
+        return replace(self, runner=prepared(self.candidate, checkpoint or self.checkpoint, self.device, self.dtype))
 
     @property
     def weights(self) -> Mapping[str, Array]:
@@ -102,7 +77,7 @@ class Subject:
     @property
     def functions(self) -> Accuracy:
         """The accuracy of the library functions where it runs; raises `MachineError`."""
-        return this_machine(self.device).accuracy
+        return functions_of(self.candidate, self.device)
 
     @property
     def module(self) -> Any:
@@ -130,7 +105,7 @@ class Subject:
 
     def _here(self, batch: Batch) -> TorchBatch:
         """On its device, which the candidate may have broken before."""
-        return call_candidate(lambda: batch.on(self.device))
+        return call_candidate(lambda: batch.on(inputs_device(self.candidate, self.device)))
 
     def _accepted(self, batch: Batch, answer: Iterable[tuple[str, Any]]) -> Values:
         """The candidate's pairs, once each is what the contract says."""
@@ -150,14 +125,14 @@ class Subject:
         return True
 
     def _answer(self, batch: TorchBatch, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
-        """What the candidate yields, on its own time, each as it comes: it may use the same memory for the next."""
+        """What the candidate yields, each as it comes: it may use the same memory for the next."""
         order = {name: i for i, name in enumerate(names)}
         end: Any = object()
         # Not around the yield: what a generator sets, its consumer would have for as long as it is suspended.
-        with at_once(), self.clock.running():
+        with at_once():
             stream = pairs(call_candidate(lambda: self.runner(batch)), order)
         while True:
-            with at_once(), self.clock.running():
+            with at_once():
                 item = call_candidate(lambda: next(stream, end))
             if item is end:
                 return
