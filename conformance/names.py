@@ -1,4 +1,7 @@
-"""Names that a caller gives: lists of them, and the error for a name that does not exist, with the nearest that do."""
+"""Names and texts that others give: lists of them, the nearest that exist, and what of them can be printed.
+
+No control character of such a text reaches a terminal, a page or a file.
+"""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -49,3 +52,13 @@ def listed(what: str, given: Iterable[T], example: str = "") -> list[T]:
     if example and not found:
         raise UsageError(f"{what} is empty, so nothing would be checked; write one or more, as in {what}=[{example}]")
     return found
+
+
+def printable(text: str) -> str:
+    """One line: what cannot be printed (control characters, line ends, marks that turn the direction round) as Python writes it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_lines(text: str) -> list[str]:
+    """The same of a text of several lines, which stay lines; tabs are spaces."""
+    return [printable(line) for line in text.replace("\r\n", "\n").expandtabs(4).split("\n")]

@@ -26,7 +26,7 @@ from warnings import warn
 
 from conformance.checks.validate_patterns import missing
 from conformance.errors import UsageError
-from conformance.files import read_toml, reading
+from conformance.model.files import read_toml, reading
 from conformance.names import RENAMED_FAULTS
 from conformance.results.case import Case
 

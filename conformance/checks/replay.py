@@ -14,10 +14,10 @@ from conformance.checks.published import check_published, published_of
 from conformance.checks.run_check import run
 from conformance.checks.search.plan import Plan
 from conformance.errors import UsageError
-from conformance.files import parsed_json, read_safetensors, reading
 from conformance.goldens.custom_golden import golden_of, open_golden, recorded_as
 from conformance.goldens.golden import Golden, nested
 from conformance.model.batch import Batch
+from conformance.model.files import parsed_json, read_safetensors, reading
 from conformance.results.case import Case
 from conformance.results.example import Example
 from conformance.results.file import read_results

@@ -14,10 +14,10 @@ from typing import Any
 from conformance.checks.search.plan import EXAMPLES
 from conformance.cli.help import REFERENCE
 from conformance.errors import INTERRUPTED, ConformanceError, UsageError
-from conformance.files import ALLOW_PICKLE
 from conformance.isolation.server import started_context
 from conformance.judge.depth import DEPTHS
-from conformance.printable import printable_lines
+from conformance.model.files import ALLOW_PICKLE
+from conformance.names import printable_lines
 
 FORMATS = ("pretty", "json", "markdown")
 _SIZE = re.compile(r"(\d{1,15})(KiB|MiB|GiB)?")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from conformance.errors import DependencyMissingError, UsageError
 from conformance.isolation.server import started_context
-from conformance.printable import printable
+from conformance.names import printable
 
 if TYPE_CHECKING:
     from conformance.candidates.recorded.form import Recorded

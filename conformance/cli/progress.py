@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from conformance.printable import printable
+from conformance.names import printable
 from conformance.progress import watched
 from conformance.results.outcomes import FAILING, ORDER
 

@@ -17,8 +17,8 @@ from conformance.errors import INTERRUPTED, UsageError
 from conformance.isolation.output import to_standard_error
 from conformance.isolation.process import WorkerProcess
 from conformance.isolation.serve import CandidateWork
+from conformance.names import printable_lines
 from conformance.numerics.machine import measure_early
-from conformance.printable import printable_lines
 from conformance.report.views import TEXTS
 from conformance.results.case import Case
 from conformance.results.file import ResultsFileError

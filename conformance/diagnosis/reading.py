@@ -13,8 +13,8 @@ from conformance.diagnosis.printed import PrintedNumber
 from conformance.diagnosis.replies import outputs_of
 from conformance.diagnosis.tables import tables
 from conformance.errors import UsageError
-from conformance.files import OUTPUTS, open_safetensors, parsed_numbers, read_npy, read_npz, read_parquet, read_text, reading
 from conformance.model.batch import Batch
+from conformance.model.files import OUTPUTS, open_safetensors, parsed_numbers, read_npy, read_npz, read_parquet, read_text, reading
 
 INPUTS = tuple(f.name for f in fields(Batch))
 _TEXTS = ("text", "texts", "sentence", "sentences")  # columns of a Parquet file that are inputs

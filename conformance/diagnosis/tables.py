@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from conformance.diagnosis.printed import ELLIPSES, PrintedNumber
 from conformance.diagnosis.transcript import printed_text
 from conformance.errors import UsageError
-from conformance.files import require_printed
+from conformance.model.files import require_printed
 
 _BEFORE = 300  # characters before a bracket in which a table's name is looked for
 _WORD = string.ascii_letters + string.digits + "_."

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from conformance.errors import UsageError
-from conformance.files import OUTPUTS, read_json, read_safetensors, reading
 from conformance.goldens.batches import batch, drawn
 from conformance.goldens.golden import Golden, load_golden
 from conformance.goldens.recipe import SEED
@@ -16,6 +15,7 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import IGNORED_LABEL, Batch
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.directory import load_directory
+from conformance.model.files import OUTPUTS, read_json, read_safetensors, reading
 from conformance.model.tokenizer import tokenized
 
 _MASKS = ("1111111111111111", "1111111111000000", "0000011111111111", "1101101011101101")

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.errors import FixtureError, UsageError
-from conformance.files import read_safetensors, reading
 from conformance.goldens.manifest import Entry, fixtures_directory, located, manifest
 from conformance.goldens.recipe import Recipe
 from conformance.goldens.recipes import RECIPES
@@ -19,6 +18,7 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.digest import content_digest
+from conformance.model.files import read_safetensors, reading
 from conformance.numerics.formats import Array
 
 

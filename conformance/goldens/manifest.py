@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from conformance.errors import FixtureError, UnknownNameError, UsageError
-from conformance.files import read_json, reading
+from conformance.model.files import read_json, reading
 from conformance.names import nearest
 
 MANIFEST = "manifest.json"

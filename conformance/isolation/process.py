@@ -21,14 +21,14 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from conformance.errors import CandidateEnded, CandidateFailure, CandidateTimeout, FixtureError
-from conformance.files import SCRATCH, scratch_folder
 from conformance.isolation.confinement import bind_to_parent, kill_orphans, leave_helpers, leave_network, limit_memory
 from conformance.isolation.link import Link, NoMessageError
 from conformance.isolation.messages import Answer, Answered, Done, Parameter, Progress, decoded, encoded
 from conformance.isolation.output import Output, to_standard_error
 from conformance.isolation.server import started_context
+from conformance.model.files import SCRATCH, scratch_folder
+from conformance.names import printable
 from conformance.numerics.formats import Array
-from conformance.printable import printable
 from conformance.progress import report_progress, watched
 
 _PATIENCE = 3600.0  # seconds that one call of the system may wait at the most; then it is asked again

@@ -13,9 +13,9 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from conformance.errors import CheckpointError
-from conformance.files import scratch_folder
 from conformance.model.architecture import Architecture
 from conformance.model.digest import content_digest
+from conformance.model.files import scratch_folder
 from conformance.numerics.formats import Array, format_named
 
 if TYPE_CHECKING:

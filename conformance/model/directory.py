@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from conformance.errors import CheckpointError
-from conformance.files import read_json, reading
 from conformance.model.activations import parameter_shapes
 from conformance.model.architecture import Architecture
 from conformance.model.checkpoint import Checkpoint, LazyWeights, check_parameters
+from conformance.model.files import read_json, reading
 from conformance.model.model_types import require_bert, require_head
 from conformance.model.published_heads import heads_of
 from conformance.model.sentence_transformers import dense_parameters, sentence_embedding, transformer_folder

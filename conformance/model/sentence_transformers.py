@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.errors import CheckpointError, UnsupportedArchitectureError
-from conformance.files import read_json, reading
+from conformance.model.files import read_json, reading
 from conformance.model.stored import Stored, stored_parameters
 
 MODULES = "modules.json"

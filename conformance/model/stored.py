@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from conformance.errors import CheckpointError
-from conformance.files import ALLOW_PICKLE, open_safetensors, read_pickle, reading
+from conformance.model.files import ALLOW_PICKLE, open_safetensors, read_pickle, reading
 from conformance.numerics.formats import Array
 
 if TYPE_CHECKING:

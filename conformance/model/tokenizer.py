@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from conformance.errors import CheckpointError
-from conformance.files import read_text, reading
 from conformance.model.batch import Batch
+from conformance.model.files import read_text, reading
 from conformance.model.sentence_transformers import transformer_folder
 
 

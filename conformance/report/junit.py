@@ -6,7 +6,7 @@ What is missing or contradicts itself is a test case that fails: servers show th
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from conformance.printable import printable_lines
+from conformance.names import printable_lines
 from conformance.report.findings import layers_of
 from conformance.report.words import mistakes, place, rendered, smallest
 from conformance.results.outcomes import OUTCOME_TEXT

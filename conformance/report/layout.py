@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
-from conformance.printable import printable
+from conformance.names import printable
 
 MEASURE = 120  # columns of running text: an eye loses its way back along longer lines
 TONES = {"good": "green", "bad": "bold red", "odd": "yellow"}  # how a terminal shows them

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from html import escape
 
-from conformance.printable import printable, printable_lines
+from conformance.names import printable, printable_lines
 from conformance.report.document import Code, Document, Folded, Heading, Items, Lists, Paragraph, Table, Verdict
 
 _SPECIAL = re.compile(r"[\\`*_\[\]|~$]")

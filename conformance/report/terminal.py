@@ -6,7 +6,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from conformance.printable import printable_lines
+from conformance.names import printable_lines
 from conformance.report.document import Block, Code, Document, Folded, Heading, Items, Lists, Paragraph, Table, Verdict
 from conformance.report.layout import BLANK, TONES, Line, line, listed, spans, table
 

@@ -11,7 +11,7 @@ from typing import BinaryIO, Self
 import msgspec
 
 from conformance.errors import UsageError
-from conformance.files import read_bytes, reading
+from conformance.model.files import read_bytes, reading
 from conformance.results.merge import merged
 from conformance.results.records import SCHEMA_VERSION, ActivationRecord, CaseRecords, CheckRecord, Footer, Header, Record, Results
 from conformance.results.shards import Run

@@ -17,7 +17,7 @@ from conformance import CandidateCrash, check, load_golden
 from conformance.candidates import command
 from conformance.checks.trace import record
 from conformance.cli import main
-from conformance.files import scratch_folder
+from conformance.model.files import scratch_folder
 from conformance.results.file import read_results
 from conformance.results.records import CheckRecord
 from conformance.results.to_records import activation_records

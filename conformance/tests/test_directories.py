@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from conformance import Golden, UsageError, check, golden_of, load_directory
 from conformance.cli import main
 from conformance.errors import CheckpointError, DependencyMissingError, UnsupportedArchitectureError
-from conformance.files import ALLOW_PICKLE
 from conformance.goldens import minilm
 from conformance.goldens.custom_golden import from_directory
+from conformance.model.files import ALLOW_PICKLE
 from conformance.model.tokenizer import tokenized
 from conformance.report.findings import findings, layers_of, sentence
 from conformance.results.to_records import activation_records

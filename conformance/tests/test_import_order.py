@@ -12,9 +12,7 @@ import conformance
 ROOT = Path(conformance.__file__).parent
 ORDER = (
     "errors",
-    "files",
     "names",
-    "printable",
     "progress",
     "numerics",
     "model",
@@ -99,3 +97,8 @@ def test_no_cycle_between_modules(graph: dict[str, set[str]]) -> None:
 def test_a_cycle_would_be_found() -> None:
     with pytest.raises(CycleError):
         list(TopologicalSorter({"a": {"b"}, "b": {"a"}}).static_order())
+
+
+def test_no_more_than_three_modules_lie_outside_the_packages() -> None:
+    loose = {path.stem for path in ROOT.glob("*.py")} - {"__init__", "__main__", "pytest_plugin"}
+    assert loose == {"errors", "names", "progress"}

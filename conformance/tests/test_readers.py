@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conformance import files
 from conformance.benchmarks.readers.__main__ import limited
 from conformance.benchmarks.readers.good_files import Reader, readers
 from conformance.benchmarks.readers.mutations import mutated
 from conformance.errors import ConformanceError, UsageError
-from conformance.files import DOTS, JSON, PRINTED, SETTINGS, TEXT, read_bytes, read_npz, reading
+from conformance.model import files
+from conformance.model.files import DOTS, JSON, PRINTED, SETTINGS, TEXT, read_bytes, read_npz, reading
 
 NAMES = (
     "checkpoint: config.json", "checkpoint: model.safetensors", "tokenizer: tokenizer.json", "tokenizer: vocab.txt",

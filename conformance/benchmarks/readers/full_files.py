@@ -9,7 +9,7 @@ from pathlib import Path
 
 from conformance.benchmarks.readers.good_files import Reader
 from conformance.errors import ConformanceError
-from conformance.files import DOTS, JSON, PRINTED, SETTINGS, TEXT
+from conformance.model.files import DOTS, JSON, PRINTED, SETTINGS, TEXT
 from conformance.results.file import LARGEST
 
 

@@ -15,7 +15,6 @@ from conformance.checks.recording import Recording, header_of
 from conformance.checks.run import check_values
 from conformance.checks.search.plan import Plan
 from conformance.diagnosis import outputs, reading
-from conformance.files import read_safetensors
 from conformance.goldens.custom_golden import golden_of, read_batches
 from conformance.goldens.golden import load_golden
 from conformance.goldens.make import keep
@@ -25,6 +24,7 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.model.digest import content_digest
 from conformance.model.directory import load_directory
+from conformance.model.files import read_safetensors
 from conformance.model.tokenizer import tokenized
 from conformance.results.file import read_results
 

@@ -16,9 +16,9 @@ from safetensors.numpy import save_file
 from conformance.candidates.arrays import Described, described
 from conformance.candidates.command.program import Program
 from conformance.errors import CandidateError, UsageError
-from conformance.files import ARRAYS, read_bytes, reading, scratch_folder
 from conformance.model.batch import TorchBatch
 from conformance.model.checkpoint import Checkpoint
+from conformance.model.files import ARRAYS, read_bytes, reading, scratch_folder
 
 PREFIX = "cmd:"  # a candidate's name that is a command line
 

@@ -10,7 +10,7 @@ from weakref import finalize
 import msgspec
 
 from conformance.errors import CandidateCrash, CandidateError, CandidateFailure, Unsupported
-from conformance.files import JSON, SHOWN
+from conformance.model.files import JSON, SHOWN
 
 PROTOCOL = 1
 _GRACE = 5.0  # seconds between the end of a process's output and its own

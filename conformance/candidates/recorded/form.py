@@ -47,12 +47,12 @@ from safetensors.numpy import save_file
 
 from conformance.candidates.arrays import described
 from conformance.errors import UsageError
-from conformance.files import open_safetensors, reading
 from conformance.goldens.golden import nested, stored_arrays
 from conformance.model.batch import Batch
 from conformance.model.digest import content_digest
+from conformance.model.files import open_safetensors, reading
+from conformance.names import printable
 from conformance.numerics.formats import Array, Captured, Format, format_named
-from conformance.printable import printable
 
 _BATCH = "batch/"  # before a batch's name in the metadata, where its digest stands
 _EXPLAINED = "`bert-conformance explain trace` shows how such a file is written"

@@ -6,7 +6,7 @@ from typing import Any
 
 from conformance.candidates.registry import described_by, load, registered
 from conformance.errors import ConformanceError
-from conformance.printable import printable
+from conformance.names import printable
 
 
 def imported(name: str, implementation: str | Any) -> str:

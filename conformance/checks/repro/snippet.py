@@ -7,7 +7,7 @@ from conformance.checks.placement import inputs_device
 from conformance.checks.repro.importing import imported
 from conformance.goldens.custom_golden import PREFIX
 from conformance.model.batch import Batch
-from conformance.printable import printable_lines
+from conformance.names import printable_lines
 from conformance.results.case import Case
 from conformance.results.law_broken import Location, Run
 from conformance.results.result import Counterexample

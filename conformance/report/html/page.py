@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from conformance.printable import printable_lines
+from conformance.names import printable_lines
 
 _TEMPLATES = Path(__file__).parent / "templates"
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from markupsafe import Markup, escape
 
-from conformance.printable import printable
+from conformance.names import printable
 
 Value = str | float | None
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from conformance.model.activations import placed
-from conformance.printable import printable
+from conformance.names import printable
 from conformance.report.walk.parts import times
 from conformance.report.walk.table import STATISTICS, TITLES
 from conformance.report.walk.walk import OVER, Passage, Step, Token, Walk, rendered
