@@ -294,20 +294,24 @@ class TorchImplementation:
         """Every (state-dict name, layout, parameters) of the table for this architecture, and what is wrong with the table."""
         entries: list[tuple[str, Layout, list[str]]] = []
         wrong: list[str] = []
+        absent: dict[str, list[str]] = {}
         for pattern, value in self.parameters.items():
             layout = plain(value)
             for name, parameters in _expanded(pattern, layout, a.num_hidden_layers):
                 known = [p for p in parameters if p in wanted]
-                if not known and name not in own and _is_of_another_architecture(parameters, a):
-                    continue  # neither side has it in this architecture
+                if not known and _is_of_another_architecture(parameters, a):
+                    absent[name] = parameters
+                    continue
                 wrong += [f"unknown parameter: {p}{_hint(p, wanted)}" for p in parameters if p not in wanted]
                 if name not in own:
                     wrong.append(f"matches nothing: the module has no {name!r}{_hint(name, own)}")
                 elif len(known) == len(parameters):
                     entries.append((name, layout, parameters))
         mapped = Counter(name for name, _, _ in entries)
+        wrong += [f"the checkpoint has no {', '.join(p)}, of which {n} is made: choose one that has, or name {n} in `ignored`"
+                  for n, p in absent.items() if n in own]  # fmt: skip
         wrong += [f"unexpected: the module's {n} {s} is not mapped; map it, or name it in `ignored`" for n, s in own.items()
-                  if n not in mapped and not _matches(n, self.ignored)]  # fmt: skip
+                  if n not in mapped and n not in absent and not _matches(n, self.ignored)]  # fmt: skip
         wrong += [f"mapped twice: {name}" for name, count in mapped.items() if count > 1]
         used = Counter(p for _, layout, parameters in entries for p in parameters if not layout.again)
         wrong += [f"used twice: {p}; wrap the second use in tied()" for p, count in used.items() if count > 1]

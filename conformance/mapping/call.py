@@ -55,7 +55,7 @@ def calls(module: nn.Module) -> Iterator[Call]:
         p for p in inspect.signature(module.forward).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
     fields: dict[str, str] = {}
-    for p in parameters:
+    for p in sorted(parameters, key=lambda p: p.name not in _PARTS):  # those of the arrays' own names before those like them
         array = _array(p.name)
         if array and array not in fields.values():
             fields[p.name] = array

@@ -265,13 +265,24 @@ class Identification:
                 absent = [names[role] for role in names if role not in choice]
                 trial = trial.taking({names[role]: source for role, source in choice.items()}, "value", absent)
                 named += self._score(choice, row)
-            tried.append((self._walked(trial, [*three, *after]).score, named, trial))
+            tried.append((self._confirmed(self._walked(trial, [*three, *after]), [*three, *after]), named, trial))
         if not tried:
             return known  # one at a time, by name
         best = max(tried, key=lambda t: t[:2])
         if sum(t[0] == best[0] for t in tried) == 1:
             return best[2]
         return best[2].taking({n: s for n, s in best[2].sources.items() if n not in known.sources}, "tie")
+
+    def _confirmed(self, known: Known, rows: Sequence[Activation]) -> int:
+        """How many of these activations the module computes from another that it computes.
+
+        One that follows from the module's own value in the place of another is the same for any parameters before that.
+        """
+        return sum(
+            known.values[row.name].found and any(known.values[parent].found for parent in row.parents)
+            for row in rows
+            if row.kind != "copy"
+        )
 
     def _products(self, known: Known, row: Activation) -> list[Mapping[str, Source]]:
         """By role, the parameters of each product that the module forms of the row's parent."""

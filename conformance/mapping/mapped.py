@@ -14,12 +14,12 @@ import conformance
 from conformance.candidates.layouts import LAYER
 from conformance.candidates.torch_implementation import TorchImplementation
 from conformance.candidates.torch_state import restored
-from conformance.errors import CandidateError, UsageError
+from conformance.errors import CandidateError, RegistrationError, UsageError
 from conformance.mapping import source
 from conformance.mapping.call import Call, calls
 from conformance.mapping.identify import Identification, Known
 from conformance.mapping.probe import PROBE, batch_for
-from conformance.mapping.proposal import Proposal, counted, held, unused_patterns
+from conformance.mapping.proposal import Held, Proposal, counted, held, unused_patterns
 from conformance.mapping.seen import Seen, watched
 from conformance.mapping.signature import Builder, builder_of
 from conformance.mapping.taps import Places
@@ -72,7 +72,8 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
     call, seen, known, alpha = _called(module, tensors, given, a)
     prefixes = sorted({t.name.partition(LAYER)[0] for t in tensors.all if LAYER in t.name})
     places = Places(seen.taps, prefixes, a.num_hidden_layers, table(a), known, alpha)
-    parts = tuple(held(known, tensors))
+    once = tuple(held(known, tensors))
+    parts = (*once, *_tied(module, once))
     mapped = {h.tensor.name for h in parts}
     buffers = [n for n in module.state_dict() if n not in dict(module.named_parameters(remove_duplicate=False))]
     found = Proposal(
@@ -91,6 +92,16 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
         notes=tuple(unequal({n: t.shape for n, t in state.items()}, a.num_hidden_layers)),
     )
     return _with_output(found, places, seen, prefixes)
+
+
+def _tied(module: nn.Module, parts: tuple[Held, ...]) -> Iterator[Held]:
+    """Parameters that stand in the module under a second name, such as the weight of a decoder tied to the word embeddings."""
+    first = {id(parameter): name for name, parameter in module.named_parameters()}
+    by_name = {part.tensor.name: part for part in parts}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        part = by_name.get(first[id(parameter)])
+        if part and name != part.tensor.name:
+            yield replace(part, tensor=replace(part.tensor, name=name), layout=f"tied({part.layout})")
 
 
 def _with_output(found: Proposal, places: Places, seen: Seen, prefixes: list[str]) -> Proposal:
@@ -192,7 +203,7 @@ def _guarded(run: Callable[[], T], what: str) -> T:
 
 def implementation_of(proposal: Proposal) -> TorchImplementation:
     """What the adaptor defines, with the very objects that were looked at."""
-    names = {n: getattr(conformance, n) for n in conformance.__all__} | dict(proposal.builder.objects)
+    names = {n: getattr(conformance, n) for n in source.public_names(proposal)} | dict(proposal.builder.objects)
     exec("\n".join(source.body(proposal)), names)
     made: TorchImplementation = names[source.variable(proposal)]
     return made
@@ -207,7 +218,10 @@ class MappedModule:
 
     @cached_property
     def _implementation(self) -> TorchImplementation:
-        return implementation_of(proposed(self.factory, self.name, getattr(self.factory, "__module__", "")))
+        try:
+            return implementation_of(proposed(self.factory, self.name, getattr(self.factory, "__module__", "")))
+        except UsageError as error:  # of the class that was given, in whose place a function may be given
+            raise RegistrationError(str(error)) from error
 
     def _of(self, a: Architecture) -> TorchImplementation:
         if isinstance(self.factory, nn.Module):

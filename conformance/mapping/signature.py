@@ -14,13 +14,14 @@ from conformance.model.architecture import Architecture
 
 # By expression of the architecture `a`: names of arguments, without underlines.
 _SYNONYMS: Mapping[str, str] = {
-    "a.vocab_size": "vocab vocabsize vocabulary vocabularysize nvocab numvocab numtokens ntokens ntoken numembeddings nwords",
+    "a.vocab_size": "vocab vocabsize vocabulary vocabularysize nvocab dvocab numvocab numtokens ntokens ntoken numembeddings "
+    "nwords",
     "a.hidden_size": "hidden hiddensize hiddendim dmodel dim width embed embeddim embdim embsize embedsize embeddingdim nembd "
     "dhidden modeldim dimmodel hiddenwidth units",
     "a.num_hidden_layers": "layers nlayers numlayers nlayer depth numhiddenlayers nblocks numblocks blocks numencoderlayers",
     "a.num_attention_heads": "heads nheads numheads nhead numattentionheads attnheads attentionheads",
-    "a.intermediate_size": "intermediate intermediatesize dff ff ffdim ffndim mlpdim inner dinner ninner dimfeedforward ffn mlp "
-    "ffnhiddensize feedforwarddim feedforwardsize intermediatewidth mlpwidth",
+    "a.intermediate_size": "intermediate intermediatesize dff ff ffdim ffndim dmlp mlpdim inner dinner ninner dimfeedforward ffn "
+    "mlp ffnhiddensize feedforwarddim feedforwardsize intermediatewidth mlpwidth",
     "a.max_position_embeddings": "maxlen maxlength maxseqlen maxseqlength maxpositions maxpositionembeddings positions npositions "
     "blocksize contextlength nctx longest seqlen maxsequencelength numpositions contextsize",
     "a.type_vocab_size": "segments nsegments numsegments nsegment typevocab typevocabsize numtypes ntypes kinds nkinds "
@@ -74,8 +75,9 @@ def builder_of(factory: Any, name: str) -> Builder:
         return _configured(factory, name, config[0])
     if unknown:
         raise UsageError(
-            f"{name}: what is its argument {', '.join(unknown)}? It has no default, and its name is none of the usual ones; "
-            f"give a function that takes these: {', '.join(names.split()[0] for names in _SYNONYMS.values())}"
+            f"{name}: what is its argument {', '.join(unknown)}? It has no default, and its name is no usual name of a size; "
+            f"instead of it give a function that sets it, such as def build(vocab, hidden, layers): return {name}(...); names of "
+            f"sizes that it may take: {', '.join(names.split()[0] for names in _SYNONYMS.values())}"
         )
     return Builder(f"{name}({_joined(arguments)})", {name: factory}, supported=_supported(arguments))
 

@@ -78,20 +78,24 @@ def _head(proposal: Proposal) -> Iterator[str]:
     yield ""
     copied = "deepcopy" in proposal.builder.objects
     yield from ["from copy import deepcopy", ""] if copied else []
-    used = sorted({name for held in proposal.parameters for name in _LAYOUTS if f"{name}(" in held.layout})
-    kinds = ["Tap"] if any(not _is_plain(one.tap) for one in proposal.activations) else []
-    kinds += ["OutputMap"] if any(one.arrangement for one in proposal.activations) else []
-    names = [*sorted([*kinds, "TorchImplementation"]), *used]
     own: dict[str, list[str]] = {}
     for name, value in proposal.builder.objects.items():
         if name != "deepcopy":
             home = proposal.home if name == proposal.name else getattr(value, "__module__", proposal.home)
             own.setdefault(home, []).append(name)
-    imports = {"conformance": names, **{home: sorted(found) for home, found in own.items()}}
+    imports = {"conformance": public_names(proposal), **{home: sorted(found) for home, found in own.items()}}
     yield from _import("conformance", imports.pop("conformance"))
     yield ""  # between what is installed and what lies here, as isort has it
     for home, found in sorted(imports.items()):
         yield from _import(home, sorted(found))
+
+
+def public_names(proposal: Proposal) -> list[str]:
+    """The names of `conformance` that the adaptor uses, classes first."""
+    used = sorted({name for held in proposal.parameters for name in _LAYOUTS if f"{name}(" in held.layout})
+    kinds = ["Tap"] if any(not _is_plain(one.tap) for one in proposal.activations) else []
+    kinds += ["OutputMap"] if any(one.arrangement for one in proposal.activations) else []
+    return [*sorted([*kinds, "TorchImplementation"]), *used]
 
 
 def _import(home: str, names: Sequence[str]) -> list[str]:

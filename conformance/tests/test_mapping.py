@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from conformance import CandidateError, UsageError, check, load_golden
 from conformance.candidates.registry import as_implementation
 from conformance.cli import main
+from conformance.mapping.call import calls
 from conformance.mapping.mapped import implementation_of, proposed
 from conformance.mapping.proposal import Proposal
 from conformance.mapping.source import adaptor, variable
@@ -25,6 +27,7 @@ COMPLETE = {
     "fairseq:SentenceEncoder": "tiny",
     "flaxlike:FlaxLikeBert": "tiny",
     "fused:BERT": "deep",
+    "fused:TiedBert": "deep",
     "megatron:LanguageModel": "tiny",
     "packed:PackedBert": "tiny",
     "stacked:StackedBert": "tiny",
@@ -56,16 +59,22 @@ def test_it_is_mapped_by_value_and_conforms(name: str, golden: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "fault"),
-    [("UnscaledEncoder", "scale-missing"), ("TanhBert", "gelu-variant"), ("FirstNormBert", "epsilon")],
+    ("name", "right", "golden", "fault"),
+    [
+        ("UnscaledEncoder", "fairseq:SentenceEncoder", "tiny", "scale-missing"),
+        ("TanhBert", "annotated:AnnotatedBert", "tiny", "gelu-variant"),
+        ("FirstNormBert", "annotated:AnnotatedBert", "tiny", "epsilon"),
+        ("WidthScaledBert", "fused:BERT", "wide", "scale-missing"),
+    ],
 )
-def test_one_with_a_mistake_is_mapped_as_the_right_one_is_and_the_mistake_is_named(name: str, fault: str) -> None:
-    right = "fairseq:SentenceEncoder" if name == "UnscaledEncoder" else "annotated:AnnotatedBert"
+def test_one_with_a_mistake_is_mapped_as_the_right_one_is_and_the_mistake_is_named(
+    name: str, right: str, golden: str, fault: str
+) -> None:
     found = proposal(f"mistaken:{name}")
     assert [(h.tensor.name, h.layout, h.names) for h in found.parameters] == [
         (h.tensor.name, h.layout, h.names) for h in proposal(right).parameters
     ]
-    result = check(implementation_of(found), "tiny")
+    result = check(implementation_of(found), golden)
     assert result.outcome == "fail"
     assert fault in str(result)
 
@@ -120,6 +129,31 @@ class Broken(nn.Module):
 def test_an_argument_that_says_nothing_is_named() -> None:
     with pytest.raises(UsageError, match="what is its argument zeta"):
         proposed(Secretive, "Secretive", __name__)
+
+
+def test_a_class_that_cannot_be_built_is_an_error_of_its_registration() -> None:
+    result = check(as_implementation(Secretive))
+    assert result.outcome == "error"
+    assert "Secretive: what is its argument zeta" in result.reason
+    assert "Traceback" not in result.reason
+
+
+class TypedReturn(nn.Module):
+    def forward(self, tokens: torch.Tensor, return_type: str = "logits", token_type_ids: Any = None) -> None: ...
+
+
+def test_an_argument_with_the_name_of_an_array_gets_it_before_one_with_a_part_of_it() -> None:
+    assert [call.arguments for call in calls(TypedReturn())] == ["batch.input_ids, token_type_ids=batch.token_type_ids"]
+
+
+def test_an_implementation_is_made_without_importing_pytest() -> None:
+    code = (
+        "import sys; sys.modules['pytest'] = None\n"
+        "from conformance.mapping.mapped import implementation_of, proposed\n"
+        f"from {STRANGERS}.packed import PackedBert\n"
+        f"print(implementation_of(proposed(PackedBert, 'PackedBert', '{STRANGERS}.packed')).name)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "packed-bert\n"
 
 
 def test_what_the_users_code_raises_is_reported_as_such() -> None:

@@ -118,6 +118,16 @@ def test_every_misuse_of_the_activations_is_one_error_too(change: dict[str, str]
     assert words in result.reason
 
 
+def test_a_head_that_the_checkpoint_lacks_is_one_sentence_a_tensor_not_two() -> None:
+    encoder = replace(GOLDEN.checkpoint, architecture=A.with_(heads=()))
+    module = making_bert.build(A)
+    with pytest.raises(CandidateError) as caught:
+        making_bert.state_dict(module, encoder)
+    assert "the checkpoint has no cls.predictions.bias, of which " in str(caught.value)
+    assert "unknown parameter" not in str(caught.value)
+    assert "lm_head.mlp.bias (" not in str(caught.value)
+
+
 def test_all_that_is_wrong_with_a_table_is_told_at_once() -> None:
     with pytest.raises(CandidateError) as caught:
         replace(making_bert, parameters={}).state_dict(making_bert.build(A), GOLDEN.checkpoint)

@@ -73,3 +73,18 @@ class BERT(nn.Module):
         for block in self.h:
             x = block(x, mask)
         return x
+
+
+class TiedBert(BERT):
+    """With a masked-LM head, whose decoder has the word embeddings' weight."""
+
+    def __init__(self, config: Config):
+        super().__init__(config)
+        self.transform = nn.Linear(config.n_embd, config.n_embd)
+        self.ln_t = nn.LayerNorm(config.n_embd, eps=1e-12)
+        self.decoder = nn.Linear(config.n_embd, config.vocab_size)
+        self.decoder.weight = self.wte.weight
+
+    def forward(self, idx, segments, mask):
+        x = super().forward(idx, segments, mask)
+        return self.decoder(self.ln_t(F.gelu(self.transform(x))))

@@ -1,7 +1,8 @@
-"""Three of the strangers with a mistake each."""
+"""Strangers with a mistake each."""
 
 from torch.nn import functional as F
 
+from conformance.tests.strangers import fused
 from conformance.tests.strangers.annotated import AnnotatedBert, FeedForward
 from conformance.tests.strangers.fairseq import SentenceEncoder
 
@@ -35,3 +36,23 @@ class FirstNormBert(AnnotatedBert):
     def __init__(self, vocab, d_model, n_layers, heads, d_ff, max_len):
         super().__init__(vocab, d_model, n_layers, heads, d_ff, max_len)
         self.norm.eps = 1e-3
+
+
+class WidthScaledAttention(fused.SelfAttention):
+    """Its scores are divided by the root of the whole width."""
+
+    def forward(self, x, mask):
+        b, t, c = x.size()
+        q, k, v = (y.view(b, t, self.n_head, -1).transpose(1, 2) for y in self.c_attn(x).split(c, dim=2))
+        att = (q @ k.transpose(-2, -1)) * c**-0.5
+        att = att.masked_fill(mask[:, None, None, :] == 0, float("-inf")).softmax(-1)
+        return self.c_proj((att @ v).transpose(1, 2).contiguous().view(b, t, c))
+
+
+class WidthScaledBert(fused.BERT):
+    """Its scores are divided by the root of the whole width."""
+
+    def __init__(self, config: fused.Config):
+        super().__init__(config)
+        for block in self.h:
+            block.attn.__class__ = WidthScaledAttention
