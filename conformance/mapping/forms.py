@@ -1,11 +1,11 @@
 """The layouts that a tensor's shape allows: how one, two or three parameters of the same shape may lie in it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.candidates.layouts import Layout, Shape, fused, interleaved, per_head, plain, stacked, transposed
+from conformance.candidates.layouts import Layout, Shape, fused, interleaved, per_head, permuted, plain, stacked, transposed
 from conformance.model.architecture import Architecture
 from conformance.numerics.formats import Array
 
@@ -47,6 +47,14 @@ def _several(parts: int) -> Iterator[Form]:
     yield Form("transposed(fused({}))", parts, lambda *names: transposed(fused(*names)), True)
     yield Form("interleaved({})", parts, lambda *names: interleaved(*names))
     yield Form("transposed(interleaved({}))", parts, lambda *names: transposed(interleaved(*names)), True)
+    yield Form("stacked({})", parts, lambda *names: stacked(*names))
+    yield Form("per_head(stacked({}), axis=1)", parts, lambda *names: per_head(stacked(*names), axis=1))
+    yield _permuted("stacked({})", parts, stacked, (0, 2, 1))
+    yield _permuted("per_head(stacked({}), axis=1)", parts, lambda *names: per_head(stacked(*names), axis=1), (0, 1, 3, 2))
+
+
+def _permuted(text: str, parts: int, make: Callable[..., Layout], axes: Sequence[int]) -> Form:
+    return Form(f"permuted({text}, axes={list(axes)})", parts, lambda *names: permuted(make(*names), axes), True)
 
 
 FORMS = (
@@ -56,6 +64,7 @@ FORMS = (
     Form("per_head({}, axis=1)", 1, lambda name: per_head(name, axis=1), True),
     Form("per_head(transposed({}))", 1, lambda name: per_head(transposed(name)), True),
     Form("per_head(transposed({}), axis=1)", 1, lambda name: per_head(transposed(name), axis=1), True),
+    _permuted("per_head({})", 1, per_head, (0, 2, 1)),
     *_several(2),
     *_several(3),
 )

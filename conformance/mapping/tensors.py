@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from conformance.candidates.layouts import LAYER, Shape
+from conformance.candidates.layouts import Shape, is_layered
 from conformance.mapping.forms import FORMS, Form
 from conformance.model.architecture import Architecture
 from conformance.numerics.formats import Array
@@ -31,7 +31,7 @@ class Tensor:
     @property
     def layered(self) -> bool:
         """Whether each layer has its own."""
-        return self.across or LAYER in self.name
+        return self.across or is_layered(self.name)
 
     @property
     def owner(self) -> str:
@@ -90,16 +90,34 @@ def _sources(tensor: Tensor, shape: Shape, a: Architecture) -> Iterator[Source]:
 
 
 def layer_patterns(shapes: Mapping[str, Shape], layers: int) -> dict[str, str]:
-    """The pattern of each name whose first number counts the layers, each of which has the same tensors."""
-    found: defaultdict[tuple[str, str], dict[str, Shape]] = defaultdict(dict)
-    for name, shape in shapes.items():
+    """The pattern of each name whose first number counts the layers, each of which has the same tensors.
+
+    Where one list holds several equal parts of each layer, the number is a multiple of the layer and more: `{2*layer+1}`.
+    """
+    found: defaultdict[tuple[str, str], dict[int, str]] = defaultdict(dict)
+    for name in shapes:
         if number := _NUMBER.search(name):
-            found[name[: number.start()], name[number.end() :]][number[0]] = shape
+            found[name[: number.start()], name[number.end() :]][int(number[0])] = name
     patterns: dict[str, str] = {}
-    for (before, after), numbered in found.items():
-        if set(numbered) == {str(i) for i in range(layers)} and len(set(numbered.values())) == 1:
-            patterns |= {f"{before}{n}{after}": f"{before}{LAYER}{after}" for n in numbered}
+    for (before, after), names in found.items():
+        numbers, parts = sorted(names), len(names) // layers
+        step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
+        is_even = numbers == list(range(numbers[0], numbers[-1] + 1, step)) and len(numbers) == parts * layers
+        if is_even and len({shapes[n] for n in names.values()}) == 1:
+            for place, number in enumerate(numbers):
+                first = numbers[place % parts]
+                patterns[names[number]] = f"{before}{_counted(parts * step, first)}{after}"
     return patterns
+
+
+def _counted(step: int, first: int) -> str:
+    """The layer times `step`, from `first` on.
+
+    Example:
+        >>> _counted(1, 0), _counted(2, 1)
+        ('{layer}', '{2*layer+1}')
+    """
+    return "{" + (f"{step}*" if step > 1 else "") + "layer" + (f"+{first}" if first else "") + "}"
 
 
 def grouped(state: Mapping[str, Array], a: Architecture) -> Tensors:
@@ -111,20 +129,6 @@ def grouped(state: Mapping[str, Array], a: Architecture) -> Tensors:
     made = []
     for name, values in groups.items():
         made.append(Tensor(name, values))
-        if LAYER not in name and values[0].ndim > 1 and len(values[0]) == a.num_hidden_layers:
+        if not is_layered(name) and values[0].ndim > 1 and len(values[0]) == a.num_hidden_layers:
             made.append(Tensor(name, list(values[0]), across=True))
     return Tensors(tuple(made), a)
-
-
-def unequal(shapes: Mapping[str, Shape], layers: int) -> Iterator[str]:
-    """Containers that count something else than the layers, which no pattern with `{layer}` names."""
-    found: defaultdict[str, set[int]] = defaultdict(set)
-    for name in shapes:
-        if number := _NUMBER.search(name):
-            found[name[: number.start()]].add(int(number[0]))
-    for before, numbers in found.items():
-        if len(numbers) > layers and len(numbers) % layers == 0:
-            yield (
-                f"{before}* has {len(numbers)} parts for {layers} layers, {len(numbers) // layers} each: {LAYER} in a pattern "
-                "counts layers, and cannot name them"
-            )
