@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -34,12 +35,17 @@ class Form:
         if self.matrix and len(shape) < 2:
             return None
         shapes = [shape] * self.parts
-        layout = self.make(*"qkv"[: self.parts])
-        try:
-            packed = layout.pack([np.empty(s) for s in shapes], a)
-        except ValueError:  # an axis that cannot be cut into heads
-            return None
-        return layout.unpack(value, shapes, a) if packed.shape == value.shape else None
+        return self.make(*"qkv"[: self.parts]).unpack(value, shapes, a) if _packed(self, shape, a) == value.shape else None
+
+
+@cache
+def _packed(form: Form, shape: Shape, a: Architecture) -> Shape | None:
+    """The shape of a tensor that holds parameters of `shape`; None where an axis cannot be cut into heads."""
+    layout = form.make(*"qkv"[: form.parts])
+    try:
+        return layout.pack([np.empty(shape, np.int8)] * form.parts, a).shape
+    except ValueError:
+        return None
 
 
 def _several(parts: int) -> Iterator[Form]:
