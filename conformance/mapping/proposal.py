@@ -74,7 +74,7 @@ class Proposal:
         if self.unmapped:
             more = f" and {len(self.unmapped) - 3} more" if len(self.unmapped) > 3 else ""
             found.append(
-                f"{', '.join(self.unmapped[:3])}{more}: nothing of the checkpoint fits; ignored, left as `build` makes them"
+                f"{', '.join(self.unmapped[:3])}{more}: nothing of the checkpoint fits; ignored, with the values that `build` gives"
             )
         for held in self.parameters:
             if held.evidence in ("name", "tie"):

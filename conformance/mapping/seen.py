@@ -78,7 +78,9 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         with torch._C._DisableTorchDispatch():
-            self.arrays += [_array(t) for t in _tensors(result) if t.is_floating_point() and t.numel() > 1 and not self._is_parameter(t)]
+            self.arrays += [
+                _array(t) for t in _tensors(result) if t.is_floating_point() and t.numel() > 1 and not self._is_parameter(t)
+            ]
         return result
 
     def _is_parameter(self, tensor: torch.Tensor) -> bool:

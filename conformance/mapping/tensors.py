@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from conformance.candidates.layouts import Shape, is_layered
-from conformance.mapping.forms import FORMS, Form
+from conformance.mapping.forms import ALONE, FORMS, Form
 from conformance.model.architecture import Architecture
 from conformance.numerics.formats import Array
 
@@ -82,7 +82,7 @@ class Tensors:
 
 
 def _sources(tensor: Tensor, shape: Shape, a: Architecture) -> Iterator[Source]:
-    for form in FORMS:
+    for form in FORMS if tensor.layered else ALONE:  # query, key and value lie together, nothing outside the layers does
         cut = [form.pieces(value, shape, a) for value in tensor.values]
         if cut[0] is not None:
             for piece in range(form.parts):

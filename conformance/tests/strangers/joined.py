@@ -14,7 +14,9 @@ class JoinedLayer(nn.Module):
         self.norms = nn.ModuleList([nn.LayerNorm(width, 1e-12), nn.LayerNorm(width, 1e-12)])
 
     def forward(self, x, allowed):
-        q, k, v = (F.linear(x, w, b).unflatten(-1, (self.heads, -1)).transpose(1, 2) for w, b in zip(self.qkv, self.qkv_bias))
+        q, k, v = (
+            F.linear(x, w, b).unflatten(-1, (self.heads, -1)).transpose(1, 2) for w, b in zip(self.qkv, self.qkv_bias, strict=True)
+        )
         seen = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed[:, None, None, :])
         x = self.norms[0](x + self.merge(seen.transpose(1, 2).flatten(2)))
         return self.norms[1](x + self.down(F.gelu(self.up(x))))

@@ -1,4 +1,4 @@
-"""After TransformerLens: kernels of (heads, in, d), or (heads, d, in); a decoder with a table of its own, and a scale of its own."""
+"""After TransformerLens: kernels of (heads, in, d), or (heads, d, in); a decoder with a table of its own, and a scale."""
 
 import torch
 from torch import nn
@@ -34,7 +34,7 @@ class Block(nn.Module):
         super().__init__()
         self.attn, self.ln1, self.ln2 = attention(d_model, n_heads), nn.LayerNorm(d_model, 1e-12), nn.LayerNorm(d_model, 1e-12)
         self.mlp_in, self.mlp_out = nn.Linear(d_model, d_mlp), nn.Linear(d_mlp, d_model)
-        self.register_buffer("IGNORE", torch.tensor(-1e5))
+        self.register_buffer("IGNORE", torch.tensor(float("-inf")))
 
     def forward(self, x, mask):
         x = self.ln1(x + self.attn(x, mask))
