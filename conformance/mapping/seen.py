@@ -40,14 +40,17 @@ class Operations:
             if np.isfinite(array).all():
                 self._sorted[array.size].append(np.sort(array, None))
                 self._by_size[array.size].append(array)
+        self._smallest = {size: np.array([array[0] for array in found]) for size, found in self._sorted.items()}
 
     def has(self, expected: Array, allowed: float) -> bool:
         """Whether a result has these elements, in whatever order: sorted, no two differ by more than what rounding allows.
 
-        Sorting never increases the largest difference, so that no result is missed on account of its layout.
+        Sorting never increases the largest difference, so that no result is missed on account of its layout. Most are refused
+        by their smallest element.
         """
-        wanted = np.sort(expected, None)
-        return any(np.abs(found - wanted).max() <= allowed for found in self._sorted[expected.size])
+        wanted, found = np.sort(expected, None), self._sorted[expected.size]
+        near = np.flatnonzero(np.abs(self._smallest.get(wanted.size, np.empty(0)) - wanted[0]) <= allowed)
+        return any(np.abs(found[i] - wanted).max() <= allowed for i in near)
 
     def nearest(self, expected: Array) -> Array:
         """The result of this size that has the largest cosine with it, laid out as it is; itself where there is none."""

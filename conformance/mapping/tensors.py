@@ -104,9 +104,8 @@ def layer_patterns(shapes: Mapping[str, Shape], layers: int) -> dict[str, str]:
         step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
         is_even = numbers == list(range(numbers[0], numbers[-1] + 1, step)) and len(numbers) == parts * layers
         if is_even and len({shapes[n] for n in names.values()}) == 1:
-            for place, number in enumerate(numbers):
-                first = numbers[place % parts]
-                patterns[names[number]] = f"{before}{_counted(parts * step, first)}{after}"
+            for place, each in enumerate(numbers):
+                patterns[names[each]] = f"{before}{_counted(parts * step, numbers[place % parts])}{after}"
     return patterns
 
 
