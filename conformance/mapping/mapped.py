@@ -1,7 +1,7 @@
 """From a class, a function or an instance to its proposal, and to an implementation that can be run."""
 
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -73,10 +73,10 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
     containers = sorted({t.name[: t.name.index("}") + 1] for t in tensors.all if is_layered(t.name)})
     places = Places(seen.taps, containers, a.num_hidden_layers, table(a), known, alpha)
     parts = tuple(held(known, tensors))
-    parts += tuple(_second_names(module, parts, a))
-    own = _patterns(module, a)
-    parameters = dict(module.named_parameters(remove_duplicate=False))
-    left = {own[n]: n in parameters for n in own if own[n] not in {h.tensor.name for h in parts}}
+    own = {**dict(module.named_parameters(remove_duplicate=False)), **module.state_dict()}
+    patterns = layer_patterns({n: tuple(t.shape) for n, t in own.items() if isinstance(t, torch.Tensor)}, a.num_hidden_layers)
+    parts += tuple(_second_names(module, parts, patterns))
+    buffers, unmapped = _left_over(module, parts, patterns)
     found = Proposal(
         name,
         home,
@@ -85,8 +85,8 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
         parts,
         tuple(places.located()),
         tuple(unused_patterns([n for h in parts for n in h.names], a)),
-        tuple(name for name, is_parameter in left.items() if not is_parameter),
-        tuple(name for name, is_parameter in left.items() if is_parameter),
+        buffers,
+        unmapped,
         a,
         counted(known),
         has_dropout=any(isinstance(m, nn.Dropout) for m in module.modules()),
@@ -94,22 +94,21 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
     return _with_output(found, places, seen)
 
 
-def _patterns(module: nn.Module, a: Architecture) -> dict[str, str]:
-    """The pattern of each entry of the state dict."""
-    shapes = {n: tuple(t.shape) for n, t in module.state_dict().items()}
-    return {**{n: n for n in shapes}, **layer_patterns(shapes, a.num_hidden_layers)}
-
-
-def _second_names(module: nn.Module, parts: Sequence[Held], a: Architecture) -> Iterator[Held]:
+def _second_names(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, str]) -> Iterator[Held]:
     """Parameters that the module holds under a second name, such as a decoder that is the table of the words."""
-    patterns, by_name = _patterns(module, a), {h.tensor.name: h for h in parts}
+    by_name = {h.tensor.name: h for h in parts}
     first = {id(tensor): name for name, tensor in module.named_parameters()}
-    names = {
-        patterns[name]: patterns[first[id(tensor)]]
-        for name, tensor in module.named_parameters(remove_duplicate=False)
-        if name != first[id(tensor)]
-    }
-    yield from (by_name[of].again(name) for name, of in names.items() if of in by_name)
+    every = module.named_parameters(remove_duplicate=False)
+    again = {patterns[name]: patterns[first[id(tensor)]] for name, tensor in every if name != first[id(tensor)]}
+    yield from (by_name[of].again(name) for name, of in again.items() if of in by_name)
+
+
+def _left_over(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Buffers and parameters, by pattern, in which nothing of the checkpoint lies."""
+    mapped, parameters = {h.tensor.name for h in parts}, dict(module.named_parameters(remove_duplicate=False))
+    left = {n: pattern for n, pattern in patterns.items() if pattern not in mapped}
+    buffers = dict.fromkeys(pattern for n, pattern in left.items() if n not in parameters)
+    return tuple(buffers), tuple(dict.fromkeys(pattern for n, pattern in left.items() if n in parameters))
 
 
 def _with_output(found: Proposal, places: Places, seen: Seen) -> Proposal:

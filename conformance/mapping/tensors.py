@@ -90,7 +90,7 @@ def _sources(tensor: Tensor, shape: Shape, a: Architecture) -> Iterator[Source]:
 
 
 def layer_patterns(shapes: Mapping[str, Shape], layers: int) -> dict[str, str]:
-    """The pattern of each name whose first number counts the layers, each of which has the same tensors.
+    """The pattern of each name whose first number counts the layers, each of which has the same tensors; other names as they are.
 
     Where one list holds several equal parts of each layer, the number is a multiple of the layer and more: `{2*layer+1}`.
     """
@@ -98,7 +98,7 @@ def layer_patterns(shapes: Mapping[str, Shape], layers: int) -> dict[str, str]:
     for name in shapes:
         if number := _NUMBER.search(name):
             found[name[: number.start()], name[number.end() :]][int(number[0])] = name
-    patterns: dict[str, str] = {}
+    patterns = {name: name for name in shapes}
     for (before, after), names in found.items():
         numbers, parts = sorted(names), len(names) // layers
         step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
@@ -124,7 +124,7 @@ def grouped(state: Mapping[str, Array], a: Architecture) -> Tensors:
     patterns = layer_patterns({n: t.shape for n, t in state.items()}, a.num_hidden_layers)
     groups: defaultdict[str, list[Array]] = defaultdict(list)
     for name, value in state.items():
-        groups[patterns.get(name, name)].append(value)
+        groups[patterns[name]].append(value)
     made = []
     for name, values in groups.items():
         made.append(Tensor(name, values))

@@ -37,6 +37,8 @@ Q, K, V = (f"{SELF}.{n}.weight" for n in ("query", "key", "value"))
         (interleaved(Q, K, V), (96, 32)),
         (stacked(Q), (2, 32, 32)),
         (stacked(fused(Q, K, V)), (2, 96, 32)),
+        (stacked(Q, K, V), (3, 32, 32)),
+        (stacked(stacked(Q, K, V)), (2, 3, 32, 32)),
         (tied(transposed(Q)), (32, 32)),
     ],
 )
