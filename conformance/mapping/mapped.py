@@ -90,6 +90,7 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
         a,
         counted(known),
         has_dropout=any(isinstance(m, nn.Dropout) for m in module.modules()),
+        unknown_results=tuple(r.shape for r in places.unknown_results()),
     )
     return _with_output(found, places, seen)
 

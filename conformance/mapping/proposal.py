@@ -49,6 +49,7 @@ class Proposal:
         last: the expression of the last hidden state's name, of `model`, where only the whole module returns it; empty elsewhere.
         element: which part of what the module returns that is.
         buffers: state-dict entries that are no parameters, by pattern.
+        unknown_results: shapes of tensors that the module returns and the network does not have.
         unmapped: parameters of the module for which the checkpoint has nothing, by pattern.
     """
 
@@ -66,6 +67,7 @@ class Proposal:
     last: str = ""
     element: int | str | None = None
     has_dropout: bool = False
+    unknown_results: tuple[tuple[int, ...], ...] = ()
 
     @property
     def open(self) -> tuple[str, ...]:
@@ -83,6 +85,10 @@ class Proposal:
             f"{', '.join(one.names)}: the module computes something else there; `run` says what"
             for one in self.activations
             if not one.confirmed
+        ]
+        found += [
+            f"the module returns a tensor of {shape} that is no activation of the network: it is not judged"
+            for shape in self.unknown_results
         ]
         if not self.has_output:
             found.append("no output was found: the last hidden state or logits; `run` needs one of them in `activations`")

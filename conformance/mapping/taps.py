@@ -66,6 +66,11 @@ class Places:
                 done.update(best.names)
         return [self._pattern(one) for one in found]
 
+    def unknown_results(self) -> list[Array]:
+        """What the module returns that is no activation of the network, such as logits that are multiplied by something."""
+        results = [array for tap, array, _ in self.taps if (tap.path, tap.what) == ("", "output") and array.ndim]
+        return [r for r in results if not any(self._fits(r, (name,), text) for name in self.known.values for text in _ARRANGEMENTS)]
+
     def _of(self, row: Activation) -> Iterator[Located]:
         """Wherever this activation is in every layer, or once."""
         for tap, array, module in self.taps:

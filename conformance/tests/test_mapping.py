@@ -107,6 +107,12 @@ def test_what_the_checkpoint_lacks_is_ignored_and_named() -> None:
     assert list(implementation_of(found).ignored) == ["blocks.*.IGNORE", "logit_scale"]
 
 
+def test_a_result_that_is_no_activation_is_named_since_the_adaptor_does_not_judge_it() -> None:
+    assert proposal("mistaken:ScaledLensBert").open[1:] == (
+        "the module returns a tensor of (5, 11, 53) that is no activation of the network: it is not judged",
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "layout"),
     [

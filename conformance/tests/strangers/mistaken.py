@@ -1,9 +1,11 @@
-"""Three of the strangers with a mistake each."""
+"""Some of the strangers with a mistake each."""
 
+from torch import nn
 from torch.nn import functional as F
 
 from conformance.tests.strangers.annotated import AnnotatedBert, FeedForward
 from conformance.tests.strangers.fairseq import SentenceEncoder
+from conformance.tests.strangers.lens import LensBert
 
 
 class UnscaledEncoder(SentenceEncoder):
@@ -35,3 +37,14 @@ class FirstNormBert(AnnotatedBert):
     def __init__(self, vocab, d_model, n_layers, heads, d_ff, max_len):
         super().__init__(vocab, d_model, n_layers, heads, d_ff, max_len)
         self.norm.eps = 1e-3
+
+
+class ScaledLensBert(LensBert):
+    """Its logits are multiplied by a parameter that no BERT has."""
+
+    def __init__(self, d_vocab, d_model, n_layers, n_heads, d_mlp, n_ctx):
+        super().__init__(d_vocab, d_model, n_layers, n_heads, d_mlp, n_ctx)
+        nn.init.constant_(self.logit_scale, 2.0)
+
+    def forward(self, tokens, token_type, mask):
+        return super().forward(tokens, token_type, mask) * self.logit_scale
