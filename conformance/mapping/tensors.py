@@ -92,21 +92,29 @@ def _sources(tensor: Tensor, shape: Shape, a: Architecture) -> Iterator[Source]:
 def layer_patterns(shapes: Mapping[str, Shape], layers: int) -> dict[str, str]:
     """The pattern of each name whose first number counts the layers, each of which has the same tensors; other names as they are.
 
-    Where one list holds several equal parts of each layer, the number is a multiple of the layer and more: `{2*layer+1}`.
+    Where one list holds several parts of each layer, the number is a multiple of the layer and more: `{2*layer+1}`.
     """
-    found: defaultdict[tuple[str, str], dict[int, str]] = defaultdict(dict)
-    for name in shapes:
+    members: defaultdict[tuple[str, int], dict[str, Shape]] = defaultdict(dict)
+    for name, shape in shapes.items():
         if number := _NUMBER.search(name):
-            found[name[: number.start()], name[number.end() :]][int(number[0])] = name
+            members[name[: number.start()], int(number[0])][name[number.end() :]] = shape
+    alike: defaultdict[tuple[str, frozenset[tuple[str, Shape]]], list[int]] = defaultdict(list)
+    for before, each in sorted(members):
+        alike[before, frozenset(members[before, each].items())].append(each)
     patterns = {name: name for name in shapes}
-    for (before, after), names in found.items():
-        numbers, parts = sorted(names), len(names) // layers
-        step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
-        is_even = numbers == list(range(numbers[0], numbers[-1] + 1, step)) and len(numbers) == parts * layers
-        if is_even and len({shapes[n] for n in names.values()}) == 1:
-            for place, each in enumerate(numbers):
-                patterns[names[each]] = f"{before}{_counted(parts * step, numbers[place % parts])}{after}"
+    for (before, tensors), numbers in alike.items():
+        for each, counter in _counters(numbers, layers).items():
+            patterns |= {f"{before}{each}{after}": f"{before}{counter}{after}" for after, _ in tensors}
     return patterns
+
+
+def _counters(numbers: Sequence[int], layers: int) -> dict[int, str]:
+    """What stands for each number in a pattern, where equally many of them at equal distances belong to each layer."""
+    parts = len(numbers) // layers
+    step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
+    if len(numbers) != parts * layers or list(numbers) != list(range(numbers[0], numbers[-1] + 1, step)):
+        return {}
+    return {each: _counted(parts * step, numbers[place % parts]) for place, each in enumerate(numbers)}
 
 
 def _counted(step: int, first: int) -> str:

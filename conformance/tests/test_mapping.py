@@ -43,7 +43,7 @@ COMPLETE = {
 _SCALE = "logit_scale: nothing of the checkpoint fits; ignored, with the values that `build` gives"
 OPEN = {"lens:LensBert": {_SCALE}, "lens:TransposedLensBert": {_SCALE}}
 # For three layers: numbers in lists.
-LISTS = {"turns": range(6), "after": (1, 2, 3), "short": (0, 1), "uneven": (0, 1, 3), "unequal": (0, 2)}
+LISTS = {"head": range(2), "turns": range(6), "after": (1, 2, 3), "short": (0, 1), "uneven": (0, 1, 3), "unequal": (0, 2)}
 
 
 def stranger(name: str) -> Any:
@@ -87,7 +87,9 @@ def test_one_with_a_mistake_is_mapped_as_the_right_one_is_and_the_mistake_is_nam
 
 def test_several_equal_parts_of_a_layer_in_one_list_are_counted_by_multiples_and_other_lists_are_not() -> None:
     names = [f"{part}.{i}.weight" for part, numbers in LISTS.items() for i in numbers]
-    patterns = layer_patterns(dict.fromkeys(names, (2, 2)) | {"unequal.1.weight": (2, 3)}, 3)
+    # A head of three parts, whose biases alone are alike.
+    others = {"unequal.1.weight": (2, 3), "head.2.weight": (2,), **{f"head.{i}.bias": (2,) for i in range(3)}}
+    patterns = layer_patterns(dict.fromkeys(names, (2, 2)) | others, 3)
     counted = {"turns.{2*layer}.weight", "turns.{2*layer+1}.weight", "after.{layer+1}.weight"}
     assert set(filter(is_layered, patterns.values())) == counted
     for name, pattern in patterns.items():

@@ -90,6 +90,10 @@ _MISUSES = {
     "used twice": ({"lm_head.unembedding.weight": "bert.embeddings.word_embeddings.weight"}, ["used twice", "tied()"]),
     "wrong shape": ({"lm_head.mlp.bias": "cls.predictions.bias"}, ["wrong shape: lm_head.mlp.bias is (32,)", "used twice"]),
     "a layer on one side": ({"embedding.layer_norm.bias": Q}, ["{layer} in it needs {layer} on the other side as well"]),
+    "more layers than there are": (
+        {"transformer.{2*layer}.layer_norm.bias": "bert.encoder.layer.{layer}.attention.output.LayerNorm.bias"},
+        ["matches nothing: the module has no 'transformer.2.layer_norm.bias'"],
+    ),
     "used and unused": ({"lm_head.mlp.bias": "bert.pooler.dense.bias"}, ["used, though named in `unused`: bert.pooler.dense.bias"]),
 }
 
