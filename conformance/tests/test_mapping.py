@@ -169,7 +169,7 @@ def test_an_adaptor_defines_what_was_proposed() -> None:
 def test_a_class_and_an_instance_are_candidates_as_they_are() -> None:
     a = load_golden("tiny").checkpoint.architecture
     sizes = (a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.intermediate_size)
-    factory = stranger("stacked:StackedBert")
+    factory = stranger("packed:PackedBert")
     for given in (factory, factory(*sizes, a.max_position_embeddings)):
         assert check(as_implementation(given), "tiny", depth="screen").outcome == "pass"
 
@@ -216,7 +216,7 @@ def test_a_module_without_an_object_suggests_those_that_it_has(capsys: pytest.Ca
 
 
 def test_new_packages_pass_their_own_tests(tmp_path: Path) -> None:
-    packages = {"my-bert": [], "their-bert": ["--map", f"{STRANGERS}.stacked:StackedBert"]}
+    packages = {"my-bert": [], "their-bert": ["--map", f"{STRANGERS}.packed:PackedBert"]}
     for name, mapped in packages.items():
         assert main(["new", str(tmp_path / name), *mapped]) == 0
         assert main(["new", str(tmp_path / name), *mapped]) == 2  # nothing is overwritten
