@@ -1,9 +1,11 @@
 """Layouts of parameters: how a module's own tensor is made of Hugging Face's, and taken apart again.
 
 A layout packs one or several parameters into one tensor and unpacks it; both ways are exact, so a mapping made of layouts can be
-checked by going there and back. Layouts nest: `transposed(fused(query, key, value))`. In names, `{layer}` stands for each layer.
+checked by going there and back. Layouts nest: `transposed(fused(query, key, value))`. In names, `{layer}` stands for each layer,
+from 0; where a layer has several parts in one list, `{2*layer}` and `{2*layer+1}` are the numbers of its first and second.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -17,6 +19,7 @@ from conformance.numerics.formats import Array
 Shape = tuple[int, ...]
 T = TypeVar("T")
 LAYER = "{layer}"
+_LAYER = re.compile(r"\{(?:(\d+)\*)?layer(?:\+(\d+))?\}")
 
 
 @dataclass(frozen=True)
@@ -160,14 +163,33 @@ def interleaved(*inners: str | Layout) -> Layout:
     return Layout(whole.names, pack, unpack)
 
 
-def stacked(inner: str | Layout) -> Layout:
-    """Every layer's, `{layer}` in its names, in one tensor with the layers as first axis.
+def stacked(*inners: str | Layout) -> Layout:
+    """Several of one shape with a new first axis, as by `numpy.stack`: query, key and value as (3, H, in).
+
+    One alone is that of every layer, `{layer}` in its names, with the layers as first axis.
 
     Example:
         >>> stacked("layer.{layer}.bias").across
         True
+        >>> stacked("q", "k", "v").pack([np.zeros((32, 32))] * 3, load_golden("tiny").checkpoint.architecture).shape
+        (3, 32, 32)
     """
-    layout = plain(inner)
+    layouts = [plain(i) for i in inners]
+    return _of_layers(layouts[0]) if len(layouts) == 1 else _with_first_axis(layouts)
+
+
+def _with_first_axis(layouts: Sequence[Layout]) -> Layout:
+    def pack(parts: Sequence[Array], a: Architecture) -> Array:
+        return np.stack([x.pack(p, a) for x, p in _shared(layouts, parts)])
+
+    def unpack(whole: Array, shapes: Sequence[Shape], a: Architecture) -> list[Array]:
+        pieces = zip(_shared(layouts, shapes), whole, strict=True)
+        return [part for (x, ss), piece in pieces for part in x.unpack(piece, ss, a)]
+
+    return Layout(tuple(n for x in layouts for n in x.names), pack, unpack)
+
+
+def _of_layers(layout: Layout) -> Layout:
     count = len(layout.names)
 
     def pack(parts: Sequence[Array], a: Architecture) -> Array:
@@ -199,6 +221,31 @@ def _shared(layouts: Sequence[Layout], parts: Sequence[T]) -> list[tuple[Layout,
     return shared
 
 
+def is_layered(pattern: str) -> bool:
+    """Whether the pattern has `{layer}`, or a multiple of it."""
+    return _LAYER.search(pattern) is not None
+
+
+def in_layer(pattern: str, layer: int) -> str:
+    """The name in a layer.
+
+    Example:
+        >>> in_layer("blocks.{2*layer+1}.weight", 3)
+        'blocks.7.weight'
+    """
+    return _LAYER.sub(lambda found: str(int(found[1] or 1) * layer + int(found[2] or 0)), pattern)
+
+
+def each_layer(pattern: str, text: str) -> str:
+    """The pattern with a text in the place of the layer's number, such as `*` for a pattern of the shell.
+
+    Example:
+        >>> each_layer("blocks.{2*layer+1}.weight", "*")
+        'blocks.*.weight'
+    """
+    return _LAYER.sub(lambda _: text, pattern)
+
+
 def expanded(pattern: str, layers: int) -> list[str]:
     """The pattern for each layer, or itself where it has no `{layer}`."""
-    return [pattern.replace(LAYER, str(i)) for i in range(layers)] if LAYER in pattern else [pattern]
+    return [in_layer(pattern, i) for i in range(layers)] if is_layered(pattern) else [pattern]

@@ -31,7 +31,7 @@ from torch import nn
 
 from conformance.candidates.backward import captured_with_gradients
 from conformance.candidates.capture import Showing, Tap, captured
-from conformance.candidates.layouts import LAYER, Layout, expanded, plain
+from conformance.candidates.layouts import LAYER, Layout, expanded, in_layer, is_layered, plain
 from conformance.candidates.module_runner import ModuleRunner
 from conformance.candidates.steps import captured_step
 from conformance.errors import CandidateError, RegistrationError
@@ -84,7 +84,8 @@ class TorchImplementation:
 
     Attributes:
         build: the module for an architecture; its parameters' values do not matter.
-        parameters: names in the module's state dict to Hugging Face's names, or to a layout of them; `{layer}` for each layer.
+        parameters: names in the module's state dict to Hugging Face's names, or to a layout of them; `{layer}` for each layer
+            (`{2*layer+1}` for the second of two parts that each layer has in one list).
         activations: module paths (or `Tap`s) to activation names, several for a fused one, or `OutputMap`.
         call: runs the module on a batch; may return further activations by name, of what comes after the layers.
         unused: patterns (as in a shell) of checkpoint parameters that the module does without.
@@ -330,13 +331,13 @@ class TorchImplementation:
         for where, value in self.activations.items():
             pattern = where if isinstance(where, Tap) else Tap(where)
             shown = OutputMap.of(value)
-            if any((LAYER in n) != (LAYER in pattern.path) for n in shown.names):
+            if any(is_layered(n) != is_layered(pattern.path) for n in shown.names):
                 wrong.append(f"{LAYER} on one side only: {pattern.path} shows {', '.join(shown.names)}")
                 continue
-            layers = range(a.num_hidden_layers) if LAYER in pattern.path else [0]
+            layers = range(a.num_hidden_layers) if is_layered(pattern.path) else [0]
             for layer in layers:
-                tap = Tap(pattern.path.replace(LAYER, str(layer)), pattern.what, pattern.element, pattern.call)
-                names = tuple(n.replace(LAYER, str(layer)) for n in shown.names)
+                tap = Tap(in_layer(pattern.path, layer), pattern.what, pattern.element, pattern.call)
+                names = tuple(in_layer(n, layer) for n in shown.names)
                 if not set(names) & set(rows) and (
                     _never_drops(names, a) or (tap.path not in modules and _is_of_another_architecture(names, a))
                 ):
@@ -363,10 +364,10 @@ def _moved(module: nn.Module, device: str, dtype: torch.dtype) -> nn.Module:
 def _expanded(pattern: str, layout: Layout, layers: int) -> Iterator[tuple[str, list[str]]]:
     """(state-dict name, parameters) for each layer, or once."""
     if layout.across:
-        yield pattern, [n.replace(LAYER, str(i)) for i in range(layers) for n in layout.names]
+        yield pattern, [in_layer(n, i) for i in range(layers) for n in layout.names]
         return
     for i, name in enumerate(expanded(pattern, layers)):
-        yield name, [n.replace(LAYER, str(i)) if LAYER in pattern else n for n in layout.names]
+        yield name, [in_layer(n, i) if is_layered(pattern) else n for n in layout.names]
 
 
 def _is_of_another_architecture(names: Sequence[str], a: Architecture) -> bool:
@@ -394,7 +395,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _hint(name: str, known: Mapping[str, Any]) -> str:
-    if LAYER in name:
+    if is_layered(name):
         return f"; {LAYER} in it needs {LAYER} on the other side as well, or stacked()"
     near = get_close_matches(name, known, 1, 0.8)
     return f"; did you mean {near[0]!r}?" if near else ""

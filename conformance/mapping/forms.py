@@ -1,11 +1,12 @@
 """The layouts that a tensor's shape allows: how one, two or three parameters of the same shape may lie in it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
-from conformance.candidates.layouts import Layout, Shape, fused, interleaved, per_head, plain, stacked, transposed
+from conformance.candidates.layouts import Layout, Shape, fused, interleaved, per_head, permuted, plain, stacked, transposed
 from conformance.model.architecture import Architecture
 from conformance.numerics.formats import Array
 
@@ -34,12 +35,17 @@ class Form:
         if self.matrix and len(shape) < 2:
             return None
         shapes = [shape] * self.parts
-        layout = self.make(*"qkv"[: self.parts])
-        try:
-            packed = layout.pack([np.empty(s) for s in shapes], a)
-        except ValueError:  # an axis that cannot be cut into heads
-            return None
-        return layout.unpack(value, shapes, a) if packed.shape == value.shape else None
+        return self.make(*"qkv"[: self.parts]).unpack(value, shapes, a) if _packed(self, shape, a) == value.shape else None
+
+
+@cache
+def _packed(form: Form, shape: Shape, a: Architecture) -> Shape | None:
+    """The shape of a tensor that holds parameters of `shape`; None where an axis cannot be cut into heads."""
+    layout = form.make(*"qkv"[: form.parts])
+    try:
+        return layout.pack([np.empty(shape, np.int8)] * form.parts, a).shape
+    except ValueError:
+        return None
 
 
 def _several(parts: int) -> Iterator[Form]:
@@ -47,15 +53,23 @@ def _several(parts: int) -> Iterator[Form]:
     yield Form("transposed(fused({}))", parts, lambda *names: transposed(fused(*names)), True)
     yield Form("interleaved({})", parts, lambda *names: interleaved(*names))
     yield Form("transposed(interleaved({}))", parts, lambda *names: transposed(interleaved(*names)), True)
+    yield Form("stacked({})", parts, lambda *names: stacked(*names))
+    yield Form("per_head(stacked({}), axis=1)", parts, lambda *names: per_head(stacked(*names), axis=1))
+    yield _permuted("stacked({})", parts, stacked, (0, 2, 1))
+    yield _permuted("per_head(stacked({}), axis=1)", parts, lambda *names: per_head(stacked(*names), axis=1), (0, 1, 3, 2))
 
 
-FORMS = (
+def _permuted(text: str, parts: int, make: Callable[..., Layout], axes: Sequence[int]) -> Form:
+    return Form(f"permuted({text}, axes={list(axes)})", parts, lambda *names: permuted(make(*names), axes), True)
+
+
+ALONE = (
     Form("{}", 1, plain),
     Form("transposed({})", 1, transposed, True),
     Form("per_head({})", 1, per_head),
     Form("per_head({}, axis=1)", 1, lambda name: per_head(name, axis=1), True),
     Form("per_head(transposed({}))", 1, lambda name: per_head(transposed(name)), True),
     Form("per_head(transposed({}), axis=1)", 1, lambda name: per_head(transposed(name), axis=1), True),
-    *_several(2),
-    *_several(3),
+    _permuted("per_head({})", 1, per_head, (0, 2, 1)),
 )
+FORMS = (*ALONE, *_several(2), *_several(3))

@@ -29,6 +29,8 @@ from conformance.oracle.step import Site
 
 Evidence = Literal["value", "shape", "name", "tie", "absent"]
 Choice = Mapping[str, Source]  # by Hugging Face's name of the parameter, in layer 0
+WORDS = "bert.embeddings.word_embeddings.weight"
+DECODER = "cls.predictions.decoder.weight"  # the word embeddings in their second use, by Hugging Face's name
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ class Identification:
 
     @cached_property
     def _shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return parameter_shapes(self.architecture)
+        shapes = parameter_shapes(self.architecture)
+        return {**shapes, DECODER: shapes[WORDS]}
 
     @cached_property
     def _rows(self) -> Mapping[str, Activation]:
@@ -139,7 +142,7 @@ class Identification:
         for number, row in enumerate(rows):
             if any(parent not in known.values for parent in row.parents):
                 continue
-            if row.name.endswith("self.query") and not set(row.parameters.values()) <= known.evidence.keys():
+            if row.name.endswith("self.query") and not set(self._named(row)) <= known.evidence.keys():
                 known = self._attention(known, rows[number : number + self._far])
             ways = list(self._ways(known, row)) if look_ahead else [self._advanced(known, row)]
             known = (
@@ -191,7 +194,8 @@ class Identification:
         parents = [known.values[p] for p in row.parents]
         if row.kind == "copy":
             return parents[0]
-        parameters = {role: self._parameter(known, name, row) for role, name in row.parameters.items()}
+        names = zip(row.parameters, self._named(row), strict=True)
+        parameters = {role: self._parameter(known, name, row) for role, name in names}
         step = EQUATIONS[row.kind](Site(row, self.architecture, parameters, self.batch), *(p.value for p in parents))
         variance, bound = np.zeros(()), np.zeros(())
         for parent, jacobian in zip(parents, step.jacobians(), strict=True):
@@ -209,22 +213,20 @@ class Identification:
         return replace(known, values={**known.values, row.name: Value(laid, np.zeros(()), np.zeros(()), False)})
 
     def _parameter(self, known: Known, name: str, row: Activation) -> Array:
-        source = known.sources.get(self._in_first(name, row))
+        source = known.sources.get(name)
         return np.zeros(self._shapes[name]) if source is None else source.of(row.layer)
 
-    def _in_first(self, name: str, row: Activation) -> str:
-        """The name of the parameter of layer 0 that stands for all layers'."""
-        return name if row.layer is None else name.replace(f".layer.{row.layer}.", ".layer.0.")
-
     def _named(self, row: Activation) -> list[str]:
-        return [self._in_first(name, row) for name in row.parameters.values()]
+        """The row's parameters, by the names of layer 0, which stand for all layers'."""
+        if row.name.endswith("predictions.decoder"):
+            return [DECODER if name == WORDS else name for name in row.parameters.values()]
+        return [name.replace(f".layer.{row.layer}.", ".layer.0.") for name in row.parameters.values()]
 
     def _options(self, known: Known, row: Activation) -> Iterator[Choice]:
         """What this row's parameters may be, the likeliest by name first; the bias is left out where nothing else is possible."""
         names = dict(zip(row.parameters, self._named(row), strict=True))
-        is_tied = row.name.endswith("predictions.decoder")
-        used = set() if is_tied else known.used
-        open_ = {role: name for role, name in names.items() if is_tied or name not in known.evidence}
+        open_ = {role: name for role, name in names.items() if name not in known.evidence}
+        used = known.used - {known.sources[WORDS].key} if DECODER in open_.values() and WORDS in known.sources else known.used
         sources = {
             role: sorted(
                 (s for s in self.tensors.sources(self._shapes[name], layered=row.layer is not None) if s.key not in used),

@@ -1,7 +1,7 @@
 """From a class, a function or an instance to its proposal, and to an implementation that can be run."""
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import conformance
-from conformance.candidates.layouts import LAYER
+from conformance.candidates.layouts import LAYER, is_layered
 from conformance.candidates.torch_implementation import TorchImplementation
 from conformance.candidates.torch_state import restored
 from conformance.errors import CandidateError, RegistrationError, UsageError
@@ -23,7 +23,7 @@ from conformance.mapping.proposal import Held, Proposal, counted, held, unused_p
 from conformance.mapping.seen import Seen, watched
 from conformance.mapping.signature import Builder, builder_of
 from conformance.mapping.taps import Places
-from conformance.mapping.tensors import Tensors, grouped, unequal
+from conformance.mapping.tensors import Tensors, grouped, layer_patterns
 from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
@@ -70,12 +70,13 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
     state = _drawn(module)
     tensors, given = grouped(state, a), batch_for(a)
     call, seen, known, alpha = _called(module, tensors, given, a)
-    prefixes = sorted({t.name.partition(LAYER)[0] for t in tensors.all if LAYER in t.name})
-    places = Places(seen.taps, prefixes, a.num_hidden_layers, table(a), known, alpha)
-    once = tuple(held(known, tensors))
-    parts = (*once, *_tied(module, once))
-    mapped = {h.tensor.name for h in parts}
-    buffers = [n for n in module.state_dict() if n not in dict(module.named_parameters(remove_duplicate=False))]
+    containers = sorted({t.name[: t.name.index("}") + 1] for t in tensors.all if is_layered(t.name)})
+    places = Places(seen.taps, containers, a.num_hidden_layers, table(a), known, alpha)
+    parts = tuple(held(known, tensors))
+    own = {**dict(module.named_parameters(remove_duplicate=False)), **module.state_dict()}
+    patterns = layer_patterns({n: tuple(t.shape) for n, t in own.items() if isinstance(t, torch.Tensor)}, a.num_hidden_layers)
+    parts += tuple(_second_names(module, parts, patterns))
+    buffers, unmapped = _left_over(module, parts, patterns)
     found = Proposal(
         name,
         home,
@@ -84,33 +85,41 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
         parts,
         tuple(places.located()),
         tuple(unused_patterns([n for h in parts for n in h.names], a)),
-        tuple(buffers),
-        tuple(dict.fromkeys(t.name for t in tensors.all if t.name not in mapped)),
+        buffers,
+        unmapped,
         a,
         counted(known),
         has_dropout=any(isinstance(m, nn.Dropout) for m in module.modules()),
-        notes=tuple(unequal({n: t.shape for n, t in state.items()}, a.num_hidden_layers)),
+        unknown_results=tuple(r.shape for r in places.unknown_results()),
     )
-    return _with_output(found, places, seen, prefixes)
+    return _with_output(found, places, seen)
 
 
-def _tied(module: nn.Module, parts: tuple[Held, ...]) -> Iterator[Held]:
-    """Parameters that stand in the module under a second name, such as the weight of a decoder tied to the word embeddings."""
-    first = {id(parameter): name for name, parameter in module.named_parameters()}
-    by_name = {part.tensor.name: part for part in parts}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        part = by_name.get(first[id(parameter)])
-        if part and name != part.tensor.name:
-            yield replace(part, tensor=replace(part.tensor, name=name), layout=f"tied({part.layout})")
+def _second_names(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, str]) -> Iterator[Held]:
+    """Parameters that the module holds under a second name, such as a decoder that is the table of the words."""
+    by_name = {h.tensor.name: h for h in parts}
+    first = {id(tensor): name for name, tensor in module.named_parameters()}
+    every = module.named_parameters(remove_duplicate=False)
+    again = {patterns[name]: patterns[first[id(tensor)]] for name, tensor in every if name != first[id(tensor)]}
+    yield from (by_name[of].again(name) for name, of in again.items() if of in by_name)
 
 
-def _with_output(found: Proposal, places: Places, seen: Seen, prefixes: list[str]) -> Proposal:
+def _left_over(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Buffers and parameters, by pattern, in which nothing of the checkpoint lies."""
+    mapped, parameters = {h.tensor.name for h in parts}, dict(module.named_parameters(remove_duplicate=False))
+    left = {n: pattern for n, pattern in patterns.items() if pattern not in mapped}
+    buffers = dict.fromkeys(pattern for n, pattern in left.items() if n not in parameters)
+    return tuple(buffers), tuple(dict.fromkeys(pattern for n, pattern in left.items() if n in parameters))
+
+
+def _with_output(found: Proposal, places: Places, seen: Seen) -> Proposal:
     """With the last hidden state as the module returns it, where no submodule of each layer shows it."""
     last = f"encoder.layer.{found.architecture.num_hidden_layers - 1}.output.LayerNorm"
     if any(n.endswith("}.output.LayerNorm") for one in found.activations for n in one.names) or last not in places.known.values:
         return found
     across = [h.tensor.name for h in found.parameters if h.tensor.across]
-    counted_by = [f"len(model.{prefixes[0].removesuffix('.')}) - 1"] if prefixes else [f"len(model.{n}) - 1" for n in across]
+    lists = [c.removesuffix(f".{LAYER}") for c in places.containers if c.endswith(f".{LAYER}")]
+    counted_by = [f"len(model.{n}) - 1" for n in lists or across]
     taps = [tap for tap, array, _ in seen.taps if tap.path == "" and tap.what == "output" and places.fits(array, last)]
     if not taps or not counted_by:
         return found

@@ -1,12 +1,12 @@
 """A proposal: what an unknown module's registration would be, how sure each part of it is, and what stays open."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from conformance.candidates.layouts import LAYER
+from conformance.candidates.layouts import LAYER, expanded
 from conformance.mapping.call import Call
-from conformance.mapping.identify import Known
+from conformance.mapping.identify import DECODER, WORDS, Known
 from conformance.mapping.signature import Builder
 from conformance.mapping.taps import Located
 from conformance.mapping.tensors import Tensor, Tensors
@@ -36,6 +36,10 @@ class Held:
     names: tuple[str, ...]
     evidence: str
 
+    def again(self, name: str) -> "Held":
+        """The same parameters in a second tensor, `name`."""
+        return replace(self, tensor=replace(self.tensor, name=name), layout=f"tied({self.layout})")
+
 
 @dataclass(frozen=True)
 class Proposal:
@@ -44,9 +48,9 @@ class Proposal:
     Attributes:
         last: the expression of the last hidden state's name, of `model`, where only the whole module returns it; empty elsewhere.
         element: which part of what the module returns that is.
-        notes: what else is open.
-        ignored: state-dict entries that are no parameters.
-        unmapped: parameters of the module for which the checkpoint has nothing.
+        buffers: state-dict entries that are no parameters, by pattern.
+        unknown_results: shapes of tensors that the module returns and the network does not have.
+        unmapped: parameters of the module for which the checkpoint has nothing, by pattern.
     """
 
     name: str
@@ -56,22 +60,24 @@ class Proposal:
     parameters: tuple[Held, ...]
     activations: tuple[Located, ...]
     unused: tuple[str, ...]
-    ignored: tuple[str, ...]
+    buffers: tuple[str, ...]
     unmapped: tuple[str, ...]
     architecture: Architecture
     coverage: tuple[int, int]
     last: str = ""
     element: int | str | None = None
     has_dropout: bool = False
-    notes: tuple[str, ...] = ()
+    unknown_results: tuple[tuple[int, ...], ...] = ()
 
     @property
     def open(self) -> tuple[str, ...]:
         """What is not decided, one sentence each."""
-        found = [*self.builder.open, *self.call.open, *self.notes]
+        found = [*self.builder.open, *self.call.open]
         if self.unmapped:
             more = f" and {len(self.unmapped) - 3} more" if len(self.unmapped) > 3 else ""
-            found.append(f"{', '.join(self.unmapped[:3])}{more}: not known which of the checkpoint's parameters they are, if any")
+            found.append(
+                f"{', '.join(self.unmapped[:3])}{more}: nothing of the checkpoint fits; ignored, with the values that `build` gives"
+            )
         for held in self.parameters:
             if held.evidence in ("name", "tie"):
                 found.append(f"{held.tensor.name}: {_EVIDENCE[held.evidence]}")
@@ -79,6 +85,10 @@ class Proposal:
             f"{', '.join(one.names)}: the module computes something else there; `run` says what"
             for one in self.activations
             if not one.confirmed
+        ]
+        found += [
+            f"the module returns a tensor of {shape} that is no activation of the network: it is not judged"
+            for shape in self.unknown_results
         ]
         if not self.has_output:
             found.append("no output was found: the last hidden state or logits; `run` needs one of them in `activations`")
@@ -93,7 +103,7 @@ class Proposal:
     @property
     def is_complete(self) -> bool:
         """Whether the adaptor can be run as it is."""
-        return self.has_output and not self.unmapped
+        return self.has_output
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
         """Of the table: what, its name in the module, proposed as, evidence."""
@@ -106,8 +116,10 @@ class Proposal:
             yield "activation", described(one), names, evidence
         for pattern in self.unused:
             yield "unused", "", pattern, "nothing in the module"
-        for name in self.ignored:
+        for name in self.buffers:
             yield "ignored", name, "", "a buffer"
+        for name in self.unmapped:
+            yield "ignored", name, "", "nothing in the checkpoint"
 
 
 def described(one: Located) -> str:
@@ -119,20 +131,23 @@ def described(one: Located) -> str:
 
 def held(known: Known, tensors: Tensors) -> Iterator[Held]:
     """The tensors of the module that hold parameters, in the order of its state dict."""
+    decoder, words = known.sources.get(DECODER), known.sources.get(WORDS)
     for tensor in tensors.all:
-        mine = {n: s for n, s in known.sources.items() if s.tensor is tensor}
+        mine = {n: s for n, s in known.sources.items() if s.tensor is tensor and n != DECODER}
         if mine:
             form = next(iter(mine.values())).form
             pieces = {s.piece: n.replace(".layer.0.", f".layer.{LAYER}.") for n, s in mine.items()}
             if len(pieces) == form.parts:
                 names = tuple(pieces[i] for i in range(form.parts))
                 yield Held(tensor, form.text, names, max((known.evidence[n] for n in mine), key=list(_EVIDENCE).index))
+        elif decoder and words and decoder.tensor is tensor:
+            yield Held(tensor, decoder.form.text, (WORDS,), known.evidence[DECODER]).again(tensor.name)
 
 
 def unused_patterns(used: Sequence[str], a: Architecture) -> list[str]:
     """Shell patterns for the checkpoint's parameters that are not used: whole modules where nothing in them is."""
     every = [*parameter_shapes(a), "qa_outputs.weight", "qa_outputs.bias"]
-    taken = {name for u in used for name in _expanded(u, a)}
+    taken = {name for u in used for name in expanded(u, a.num_hidden_layers)}
     found = []
     for group in ("bert.pooler.*", "cls.predictions.*", "cls.seq_relationship.*", "classifier.*", "qa_outputs.*"):
         if not any(fnmatchcase(n, group) for n in taken):
@@ -147,10 +162,6 @@ def unused_patterns(used: Sequence[str], a: Architecture) -> list[str]:
 def _anywhere(name: str) -> str:
     parts = name.split(".layer.")
     return f"{parts[0]}.layer.*.{parts[1].partition('.')[2]}" if len(parts) == 2 else name
-
-
-def _expanded(name: str, a: Architecture) -> list[str]:
-    return [name.replace(LAYER, str(i)) for i in range(a.num_hidden_layers)]
 
 
 def counted(known: Known) -> tuple[int, int]:

@@ -14,13 +14,13 @@ from conformance.model.architecture import Architecture
 
 # By expression of the architecture `a`: names of arguments, without underlines.
 _SYNONYMS: Mapping[str, str] = {
-    "a.vocab_size": "vocab vocabsize vocabulary vocabularysize nvocab dvocab numvocab numtokens ntokens ntoken numembeddings "
+    "a.vocab_size": "vocab vocabsize dvocab vocabulary vocabularysize nvocab numvocab numtokens ntokens ntoken numembeddings "
     "nwords",
     "a.hidden_size": "hidden hiddensize hiddendim dmodel dim width embed embeddim embdim embsize embedsize embeddingdim nembd "
     "dhidden modeldim dimmodel hiddenwidth units",
     "a.num_hidden_layers": "layers nlayers numlayers nlayer depth numhiddenlayers nblocks numblocks blocks numencoderlayers",
     "a.num_attention_heads": "heads nheads numheads nhead numattentionheads attnheads attentionheads",
-    "a.intermediate_size": "intermediate intermediatesize dff ff ffdim ffndim dmlp mlpdim inner dinner ninner dimfeedforward ffn "
+    "a.intermediate_size": "intermediate intermediatesize dff ff dmlp ffdim ffndim mlpdim inner dinner ninner dimfeedforward ffn "
     "mlp ffnhiddensize feedforwarddim feedforwardsize intermediatewidth mlpwidth",
     "a.max_position_embeddings": "maxlen maxlength maxseqlen maxseqlength maxpositions maxpositionembeddings positions npositions "
     "blocksize contextlength nctx longest seqlen maxsequencelength numpositions contextsize",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from conformance.candidates.capture import Tap
-from conformance.candidates.layouts import LAYER
+from conformance.candidates.layouts import LAYER, each_layer
 from conformance.mapping.names import words
 from conformance.mapping.proposal import Held, Proposal
 from conformance.mapping.taps import Located
@@ -16,7 +16,7 @@ from conformance.mapping.taps import Located
 WIDTH = 88
 _IN_LAYER = f"bert.encoder.layer.{LAYER}."
 _ACTIVATION_IN_LAYER = f"encoder.layer.{LAYER}."
-_LAYOUTS = ("fused", "interleaved", "per_head", "stacked", "tied", "transposed")
+_LAYOUTS = ("fused", "interleaved", "per_head", "permuted", "stacked", "tied", "transposed")
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,8 @@ def body(proposal: Proposal) -> Iterator[str]:
     yield "    },"
     yield from _activations(proposal)
     yield "    call=call,"
-    for what, patterns in (("unused", proposal.unused), ("ignored", proposal.ignored)):
+    ignored = [each_layer(name, "*") for name in (*proposal.buffers, *proposal.unmapped)]
+    for what, patterns in (("unused", proposal.unused), ("ignored", ignored)):
         if patterns:
             yield from _laid_out(f"{what}=", _Call("", tuple(f'"{p}"' for p in patterns)), 4)
     yield from _supported(proposal.builder.supported) if proposal.builder.supported else ()

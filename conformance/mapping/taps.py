@@ -7,7 +7,7 @@ import numpy as np
 from torch import nn
 
 from conformance.candidates.capture import Tap
-from conformance.candidates.layouts import LAYER
+from conformance.candidates.layouts import LAYER, in_layer
 from conformance.mapping.identify import Known
 from conformance.model.activation import Activation
 from conformance.numerics.formats import Array
@@ -43,11 +43,11 @@ class Places:
     """What each tap gave.
 
     Attributes:
-        prefixes: paths of the containers of layers, such as `encoder.blocks.`.
+        containers: patterns of the paths of layers, or of parts of them, such as `encoder.blocks.{layer}`.
     """
 
     taps: Sequence[tuple[Tap, Array, nn.Module]]
-    prefixes: Sequence[str]
+    containers: Sequence[str]
     layers: int
     rows: Mapping[str, Activation]
     known: Known
@@ -66,12 +66,17 @@ class Places:
                 done.update(best.names)
         return [self._pattern(one) for one in found]
 
+    def unknown_results(self) -> list[Array]:
+        """What the module returns that is no activation of the network, such as logits that are multiplied by something."""
+        results = [array for tap, array, _ in self.taps if (tap.path, tap.what) == ("", "output") and array.ndim]
+        return [r for r in results if not any(self._fits(r, (name,), text) for name in self.known.values for text in _ARRANGEMENTS)]
+
     def _of(self, row: Activation) -> Iterator[Located]:
         """Wherever this activation is in every layer, or once."""
         for tap, array, module in self.taps:
             if (row.kind == "copy") != (tap.what == "output" and "dropout" in type(module).__name__.lower()):
                 continue  # what a dropout returns is its own activation
-            if row.layer is not None and not self._is_layered(tap):
+            if row.layer is not None and self._container(tap.path) is None:
                 continue
             for names in (self._beside(row), (row.name,)):
                 for text in _ARRANGEMENTS:
@@ -86,7 +91,7 @@ class Places:
         return tuple(f"{start}.{n}" for n in ("query", "key", "value")) if end == "query" else ()
 
     def _fits_in(self, tap: Tap, names: Sequence[str], text: str, layer: int) -> bool:
-        path = self._of_layer(tap.path, layer)
+        path = in_layer(self._pattern_of(tap.path), layer)
         there = [a for t, a, _ in self.taps if (t.path, t.what, t.element, t.call) == (path, tap.what, tap.element, tap.call)]
         return bool(there) and self._fits(there[0], [n.replace(".layer.0.", f".layer.{layer}.") for n in names], text)
 
@@ -109,18 +114,20 @@ class Places:
     def _preference(self, row: Activation) -> Callable[[Located], tuple[bool, bool, bool, int]]:
         """In its layout rather than not, an output rather than an input, where its parameters are, the shortest path."""
         names = [n for n in row.parameters.values() if n in self.known.sources]
-        owners = {self._of_layer(self.known.sources[n].tensor.owner.replace(LAYER, "0"), 0) for n in names}
+        owners = {in_layer(self.known.sources[n].tensor.owner, 0) for n in names}
         return lambda one: (bool(one.arrangement), one.tap.what != "output", one.tap.path not in owners, len(one.tap.path))
 
-    def _is_layered(self, tap: Tap) -> bool:
-        return any(tap.path.startswith(f"{prefix}0") for prefix in self.prefixes)
+    def _container(self, path: str) -> str | None:
+        """The pattern in `containers` that the path of a module of the first layer is at or below."""
+        return next((c for c in self.containers if f"{path}.".startswith(f"{in_layer(c, 0)}.")), None)
 
-    def _of_layer(self, path: str, layer: int | str) -> str:
-        prefix = next((p for p in self.prefixes if path.startswith(f"{p}0")), None)
-        return path if prefix is None else f"{prefix}{layer}{path[len(prefix) + 1 :]}"
+    def _pattern_of(self, path: str) -> str:
+        """The path of a module of the first layer, as a pattern; another path as it is."""
+        container = self._container(path)
+        return path if container is None else f"{container}{path[len(in_layer(container, 0)) :]}"
 
     def _pattern(self, one: Located) -> Located:
         if ".layer.0." not in one.names[0]:
             return one
-        tap = Tap(self._of_layer(one.tap.path, LAYER), one.tap.what, one.tap.element, one.tap.call)
+        tap = Tap(self._pattern_of(one.tap.path), one.tap.what, one.tap.element, one.tap.call)
         return Located(tap, tuple(n.replace(".layer.0.", f".layer.{LAYER}.") for n in one.names), one.arrangement, one.confirmed)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from conformance.candidates.layouts import LAYER, Shape
-from conformance.mapping.forms import FORMS, Form
+from conformance.candidates.layouts import Shape, is_layered
+from conformance.mapping.forms import ALONE, FORMS, Form
 from conformance.model.architecture import Architecture
 from conformance.numerics.formats import Array
 
@@ -31,7 +31,7 @@ class Tensor:
     @property
     def layered(self) -> bool:
         """Whether each layer has its own."""
-        return self.across or LAYER in self.name
+        return self.across or is_layered(self.name)
 
     @property
     def owner(self) -> str:
@@ -82,7 +82,7 @@ class Tensors:
 
 
 def _sources(tensor: Tensor, shape: Shape, a: Architecture) -> Iterator[Source]:
-    for form in FORMS:
+    for form in FORMS if tensor.layered else ALONE:  # query, key and value lie together, nothing outside the layers does
         cut = [form.pieces(value, shape, a) for value in tensor.values]
         if cut[0] is not None:
             for piece in range(form.parts):
@@ -90,16 +90,41 @@ def _sources(tensor: Tensor, shape: Shape, a: Architecture) -> Iterator[Source]:
 
 
 def layer_patterns(shapes: Mapping[str, Shape], layers: int) -> dict[str, str]:
-    """The pattern of each name whose first number counts the layers, each of which has the same tensors."""
-    found: defaultdict[tuple[str, str], dict[str, Shape]] = defaultdict(dict)
+    """The pattern of each name whose first number counts the layers, each of which has the same tensors; other names as they are.
+
+    Where one list holds several parts of each layer, the number is a multiple of the layer and more: `{2*layer+1}`.
+    """
+    members: defaultdict[tuple[str, int], dict[str, Shape]] = defaultdict(dict)
     for name, shape in shapes.items():
         if number := _NUMBER.search(name):
-            found[name[: number.start()], name[number.end() :]][number[0]] = shape
-    patterns: dict[str, str] = {}
-    for (before, after), numbered in found.items():
-        if set(numbered) == {str(i) for i in range(layers)} and len(set(numbered.values())) == 1:
-            patterns |= {f"{before}{n}{after}": f"{before}{LAYER}{after}" for n in numbered}
+            members[name[: number.start()], int(number[0])][name[number.end() :]] = shape
+    alike: defaultdict[tuple[str, frozenset[tuple[str, Shape]]], list[int]] = defaultdict(list)
+    for before, each in sorted(members):
+        alike[before, frozenset(members[before, each].items())].append(each)
+    patterns = {name: name for name in shapes}
+    for (before, tensors), numbers in alike.items():
+        for each, counter in _counters(numbers, layers).items():
+            patterns |= {f"{before}{each}{after}": f"{before}{counter}{after}" for after, _ in tensors}
     return patterns
+
+
+def _counters(numbers: Sequence[int], layers: int) -> dict[int, str]:
+    """What stands for each number in a pattern, where equally many of them at equal distances belong to each layer."""
+    parts = len(numbers) // layers
+    step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
+    if len(numbers) != parts * layers or list(numbers) != list(range(numbers[0], numbers[-1] + 1, step)):
+        return {}
+    return {each: _counted(parts * step, numbers[place % parts]) for place, each in enumerate(numbers)}
+
+
+def _counted(step: int, first: int) -> str:
+    """The layer times `step`, from `first` on.
+
+    Example:
+        >>> _counted(1, 0), _counted(2, 1)
+        ('{layer}', '{2*layer+1}')
+    """
+    return "{" + (f"{step}*" if step > 1 else "") + "layer" + (f"+{first}" if first else "") + "}"
 
 
 def grouped(state: Mapping[str, Array], a: Architecture) -> Tensors:
@@ -107,24 +132,10 @@ def grouped(state: Mapping[str, Array], a: Architecture) -> Tensors:
     patterns = layer_patterns({n: t.shape for n, t in state.items()}, a.num_hidden_layers)
     groups: defaultdict[str, list[Array]] = defaultdict(list)
     for name, value in state.items():
-        groups[patterns.get(name, name)].append(value)
+        groups[patterns[name]].append(value)
     made = []
     for name, values in groups.items():
         made.append(Tensor(name, values))
-        if LAYER not in name and values[0].ndim > 1 and len(values[0]) == a.num_hidden_layers:
+        if not is_layered(name) and values[0].ndim > 1 and len(values[0]) == a.num_hidden_layers:
             made.append(Tensor(name, list(values[0]), across=True))
     return Tensors(tuple(made), a)
-
-
-def unequal(shapes: Mapping[str, Shape], layers: int) -> Iterator[str]:
-    """Containers that count something else than the layers, which no pattern with `{layer}` names."""
-    found: defaultdict[str, set[int]] = defaultdict(set)
-    for name in shapes:
-        if number := _NUMBER.search(name):
-            found[name[: number.start()]].add(int(number[0]))
-    for before, numbers in found.items():
-        if len(numbers) > layers and len(numbers) % layers == 0:
-            yield (
-                f"{before}* has {len(numbers)} parts for {layers} layers, {len(numbers) // layers} each: {LAYER} in a pattern "
-                "counts layers, and cannot name them"
-            )

@@ -53,6 +53,13 @@ def test_the_wheel_carries_the_fixtures_and_verifies_them_from_an_empty_folder(b
     assert {part["outcome"] for part in rendered} <= {"pass", "skip"}
 
 
+@pytest.mark.parametrize("folder", ["cli/package", "candidates/command"])
+def test_the_wheel_holds_every_file_that_lies_beside_the_code(built: Path, folder: str) -> None:
+    beside = {f.name for f in (ROOT / "conformance" / folder).iterdir() if f.suffix in (".txt", ".md", ".mjs")}
+    assert beside
+    assert beside <= {f.name for f in (built / "site" / "conformance" / folder).iterdir()}
+
+
 def test_the_example_package_is_found_by_its_entry_point_and_judged(built: Path, empty: Path) -> None:
     site = built / "site"
     rows = json.loads(_python("-m", "conformance", "list", "--format", "json", folder=empty, path=(site,)))

@@ -37,6 +37,8 @@ Q, K, V = (f"{SELF}.{n}.weight" for n in ("query", "key", "value"))
         (interleaved(Q, K, V), (96, 32)),
         (stacked(Q), (2, 32, 32)),
         (stacked(fused(Q, K, V)), (2, 96, 32)),
+        (stacked(Q, K, V), (3, 32, 32)),
+        (stacked(stacked(Q, K, V)), (2, 3, 32, 32)),
         (tied(transposed(Q)), (32, 32)),
     ],
 )
@@ -88,6 +90,10 @@ _MISUSES = {
     "used twice": ({"lm_head.unembedding.weight": "bert.embeddings.word_embeddings.weight"}, ["used twice", "tied()"]),
     "wrong shape": ({"lm_head.mlp.bias": "cls.predictions.bias"}, ["wrong shape: lm_head.mlp.bias is (32,)", "used twice"]),
     "a layer on one side": ({"embedding.layer_norm.bias": Q}, ["{layer} in it needs {layer} on the other side as well"]),
+    "more layers than there are": (
+        {"transformer.{2*layer}.layer_norm.bias": "bert.encoder.layer.{layer}.attention.output.LayerNorm.bias"},
+        ["matches nothing: the module has no 'transformer.2.layer_norm.bias'"],
+    ),
     "used and unused": ({"lm_head.mlp.bias": "bert.pooler.dense.bias"}, ["used, though named in `unused`: bert.pooler.dense.bias"]),
 }
 

@@ -1,4 +1,4 @@
-"""After x-transformers: attention and feed-forward parts take turns in one list, each with its norm; no biases in attention."""
+"""After x-transformers: attention and feed-forward parts take turns in one list, each with its norm."""
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ class Attention(nn.Module):
     def __init__(self, dim, heads):
         super().__init__()
         self.heads = heads
-        self.to_q, self.to_k, self.to_v, self.to_out = (nn.Linear(dim, dim, bias=False) for _ in range(4))
+        self.to_q, self.to_k, self.to_v, self.to_out = (nn.Linear(dim, dim) for _ in range(4))
 
     def forward(self, x, mask):
         q, k, v = (t(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (self.to_q, self.to_k, self.to_v))

@@ -1,10 +1,12 @@
-"""Strangers with a mistake each."""
+"""Some of the strangers with a mistake each."""
 
+from torch import nn
 from torch.nn import functional as F
 
 from conformance.tests.strangers import fused
 from conformance.tests.strangers.annotated import AnnotatedBert, FeedForward
 from conformance.tests.strangers.fairseq import SentenceEncoder
+from conformance.tests.strangers.lens import LensBert
 
 
 class UnscaledEncoder(SentenceEncoder):
@@ -56,3 +58,14 @@ class WidthScaledBert(fused.BERT):
         super().__init__(config)
         for block in self.h:
             block.attn.__class__ = WidthScaledAttention
+
+
+class ScaledLensBert(LensBert):
+    """Its logits are multiplied by a parameter that no BERT has."""
+
+    def __init__(self, d_vocab, d_model, n_layers, n_heads, d_mlp, n_ctx):
+        super().__init__(d_vocab, d_model, n_layers, n_heads, d_mlp, n_ctx)
+        nn.init.constant_(self.logit_scale, 2.0)
+
+    def forward(self, tokens, token_type, mask):
+        return super().forward(tokens, token_type, mask) * self.logit_scale
