@@ -33,8 +33,8 @@ export function save(tensors, path) {
   writeFileSync(path, Buffer.concat([length, text, padding, ...parts]));
 }
 
-// `prepare(architecture, weights, device, dtype)` returns, or promises, a function of a batch's tensors that gives activations. With
-// `gradients` it has a second argument in a backward pass: the `source`, by whose name the protocol has the gradients.
+// `prepare(architecture, weights, device, dtype)` returns, or promises, a function of a batch's tensors that gives activations.
+// With `gradients` the function also gets `source` in a backward pass, as the protocol describes it.
 export async function serve(prepare, features = [], gradients = false) {
   console.log = console.info = console.error; // what is logged must not stand among the replies
   let run;
