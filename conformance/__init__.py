@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from conformance.candidates.recorded import RecordedTrace
     from conformance.candidates.registry import Implementation
     from conformance.candidates.steps import captured_step
-    from conformance.candidates.torch_implementation import OutputMap, TorchImplementation
+    from conformance.candidates.output_map import OutputMap
+from conformance.candidates.torch_implementation import TorchImplementation
     from conformance.checks.check_candidate import check
     from conformance.checks.examples import example
     from conformance.checks.trace import Trace, trace
@@ -100,7 +101,8 @@ _PUBLIC = {
     "candidates.steps": ("captured_step",),
     "model.pretraining": ("PretrainingConventions", "PretrainingCorpus", "PretrainingData"),
     "model.training": ("Training", "decays"),
-    "candidates.torch_implementation": ("OutputMap", "TorchImplementation"),
+    "candidates.output_map": ("OutputMap",),
+    "candidates.torch_implementation": ("TorchImplementation",),
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
 

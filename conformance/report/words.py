@@ -29,7 +29,7 @@ def subject(check: CheckRecord) -> str:
 def verdict(check: CheckRecord) -> str:
     """The outcome in words, with the coverage."""
     said = OUTCOME_TEXT[check.outcome].of_check
-    return f"{said}, {check.judged} of {check.activations} activations" if check.activations else said
+    return f"{said}, {check.judged} of {check.activations} activations judged" if check.activations else said
 
 
 def searched(check: CheckRecord) -> str:
@@ -83,10 +83,10 @@ def exclusion_lists(rendered: Sequence[Sensitivity]) -> list[tuple[str, list[str
     ]
     lists = [
         (f"not separable at some places (expected z below {SEPARABLE_Z:.0f})", some),
-        ("not looked for, since they change no step in a layer that was seen", unseen),
-        ("numbers that are right, each to what shows at its best place", numbers),
+        ("not looked for, since they change no step that was judged", unseen),
+        ("parameters confirmed, each ± the smallest deviation that would be seen", numbers),
     ]
-    first = f"excludes {everywhere} of the {len(rendered)} mistakes that were looked for, at every place"
+    first = f"excludes {everywhere} of the {len(rendered)} mistakes that were looked for, wherever each can act"
     return ([(first, [])] if rendered else []) + [(what, of) for what, of in lists if of]
 
 
