@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from conformance.candidates.command import Command
     from conformance.candidates.layouts import Layout, fused, interleaved, per_head, permuted, stacked, tied, transposed
     from conformance.candidates.module_runner import ModuleRunner
+    from conformance.candidates.output_map import OutputMap
     from conformance.candidates.recorded import RecordedTrace
     from conformance.candidates.registry import Implementation
     from conformance.candidates.steps import captured_step
-    from conformance.candidates.output_map import OutputMap
-from conformance.candidates.torch_implementation import TorchImplementation
+    from conformance.candidates.torch_implementation import TorchImplementation
     from conformance.checks.check_candidate import check
     from conformance.checks.examples import example
     from conformance.checks.trace import Trace, trace

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from conformance.errors import RegistrationError
+
 
 @dataclass(frozen=True)
 class OutputMap:
