@@ -21,7 +21,7 @@ from conformance.checks.passes import Pass, opened, with_config, yielded
 from conformance.checks.training import RATES, Stream, random_numbers_from, read
 from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
-from conformance.model.activations import parameter_shapes
+from conformance.model.activations import parameter_shapes, table
 from conformance.model.batch import TorchBatch
 from conformance.model.checkpoint import rounded_weights
 from conformance.model.gradients import SUFFIX, is_gradient
@@ -60,12 +60,14 @@ def _runs(
     """A run with each of the settings that the candidate has.
 
     Raises:
-        NotApplicable: the runner has no training loop, or for none of these settings; or the format is float16, in which the
-            second moments of Adam underflow.
+        NotApplicable: the runner has no training loop, or for none of these settings; or the network has no loss; or the format
+            is float16, in which the second moments of Adam underflow.
         Unsupported, CandidateFailure: as `opened` and the steps raise them.
     """
     if case.dtype == "float16":
         raise NotApplicable("in float16 the second moments of Adam underflow")
+    if not any(name.endswith(".loss") for name in table(golden.checkpoint.architecture)):
+        raise NotApplicable(f"{golden.name} has no head with a loss, from which a step could be computed")
     still, refusals = with_config(golden, **dict.fromkeys(RATES, 0.0)), []  # no loss is repeatable with dropout
     for label, training in settings.items():
         runner = opened(candidate, still, case)

@@ -16,7 +16,7 @@ from conformance.benchmarks.training.loops import CORRECT, WRONG, WRONG_GRADIENT
 from conformance.benchmarks.training.measure import explained, gradients_alone, is_named, of_few, said_of
 from conformance.checks.catalogue import named
 from conformance.checks.optimizer import optimizer_passes, schedule_passes
-from conformance.checks.passes import Pass, Passes
+from conformance.checks.passes import Pass, Passes, with_config
 from conformance.checks.run import check_values
 from conformance.checks.run_check import run
 from conformance.errors import UsageError
@@ -122,6 +122,12 @@ def test_without_a_loop_or_in_float16_it_is_skipped_with_the_reason() -> None:
     assert (result.outcome, "no training loop" in result.reason) == ("skip", True)
     result = judged("optimizer-step", loop, "float16")
     assert (result.outcome, "underflow" in result.reason) == ("skip", True)
+
+
+@pytest.mark.parametrize("check", ["optimizer-step", "schedule"])
+def test_of_a_network_without_a_loss_it_is_skipped_with_the_reason(check: str) -> None:
+    result = run(named(check), hf_eager, with_config(GOLDEN, heads=()), "cpu", "float32")
+    assert (result.outcome, "no head with a loss" in result.reason) == ("skip", True)
 
 
 def test_a_loop_in_a_worker_is_judged_as_it_is_here() -> None:
