@@ -131,7 +131,7 @@ def body(proposal: Proposal) -> Iterator[str]:
 
 
 def _supported(condition: str) -> Iterator[str]:
-    reason = f'"{condition.removeprefix("a.").replace("a.", "")} alone"'
+    reason = f'"it needs {condition.removeprefix("a.").replace("a.", "")}"'
     parts = ["None", f"if {condition}", f"else {reason}"]
     line = " ".join(parts)
     yield "    supported=lambda a, device, dtype: ("
