@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from conformance import check
-from conformance.checks import run as running
+from conformance.checks import placement
 from conformance.checks.recording import header_of
 from conformance.checks.search.plan import Plan
 from conformance.numerics.accuracy import known, rows
@@ -111,7 +111,7 @@ def test_a_library_beyond_the_table_is_a_property_of_the_machine_and_no_mistake(
     machine = machine_with(gelu=less_accurate_gelu)
     assert machine.exceeding.keys() == {*this_machine("cpu").exceeding, "gelu"}
     assert any("torch's gelu on this machine is off by up to" in note for note in machine.notes)
-    monkeypatch.setattr(running, "this_machine", lambda device: machine)
+    monkeypatch.setattr(placement, "this_machine", lambda device: machine)
     result = check(Planted(plant), "tiny")
     assert result.conforms, result.reason
 
@@ -134,7 +134,7 @@ def test_what_the_machine_exceeds_the_table_by_stands_in_a_report_once(monkeypat
 )
 def test_what_is_no_float32_function_is_an_error_of_the_machine(wrong: Function, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = machine_with(gelu=wrong)
-    monkeypatch.setattr(running, "this_machine", lambda device: machine)
+    monkeypatch.setattr(placement, "this_machine", lambda device: machine)
     result = check("hf-eager", "tiny")
     assert (result.outcome, result.exit_code) == ("error", 3)
     assert "torch's gelu on cpu is no float32 function" in result.reason
