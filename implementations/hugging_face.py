@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from conformance import (
     Architecture,
@@ -130,7 +130,7 @@ class HuggingFace:
     def shown(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
         """The module with every activation that is tapped as an output."""
         model = self.module(checkpoint, device, dtype)
-        return Showing(model, taps(model), lambda batch: untapped(_logits(model, batch), batch))
+        return Showing(model, taps(model), lambda batch: untapped(model, batch))
 
     def tokenizer(self, vocabulary: Sequence[str], *, lower_case: bool, strip_accents: bool | None) -> Reader:
         """`transformers`' BertTokenizer of that vocabulary."""
@@ -250,7 +250,7 @@ def taps(model: nn.Module) -> dict[str, Tap]:
 
 def run(model: nn.Module, batch: TorchBatch) -> Iterator[tuple[str, Tensor]]:
     """The forward pass, its interior activations, and the losses of the labels that the batch has."""
-    return captured(model, taps(model), lambda: untapped(_logits(model, batch), batch))
+    return captured(model, taps(model), lambda: untapped(model, batch))
 
 
 def run_backward(model: nn.Module, batch: TorchBatch, source: str, gradient: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -259,7 +259,7 @@ def run_backward(model: nn.Module, batch: TorchBatch, source: str, gradient: Ten
     relative = getattr(config, "position_embedding_type", "absolute") != "absolute"
     unread = {"bert.embeddings.position_embeddings.weight"} if relative else set()
     return captured_with_gradients(
-        model, taps(model), lambda: untapped(_logits(model, batch), batch), source, gradient,
+        model, taps(model), lambda: untapped(model, batch), source, gradient,
         parameters=lambda named: ((name, tensor) for name, tensor in named if name not in unread),
     )  # fmt: skip
 
@@ -285,7 +285,7 @@ def trainer(model: nn.Module, training: Training) -> Callable[[TorchBatch], Iter
 
     def step(batch: TorchBatch) -> None:
         model.train()
-        found = losses(_logits(model, batch), batch)
+        _, found = _logits_and_losses(model, batch)
         optimizer.zero_grad()
         inner = {name for total, names in _SUMS.items() if total in found for name in names}
         torch.stack([loss for name, loss in found.items() if name not in inner]).sum().backward()
@@ -305,13 +305,22 @@ def _logits(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
     return found
 
 
-def untapped(made: dict[str, Tensor], batch: TorchBatch) -> dict[str, Tensor]:
+def _logits_and_losses(model: nn.Module, batch: TorchBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    logits, config = _logits(model, batch), cast(Any, model.get_submodule("bert").config)
+    return logits, losses(logits, batch, config.problem_type)
+
+
+def untapped(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
     """What is the output of no module: the embedding of the sentence, and the losses."""
-    return {**{name: x for name, x in made.items() if name.startswith("sentence_embedding")}, **losses(made, batch)}
+    logits, found = _logits_and_losses(model, batch)
+    return {**{name: x for name, x in logits.items() if name.startswith("sentence_embedding")}, **found}
 
 
-def losses(logits: dict[str, Tensor], batch: TorchBatch) -> dict[str, Tensor]:
-    """The losses of the labels that the batch has; of the two pre-training losses the sum, of a span's two the mean."""
+def losses(logits: dict[str, Tensor], batch: TorchBatch, problem_type: str | None = None) -> dict[str, Tensor]:
+    """The losses of the labels that the batch has; of the two pre-training losses the sum, of a span's two the mean.
+
+    `problem_type` is the config's.
+    """
     span = logits.get("qa_outputs")
     start, end = (None, None) if span is None else span.unbind(-1)  # (B, S) each
     labels = {
@@ -322,6 +331,8 @@ def losses(logits: dict[str, Tensor], batch: TorchBatch) -> dict[str, Tensor]:
         "qa_outputs.end_loss": (end, batch.end_positions),
     }
     found = {name: loss for name, (scores, given) in labels.items() if (loss := _loss(scores, given)) is not None}
+    if batch.class_targets is not None:
+        found["classifier.loss"] = _loss_of_targets(logits["classifier"], batch.class_targets, problem_type)
     if {"cls.predictions.loss", "cls.seq_relationship.loss"} <= found.keys():
         found["cls.loss"] = found["cls.predictions.loss"] + found["cls.seq_relationship.loss"]
     if {"qa_outputs.start_loss", "qa_outputs.end_loss"} <= found.keys():
@@ -346,6 +357,13 @@ def _loss(logits: Tensor | None, labels: Tensor | None) -> Tensor | None:
     return cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED)
 
 
+def _loss_of_targets(logits: Tensor, targets: Tensor, problem_type: str | None) -> Tensor:
+    """As BertForSequenceClassification has it for labels that are numbers: of one label a regression, unless the config says."""
+    targets = targets.to(logits.dtype)  # (B, labels), as the logits
+    regression = problem_type == "regression" if problem_type else logits.shape[-1] == 1
+    return mse_loss(logits, targets) if regression else binary_cross_entropy_with_logits(logits, targets)
+
+
 class Compiled(HuggingFace):
     """The same through `torch.compile`; of what runs inside its kernels nothing but the outputs is seen."""
 
@@ -368,8 +386,8 @@ class Compiled(HuggingFace):
         model: Any = torch.compile(module, dynamic=True)
 
         def forward(batch: TorchBatch) -> dict[str, Tensor]:
-            logits = _logits(model, batch)
-            return {**logits, **losses(logits, batch)}
+            logits, found = _logits_and_losses(model, batch)
+            return {**logits, **found}
 
         def runner(batch: TorchBatch) -> Iterator[tuple[str, Tensor]]:
             with torch.no_grad():

@@ -27,11 +27,26 @@ from conformance.faults import (
     pooling,
     precision,
     projections,
+    target_losses,
 )
 from conformance.faults.fault import Fault, FaultContext, Parameter
 
 _THEMES = (
-    *(functions, norms, attention, distances, heads, projections, embeddings, losses, pooling, dense, layers, precision),
+    *(
+        functions,
+        norms,
+        attention,
+        distances,
+        heads,
+        projections,
+        embeddings,
+        losses,
+        target_losses,
+        pooling,
+        dense,
+        layers,
+        precision,
+    ),
     *(dropout, gradients, optimizer),
 )
 CATALOGUE: tuple[Fault, ...] = tuple(fault for theme in _THEMES for fault in theme.faults())
@@ -40,7 +55,8 @@ CATALOGUE: tuple[Fault, ...] = tuple(fault for theme in _THEMES for fault in the
 BY_NAME: Mapping[str, Fault] = {fault.name: fault for fault in CATALOGUE}
 
 OF_SOME: tuple[frozenset[str], ...] = tuple(
-    frozenset(fault.name for fault in theme.faults()) for theme in (distances, pooling, dense, dropout, gradients, optimizer)
+    frozenset(fault.name for fault in theme.faults())
+    for theme in (distances, target_losses, pooling, dense, dropout, gradients, optimizer)
 )
 """The names of each theme whose steps only some networks, or some checks, have."""
 

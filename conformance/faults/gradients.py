@@ -40,6 +40,7 @@ _PARAMETERS = frozenset(
 _ANY = (
     _NORMS | _SOFTMAX | _SCORES | _FUNCTIONS | _LOSSES | _PARAMETERS
     | {"relu_backward", "log_softmax_backward", "linear_backward", "first_token_linear_backward"}
+    | {"regression_loss_backward", "multi_label_loss_backward"}
     | {"context_backward_probs", "context_backward_value"}
 )  # fmt: skip
 

@@ -1,13 +1,14 @@
 """Generated batches: ids, token types and labels from Philox integers, masks as they are drawn."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from conformance.goldens.philox import Stream
-from conformance.model.architecture import Architecture
+from conformance.model.architecture import MULTI_LABEL, SINGLE_LABEL, Architecture
 from conformance.model.batch import IGNORED_LABEL, Batch, Ids
+from conformance.numerics.formats import Array
 
 
 def drawn(masks: Sequence[str]) -> Ids:
@@ -41,8 +42,9 @@ def batch(seed: int, architecture: Architecture, mask: Ids, name: str = "", ids:
         next_sentence_label=np.where(read, integers("next_sentence_label", (rows,), 0, 2), IGNORED_LABEL),
         class_labels=np.where(read, integers("class_labels", (rows,), 0, architecture.num_labels), IGNORED_LABEL),
     )
-    if not architecture.is_single_label:
-        made = replace(made, class_labels=None)
+    if architecture.problem != SINGLE_LABEL:
+        targets = _targets(architecture, integers, rows) if "classification" in architecture.heads else None
+        made = replace(made, class_labels=None, class_targets=targets)
     if "token_classification" in architecture.heads:
         classes = integers("token_labels", mask.shape, 0, architecture.num_labels)
         made = replace(made, token_labels=np.where(labelled, classes, IGNORED_LABEL))
@@ -57,3 +59,11 @@ def batch(seed: int, architecture: Architecture, mask: Ids, name: str = "", ids:
         right = integers("choice_labels", (rows // choices,), 0, choices)
         made = replace(made, choice_labels=np.where(whole, right, IGNORED_LABEL))
     return made
+
+
+def _targets(a: Architecture, integers: Callable[[str, tuple[int, ...], int, int], Ids], rows: int) -> Array:
+    """(B, C): 0 or 1 of each label, or numbers between −2 and 2 that every format holds."""
+    shape = (rows, a.num_labels)
+    if a.problem == MULTI_LABEL:
+        return integers("class_targets", shape, 0, 2).astype(np.float64)
+    return integers("class_targets", shape, -16, 17) / 8.0

@@ -11,7 +11,7 @@ from conformance.errors import UsageError
 from conformance.goldens.batches import batch, drawn
 from conformance.goldens.golden import Golden, load_golden
 from conformance.goldens.recipe import SEED
-from conformance.model.architecture import Architecture
+from conformance.model.architecture import MULTI_LABEL, SINGLE_LABEL, Architecture
 from conformance.model.batch import IGNORED_LABEL, Batch
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.directory import load_directory
@@ -134,11 +134,7 @@ def _require_fit(name: str, given: Batch, a: Architecture) -> None:
     if given.length > a.longest:
         raise UsageError(f"batch {name}: {given.length} tokens, and the network takes at most {a.longest}")
     _require_fitting_attention(name, given, a)
-    if given.class_labels is not None and not a.is_single_label:
-        raise UsageError(
-            f"batch {name}: class_labels are single classes; the network's problem_type is {a.problem_type!r}, with {a.num_labels} "
-            "labels, and there is no equation for its loss; leave class_labels out, and the logits are judged"
-        )
+    _require_fitting_classes(name, given, a)
     labels = (
         *(("labels", a.vocab_size), ("next_sentence_label", 2), ("class_labels", a.num_labels), ("token_labels", a.num_labels)),
         *(("start_positions", given.length), ("end_positions", given.length)),
@@ -171,3 +167,20 @@ def _require_fitting_attention(name: str, given: Batch, a: Architecture) -> None
                 f"batch {name}: attention_mask lets token {query} of row {row} attend to later tokens alone, and a decoder "
                 "has none for it; what that computes is undefined"
             )
+
+
+def _require_fitting_classes(name: str, given: Batch, a: Architecture) -> None:
+    """Refuse labels of sequences that are not of the problem for which the classifier is trained."""
+    problem = f"the network's problem is {a.problem} with num_labels {a.num_labels}"
+    if given.class_labels is not None and a.problem != SINGLE_LABEL:
+        raise UsageError(f"batch {name}: there are class_labels, and {problem}; give class_targets, (B, {a.num_labels}) numbers")
+    if given.class_targets is None:
+        return
+    if a.problem == SINGLE_LABEL:
+        raise UsageError(f"batch {name}: there are class_targets, and {problem}; give class_labels, (B,) integers")
+    if given.class_targets.shape[1] != a.num_labels:
+        raise UsageError(
+            f"batch {name}: class_targets are {given.class_targets.shape[1]} a row, expected {a.num_labels} (num_labels)"
+        )
+    if a.problem == MULTI_LABEL and ((given.class_targets < 0.0) | (given.class_targets > 1.0)).any():
+        raise UsageError(f"batch {name}: class_targets has values outside 0 to 1, and {problem}")

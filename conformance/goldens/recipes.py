@@ -257,6 +257,24 @@ _FURTHER_INPUTS = _row(
     further=_with_further_inputs,
 )
 
+_REGRESSION = _row(
+    "regression",
+    "A classifier with one label and no problem_type: a regression, whose loss is the mean squared error.",
+    TINY.architecture.with_(num_hidden_layers=1, heads=("classification",), num_labels=1),
+    ("111111111111", "111111110000", "110111011010", "111110000000"),
+    kept=ENDS,
+)
+
+_MULTI_LABEL = _row(
+    "multi-label",
+    "A classifier of several labels that may hold at once, whose loss is the mean binary cross entropy.",
+    TINY.architecture.with_(
+        num_hidden_layers=1, heads=("classification",), num_labels=5, problem_type="multi_label_classification"
+    ),
+    ("1111111111111111", "1111111111000000", "1101101011101101", "1100000000000000"),
+    kept=ENDS,
+)
+
 _USUAL: tuple[Recipe, ...] = (TINY, edges.RECIPE, _DEEP, _WIDE, sinusoidal.RECIPE, _TANH, _TOKEN_HEADS, _SENTENCE_HEADS)
 _UNUSUAL: tuple[Recipe, ...] = (
     _ODD_WIDTH,
@@ -268,5 +286,7 @@ _UNUSUAL: tuple[Recipe, ...] = (
     _CROSS_ATTENTION,
     _PRUNED,
     _FURTHER_INPUTS,
+    _REGRESSION,
+    _MULTI_LABEL,
 )
 RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in (*_USUAL, *_UNUSUAL, minilm.RECIPE)}

@@ -29,7 +29,8 @@ COMPATIBLE_HEADS = (
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 POSITIONS = ("absolute", "sinusoidal", "relative_key", "relative_key_query")
-PROBLEMS = (None, "single_label_classification", "multi_label_classification", "regression")
+SINGLE_LABEL, MULTI_LABEL, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
+PROBLEMS = (None, SINGLE_LABEL, MULTI_LABEL, REGRESSION)
 POOLINGS = ("", "cls", "mean", "mean-sqrt-length", "weighted-mean", "max", "last")
 
 _COUNTS = {
@@ -62,8 +63,9 @@ class Architecture:
         classifier_dropout: that before the classifier; None: as `hidden_dropout_prob`.
         activation_dropout: that after the activation function, as in `transformers.BartConfig` (the paper: none).
         initializer_range: the standard deviation with which matrices and tables are drawn before training.
-        problem_type: what the classifier of sequences is trained for, as in `transformers.PretrainedConfig`; there are equations
-            for the loss of `single_label_classification`, and None stands for it where there are several labels.
+        problem_type: what the classifier of sequences is trained for, as in `transformers.PretrainedConfig`:
+            `single_label_classification`, `multi_label_classification` or `regression`; None stands for the last where there is
+            one label, else for the first.
         pooling: how the last hidden state is pooled into an embedding of the sentence, as sentence-transformers does it: the
             first token (`cls`), the `mean` over the tokens that are not padding, their sum over √n (`mean-sqrt-length`), their
             mean with weights 1, 2, … by place (`weighted-mean`), their `max`, or the `last` of them; empty where it is not.
@@ -183,9 +185,9 @@ class Architecture:
         return self.position_embedding_type.startswith("relative")
 
     @property
-    def is_single_label(self) -> bool:
-        """Whether a sequence is of one of several classes, so that the loss of its classifier is a cross entropy."""
-        return self.problem_type == PROBLEMS[1] or (self.problem_type is None and self.num_labels > 1)
+    def problem(self) -> str:
+        """What the classifier of sequences is trained for: `problem_type`, or what Hugging Face takes where that is None."""
+        return self.problem_type or (REGRESSION if self.num_labels == 1 else SINGLE_LABEL)
 
     @property
     def unconfirmed(self) -> str:

@@ -40,11 +40,15 @@ def _numbers(name: str, values: Any) -> Array:
     return array.astype(np.float64)
 
 
-# The axes of each array that is not (B, S): B rows, S tokens, Q questions of B / Q rows each, T of an encoder's states, of width H.
+FLOATS = ("class_targets", "encoder_hidden_states")  # the arrays of numbers; the others are of integers
+
+# The axes of each array that is not (B, S): B rows, S tokens, Q questions of B / Q rows each, T of an encoder's states, of width H,
+# C labels.
 _AXES = {
     "attention_mask": "BS or BSS",
     "next_sentence_label": "B",
     "class_labels": "B",
+    "class_targets": "BC",
     "start_positions": "B",
     "end_positions": "B",
     "choice_labels": "Q",
@@ -59,7 +63,7 @@ def _axes(name: str, array: npt.NDArray[Any]) -> str:
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs of one forward pass, int64 NumPy arrays.
+    """Inputs of one forward pass, NumPy arrays, int64 but for two of numbers.
 
     Attributes:
         input_ids, token_type_ids, attention_mask: (B, S); the last two None where a check omits them. A mask may be (B, S, S): for
@@ -67,6 +71,8 @@ class Batch:
         labels: (B, S), the masked-LM labels, -100 where there is none; or None.
         next_sentence_label: (B,), 0 = is next; or None.
         class_labels: (B,); or None.
+        class_targets: (B, C), float64, in place of them: the numbers of a regression, or of several labels that may hold at once
+            1 or 0 each; or None.
         position_ids: (B, S); None: in order.
         encoder_hidden_states: (B, T, H), float64, what a decoder with cross-attention attends to; or None.
         encoder_attention_mask: (B, T), which of them may be attended to; None: all.
@@ -98,11 +104,12 @@ class Batch:
     start_positions: Ids | None = None
     end_positions: Ids | None = None
     choice_labels: Ids | None = None
+    class_targets: Array | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is no batch; raises `UsageError` that says what was found and what was expected."""
         for name, array in self.arrays().items():
-            dtype = np.float64 if name == "encoder_hidden_states" else np.int64
+            dtype = np.float64 if name in FLOATS else np.int64
             if array.dtype != dtype:
                 raise UsageError(f"{name} is of {array.dtype}, expected {np.dtype(dtype)}")
             axes = _AXES.get(name, "BS")
@@ -119,6 +126,8 @@ class Batch:
             raise UsageError("there is an encoder_attention_mask without encoder_hidden_states; give both or neither")
         if (self.keys & ~self.mask[:, None, :]).any():
             raise UsageError("attention_mask lets a query attend to a token that attends to none; what that computes is undefined")
+        if self.class_targets is not None and not np.isfinite(self.class_targets).all():
+            raise UsageError("class_targets has values that are not finite; every row needs a target for each label")
         self._require_states()
 
     def _require_states(self) -> None:
@@ -144,6 +153,7 @@ class Batch:
         """Whether an array has these axes: B and S the batch's, Q its questions, T the encoder's length, H any."""
         states = self.encoder_hidden_states
         sizes = {"B": self.input_ids.shape[0], "S": self.input_ids.shape[1], "Q": self._questions(array)}
+        sizes["C"] = array.shape[-1] if array.ndim else -1
         if states is not None and states.ndim == 3:
             sizes |= {"T": states.shape[1], "H": states.shape[2]}
         return array.shape == tuple(sizes.get(axis, -1) for axis in axes)
@@ -199,10 +209,9 @@ class Batch:
         return Batch(**cut, choice_labels=questions if whole else None)
 
     def held_in(self, dtype: str) -> "Batch":
-        """As a candidate of `dtype` reads it: an encoder's states rounded to that format, exact in float64."""
-        if self.encoder_hidden_states is None:
-            return self
-        return replace(self, encoder_hidden_states=format_named(dtype).round(self.encoder_hidden_states))
+        """As a candidate of `dtype` reads it: its numbers rounded to that format, exact in float64."""
+        rounded: dict[str, Any] = {k: format_named(dtype).round(v) for k, v in self.arrays().items() if k in FLOATS}
+        return replace(self, **rounded) if rounded else self
 
     def at(self, positions: Ids) -> "Batch":
         """The tokens at these positions of each row, in this order, some of them several times if need be."""
@@ -221,7 +230,7 @@ class Batch:
         unknown = sorted(set(arrays) - set(names))
         if unknown or "input_ids" not in arrays:
             raise UsageError(f"a batch has input_ids and may have {', '.join(names[1:])}; found {', '.join(sorted(arrays))}")
-        found: dict[str, Any] = {k: (_numbers if k == "encoder_hidden_states" else _integers)(k, v) for k, v in arrays.items()}
+        found: dict[str, Any] = {k: (_numbers if k in FLOATS else _integers)(k, v) for k, v in arrays.items()}
         return cls(**found)
 
     def on(self, device: str) -> "TorchBatch":
@@ -234,7 +243,7 @@ class Batch:
 
 
 class TorchBatch:
-    """What a runner is called with: the arrays of a `Batch` as int64 torch tensors on the device under test.
+    """What a runner is called with: the arrays of a `Batch` as torch tensors on the device under test, int64 or float64.
 
     Example:
         >>> Batch(np.array([[7, 8]])).on("cpu").input_ids
@@ -254,6 +263,7 @@ class TorchBatch:
     start_positions: "torch.Tensor | None"
     end_positions: "torch.Tensor | None"
     choice_labels: "torch.Tensor | None"
+    class_targets: "torch.Tensor | None"
 
     def __init__(self, source: Batch | None = None, **tensors: "torch.Tensor") -> None:
         """Hold `tensors` under their names; those that are not given are None. Without a source there is no `numpy()`."""

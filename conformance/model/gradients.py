@@ -59,6 +59,8 @@ _EQUATIONS = {
         ),
         "(softmax(x) − onehot) ∂L / N at labelled rows, 0 elsewhere",
     ),
+    "regression_loss_backward": "2 (x − t) ∂L / N",
+    "multi_label_loss_backward": "(σ(x) − t) ∂L / N",
     "mean_loss_backward": "∂L / 2",
     **dict.fromkeys((f"{POOLING}{name}_backward" for name in POOLINGS), "a_s ∂y, a_s the share of token s"),
     f"{POOLING}max_backward": "∂y at the largest, 0 elsewhere",

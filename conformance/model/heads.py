@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from conformance.model.activation import HIDDEN, SCALAR, SENTENCE, Activation, affine
-from conformance.model.architecture import Architecture
+from conformance.model.architecture import MULTI_LABEL, REGRESSION, Architecture
 from conformance.model.dense import Dense
 
 POOLING = "pooling-"  # what the kinds of pooling begin with; the name follows
@@ -79,7 +79,13 @@ def _classifier(a: Architecture, inputs: str, axes: tuple[str, ...], classes: in
 
 def _classification(a: Architecture, hidden: str) -> Iterator[Activation]:
     yield from _classifier(a, "pooler.activation", SENTENCE, a.num_labels)
-    yield _loss("classifier.loss", "classification_loss", "classifier", "rows")
+    if a.problem == REGRESSION:
+        yield Activation("classifier.loss", "regression_loss", ("classifier",), SCALAR, 0, "mean (x − t)²")
+    elif a.problem == MULTI_LABEL:
+        equation = "mean of max(x, 0) − t x + log(1 + exp(−|x|)), the binary cross entropy of each label"
+        yield Activation("classifier.loss", "multi_label_loss", ("classifier",), SCALAR, 0, equation)
+    else:
+        yield _loss("classifier.loss", "classification_loss", "classifier", "rows")
 
 
 def _token_classification(a: Architecture, hidden: str) -> Iterator[Activation]:

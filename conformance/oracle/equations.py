@@ -41,6 +41,7 @@ from conformance.oracle.gradients.sums import (
     TokenTypeLookupGradient,
     WordLookupGradient,
 )
+from conformance.oracle.gradients.target_losses import BinaryCrossEntropyBackward, SquaredErrorBackward
 from conformance.oracle.initialization import InitialConstant, InitialDraw
 from conformance.oracle.losses import (
     ChoiceCrossEntropy,
@@ -57,6 +58,7 @@ from conformance.oracle.pooling import Maximum, Unit, Weighted
 from conformance.oracle.products import Context, FirstTokenLinear, Linear, Scores
 from conformance.oracle.softmax import LogSoftmax, Probabilities
 from conformance.oracle.step import Step
+from conformance.oracle.target_losses import BinaryCrossEntropy, SquaredError
 
 EQUATIONS: Mapping[str, type[Step]] = {
     "word_lookup": WordLookup,
@@ -92,6 +94,8 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "span_start_loss": SpanCrossEntropy,
     "span_end_loss": SpanCrossEntropy,
     "multiple_choice_loss": ChoiceCrossEntropy,
+    "regression_loss": SquaredError,
+    "multi_label_loss": BinaryCrossEntropy,
     "mean_loss": MeanLoss,
     "total_loss": TotalLoss,
     "pooling-cls": Weighted,
@@ -130,6 +134,8 @@ EQUATIONS: Mapping[str, type[Step]] = {
     "span_start_loss_backward": SpanCrossEntropyBackward,
     "span_end_loss_backward": SpanCrossEntropyBackward,
     "multiple_choice_loss_backward": ChoiceCrossEntropyBackward,
+    "regression_loss_backward": SquaredErrorBackward,
+    "multi_label_loss_backward": BinaryCrossEntropyBackward,
     "mean_loss_backward": MeanLossBackward,
     "pooling-cls_backward": WeightedBackward,
     "pooling-mean_backward": WeightedBackward,

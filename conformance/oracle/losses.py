@@ -21,6 +21,8 @@ LABELS = {
     "span_start_loss": "start_positions",
     "span_end_loss": "end_positions",
     "multiple_choice_loss": "choice_labels",
+    "regression_loss": "class_targets",
+    "multi_label_loss": "class_targets",
 }
 
 

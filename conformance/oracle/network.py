@@ -23,10 +23,12 @@ from conformance.oracle.losses import LABELS
 from conformance.oracle.step import Site, Step
 
 
-def _defines_loss(kind: str, labels: Ids | None, batch: Batch) -> bool:
+def _defines_loss(kind: str, labels: Ids | Array | None, batch: Batch) -> bool:
     """Whether a row has a label, and none that has one rests on padding: a sentence on its first token, a span on every token."""
     if labels is None:
         return False
+    if labels.dtype == np.float64:  # targets of every row
+        return bool(batch.mask[:, 0].all())
     labelled = labels != IGNORED_LABEL
     read = np.asarray(batch.mask.all(1)) if kind.startswith("span_") else batch.mask[:, 0]
     of_rows = np.asarray(read.reshape(len(labels), -1).all(1))  # of a question all its rows are read

@@ -72,10 +72,12 @@ def call(model: Any, batch: TorchBatch) -> dict[str, Tensor]:
             states = states.to(model.bert.embeddings.word_embeddings.weight.dtype)
         model(*inputs, batch.position_ids, states, batch.encoder_attention_mask)
         return {}
-    if model.classifier.out_features == 1:  # one choice a row
-        labels, logits = batch.choice_labels, model(*inputs).logits
-        return {} if labels is None else real({"classifier.loss": F.cross_entropy(logits.view(len(labels), -1), labels)})
-    loss, _ = model(*inputs, position_ids=batch.position_ids, labels=batch.class_labels)
+    if batch.choice_labels is not None:  # one choice a row
+        choices = model(*inputs).logits.view(len(batch.choice_labels), -1)
+        return real({"classifier.loss": F.cross_entropy(choices, batch.choice_labels)})
+    targets = batch.class_targets
+    labels: Any = batch.class_labels if targets is None else targets.to(model.classifier.weight.dtype)
+    loss, _ = model(*inputs, position_ids=batch.position_ids, labels=labels)
     return {} if loss is None else real({"classifier.loss": loss})
 
 
@@ -101,6 +103,8 @@ def supported(a: Architecture, device: str, dtype: str) -> str | None:
     """Why not, where it cannot be of this architecture."""
     if {"classification", "question_answering"} <= set(a.heads):
         return "the walk's Bert classifies sequences, or answers questions, and not both"
+    if "classification" in a.heads and a.problem == "regression" and a.num_labels > 1:
+        return "the walk's classifier is a regression where it has one label alone"
     if a.position_embedding_type == "sinusoidal" or not a.embedding_norm or a.shared_layer_norm:
         return "the walk's Bert has learned positions, and a norm at the embeddings and at each residual"
     return None

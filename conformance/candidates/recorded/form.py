@@ -29,7 +29,7 @@ It is written without this package so, after one forward pass of a batch that is
 
 `weights` are all parameters as little-endian float64 arrays by Hugging Face's names as in
 BertForPreTraining, those of `conformance.load_golden("tiny").checkpoint.path`. Inputs are int64
-(`encoder_hidden_states`: float64). Activations have the names and shapes that `bert-conformance trace
+(`encoder_hidden_states`, `class_targets`: float64). Activations have the names and shapes that `bert-conformance trace
 golden:tiny` prints, and are stored in `dtype` (F64, F32, BF16, F16), or in a wider format that holds the
 same numbers. `device` is a torch device string; its arithmetics are what activations are judged under, on any
 machine. `golden` is a golden's name or folder, or `checkpoint:DIR`; `run --checkpoint DIR` names

@@ -1,0 +1,168 @@
+"""The losses of a regression and of several labels: right in every form, and each mistake is named where it is."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from conformance import ModuleRunner, TorchBatch, check, golden_of, load_golden
+from conformance.errors import UsageError
+from conformance.faults import BY_NAME
+from conformance.faults.target_losses import faults
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
+from implementations.hugging_face import HuggingFace, run, run_backward
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+REGRESSION, MULTI_LABEL = load_golden("regression"), load_golden("multi-label")
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # of logits and targets, (B, C) each
+
+
+class WithLoss(HuggingFace):
+    """Hugging Face's BERT with another loss of its classifier."""
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__("eager")
+        self.loss = loss
+
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> ModuleRunner:
+        model = self.module(checkpoint, device, dtype)
+
+        def forward(batch: TorchBatch) -> Iterator[tuple[str, Tensor]]:
+            assert batch.class_targets is not None
+            shown = dict(run(model, replaced(batch)))
+            yield from shown.items()
+            yield "classifier.loss", self.loss(shown["classifier"], batch.class_targets.to(shown["classifier"].dtype))
+
+        return ModuleRunner(model, forward)
+
+
+def replaced(batch: TorchBatch) -> TorchBatch:
+    """Without targets, so that the model computes no loss."""
+    return replace(batch.numpy(), class_targets=None).on("cpu")
+
+
+def softplus(x: Tensor) -> Tensor:
+    return x.clamp(min=0) + torch.log1p(torch.exp(-x.abs()))
+
+
+CORRECT: dict[str, tuple[str, Loss]] = {
+    "mse_loss": ("regression", F.mse_loss),
+    "squeezed": ("regression", lambda x, t: F.mse_loss(x.squeeze(-1), t.squeeze(-1))),
+    "power": ("regression", lambda x, t: (x - t).pow(2).mean()),
+    "sum over number": ("regression", lambda x, t: ((t - x) * (t - x)).sum() / x.numel()),
+    "with logits": ("multi-label", F.binary_cross_entropy_with_logits),
+    "log-sigmoid": ("multi-label", lambda x, t: -(t * F.logsigmoid(x) + (1 - t) * F.logsigmoid(-x)).mean()),
+    "softplus": ("multi-label", lambda x, t: (softplus(x) - t * x).mean()),
+    "row by row": ("multi-label", lambda x, t: F.binary_cross_entropy_with_logits(x, t, reduction="none").mean(1).mean()),
+}
+
+WRONG: dict[str, tuple[str, Loss]] = {
+    "targets-broadcast": ("regression", lambda x, t: ((x - t.squeeze(-1)) ** 2).mean()),
+    "regression-loss-halved": ("regression", lambda x, t: F.mse_loss(x, t) / 2),
+    "regression-loss-absolute": ("regression", F.l1_loss),
+    "regression-as-classes": ("regression", lambda x, t: F.cross_entropy(x, torch.zeros(len(x), dtype=torch.int64))),
+    "multi-label-as-classes": ("multi-label", F.cross_entropy),
+    "multi-label-sigmoid-twice": ("multi-label", lambda x, t: F.binary_cross_entropy_with_logits(x.sigmoid(), t)),
+    "targets-loss-summed-over-labels": (
+        "multi-label", lambda x, t: F.binary_cross_entropy_with_logits(x, t, reduction="none").sum(1).mean(),
+    ),
+    "targets-loss-summed": ("multi-label", partial(F.binary_cross_entropy_with_logits, reduction="sum")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("form", "dtype"), [*product(CORRECT, ["float32", "bfloat16"]), *product(["power", "softplus"], ["float64", "float16"])]
+)
+def test_every_form_of_a_right_loss_conforms(form: str, dtype: str) -> None:
+    golden, loss = CORRECT[form]
+    result = check(WithLoss(loss), golden, dtype=dtype)
+    assert result.conforms, [(v.place, v.local and v.local.error) for v in result.origins]
+    assert any(v.activation == "classifier.loss" and v.outcome == "pass" for v in result.verdicts)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", WRONG)
+def test_each_mistake_fails_at_the_loss_and_is_named(name: str, dtype: str) -> None:
+    golden, loss = WRONG[name]
+    origins = check(WithLoss(loss), golden, dtype=dtype).origins
+    assert {v.activation: [f.name for f in v.local.explanations[0].faults] for v in origins if v.local} == {
+        "classifier.loss": [name]
+    }
+
+
+def test_every_fault_of_these_losses_is_planted() -> None:
+    assert {fault.name for fault in faults()} == set(WRONG)
+    assert set(WRONG) <= set(BY_NAME)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("golden", [REGRESSION, MULTI_LABEL], ids=lambda g: g.name)
+def test_gradients_of_a_right_loss_conform(golden: Any, dtype: str) -> None:
+    result = check(HuggingFace("eager"), golden, dtype=dtype, check="gradients")
+    assert result.conforms, result.reason
+
+
+class Halved(HuggingFace):
+    """The gradient of half the loss, from a forward pass that shows all of it."""
+
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> ModuleRunner:
+        model = self.module(checkpoint, device, dtype)
+
+        def backward(batch: TorchBatch, source: str, gradient: Tensor) -> Iterator[tuple[str, Tensor]]:
+            for name, value in run_backward(model, batch, source, gradient):
+                yield name, value / 2 if name == "classifier.grad" else value
+
+        return ModuleRunner(model, lambda batch: run(model, batch), backward)
+
+
+@pytest.mark.parametrize("golden", [REGRESSION, MULTI_LABEL], ids=lambda g: g.name)
+def test_a_gradient_that_is_halved_fails_at_the_logits_and_where_it_is_read(golden: Any) -> None:
+    origins = {v.activation for v in check(Halved("eager"), golden, check="gradients").origins}
+    assert "classifier.grad" in origins
+    assert "classifier.loss" not in origins
+
+
+@pytest.mark.parametrize(
+    ("golden", "given", "message"),
+    [
+        (REGRESSION, {"class_labels": np.zeros(4, np.int64)}, "there are class_labels, and the network's problem is regression"),
+        (REGRESSION, {"class_targets": np.zeros((4, 2))}, r"class_targets are 2 a row, expected 1 \(num_labels\)"),
+        (MULTI_LABEL, {"class_targets": np.full((4, 5), 1.5)}, "class_targets has values outside 0 to 1"),
+        (load_golden("tiny"), {"class_targets": np.zeros((6, 3))}, "give class_labels"),
+    ],
+)
+def test_labels_of_another_problem_are_refused(golden: Any, given: dict[str, Any], message: str) -> None:
+    (batch,) = golden.batches.values()
+    batch = replace(batch, **{"class_labels": None, **given})
+    with pytest.raises(UsageError, match=message):
+        golden_of("own", golden.checkpoint, {"own": batch})
+
+
+def test_targets_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(UsageError, match="class_targets has values that are not finite"):
+        Batch(np.array([[7, 8]]), class_targets=np.array([[np.nan]]))
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem_type", "expected"),
+    [
+        (1, None, "regression"),
+        (3, None, "single_label_classification"),
+        (3, "regression", "regression"),
+        (1, "multi_label_classification", "multi_label_classification"),
+    ],
+)
+def test_the_problem_is_what_hugging_face_takes_it_for(labels: int, problem_type: str | None, expected: str) -> None:
+    a: Architecture = load_golden("tiny").checkpoint.architecture
+    assert a.with_(num_labels=labels, problem_type=problem_type).problem == expected
