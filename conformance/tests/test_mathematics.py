@@ -41,6 +41,7 @@ SOURCES = (
     ("relative-key-query", "cls.loss"),
     *(("token-heads", "classifier.loss + qa_outputs.loss"), ("token-heads", "sentence_embedding")),
     *(("sentence-heads", "classifier.loss"), ("sentence-heads", "sentence_embedding")),
+    *(("regression", "classifier.loss"), ("multi-label", "classifier.loss")),
 )  # goldens, and where their backward passes start
 
 
