@@ -123,6 +123,15 @@ Forms of FILE, with an example each:
 
 {shown()}
 """,
+    "similarity": """
+Each text is embedded by A and by B. All pairs of texts are ranked by cosine similarity; a pair changes
+rank where it changes order with another pair. For each pair that does, the report says whether
+rounding explains it: how far rounding, of every step since the token ids and of printed numbers, may
+move each cosine is derived from the checkpoint. With two formats (--dtype float32 --dtype bfloat16) the
+weights of each are rounded to its own. N texts take N² sweeps back through the network on one text.
+
+Exit code 0: rounding explains every change of order, or there is none; 1: it does not.
+""",
     "cache": """
 The accumulated sigma of a network on a batch depends on no candidate and is kept, by digest, in the
 platform's cache folder. The environment variable BERT_CONFORMANCE_CACHE names another folder, or is
