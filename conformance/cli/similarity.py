@@ -101,7 +101,5 @@ def _stored(file: Path, golden: Golden) -> tuple[Array, Array]:
     outputs = resolved(read(file).tables, golden.checkpoint.architecture, batch)
     embeddings = [o.known for o in outputs if o.name in ("embedding", EMBEDDING)]
     if len(embeddings) != 1 or np.isnan(embeddings[0].values).any():
-        raise UsageError(
-            f"{file} has {', '.join(o.name for o in outputs)}; expected one table of embeddings, a whole row a text"
-        )
+        raise UsageError(f"{file} has {', '.join(o.name for o in outputs)}; expected one table of embeddings, a whole row a text")
     return embeddings[0].values, embeddings[0].units ** 2 / 12.0
