@@ -207,7 +207,9 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=Path, metavar="FILE", help="inputs, where FILE has none; JSON or safetensors")
     parser.add_argument("--output", metavar="NAME", help="which output a table without a name is (default: by its axes)")
     parser.add_argument(
-        "--pooling", metavar="NAME", help="how an embedding is pooled: cls, mean, max, mean-normalised … (default: any)"
+        "--pooling",
+        metavar="NAME",
+        help="how an embedding is pooled: cls, mean, max, mean-normalised … (default: as the checkpoint says, else any)",
     )
     parser.add_argument(
         "--dtype", default="float32", help="what it computes in: float64, float32, bfloat16 or float16 (default: float32)"

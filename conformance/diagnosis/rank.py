@@ -14,7 +14,7 @@ from conformance.diagnosis.evidence import Diagnosis, RankedExplanation
 from conformance.diagnosis.fitting import Fit, estimates
 from conformance.diagnosis.judgement import Agreement, allowed
 from conformance.diagnosis.outputs import OutputTable, resolved
-from conformance.diagnosis.pooling import POOLINGS, Pooling
+from conformance.diagnosis.pooling import POOLINGS, declared, in_question
 from conformance.diagnosis.search_budget import SearchBudget
 from conformance.diagnosis.visible import Detectability, seen
 from conformance.diagnosis.words import blamed
@@ -26,7 +26,6 @@ from conformance.judge.filters import project
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.numerics.formats import format_named
-from conformance.oracle.pooling import WEIGHTS
 
 MOST_EXPLANATIONS = 8  # that are reported
 _ORDER = {fault.name: i for i, fault in enumerate(CATALOGUE)}
@@ -50,7 +49,7 @@ def diagnose(
         outputs: by name (`last_hidden_state`, `pooler_output`, `embedding`, `logits`, or any activation's): arrays, which are
             exact; nested lists of numbers, as text where their digits count; or `OutputTable`s.
         dtype: what the system computes in.
-        pooling: how an embedding comes from the hidden state; None where it is not known.
+        pooling: how an embedding comes from the hidden state; None: as the checkpoint says, or any where it does not.
         time_limit: seconds after which the search ends with the best that was found; the right network is always judged.
         clock: the time in seconds.
 
@@ -64,7 +63,10 @@ def diagnose(
     has_embedding = any(o.name == EMBEDDING for o in found)
     if pooling is not None and not has_embedding:
         raise UsageError("a pooling is asked for, and no output is an embedding")
-    poolings = _poolings(checkpoint, batch, pooling) if has_embedding else ()
+    if pooling is not None and pooling not in POOLINGS:
+        raise UsageError(f"there is no pooling {pooling!r}; known are {', '.join(POOLINGS)}")
+    pooling = pooling or (declared(checkpoint.architecture) if has_embedding else None)
+    poolings = in_question(checkpoint.architecture, batch, pooling) if has_embedding else ()
     known = cache(lambda name: format_named(dtype).round(checkpoint.weights[name]))
     network = BlackBox(checkpoint.architecture, LazyWeights(checkpoint.weights, known), batch, found, poolings)
     missing = [o.name for o in found if o.name != EMBEDDING and o.name not in network.table]
@@ -78,19 +80,6 @@ def diagnose(
 
 def _plain(part: Any) -> Any:
     return part if isinstance(part, list | tuple) else np.asarray(part, np.float64)
-
-
-def _poolings(checkpoint: Checkpoint, batch: Batch, asked: str | None) -> tuple[Pooling, ...]:
-    """Those that are different on this batch, the one asked for first."""
-    if asked is not None and asked not in POOLINGS:
-        raise UsageError(f"there is no pooling {asked!r}; known are {', '.join(POOLINGS)}")
-    found: dict[tuple[object, ...], Pooling] = {}
-    for pooling in sorted(POOLINGS.values(), key=lambda p: p.name != asked):
-        if pooling.base == "pooler" and not checkpoint.architecture.pooler:
-            continue
-        same = WEIGHTS[pooling.base](batch.mask).tobytes() if pooling.base in WEIGHTS else pooling.base
-        found.setdefault((same, pooling.is_normalised), pooling)
-    return tuple(found.values())
 
 
 def _diagnosis(case: BlackBoxCase) -> Diagnosis:
