@@ -117,6 +117,7 @@ that of a variable, is what its axes say, or --output. null and "..." stand for 
 of a table that was printed with an ellipsis the edges are judged, where the inputs and the
 checkpoint say they are. The rounding of printed numbers is part of sigma, and the pooling of an
 embedding is part of the model. Explanations of one, two and three faults are ranked by evidence.
+Of embeddings of texts, a text that was cut too early and a prefix that was left out are among them.
 --time-limit ends the search with the best explanation that was found, and says what was not tried.
 
 Forms of FILE, with an example each:
