@@ -156,8 +156,8 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         "name",
         nargs="*",
         metavar="NAME",
-        help="a fault, a mistake in inputs, a check or the id of its test, an activation or the end of its name, an outcome, a golden, "
-        "an arithmetic, cmd or trace",
+        help="a fault, a mistake in inputs, a check or the id of its test, an activation or the end of its name, an outcome, "
+        "a golden, an arithmetic, cmd or trace",
     )
 
 

@@ -2,7 +2,7 @@
 
 import json
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,7 @@ from conformance.errors import UsageError
 from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.golden import Golden
 from conformance.judge.cores import products_on_one_thread
-from conformance.judge.cosines import EMBEDDING, Cosines, RoundedCosines
+from conformance.judge.cosines import EMBEDDING, RoundedCosines
 from conformance.judge.rank_changes import compare_ranks
 from conformance.model.checkpoint import rounded_weights
 from conformance.model.files import read_text, reading
@@ -42,10 +42,13 @@ def run(arguments: Namespace) -> int:
         )
     names, dtypes = (arguments.a, arguments.b), _dtypes(arguments.dtype)
     with progress(1) as shown, shown.case(f"{arguments.a} and {arguments.b}"), products_on_one_thread():
+        given = [
+            _embeddings(side, golden, Namespace(device=arguments.device, dtype=dtype))
+            for side, dtype in zip(names, dtypes, strict=True)
+        ]
         rounded = cache(lambda dtype: _rounded(golden, dtype, arguments.device))
         a, b = (
-            _judged(side, golden, Namespace(device=arguments.device, dtype=dtype), rounded(dtype))
-            for side, dtype in zip(names, dtypes, strict=True)
+            rounded(dtype).with_printing(printing).judge(values) for dtype, (values, printing) in zip(dtypes, given, strict=True)
         )
         found = compare_ranks(a, b)
     if arguments.format == "json":
@@ -78,21 +81,16 @@ def _rounded(golden: Golden, dtype: str, device: str) -> RoundedCosines:
     return RoundedCosines.of(network, captured[-1])
 
 
-def _judged(side: str, golden: Golden, place: Namespace, rounded: RoundedCosines) -> Cosines:
-    """One side's cosines: of the embeddings in a file, or of an implementation that is run."""
+def _embeddings(side: str, golden: Golden, place: Namespace) -> tuple[Array, Array]:
+    """(N, H): one side's embeddings, from a file or of an implementation that is run, and the variance that printing adds."""
     if Path(side).is_file() and Path(side).suffix not in (*READERS, ".py"):
-        values, printing = _stored(Path(side), golden)
-        return rounded.with_printing(printing).judge(values)
+        return _stored(Path(side), golden)
     (activations,) = traced(side, golden, place, in_a_worker).activations.values()
-    return rounded.judge(_exposed(side, activations))
-
-
-def _exposed(side: str, activations: Mapping[str, Array]) -> Array:
     if EMBEDDING not in activations:
         raise UsageError(
             f"{side} exposes no {EMBEDDING}; map its pooled output to this name in `activations`, or give a file of its embeddings"
         )
-    return activations[EMBEDDING]
+    return activations[EMBEDDING], np.zeros(activations[EMBEDDING].shape)
 
 
 def _stored(file: Path, golden: Golden) -> tuple[Array, Array]:
