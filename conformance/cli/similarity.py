@@ -46,6 +46,8 @@ def run(arguments: Namespace) -> int:
             _embeddings(side, golden, Namespace(device=arguments.device, dtype=dtype))
             for side, dtype in zip(names, dtypes, strict=True)
         ]
+        for side, (values, _) in zip(names, given, strict=True):
+            _require_directions(side, values)
         rounded = cache(lambda dtype: _rounded(golden, dtype, arguments.device))
         a, b = (
             rounded(dtype).with_printing(printing).judge(values) for dtype, (values, printing) in zip(dtypes, given, strict=True)
@@ -91,6 +93,13 @@ def _embeddings(side: str, golden: Golden, place: Namespace) -> tuple[Array, Arr
             f"{side} exposes no {EMBEDDING}; map its pooled output to this name in `activations`, or give a file of its embeddings"
         )
     return activations[EMBEDDING], np.zeros(activations[EMBEDDING].shape)
+
+
+def _require_directions(side: str, embeddings: Array) -> None:
+    """Raise `UsageError` for an embedding of zeros, which has no cosine."""
+    empty = np.flatnonzero(~embeddings.any(1))
+    if empty.size:
+        raise UsageError(f"{side}: the embedding of text {empty[0] + 1} is 0 all over, expected a vector that has a direction")
 
 
 def _stored(file: Path, golden: Golden) -> tuple[Array, Array]:

@@ -10,8 +10,9 @@ from conformance import Checkpoint, trace
 from conformance.cli import main
 from conformance.goldens.custom_golden import from_directory
 from conformance.goldens.discriminating import weights
-from conformance.judge.cosines import Cosines, RoundedCosines
+from conformance.judge.cosines import EMBEDDING, Cosines, RoundedCosines
 from conformance.judge.rank_changes import compare_ranks
+from conformance.judge.segment import Segment
 from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import modular
 from conformance.numerics.formats import Array
@@ -110,6 +111,16 @@ def test_errors_of_a_correct_run_s_cosines_are_0_3_to_2_deviations_as_those_of_i
     assert 0.3 < rms < 2.0
 
 
+def test_along_a_direction_the_variance_is_that_of_every_rounding_and_no_more_than_the_bounds_add(model: Path) -> None:
+    golden = from_directory(model, APART[:1])
+    network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, golden.batches["text"])
+    segment, hypothesis = Segment(network, EMBEDDING, {}), modular("float32")
+    direction = np.random.default_rng(5).standard_normal(segment.value.shape)
+    found, (rounding, bound) = segment.directional_variance(direction, hypothesis), segment.projected(direction, hypothesis)
+    assert 0.0 < rounding < found < rounding + bound**2
+    assert segment.directional_variance(2.0 * direction, hypothesis) == pytest.approx(4.0 * found)
+
+
 def test_printing_enters_a_cosine_through_its_gradient() -> None:
     rng = np.random.default_rng(3)
     embeddings, unit = rng.standard_normal((3, 24)), 1e-4
@@ -172,6 +183,7 @@ def test_a_tie_in_one_system_is_no_change_of_order() -> None:
         ({"A": "inner-workings"}, "inner-workings exposes no sentence_embedding"),
         ({"A": "hf-eagr"}, "did you mean hf-eager"),
         ({"A": "hidden.npz"}, "expected one table of embeddings, a whole row a text"),
+        ({"A": "zeros.npy"}, "the embedding of text 2 is 0 all over"),
     ],
 )
 def test_what_cannot_be_compared_is_one_error_that_says_what_to_do(
@@ -182,6 +194,7 @@ def test_what_cannot_be_compared_is_one_error_that_says_what_to_do(
     for file in (model / "0_Transformer").iterdir():
         (tmp_path / "plain" / file.name).write_bytes(file.read_bytes())
     np.savez(tmp_path / "hidden.npz", last_hidden_state=of_hidden(model, slice(None)))
+    np.save(tmp_path / "zeros.npy", of_hidden(model, 0) * (np.arange(8) != 1)[:, None])
     given = {"A": "hf-eager", "--texts": str(texts), "--checkpoint": str(model)}
     given |= {key: str(tmp_path / value) if (tmp_path / value).exists() else value for key, value in change.items()}
     assert main(["similarity", given.pop("A"), "hf-sdpa", *(word for pair in given.items() for word in pair)]) == 2
