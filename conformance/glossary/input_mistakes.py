@@ -21,6 +21,7 @@ def names(written: str) -> tuple[str, ...]:
 def sections(name: str) -> Iterator[Section]:
     """How it comes about, how it is repaired and how it is recognised."""
     mistake = _BY_NAME[name]
+    yield "looked for", ("in embeddings, a row a text, of texts that are padded at their ends",)
     yield "usual cause", (mistake.cause,)
     yield "how to repair it", (mistake.fix,)
     yield (
