@@ -98,6 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     trace = command("trace", "how an input flows through a network: tokens, and every activation's shape, equation and statistics")
     _add_trace(trace)
     _add_diagnose(command("diagnose", "which faults explain the final outputs of a closed system, given its checkpoint"))
+    _add_similarity(
+        command("similarity", "which texts change rank by cosine similarity between two systems, and whether rounding explains it")
+    )
     again = command("replay", "run again what a failure left behind, or every failure of a results file")
     again.add_argument("file", type=Path)
     kept = command("cache", "what is kept from run to run, and where", formats=("pretty", "json"))
@@ -153,8 +156,8 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         "name",
         nargs="*",
         metavar="NAME",
-        help="a fault, a check or the id of its test, an activation or the end of its name, an outcome, a golden, an arithmetic, "
-        "cmd or trace",
+        help="a fault, a mistake in inputs, a check or the id of its test, an activation or the end of its name, an outcome, "
+        "a golden, an arithmetic, cmd or trace",
     )
 
 
@@ -204,7 +207,9 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=Path, metavar="FILE", help="inputs, where FILE has none; JSON or safetensors")
     parser.add_argument("--output", metavar="NAME", help="which output a table without a name is (default: by its axes)")
     parser.add_argument(
-        "--pooling", metavar="NAME", help="how an embedding is pooled: cls, mean, max, mean-normalised … (default: any)"
+        "--pooling",
+        metavar="NAME",
+        help="how an embedding is pooled: cls, mean, max, mean-normalised … (default: as the checkpoint says, else any)",
     )
     parser.add_argument(
         "--dtype", default="float32", help="what it computes in: float64, float32, bfloat16 or float16 (default: float32)"
@@ -213,6 +218,32 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
         "--time-limit",
         metavar="SECONDS",
         help="end the search after so long with the best that was found, and say what was not tried (default: none)",
+    )
+
+
+def _similarity(arguments: argparse.Namespace) -> int:
+    started_context()
+    from conformance.cli.similarity import run
+
+    return run(arguments)
+
+
+def _add_similarity(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command=_similarity)
+    for side in ("a", "b"):
+        parser.add_argument(
+            side,
+            metavar=side.upper(),
+            help="an implementation, as `run -i` takes it, or a file of embeddings, as `diagnose` reads it",
+        )
+    parser.add_argument("--texts", type=Path, metavar="FILE", required=True, help="the texts, one a line, at least three")
+    _add_checkpoint(parser, "the network, with its pooling: a local directory of sentence-transformers", required=True)
+    parser.add_argument("--device", default="cpu", help="torch device (default: cpu)")
+    parser.add_argument(
+        "--dtype",
+        action="append",
+        metavar="DTYPE",
+        help="float64, float32, bfloat16 or float16; given twice, that of A and that of B (default: float32)",
     )
 
 

@@ -15,7 +15,7 @@ from conformance.errors import UsageError
 from conformance.goldens.custom_golden import read_batches
 from conformance.model.batch import Batch
 from conformance.model.directory import load_directory
-from conformance.model.tokenizer import tokenized
+from conformance.model.tokenizer import tokenized, words
 from conformance.report.diagnosis_document import document
 
 
@@ -27,7 +27,15 @@ def run(arguments: Namespace) -> int:
     tables = _named(given, arguments)
     limit = _seconds(arguments.time_limit)
     with progress(1) as shown, shown.case(arguments.outputs):
-        found = diagnose(checkpoint, batch, tables, dtype=arguments.dtype, pooling=arguments.pooling, time_limit=limit)
+        found = diagnose(
+            checkpoint,
+            batch,
+            tables,
+            dtype=arguments.dtype,
+            pooling=arguments.pooling,
+            words=words(arguments.checkpoint, batch),
+            time_limit=limit,
+        )
     if arguments.format == "json":
         print(json.dumps(_finite(asdict(found)), indent=2))
     else:

@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from conformance.cli.output import forms_of, show_document, write
 from conformance.errors import UsageError
@@ -14,10 +14,6 @@ from conformance.report.document import Document
 from conformance.report.markdown import markdown
 from conformance.report.terminal import plain
 from conformance.report.views import PIPED
-
-if TYPE_CHECKING:
-    from conformance.checks.trace import Trace
-    from conformance.goldens.golden import Golden
 
 RESULTS = ".jsonl"
 FORMS = ("html", "markdown", "json", "text")
@@ -81,7 +77,7 @@ def _of_results(before: Path, after: Path) -> Comparison:
 
 def _of_traces(arguments: Namespace) -> Comparison:
     """Two candidates, traces or goldens."""
-    from conformance.cli.subject import subject, traced
+    from conformance.cli.subject import in_a_worker, subject, traced
     from conformance.report.side_by_side.difference import compare
     from conformance.report.side_by_side.difference_document import document, rows
     from conformance.report.side_by_side.difference_page import side_by_side_page
@@ -89,20 +85,9 @@ def _of_traces(arguments: Namespace) -> Comparison:
     from conformance.report.trace_mistakes import judged
 
     golden = subject(arguments, (arguments.a, arguments.b))
-    a, b = (traced(side, golden, arguments, _in_a_worker) for side in (arguments.a, arguments.b))
+    a, b = (traced(side, golden, arguments, in_a_worker) for side in (arguments.a, arguments.b))
     found = list(compare(a, b, golden.checkpoint))
     if all(d.only for d in found):
         raise UsageError(f"{a.name} and {b.name} expose no activation in common")
     view = side_by_side(found, (a, b), (judged(a, golden.checkpoint), judged(b, golden.checkpoint)))
     return Comparison(document(view), rows(view), lambda: side_by_side_page(view), view.exit_code)
-
-
-def _in_a_worker(name: str, golden: "Golden", device: str, dtype: str) -> "Trace":
-    """A candidate's activations; `CandidateCrash` where it ends the worker, so that it cannot end this process with a verdict."""
-    from conformance.checks.trace import record
-    from conformance.isolation.process import WorkerProcess
-    from conformance.isolation.remote import RemoteCandidate
-    from conformance.isolation.serve import CandidateWork
-
-    with WorkerProcess(CandidateWork) as worker:
-        return record(RemoteCandidate(worker, name), golden, device, dtype)

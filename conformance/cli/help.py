@@ -117,11 +117,21 @@ that of a variable, is what its axes say, or --output. null and "..." stand for 
 of a table that was printed with an ellipsis the edges are judged, where the inputs and the
 checkpoint say they are. The rounding of printed numbers is part of sigma, and the pooling of an
 embedding is part of the model. Explanations of one, two and three faults are ranked by evidence.
+Of embeddings of texts, a text that was cut too early and a prefix that was left out are among them.
 --time-limit ends the search with the best explanation that was found, and says what was not tried.
 
 Forms of FILE, with an example each:
 
 {shown()}
+""",
+    "similarity": """
+Each text is embedded by A and by B. All pairs of texts are ranked by cosine similarity; a pair changes
+rank where it changes order with another pair. For each pair that does, the report says whether
+rounding explains it: how far rounding, of every step since the token ids and of printed numbers, may
+move each cosine is derived from the checkpoint. With two formats (--dtype float32 --dtype bfloat16) the
+weights of each are rounded to its own. N texts take N² sweeps back through the network on one text.
+
+Exit code 0: rounding explains every change of order, or there is none; 1: it does not.
 """,
     "cache": """
 The accumulated sigma of a network on a batch depends on no candidate and is kept, by digest, in the

@@ -1,4 +1,4 @@
-"""What `trace` and `diff` are about: the network and its inputs, and each side's activations."""
+"""What `trace`, `diff` and `similarity` are about: the network and its inputs, and each side's activations."""
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -12,6 +12,9 @@ from conformance.errors import Unavailable, Unsupported, UsageError
 from conformance.goldens.custom_golden import from_directory, on_inputs, open_golden
 from conformance.goldens.golden import Golden
 from conformance.goldens.minilm import RECIPE
+from conformance.isolation.process import WorkerProcess
+from conformance.isolation.remote import RemoteCandidate
+from conformance.isolation.serve import CandidateWork
 
 USUAL, TOKENIZED = "tiny", RECIPE.name  # the golden where none is named; the one that reads texts
 
@@ -61,3 +64,9 @@ def traced(side: str, golden: Golden, arguments: Namespace, recorded: Callable[[
         return recorded(side, golden, arguments.device, arguments.dtype)
     except (Unsupported, Unavailable) as why:
         raise UsageError(f"{side} cannot run on {golden.name}: {why}") from why
+
+
+def in_a_worker(name: str, golden: Golden, device: str, dtype: str) -> Trace:
+    """A candidate's activations; `CandidateCrash` where it ends the worker, so that it cannot end this process with a verdict."""
+    with WorkerProcess(CandidateWork) as worker:
+        return record(RemoteCandidate(worker, name), golden, device, dtype)

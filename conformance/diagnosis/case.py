@@ -10,6 +10,7 @@ import numpy as np
 from conformance.diagnosis.closed import BlackBox
 from conformance.diagnosis.fitting import Fit, Problem, fitted
 from conformance.diagnosis.hypotheses import FaultPlacement, Forward, placements
+from conformance.diagnosis.inputs import OtherInputs
 from conformance.diagnosis.judgement import Agreement, JudgedForward, Limits, allowed
 from conformance.diagnosis.search import more, one, rounded, rows_to_search, simpler
 from conformance.diagnosis.search_budget import ELSE, FAULTS, SearchBudget
@@ -41,6 +42,12 @@ class Trial:
     explains: bool
     dtype: str
     loose: bool = False
+    inputs: OtherInputs | None = None
+
+    @property
+    def complexity(self) -> int:
+        """How many faults and free numbers."""
+        return len(self.fit.placements) + numbers(self.fit) + (self.inputs is not None)
 
 
 def _end_to_end(dtype: str) -> list[Hypothesis]:
@@ -52,9 +59,21 @@ def _end_to_end(dtype: str) -> list[Hypothesis]:
 class BlackBoxCase:
     """One diagnosis under way."""
 
-    def __init__(self, checkpoint: Checkpoint, network: BlackBox, dtype: str, asked: str | None, budget: SearchBudget) -> None:
-        """Evaluate the right network; `asked` is the pooling that is asked for, the network's first then."""
-        self.budget = budget
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        network: BlackBox,
+        dtype: str,
+        asked: str | None,
+        budget: SearchBudget,
+        inputs: Sequence[OtherInputs] = (),
+    ) -> None:
+        """Evaluate the right network.
+
+        `asked` is the pooling that is asked for, the network's first then; `inputs` what the system may have read in place of the
+        batch.
+        """
+        self.budget, self.inputs = budget, inputs
         self.checkpoint, self.network, self.dtype = checkpoint, network, dtype
         self.storage = format_named(dtype)
         self.right = Forward(network, self.storage)
@@ -181,10 +200,10 @@ class BlackBoxCase:
         return bool(judged.correlated([fit.pooling_index]).largest[fit.pooling_index] <= most)
 
     def _others(self, part: Problem) -> Iterator[Trial]:
-        """No fault at all: another pooling, or a narrower format."""
+        """No fault of the network: another pooling, a narrower format, or other inputs."""
         lanes = set(range(self.network.reading.lanes)) - set(self.lanes)
         narrower = [f for f in FORMATS.values() if f.unit_roundoff > self.storage.unit_roundoff and self._could_be(f, BALLPARK)]
-        self.budget.begin(ELSE, len(lanes) + len(narrower))
+        self.budget.begin(ELSE, len(lanes) + len(narrower) + len(self.inputs))
         for pooling_index in lanes:
             if not self.budget.take_one():
                 return
@@ -206,6 +225,24 @@ class BlackBoxCase:
                 agreement = judged.agreement(pooling_index, self.base.independent)
                 explains = allowed(agreement, self.limits(pooling_index)) and agreement.rms >= LEAST_RMS
                 yield Trial(Fit((), self.problem.squares(forward)), agreement, explains, other.name, loose=True)
+
+        for inputs in self.inputs:
+            if not self.budget.take_one():
+                return
+            yield from self._of_inputs(inputs)
+
+    def _of_inputs(self, inputs: OtherInputs) -> Iterator[Trial]:
+        """The right network on other inputs; none where its longest row shows that it is no explanation."""
+        network, row = replace(self.network, batch=inputs.batch), int(self.network.batch.mask.sum(1).argmax())
+        alone = JudgedForward(Forward(network.of_rows([row]), self.storage), self.base.hypothesis)
+        limits = [self.limits(pooling_index) for pooling_index in self.lanes]
+        if all(alone.largest[i] > GROSS * limit.max for i, limit in zip(self.lanes, limits, strict=True)):
+            return
+        forward = Forward(network, self.storage)
+        judged = self._widened(JudgedForward(forward, self.base.hypothesis))
+        for pooling_index, limit in zip(self.lanes, limits, strict=True):
+            agreement = judged.agreement(pooling_index, self.base.independent)
+            yield Trial(Fit((), self.problem.squares(forward)), agreement, allowed(agreement, limit), self.dtype, inputs=inputs)
 
     def _could_be(self, other: Format, times: float = math.inf) -> bool:
         """Whether the residual is no larger than a narrower format's rounding, and at most so many times smaller.

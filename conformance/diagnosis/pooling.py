@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch
 from conformance.oracle import Step
 from conformance.oracle.embeddings import Copy
-from conformance.oracle.pooling import Maximum, Weighted
+from conformance.oracle.pooling import WEIGHTS, Maximum, Weighted
 
 NORMALISED = "-normalised"
 
@@ -36,6 +40,8 @@ class Pooling:
 _PLAIN = (
     Pooling("cls", "the first token"),
     Pooling("mean", "the mean over the tokens that are not padding"),
+    Pooling("mean-sqrt-length", "the sum over the tokens that are not padding, divided by the root of their number"),
+    Pooling("weighted-mean", "the mean over the tokens that are not padding, weighted by their places, 1 for the first"),
     Pooling("mean-with-padding", "the mean over all tokens, padding as well"),
     Pooling("mean-without-special", "the mean without [CLS], [SEP] and padding"),
     Pooling("last", "the last token that is not padding"),
@@ -50,3 +56,26 @@ POOLINGS: Mapping[str, Pooling] = {
 def step_of(pooling: Pooling) -> type[Step]:
     """The equation of a pooling, without the normalising."""
     return {"max": Maximum, "pooler": Copy}.get(pooling.base, Weighted)
+
+
+def declared(architecture: Architecture) -> str | None:
+    """The pooling that a checkpoint of sentence-transformers says it has; None for any other."""
+    return architecture.pooling + NORMALISED * architecture.normalize or None
+
+
+def in_question(architecture: Architecture, batch: Batch, asked: str | None) -> tuple[Pooling, ...]:
+    """The poolings that are different functions on this batch, the one asked for first."""
+    found: dict[tuple[object, ...], Pooling] = {}
+    for pooling in sorted(POOLINGS.values(), key=lambda p: p.name != asked):
+        if pooling.base != "pooler" or architecture.pooler:
+            found.setdefault(_identity(pooling, batch), pooling)
+    return tuple(found.values())
+
+
+def _identity(pooling: Pooling, batch: Batch) -> tuple[object, ...]:
+    """Equal for poolings that are the same function: of an embedding of length 1 no factor is left."""
+    if pooling.base not in WEIGHTS:
+        return pooling.base, pooling.is_normalised
+    weights = WEIGHTS[pooling.base](batch.mask)
+    factor = weights.max(1, keepdims=True) if pooling.is_normalised else np.ones((len(weights), 1))
+    return (weights / factor).tobytes(), pooling.is_normalised

@@ -12,21 +12,22 @@ from conformance.diagnosis.case import BlackBoxCase, Trial, numbers
 from conformance.diagnosis.closed import EMBEDDING, BlackBox
 from conformance.diagnosis.evidence import Diagnosis, RankedExplanation
 from conformance.diagnosis.fitting import Fit, estimates
+from conformance.diagnosis.inputs import other_inputs
 from conformance.diagnosis.judgement import Agreement, allowed
 from conformance.diagnosis.outputs import OutputTable, resolved
-from conformance.diagnosis.pooling import POOLINGS, Pooling
+from conformance.diagnosis.pooling import POOLINGS, declared, in_question
 from conformance.diagnosis.search_budget import SearchBudget
 from conformance.diagnosis.visible import Detectability, seen
-from conformance.diagnosis.words import blamed
+from conformance.diagnosis.words import blamed, faults_of_inputs
 from conformance.errors import UsageError
 from conformance.faults import CATALOGUE
 from conformance.goldens.custom_golden import golden_of
 from conformance.judge.cores import products_on_one_thread
 from conformance.judge.filters import project
+from conformance.model.activation import SENTENCE
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.numerics.formats import format_named
-from conformance.oracle.pooling import WEIGHTS
 
 MOST_EXPLANATIONS = 8  # that are reported
 _ORDER = {fault.name: i for i, fault in enumerate(CATALOGUE)}
@@ -39,6 +40,7 @@ def diagnose(
     *,
     dtype: str = "float32",
     pooling: str | None = None,
+    words: Sequence[Sequence[str]] | None = None,
     time_limit: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Diagnosis:
@@ -50,7 +52,8 @@ def diagnose(
         outputs: by name (`last_hidden_state`, `pooler_output`, `embedding`, `logits`, or any activation's): arrays, which are
             exact; nested lists of numbers, as text where their digits count; or `OutputTable`s.
         dtype: what the system computes in.
-        pooling: how an embedding comes from the hidden state; None where it is not known.
+        pooling: how an embedding comes from the hidden state; None: as the checkpoint says, or any where it does not.
+        words: the token of each id, by which a prefix that is left out is reported; ids where None.
         time_limit: seconds after which the search ends with the best that was found; the right network is always judged.
         clock: the time in seconds.
 
@@ -64,7 +67,10 @@ def diagnose(
     has_embedding = any(o.name == EMBEDDING for o in found)
     if pooling is not None and not has_embedding:
         raise UsageError("a pooling is asked for, and no output is an embedding")
-    poolings = _poolings(checkpoint, batch, pooling) if has_embedding else ()
+    if pooling is not None and pooling not in POOLINGS:
+        raise UsageError(f"there is no pooling {pooling!r}; known are {', '.join(POOLINGS)}")
+    pooling = pooling or (declared(checkpoint.architecture) if has_embedding else None)
+    poolings = in_question(checkpoint.architecture, batch, pooling) if has_embedding else ()
     known = cache(lambda name: format_named(dtype).round(checkpoint.weights[name]))
     network = BlackBox(checkpoint.architecture, LazyWeights(checkpoint.weights, known), batch, found, poolings)
     missing = [o.name for o in found if o.name != EMBEDDING and o.name not in network.table]
@@ -72,25 +78,14 @@ def diagnose(
         raise UsageError(f"{', '.join(missing)} needs labels, which the inputs do not have")
     if not len(network.reading.actual):
         raise UsageError("no number of the outputs can be judged: all belong to padding")
+    of_sentences = all(o.name == EMBEDDING or network.table[o.name].axes == SENTENCE for o in found)
+    inputs = tuple(other_inputs(batch, words)) if of_sentences else ()  # others have a row a token, and are not of fewer tokens
     with products_on_one_thread():
-        return _diagnosis(BlackBoxCase(checkpoint, network, dtype, pooling, budget))
+        return _diagnosis(BlackBoxCase(checkpoint, network, dtype, pooling, budget, inputs))
 
 
 def _plain(part: Any) -> Any:
     return part if isinstance(part, list | tuple) else np.asarray(part, np.float64)
-
-
-def _poolings(checkpoint: Checkpoint, batch: Batch, asked: str | None) -> tuple[Pooling, ...]:
-    """Those that are different on this batch, the one asked for first."""
-    if asked is not None and asked not in POOLINGS:
-        raise UsageError(f"there is no pooling {asked!r}; known are {', '.join(POOLINGS)}")
-    found: dict[tuple[object, ...], Pooling] = {}
-    for pooling in sorted(POOLINGS.values(), key=lambda p: p.name != asked):
-        if pooling.base == "pooler" and not checkpoint.architecture.pooler:
-            continue
-        same = WEIGHTS[pooling.base](batch.mask).tobytes() if pooling.base in WEIGHTS else pooling.base
-        found.setdefault((same, pooling.is_normalised), pooling)
-    return tuple(found.values())
 
 
 def _diagnosis(case: BlackBoxCase) -> Diagnosis:
@@ -146,7 +141,7 @@ def _explanations(case: BlackBoxCase, trials: Sequence[Trial], best: Agreement) 
 
     def cost(t: Trial) -> float:
         """Each fault and each number must make the rest likelier by what a false alarm is worth."""
-        return t.agreement.nll + evidence_threshold * (_complexity(t.fit) + (t.agreement.pooling_index not in case.lanes))
+        return t.agreement.nll + evidence_threshold * (t.complexity + (t.agreement.pooling_index not in case.lanes))
 
     ordered = sorted(trials, key=lambda t: (not t.explains, t.loose, cost(t)))
     first = ordered[0]
@@ -156,9 +151,9 @@ def _explanations(case: BlackBoxCase, trials: Sequence[Trial], best: Agreement) 
         if first.explains
         and (t.explains, t.loose) == (True, first.loose)
         and cost(t) - cost(first) < evidence_threshold
-        and _complexity(t.fit) <= _complexity(first.fit)
+        and t.complexity <= first.complexity
     ]
-    tied.sort(key=lambda t: (_complexity(t.fit), sum(s.reach for s in t.fit.placements), _catalogued(t.fit)))
+    tied.sort(key=lambda t: (t.complexity, sum(s.reach for s in t.fit.placements), _catalogued(t.fit)))
     for t in [*tied, *(t for t in ordered if t not in tied)][:MOST_EXPLANATIONS]:
         yield _explanation(case, t, best, t in tied)
 
@@ -174,7 +169,7 @@ def _explanation(case: BlackBoxCase, trial: Trial, best: Agreement, tied: bool) 
         z = found.z if found else None
     before = float(((case.base.residual[best.pooling_index] / case.base.sigma[best.pooling_index]) ** 2).sum())
     return RankedExplanation(
-        tuple(blamed(s, e, case.network) for s, e in zip(fit.placements, values, strict=True)),
+        (*faults_of_inputs(trial.inputs), *(blamed(s, e, case.network) for s, e in zip(fit.placements, values, strict=True))),
         case.pooling(pooling_index),
         pooling_index not in case.lanes,
         trial.dtype,
@@ -188,10 +183,6 @@ def _explanation(case: BlackBoxCase, trial: Trial, best: Agreement, tied: bool) 
         tied,
         trial.agreement.nll,
     )
-
-
-def _complexity(fit: Fit) -> int:
-    return len(fit.placements) + numbers(fit)
 
 
 def _catalogued(fit: Fit) -> list[int]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from conformance.diagnosis.closed import BlackBox
 from conformance.diagnosis.evidence import FaultAttribution
 from conformance.diagnosis.hypotheses import FaultPlacement, layers_of
+from conformance.diagnosis.inputs import OtherInputs
 from conformance.faults.fault import ignored
 from conformance.judge.evidence import Estimate
 from conformance.judge.words import figure, hard_coded
@@ -27,6 +28,13 @@ def blamed(placement: FaultPlacement, estimate: Estimate | None, network: BlackB
         fault.cause,
         estimate,
     )
+
+
+def faults_of_inputs(inputs: OtherInputs | None) -> tuple[FaultAttribution, ...]:
+    """The mistake in the inputs in words, where there is one."""
+    if inputs is None:
+        return ()
+    return (FaultAttribution(inputs.mistake.name, (), "in the inputs", inputs.sentence, inputs.mistake.cause, None),)
 
 
 def where(places: Sequence[str], layers: int) -> str:

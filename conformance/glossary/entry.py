@@ -12,7 +12,8 @@ class Entry:
     """What one name means.
 
     Attributes:
-        group: what it is: `fault`, `check`, `activation`, `outcome`, `golden`, `candidate` or `arithmetic`.
+        group: what it is: `fault`, `check`, `activation`, `outcome`, `golden`, `candidate`, `arithmetic` or
+            `input mistake`.
         name: as reports and options write it.
         summary: its meaning in one sentence.
         sections: a title each, with lines of text; none is empty.

@@ -17,6 +17,7 @@ GROUPS: Mapping[str, str] = {
     "activation": "activations",
     "arithmetic": "arithmetics",
     "fault": "faults",
+    "input mistake": "input_mistakes",
 }
 
 

@@ -162,6 +162,18 @@ class Segment:
             variance += repeats.variance(leaf, adjoints[n])
         return variance, bound
 
+    def directional_variance(self, direction: Array, hypothesis: Hypothesis) -> float:
+        """Variance of Σ direction · result, with leaves as captured: Σ (v + b²) (Jᵀ direction)² over every rounding and bound.
+
+        All correlations are counted; a bound b is a variance b², as in `propagate`.
+        """
+        total = 0.0
+        for n, w in self.adjoints(direction).items():
+            own = self._own(n, hypothesis.arithmetic)
+            total += sum(float(np.vdot(s.variance, s.to_result.adjoint(w) ** 2)) for s in own.sources)
+            total += float((np.square(own.bound) * w**2).sum())
+        return total
+
     def _draws(self, hypothesis: Hypothesis) -> Repeats:
         """What is the same draw of noise: elements, where a function of one captured number is all that there is; else rows.
 

@@ -15,7 +15,7 @@ def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Ma
     """True where an element is judged.
 
     That is at unmasked positions; in attention at the keys that unmasked queries attend to; of sentences, those whose first token
-    is unmasked.
+    is unmasked, or any token where all are read.
 
     What a padded query computes is undefined on purpose: some implementations compute it, some zero it. Of a training run what its
     steps are judged from is not judged.
@@ -31,10 +31,15 @@ def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Ma
     elif "state" in row.axes:
         keep = batch.states_mask[:, :, None]
     elif "batch" in row.axes:
-        keep = mask[:, :1]  # a sentence is read off its first token
+        keep = _read_sentences(row, batch)[:, None]
     else:
         keep = np.ones((1,) * len(shape), np.bool_)
     return np.broadcast_to(keep, shape)
+
+
+def _read_sentences(row: Activation, batch: Batch) -> Mask:
+    """(B,): whether an unmasked token is among those that the sentence is read off."""
+    return np.asarray(batch.mask.any(1) if row.reads_all_tokens else batch.mask[:, 0])
 
 
 def explained_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Mask:
@@ -56,6 +61,6 @@ def independent_rows(row: Activation, batch: Batch, heads: int, *, coupled: bool
     if "batch" not in row.axes:  # a loss, or the gradient of a parameter
         return 1 if coupled else max(row.height, 1)
     if coupled or not {"position", "query", "state"}.intersection(row.axes):
-        return int(batch.mask.any(1).sum() if coupled else batch.mask[:, 0].sum())
+        return int((batch.mask.any(1) if coupled else _read_sentences(row, batch)).sum())
     tokens = int((batch.states_mask if "state" in row.axes else batch.mask).sum())
     return tokens * heads if "query" in row.axes else tokens

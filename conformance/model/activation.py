@@ -31,6 +31,7 @@ class Activation:
         dropout: the activation whose random mask its equation reads, in training mode; empty where it reads none.
         causal: whether queries attend to no later key.
         heads: of an axis `head`, how many, where the layer has fewer than the architecture says; else 0.
+        reads_all_tokens: of a sentence, whether it is read off all of its tokens that are not padding, and not the first alone.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Activation:
     dropout: str = ""
     causal: bool = False
     heads: int = 0
+    reads_all_tokens: bool = False
 
     @property
     def is_same_for_all_rows(self) -> bool:

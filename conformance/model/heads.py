@@ -130,7 +130,8 @@ def _sentence_embedding(a: Architecture, hidden: str) -> Iterator[Activation]:
         rows += _dense(f"{path}.dense.{number}", dense, rows[-1].name)
     if a.normalize:
         rows.append(Activation(path, "unit", (rows[-1].name,), SENTENCE, rows[-1].width, "x / |x|"))
-    yield from (*rows[:-1], replace(rows[-1], name=path))
+    for row in (*rows[:-1], replace(rows[-1], name=path)):
+        yield replace(row, reads_all_tokens=a.pooling != "cls")
 
 
 def _dense(path: str, dense: Dense, inputs: str) -> Iterator[Activation]:

@@ -41,6 +41,20 @@ def transformer_folder(folder: Path) -> Path:
     return next((path for kind, path in _modules(folder) if kind == "Transformer"), folder)
 
 
+def longest_text(folder: Path) -> int | None:
+    """The tokens, [CLS] and [SEP] among them, to which sentence-transformers cuts a text; None where the directory does not say.
+
+    Raises:
+        CheckpointError: the file cannot be read.
+    """
+    file = transformer_folder(folder) / "sentence_bert_config.json"
+    if not _modules(folder) or not file.is_file():
+        return None
+    with reading(file, "the configuration of a tokenizer", CheckpointError):
+        found = read_json(file, dict[str, Any]).get("max_seq_length")
+        return None if found is None else int(found)
+
+
 def sentence_embedding(folder: Path) -> dict[str, Any]:
     """The architecture's `pooling`, `dense` and `normalize` that a directory of sentence-transformers has; empty for any other.
 

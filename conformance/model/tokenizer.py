@@ -7,11 +7,13 @@ from typing import Any
 from conformance.errors import CheckpointError
 from conformance.model.batch import Batch
 from conformance.model.files import read_text, reading
-from conformance.model.sentence_transformers import transformer_folder
+from conformance.model.sentence_transformers import longest_text, transformer_folder
 
 
 def tokenized(folder: Path, texts: Sequence[tuple[str, str | None]]) -> Batch:
     """Texts, or pairs of texts, as one right-padded batch, by `tokenizer.json` or else `vocab.txt` in `folder`.
+
+    In a directory of sentence-transformers they are cut to its `max_seq_length`.
 
     Raises:
         CheckpointError: there is neither, or it cannot be read.
@@ -23,6 +25,9 @@ def tokenized(folder: Path, texts: Sequence[tuple[str, str | None]]) -> Batch:
                 f"{folder} has neither tokenizer.json nor vocab.txt; give token ids with --batch instead of --text"
             )
         tokenizer.enable_padding()
+        longest = longest_text(folder)
+        if longest is not None:
+            tokenizer.enable_truncation(longest)
         encoded = tokenizer.encode_batch([text if pair is None else (text, pair) for text, pair in texts])
     return Batch.of(
         {

@@ -1,5 +1,10 @@
 """Networks with `Dense` modules of sentence-transformers behind their pooling; none of the stored goldens has any."""
 
+import json
+from pathlib import Path
+
+from safetensors.numpy import save_file
+
 from conformance import Checkpoint, Golden, golden_of, load_golden
 from conformance.goldens.discriminating import weights
 from conformance.model.dense import Dense
@@ -14,8 +19,35 @@ WIDTH = ARCHITECTURE.hidden_size
 TANH, PLAIN = Dense(WIDTH, activation="tanh"), Dense(WIDTH, bias=False)
 """Layers of the hidden state's own width, so that a network runs without them."""
 
+FUNCTIONS = {"tanh": "activation.Tanh", "relu": "activation.ReLU", "gelu": "activation.GELU", "": "linear.Identity"}
+"""sentence-transformers' names of the functions, behind `torch.nn.modules.`."""
+
 
 def network(*dense: Dense, normalize: bool = False) -> Golden:
     """A network of one layer with these modules behind its mean, on the batches of `tiny`."""
     a = ARCHITECTURE.with_(dense=dense, normalize=normalize)
     return golden_of("dense", Checkpoint(a, weights(_SEED, a)), _TINY.batches)
+
+
+def directory(folder: Path, given: Checkpoint) -> Path:
+    """The same as a directory of sentence-transformers."""
+    a = given.architecture
+    kinds = ["Transformer", "Pooling", *["Dense"] * len(a.dense), *["Normalize"] * a.normalize]
+    modules = [{"path": f"{i}_{kind}", "type": f"sentence_transformers.models.{kind}"} for i, kind in enumerate(kinds)]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    for module in modules:
+        (folder / module["path"]).mkdir()
+    own = {name: w for name, w in given.weights.items() if not name.startswith("sentence_embedding")}
+    save_file(own, folder / "0_Transformer" / "model.safetensors")
+    (folder / "0_Transformer" / "config.json").write_text(json.dumps({**a.as_dict(), "model_type": "bert"}))
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{a.pooling}_tokens": True}))
+    width = a.hidden_size
+    for number, dense in enumerate(a.dense):
+        path = f"sentence_embedding.dense.{number}."
+        function = f"torch.nn.modules.{FUNCTIONS[dense.activation]}"
+        config = {"in_features": width, "out_features": dense.out_features, "bias": dense.bias, "activation_function": function}
+        (folder / f"{number + 2}_Dense" / "config.json").write_text(json.dumps(config))
+        parameters = {name.removeprefix(path): w for name, w in given.weights.items() if name.startswith(path)}
+        save_file(parameters, folder / f"{number + 2}_Dense" / "model.safetensors")
+        width = dense.out_features
+    return folder

@@ -8,46 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import save_file
 from torch import Tensor, nn
 
-from conformance import Checkpoint, Golden, Result, check, load_directory
+from conformance import Golden, Result, check, load_directory
 from conformance.diagnosis import diagnose
 from conformance.errors import CheckpointError, UnsupportedArchitectureError
 from conformance.model.dense import Dense
 from conformance.report.findings import findings, layers_of, sentence
 from conformance.results.to_records import activation_records
-from conformance.tests.dense import ARCHITECTURE, PLAIN, TANH, WIDTH, network
+from conformance.tests.dense import ARCHITECTURE, PLAIN, TANH, WIDTH, directory, network
 from conformance.tests.planted import Planted
 from implementations.hugging_face import BertWithHeads, hf_eager
 from implementations.inner_workings import inner_workings
 
-FUNCTIONS = {"tanh": "activation.Tanh", "relu": "activation.ReLU", "gelu": "activation.GELU", "": "linear.Identity"}
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-
-
-def directory(folder: Path, given: Checkpoint) -> Path:
-    """The same as a directory of sentence-transformers."""
-    a = given.architecture
-    kinds = ["Transformer", "Pooling", *["Dense"] * len(a.dense), *["Normalize"] * a.normalize]
-    modules = [{"path": f"{i}_{kind}", "type": f"sentence_transformers.models.{kind}"} for i, kind in enumerate(kinds)]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    for module in modules:
-        (folder / module["path"]).mkdir()
-    own = {name: w for name, w in given.weights.items() if not name.startswith("sentence_embedding")}
-    save_file(own, folder / "0_Transformer" / "model.safetensors")
-    (folder / "0_Transformer" / "config.json").write_text(json.dumps({**a.as_dict(), "model_type": "bert"}))
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{a.pooling}_tokens": True}))
-    width = a.hidden_size
-    for number, dense in enumerate(a.dense):
-        path = f"sentence_embedding.dense.{number}."
-        function = f"torch.nn.modules.{FUNCTIONS[dense.activation]}"
-        config = {"in_features": width, "out_features": dense.out_features, "bias": dense.bias, "activation_function": function}
-        (folder / f"{number + 2}_Dense" / "config.json").write_text(json.dumps(config))
-        parameters = {name.removeprefix(path): w for name, w in given.weights.items() if name.startswith(path)}
-        save_file(parameters, folder / f"{number + 2}_Dense" / "model.safetensors")
-        width = dense.out_features
-    return folder
 
 
 def layers(model: BertWithHeads) -> Any:

@@ -6,6 +6,7 @@ import pytest
 
 from conformance.checks.catalogue import CHECKS
 from conformance.cli import main
+from conformance.diagnosis.inputs import MISTAKES
 from conformance.errors import UnknownNameError
 from conformance.glossary.index import GROUPS, entries, summaries
 from conformance.glossary.known_faults import known_faults
@@ -23,6 +24,7 @@ NAMES = {
     "activation": tuple(table(RECIPES["tiny"].checkpoint().architecture)),
     "arithmetic": tuple(hypothesis.arithmetic.name for dtype in FORMATS for hypothesis in hypotheses(dtype)),
     "fault": tuple(known_faults()),
+    "input mistake": tuple(mistake.name for mistake in MISTAKES),
 }
 
 

@@ -1,0 +1,112 @@
+"""`similarity`: which pairs of texts change rank between two systems, printed."""
+
+import json
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from conformance.candidates.archives import READERS
+from conformance.cli.output import show_document
+from conformance.cli.progress import progress
+from conformance.cli.subject import in_a_worker, traced
+from conformance.diagnosis.outputs import resolved
+from conformance.diagnosis.reading import read
+from conformance.errors import UsageError
+from conformance.goldens.custom_golden import from_directory
+from conformance.goldens.golden import Golden
+from conformance.judge.cores import products_on_one_thread
+from conformance.judge.cosines import EMBEDDING, RoundedCosines
+from conformance.judge.rank_changes import compare_ranks
+from conformance.model.checkpoint import rounded_weights
+from conformance.model.files import read_text, reading
+from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.formats import Array
+from conformance.oracle import Network
+from conformance.report.similarity_document import document
+
+LEAST = 3  # texts: of two there is one pair, and no rank
+
+
+def run(arguments: Namespace) -> int:
+    """0 where rounding explains every change of order, else 1."""
+    texts = _texts(arguments.texts)
+    golden = from_directory(arguments.checkpoint, texts)
+    if not golden.checkpoint.architecture.pooling:
+        raise UsageError(
+            f"{arguments.checkpoint} does not say how it pools; give a directory of sentence-transformers, whose modules.json and "
+            "1_Pooling/config.json say it"
+        )
+    names, dtypes = (arguments.a, arguments.b), _dtypes(arguments.dtype)
+    with progress(1) as shown, shown.case(f"{arguments.a} and {arguments.b}"), products_on_one_thread():
+        given = [
+            _embeddings(side, golden, Namespace(device=arguments.device, dtype=dtype))
+            for side, dtype in zip(names, dtypes, strict=True)
+        ]
+        for side, (values, _) in zip(names, given, strict=True):
+            _require_directions(side, values)
+        rounded = cache(lambda dtype: _rounded(golden, dtype, arguments.device))
+        a, b = (
+            rounded(dtype).with_printing(printing).judge(values) for dtype, (values, printing) in zip(dtypes, given, strict=True)
+        )
+        found = compare_ranks(a, b)
+    if arguments.format == "json":
+        print(json.dumps({"systems": names, "dtypes": dtypes, "texts": texts, **asdict(found)}, indent=2))
+    else:
+        show_document(document(found, names, dtypes, texts), arguments.format)
+    return 0 if found.explained else 1
+
+
+def _texts(file: Path) -> list[str]:
+    with reading(file, "texts", UsageError):
+        texts = read_text(file).splitlines()
+    if len(texts) < LEAST:
+        raise UsageError(f"{file} has {len(texts)} texts, one a line; expected at least {LEAST}: of fewer no pair has a rank")
+    return texts
+
+
+def _dtypes(given: Sequence[str] | None) -> tuple[str, str]:
+    dtypes = given or ["float32"]
+    if len(dtypes) > 2:
+        raise UsageError(f"--dtype is given {len(dtypes)} times; expected once, or once for A and once for B")
+    return dtypes[0], dtypes[-1]
+
+
+def _rounded(golden: Golden, dtype: str, device: str) -> RoundedCosines:
+    """Under the widest legal arithmetic: neither system says which it has."""
+    checkpoint, (batch,) = golden.checkpoint, golden.batches.values()
+    network = Network(checkpoint.architecture, rounded_weights(checkpoint, dtype), batch)
+    captured = [h for h in hypotheses(dtype, device) if h.parents == "as captured"]
+    return RoundedCosines.of(network, captured[-1])
+
+
+def _embeddings(side: str, golden: Golden, place: Namespace) -> tuple[Array, Array]:
+    """(N, H): one side's embeddings, from a file or of an implementation that is run, and the variance that printing adds."""
+    if Path(side).is_file() and Path(side).suffix not in (*READERS, ".py"):
+        return _stored(Path(side), golden)
+    (activations,) = traced(side, golden, place, in_a_worker).activations.values()
+    if EMBEDDING not in activations:
+        raise UsageError(
+            f"{side} exposes no {EMBEDDING}; map its pooled output to this name in `activations`, or give a file of its embeddings"
+        )
+    return activations[EMBEDDING], np.zeros(activations[EMBEDDING].shape)
+
+
+def _require_directions(side: str, embeddings: Array) -> None:
+    """Raise `UsageError` for an embedding of zeros, which has no cosine."""
+    empty = np.flatnonzero(~embeddings.any(1))
+    if empty.size:
+        raise UsageError(f"{side}: the embedding of text {empty[0] + 1} is 0 all over, expected a vector that has a direction")
+
+
+def _stored(file: Path, golden: Golden) -> tuple[Array, Array]:
+    """The embeddings in a file, and the variance of rounding each number to the digits that are printed."""
+    (batch,) = golden.batches.values()
+    outputs = resolved(read(file).tables, golden.checkpoint.architecture, batch)
+    embeddings = [o.known for o in outputs if o.name in ("embedding", EMBEDDING)]
+    if len(embeddings) != 1 or np.isnan(embeddings[0].values).any():
+        raise UsageError(f"{file} has {', '.join(o.name for o in outputs)}; expected one table of embeddings, a whole row a text")
+    return embeddings[0].values, embeddings[0].units ** 2 / 12.0

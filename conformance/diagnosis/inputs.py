@@ -1,0 +1,93 @@
+"""Mistakes in the inputs: texts that were cut too early, or read without their prefix, and have the embedding of other tokens."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from conformance.model.batch import Batch
+
+_READ = {"input_ids", "token_type_ids", "attention_mask"}  # the arrays of a batch of plain texts
+_SPECIAL = 2  # tokens of every text: [CLS] before it, [SEP] behind it
+
+
+@dataclass(frozen=True)
+class InputMistake:
+    """A kind of mistake.
+
+    Attributes:
+        name: what reports call it.
+        sentence: in words; `{value}` stands for the length or the prefix.
+        cause: how it usually comes about.
+        fix: what to change in the system.
+    """
+
+    name: str
+    sentence: str
+    cause: str
+    fix: str
+
+
+TRUNCATED = InputMistake(
+    "text-truncated",
+    "each text is cut to {value} tokens, [CLS] and [SEP] among them",
+    "max_length of the tokenizer, or max_seq_length, below the model's",
+    "Set the tokenizer's maximum length to the model's, and split texts that are longer.",
+)
+WITHOUT_PREFIX = InputMistake(
+    "prefix-missing",
+    "the prefix {value} of each text is left out",
+    "a model as e5 or bge is trained on texts with a prefix (query: , passage: ), which the system does not add",
+    "Add the prefix to each text before it is tokenized.",
+)
+MISTAKES = (TRUNCATED, WITHOUT_PREFIX)
+
+
+@dataclass(frozen=True, eq=False)
+class OtherInputs:
+    """The tokens that the system reads with a mistake, and the sentence with its length or prefix filled in."""
+
+    mistake: InputMistake
+    sentence: str
+    batch: Batch
+
+
+def other_inputs(batch: Batch, words: Sequence[Sequence[str]] | None = None) -> Iterator[OtherInputs]:
+    """Every length to which texts may have been cut, the longest first; then every prefix that all texts have, the shortest first.
+
+    At least one token of the text is left. None for what is no batch of texts, each padded at its end.
+
+    Args:
+        batch: the right inputs.
+        words: the token of each id, for the sentences; ids where None.
+    """
+    lengths, arrays = batch.mask.sum(1), batch.arrays()
+    is_padded_at_the_end = np.array_equal(batch.mask, np.arange(batch.length) < lengths[:, None])
+    if not is_padded_at_the_end or set(arrays) - _READ or any(array.ndim != 2 for array in arrays.values()):
+        return
+    for length in range(int(lengths.max()) - 1, _SPECIAL, -1):
+        yield OtherInputs(TRUNCATED, TRUNCATED.sentence.format(value=length), _truncated(batch, length))
+    read = words or [[str(i) for i in row] for row in batch.input_ids]
+    for count in range(1, min(_shared(batch), int(lengths.min()) - _SPECIAL - 1) + 1):
+        prefix = repr(" ".join(read[0][1 : 1 + count]))
+        yield OtherInputs(WITHOUT_PREFIX, WITHOUT_PREFIX.sentence.format(value=prefix), _without(batch, count))
+
+
+def _truncated(batch: Batch, length: int) -> Batch:
+    """The first `length` tokens of each row; of a longer one the last of these is its own last one, [SEP]."""
+    lengths, mask = batch.mask.sum(1), batch.mask & (np.arange(batch.length) < length)
+    ids = batch.input_ids.copy()
+    longer = lengths > length
+    ids[longer, length - 1] = batch.input_ids[longer, lengths[longer] - 1]
+    return replace(batch, input_ids=ids, attention_mask=mask.astype(np.int64))
+
+
+def _shared(batch: Batch) -> int:
+    """How many tokens behind [CLS] are the same in all rows."""
+    differs = (batch.input_ids[:, 1:] != batch.input_ids[:1, 1:]).any(0)
+    return int(np.append(differs, True).argmax())
+
+
+def _without(batch: Batch, count: int) -> Batch:
+    """Each row without `count` tokens behind its first."""
+    return Batch(**{name: np.delete(array, np.s_[1 : 1 + count], 1) for name, array in batch.arrays().items()})

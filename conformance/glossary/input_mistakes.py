@@ -1,0 +1,30 @@
+"""Mistakes in the inputs of a closed system, which `diagnose` finds from its embeddings."""
+
+from collections.abc import Iterator, Mapping
+
+from conformance.diagnosis.inputs import MISTAKES
+from conformance.glossary.entry import Section
+
+_BY_NAME = {mistake.name: mistake for mistake in MISTAKES}
+
+
+def summaries() -> Mapping[str, str]:
+    """What is wrong, in a sentence."""
+    return {name: mistake.sentence.format(value="VALUE") for name, mistake in _BY_NAME.items()}
+
+
+def names(written: str) -> tuple[str, ...]:
+    """The mistake of that name."""
+    return (written,) if written in _BY_NAME else ()
+
+
+def sections(name: str) -> Iterator[Section]:
+    """How it comes about, how it is repaired and how it is recognised."""
+    mistake = _BY_NAME[name]
+    yield "looked for", ("in embeddings, a row a text, of texts that are padded at their ends",)
+    yield "usual cause", (mistake.cause,)
+    yield "how to repair it", (mistake.fix,)
+    yield (
+        "how it is recognised",
+        ("`diagnose` evaluates the right network on the texts with the mistake; the embeddings agree to within rounding",),
+    )

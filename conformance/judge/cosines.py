@@ -1,0 +1,122 @@
+"""Cosine similarities of the sentence embeddings of a batch, each with the largest error that rounding explains.
+
+The errors n of u and m of v move the cosine s = û·v̂ (a hat: divided by its length) by
+
+    Δs = g·n + h·m + e/2,   g = ∂s/∂u = (v̂ − s û)/|u|,   h = ∂s/∂v = (û − s v̂)/|v|,   |e| ≤ (|n⊥|/|u| + |m⊥|/|v|)²
+
+up to third order, with n⊥ perpendicular to u: cos(θ + δ) differs from cos θ by at most |δ sin θ| + δ²/2. Of texts that are almost
+the same the gradients vanish and e remains. The variance of g·n is that of every rounding since the token ids, projected with all
+correlations. Different rows are not taken to be independent, since texts that share tokens share roundings.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from conformance.judge.cores import on_all_cores
+from conformance.judge.segment import Segment
+from conformance.judge.statistics import projection_threshold, share
+from conformance.numerics.arithmetic import Hypothesis
+from conformance.numerics.formats import FORMATS, Array
+from conformance.oracle import Network
+
+EMBEDDING = "sentence_embedding"
+SYSTEMS = 2  # that are compared, and share the false-alarm probability
+PROBES = 32  # normal directions z: of zᵀCz the mean is tr C, the variance 2|C|²; its root has a relative deviation of 1/√(2·31)
+
+
+@dataclass(frozen=True, eq=False)
+class Cosines:
+    """Of N embeddings, (N, N) each.
+
+    Attributes:
+        actual: those of a system's embeddings, computed in float64.
+        expected: the oracle's.
+        allowed: the largest |actual − expected| that rounding explains.
+    """
+
+    actual: Array
+    expected: Array
+    allowed: Array
+
+
+@dataclass(frozen=True, eq=False)
+class RoundedCosines:
+    """The oracle's cosines, with what rounding makes of the embeddings.
+
+    Attributes:
+        embeddings: (N, H), the oracle's.
+        variance: (N, N), of g·n for the errors n of the row's embedding.
+        trace, norm: (N,), of the covariance C of n⊥/|u| its trace and its Frobenius norm.
+    """
+
+    embeddings: Array
+    variance: Array
+    trace: Array
+    norm: Array
+
+    @classmethod
+    def of(cls, network: Network, hypothesis: Hypothesis) -> "RoundedCosines":
+        """Those of the sentence embeddings of a network under a hypothesis; a sweep for each two rows, in either order."""
+        embeddings = next(value for name, value in network.walk() if name == EMBEDDING)
+        probes = np.random.default_rng(0).standard_normal((PROBES, embeddings.shape[1]))
+
+        def swept(row: int) -> Array:
+            length = int(np.flatnonzero(network.batch.mask[row])[-1]) + 1
+            segment = Segment(network.cut(slice(row, row + 1), length), EMBEDDING, {})
+            directions = np.concatenate([_gradients(embeddings, row), _perpendicular(embeddings[row], probes)])
+            return np.array([segment.directional_variance(direction[None], hypothesis) for direction in directions])
+
+        along, probed = np.split(np.array(on_all_cores(swept, range(len(embeddings)))), [len(embeddings)], 1)
+        return cls(embeddings, along, probed.mean(1), probed.std(1, ddof=1) / np.sqrt(2.0))
+
+    def with_printing(self, variance: Array) -> "RoundedCosines":
+        """The same where each number of the embeddings has an independent error of that variance besides, (N, H)."""
+        more = [_gradients(self.embeddings, row) ** 2 @ variance[row] for row in range(len(self.embeddings))]
+        squares = (self.embeddings**2).sum(1)
+        trace, norm = self.trace + variance.sum(1) / squares, self.norm + np.linalg.norm(variance, axis=1) / squares
+        return replace(self, variance=self.variance + np.array(more), trace=trace, norm=norm)
+
+    def judge(self, embeddings: Array) -> Cosines:
+        """The cosines of a system's embeddings beside these.
+
+        Each g·n and each |n⊥| has a share of the false-alarm probability: N(N − 1) projections and N norms of each system. Each
+        cosine is computed in float64, with an error of at most 2Hu: a product of H terms and two norms, of H/2 each since a root
+        halves them (Higham 2002, section 3.1).
+        """
+        count, width = embeddings.shape
+        alpha = share(SYSTEMS * count**2)
+        deviation, turn = np.sqrt(self.variance), self._largest_turn(alpha)
+        allowed = projection_threshold(alpha) * (deviation + deviation.T) + (turn[:, None] + turn) ** 2 / 2.0
+        return Cosines(cosines(embeddings), cosines(self.embeddings), allowed + 2 * 2 * width * FORMATS["float64"].unit_roundoff)
+
+    def _largest_turn(self, alpha: float) -> Array:
+        """(N,): the largest |n⊥|/|u| at false-alarm probability alpha, √(tr C + 2|C|√x + 2|C|x) with x = ln 1/α.
+
+        Hsu, Kakade and Zhang 2012, *A tail inequality for quadratic forms of subgaussian random vectors*, theorem 2.1, with the
+        Frobenius norm in the place of the spectral norm, which is no larger.
+        """
+        x = math.log(1.0 / alpha)
+        return np.asarray(np.sqrt(self.trace + 2.0 * self.norm * (math.sqrt(x) + x)))
+
+
+def cosines(embeddings: Array) -> Array:
+    """(N, H) -> (N, N): u·v / (|u| |v|)."""
+    units = _units(embeddings)
+    return np.asarray(units @ units.T)
+
+
+def _units(x: Array) -> Array:
+    return np.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True))
+
+
+def _gradients(embeddings: Array, row: int) -> Array:
+    """(N, H): ∂s/∂u of the row's embedding u, for its cosine s with each other one; 0 for itself."""
+    return _perpendicular(embeddings[row], _units(embeddings))
+
+
+def _perpendicular(u: Array, directions: Array) -> Array:
+    """(K, H): the part of each direction that is perpendicular to u, divided by |u|."""
+    unit = _units(u)
+    return np.asarray((directions - np.outer(directions @ unit, unit)) / np.linalg.norm(u))

@@ -1,0 +1,49 @@
+"""The comparison of two systems by cosine similarity as a document. Pure functions."""
+
+from collections.abc import Iterator, Sequence
+
+from conformance.judge.rank_changes import RankChange, RankComparison
+from conformance.names import printable
+from conformance.report.document import Block, Document, Paragraph, Verdict, tabled
+
+_HEADS = ("texts", "cosine A", "cosine B", "rank A", "rank B", "changes order with", "unexplained", "error / limit")
+_WIDTH = 24  # of a text in the table
+
+
+def document(found: RankComparison, names: Sequence[str], dtypes: Sequence[str], texts: Sequence[str]) -> Document:
+    """The verdict, what was compared, each system beside the oracle, then the pairs that change rank."""
+    return (
+        Verdict(_verdict(found), "good" if found.explained else "bad"),
+        Paragraph(f"{len(texts)} texts, {found.pairs} pairs ranked by cosine similarity; Kendall's τ = {found.tau:.4g}"),
+        *(Paragraph(_system(*each)) for each in zip("AB", names, dtypes, found.excess, strict=True)),
+        *_changes(found, texts),
+    )
+
+
+def _verdict(found: RankComparison) -> str:
+    if not found.changes:
+        return "no pair of texts changes rank"
+    many = f"{len(found.changes)} of {found.pairs} pairs of texts change rank, in {found.discordant} changes of order"
+    if found.explained:
+        return f"{many}; rounding explains all of them"
+    return f"{many}; rounding does not explain {found.unexplained} of these"
+
+
+def _system(letter: str, name: str, dtype: str, excess: float) -> str:
+    within = "within what rounding explains" if excess <= 1.0 else "beyond what rounding explains"
+    return f"{letter}: {name}, {dtype}; the largest error of a cosine against the oracle is {excess:.3g} of its limit, {within}"
+
+
+def _changes(found: RankComparison, texts: Sequence[str]) -> Iterator[Block]:
+    yield from tabled(_HEADS, [("", [_row(change, texts) for change in found.changes])], (("rank A", "rank B"),))
+
+
+def _row(change: RankChange, texts: Sequence[str]) -> tuple[str, ...]:
+    pair = " / ".join(f"{i + 1} {_short(texts[i])}" for i in change.texts)
+    cosines, ranks = (f"{c:.6f}" for c in change.cosines), map(str, change.ranks)
+    return (pair, *cosines, *ranks, str(change.discordant), str(change.unexplained), f"{change.excess:.3g}")
+
+
+def _short(text: str) -> str:
+    shown = printable(text)
+    return shown if len(shown) <= _WIDTH else f"{shown[: _WIDTH - 1]}…"

@@ -1,0 +1,156 @@
+"""`diagnose` of embeddings: texts that were cut, prefixes that were left out, and poolings, are named with their numbers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance import Batch, Checkpoint, golden_of
+from conformance.checks.trace import record
+from conformance.cli import main
+from conformance.diagnosis import POOLINGS, Diagnosis, diagnose
+from conformance.diagnosis.inputs import other_inputs
+from conformance.diagnosis.pooling import in_question
+from conformance.goldens.discriminating import weights
+from conformance.model.tokenizer import tokenized
+from conformance.numerics.formats import Array
+from conformance.oracle.pooling import WEIGHTS
+from conformance.tests.dense import ARCHITECTURE, TANH, directory, network
+from implementations.hugging_face import hf_eager
+
+Captured = pytest.CaptureFixture[str]
+NORMALIZED = network(normalize=True).checkpoint
+BATCH = Batch.of(
+    {
+        "input_ids": [[2, 7, 8, 30, 31, 32, 33, 34, 3], [2, 7, 8, 40, 41, 42, 3, 0, 0], [2, 7, 8, 50, 51, 3, 0, 0, 0]],
+        "attention_mask": [[1] * 9, [1] * 7 + [0] * 2, [1] * 6 + [0] * 3],
+    }
+)
+CUT = Batch.of(
+    {
+        "input_ids": [[2, 7, 8, 30, 31, 3], [2, 7, 8, 40, 41, 3], [2, 7, 8, 50, 51, 3]],
+        "attention_mask": np.ones((3, 6), np.int64),
+    }
+)
+WITHOUT = Batch.of(
+    {
+        "input_ids": [[2, 30, 31, 32, 33, 34, 3], [2, 40, 41, 42, 3, 0, 0], [2, 50, 51, 3, 0, 0, 0]],
+        "attention_mask": [[1] * 7, [1] * 5 + [0] * 2, [1] * 4 + [0] * 3],
+    }
+)
+
+
+def embeddings(batch: Batch, checkpoint: Checkpoint = NORMALIZED) -> Array:
+    golden = golden_of("given", checkpoint, {"given": batch})
+    return record(hf_eager, golden, "cpu", "float32").activations["given"]["sentence_embedding"]
+
+
+def printed(values: Array) -> Any:
+    return np.vectorize(lambda v: f"{v:.5f}", otypes=[object])(values).tolist()
+
+
+def sentences(found: Diagnosis) -> list[list[tuple[str, str]]]:
+    return [[(fault.name, fault.sentence) for fault in e.faults] for e in found.explanations if e.tied]
+
+
+@pytest.mark.parametrize("checkpoint", [NORMALIZED, network(TANH).checkpoint], ids=["normalised", "dense"])
+@pytest.mark.parametrize(
+    ("read", "name", "sentence"),
+    [
+        (CUT, "text-truncated", "each text is cut to 6 tokens, [CLS] and [SEP] among them"),
+        (WITHOUT, "prefix-missing", "the prefix 'query :' of each text is left out"),
+    ],
+)
+def test_a_mistake_in_the_inputs_is_named_with_its_length_or_its_prefix(
+    read: Batch, name: str, sentence: str, checkpoint: Checkpoint
+) -> None:
+    words = [["[CLS]", "query", ":", *map(str, row[3:])] for row in BATCH.input_ids]
+    found = diagnose(checkpoint, BATCH, {"embedding": printed(embeddings(read, checkpoint))}, words=words)
+    assert not found.conforms
+    assert sentences(found) == [[(name, sentence)]]
+    assert found.explanations[0].faults[0].where == "in the inputs"
+
+
+def test_right_embeddings_of_the_same_texts_conform() -> None:
+    assert diagnose(NORMALIZED, BATCH, {"embedding": printed(embeddings(BATCH))}).conforms
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        Batch(BATCH.input_ids[:, ::-1].copy(), attention_mask=BATCH.mask[:, ::-1].astype(np.int64)),
+        Batch(CUT.input_ids, attention_mask=np.tril(np.ones((3, 6, 6), np.int64))),
+        Batch(CUT.input_ids, position_ids=np.zeros((3, 6), np.int64)),
+    ],
+    ids=["padded at the left", "a mask for each query", "position ids"],
+)
+def test_of_inputs_that_are_no_plain_texts_there_are_no_others(batch: Batch) -> None:
+    assert not list(other_inputs(batch))
+
+
+def test_every_length_and_every_shared_prefix_is_tried_and_a_token_of_each_text_is_left() -> None:
+    others = list(other_inputs(BATCH))
+    assert [o.sentence.split()[5] for o in others if o.mistake.name == "text-truncated"] == ["8", "7", "6", "5", "4", "3"]
+    assert [o.sentence for o in others if o.mistake.name == "prefix-missing"] == [
+        "the prefix '7' of each text is left out",
+        "the prefix '7 8' of each text is left out",
+    ]
+    (cut,) = (o.batch for o in others if "cut to 6" in o.sentence)
+    np.testing.assert_array_equal(cut.input_ids[:, :6], CUT.input_ids)
+    np.testing.assert_array_equal(cut.mask[:, 6:], False)
+    np.testing.assert_array_equal(others[-1].batch.input_ids, WITHOUT.input_ids)
+    (alone,) = (o for o in other_inputs(Batch.of({"input_ids": [[2, 7, 8, 3]]})) if o.mistake.name == "prefix-missing")
+    assert alone.batch.input_ids.tolist() == [[2, 8, 3]]
+
+
+@pytest.mark.parametrize("pooling", ["weighted-mean", "mean-sqrt-length", "last", "cls", "max"])
+def test_another_pooling_than_the_checkpoint_says_is_a_failure_that_is_named(pooling: str) -> None:
+    other = Checkpoint(ARCHITECTURE.with_(pooling=pooling), NORMALIZED.weights)
+    mean = Checkpoint(ARCHITECTURE, NORMALIZED.weights)
+    found = diagnose(mean, BATCH, {"embedding": printed(embeddings(BATCH, other))})
+    assert not found.conforms
+    assert [(e.pooling, e.pooling_differs, e.explains) for e in found.explanations] == [(pooling, True, True)]
+    assert diagnose(other, BATCH, {"embedding": printed(embeddings(BATCH, other))}).poolings == (pooling,)
+
+
+def test_what_is_normalised_has_one_pooling_for_the_mean_and_the_mean_over_the_root_of_the_length() -> None:
+    names = [p.name for p in in_question(ARCHITECTURE, BATCH, None)]
+    assert {"mean", "mean-sqrt-length", "mean-normalised"} <= set(names)
+    assert "mean-sqrt-length-normalised" not in names
+    asked = [p.name for p in in_question(ARCHITECTURE, BATCH, "mean-sqrt-length-normalised")]
+    assert asked[0] == "mean-sqrt-length-normalised"
+    assert "mean-normalised" not in asked
+
+
+def test_every_pooling_by_weights_is_in_question() -> None:
+    assert {*WEIGHTS, "max", "pooler"} == {pooling.base for pooling in POOLINGS.values()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A directory of sentence-transformers that cuts texts to eight tokens."""
+    made = directory(tmp_path, Checkpoint(ARCHITECTURE, weights(7, ARCHITECTURE)))
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "query", ":", *(f"w{i}" for i in range(89))]
+    (made / "0_Transformer" / "vocab.txt").write_text("\n".join(words))
+    (made / "0_Transformer" / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 8}))
+    return made
+
+
+def test_a_text_beyond_max_seq_length_is_cut_as_sentence_transformers_cuts_it(folder: Path) -> None:
+    batch = tokenized(folder, [(" ".join(f"w{i}" for i in range(12)), None), ("w1", None)])
+    assert batch.input_ids.tolist() == [[2, 7, 8, 9, 10, 11, 12, 3], [2, 8, 3, 0, 0, 0, 0, 0]]
+
+
+def test_the_command_names_the_prefix_by_its_tokens(folder: Path, tmp_path: Path, capsys: Captured) -> None:
+    texts = [f"query: w{i} w{i + 9}" for i in range(3)]
+    bare = tokenized(folder, [(text.removeprefix("query: "), None) for text in texts])
+    checkpoint = Checkpoint(ARCHITECTURE, weights(7, ARCHITECTURE))
+    np.savetxt(tmp_path / "out.txt", embeddings(bare, checkpoint), "%.5f")
+    given = [word for text in texts for word in ("--text", text)]
+    assert main(["diagnose", "--checkpoint", str(folder), "--outputs", str(tmp_path / "out.txt"), *given]) == 1
+    rendered = " ".join(capsys.readouterr().out.split())
+    assert "1. prefix-missing the prefix 'query :' of each text is left out: in the inputs" in rendered
+    assert main(["explain", "prefix-missing"]) == 0
+    assert "Add the prefix to each text before it is tokenized." in capsys.readouterr().out

@@ -1,0 +1,213 @@
+"""`similarity`: rounding explains the changes of rank between correct systems, and none of those that a mistake makes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conformance import Checkpoint, trace
+from conformance.cli import main
+from conformance.goldens.custom_golden import from_directory
+from conformance.goldens.discriminating import weights
+from conformance.judge.cosines import EMBEDDING, Cosines, RoundedCosines
+from conformance.judge.rank_changes import compare_ranks
+from conformance.judge.segment import Segment
+from conformance.model.checkpoint import rounded_weights
+from conformance.numerics.arithmetic import modular
+from conformance.numerics.formats import Array
+from conformance.oracle import Network
+from conformance.tests.dense import ARCHITECTURE, TANH, directory
+
+Captured = pytest.CaptureFixture[str]
+APART = [f"w{i} w{i + 3} w{i + 9} w{2 * i}" for i in range(4)]
+ALIKE = [f"w60 w61 w62 w63 w64 w65 w66 w{i}" for i in range(4)]  # seven of eight words are the same
+HIDDEN = "encoder.layer.0.output.LayerNorm"
+
+
+def with_vocabulary(folder: Path) -> Path:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(91))]
+    (folder / "0_Transformer" / "vocab.txt").write_text("\n".join(words))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of sentence-transformers that takes the mean, with a tokenizer of the words w0 to w90."""
+    folder = directory(tmp_path_factory.mktemp("model"), Checkpoint(ARCHITECTURE, weights(7, ARCHITECTURE)))
+    return with_vocabulary(folder)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("texts") / "texts.txt"
+    file.write_text("\n".join(APART + ALIKE) + "\n")
+    return file
+
+
+def of_hidden(model: Path, column: object) -> Array:
+    """(N, H): the hidden states of the texts, taken at a column of tokens."""
+    values = trace("hf-eager", from_directory(model, APART + ALIKE)).activations["text"]
+    return np.asarray(values[HIDDEN][:, column])  # type: ignore[call-overload]  # a slice or a number
+
+
+def compared(arguments: list[str], capsys: Captured) -> tuple[int, dict[str, object]]:
+    code = main(["similarity", *arguments, "--format", "json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_between_two_attention_kernels_no_pair_of_distinct_texts_changes_rank(model: Path, texts: Path, capsys: Captured) -> None:
+    code, found = compared(["hf-eager", "hf-sdpa", "--texts", str(texts), "--checkpoint", str(model)], capsys)
+    assert (code, found["discordant"], found["tau"], found["pairs"]) == (0, 0, 1.0, 28)
+    assert max(found["excess"]) <= 1.0  # type: ignore[call-overload]
+
+
+def test_near_duplicates_change_rank_by_rounding_to_bfloat16_and_that_is_explained(
+    model: Path, texts: Path, capsys: Captured
+) -> None:
+    formats = ["--dtype", "float32", "--dtype", "bfloat16"]
+    code, found = compared(["hf-eager", "hf-eager", "--texts", str(texts), "--checkpoint", str(model), *formats], capsys)
+    assert code == 0
+    assert found["discordant"]
+    assert (found["unexplained"], found["dtypes"]) == (0, ["float32", "bfloat16"])
+
+
+def test_pooled_by_the_first_token_where_the_model_says_mean_changes_ranks_that_rounding_does_not_explain(
+    model: Path, texts: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    np.save(tmp_path / "cls.npy", of_hidden(model, 0).astype(np.float32))
+    arguments = ["similarity", "hf-eager", str(tmp_path / "cls.npy"), "--texts", str(texts), "--checkpoint", str(model)]
+    assert main(arguments) == 1
+    rendered = " ".join(capsys.readouterr().out.split())
+    assert "rounding does not explain" in rendered
+    assert f"B: {tmp_path / 'cls.npy'}, float32; the largest error of a cosine against the oracle is" in rendered
+    assert "A: hf-eager, float32; the largest error of a cosine against the oracle is 0." in rendered
+    assert main([*arguments, "--format", "markdown"]) == 1
+    assert "| texts |" in capsys.readouterr().out
+
+
+def test_embeddings_that_are_printed_to_two_decimals_are_explained_by_printing(
+    model: Path, texts: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    values = trace("hf-eager", from_directory(model, APART + ALIKE)).activations["text"]["sentence_embedding"]
+    (tmp_path / "printed.txt").write_text(np.array2string(values, threshold=10**6, formatter={"float_kind": "{:.2f}".format}))
+    np.save(tmp_path / "exact.npy", np.round(values, 2))
+    printed, exact = str(tmp_path / "printed.txt"), str(tmp_path / "exact.npy")
+    where = ["--texts", str(texts), "--checkpoint", str(model)]
+    code, found = compared([printed, "hf-eager", *where], capsys)
+    assert (code, max(found["excess"]) <= 1.0) == (0, True)  # type: ignore[call-overload]
+    assert compared([exact, "hf-eager", *where], capsys)[1]["excess"][0] > 1.0  # type: ignore[index]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_errors_of_a_correct_run_s_cosines_are_0_3_to_2_deviations_as_those_of_its_activations_are(model: Path, dtype: str) -> None:
+    golden = from_directory(model, APART + ALIKE)
+    network = Network(golden.checkpoint.architecture, rounded_weights(golden.checkpoint, dtype), golden.batches["text"])
+    rounded = RoundedCosines.of(network, modular(dtype))
+    embedding = trace("hf-eager", golden, dtype=dtype).activations["text"]["sentence_embedding"]
+    found, pairs = rounded.judge(embedding), np.triu_indices(len(embedding), 1)
+    deviation = np.sqrt(rounded.variance + rounded.variance.T)[pairs]
+    rms = float(np.sqrt((((found.actual - found.expected)[pairs] / deviation) ** 2).mean()))
+    assert 0.3 < rms < 2.0
+
+
+def test_along_a_direction_the_variance_is_that_of_every_rounding_and_no_more_than_the_bounds_add(model: Path) -> None:
+    golden = from_directory(model, APART[:1])
+    network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, golden.batches["text"])
+    segment, hypothesis = Segment(network, EMBEDDING, {}), modular("float32")
+    direction = np.random.default_rng(5).standard_normal(segment.value.shape)
+    found, (rounding, bound) = segment.directional_variance(direction, hypothesis), segment.projected(direction, hypothesis)
+    assert 0.0 < rounding < found < rounding + bound**2
+    assert segment.directional_variance(2.0 * direction, hypothesis) == pytest.approx(4.0 * found)
+
+
+def test_printing_enters_a_cosine_through_its_gradient() -> None:
+    rng = np.random.default_rng(3)
+    embeddings, unit = rng.standard_normal((3, 24)), 1e-4
+    exact = RoundedCosines(embeddings, np.zeros((3, 3)), np.zeros(3), np.zeros(3))
+    noise = rng.uniform(-unit / 2, unit / 2, (4000, *embeddings.shape))
+    errors = np.array([exact.judge(embeddings + n).actual for n in noise]) - exact.judge(embeddings).actual
+    variance = exact.with_printing(np.full(embeddings.shape, unit**2 / 12.0)).variance
+    pairs = np.triu_indices(3, 1)
+    # 4000 draws: a relative deviation of √(2/4000) = 2.2 %, of which six
+    np.testing.assert_allclose((errors**2).mean(0)[pairs], (variance + variance.T)[pairs], rtol=6 * 0.0224)
+
+
+def test_of_texts_that_are_the_same_the_second_order_remains_and_no_more_is_allowed_than_the_turns_of_both() -> None:
+    embeddings, unit = np.repeat(np.random.default_rng(4).standard_normal((1, 24)), 3, 0), 1e-3
+    exact = RoundedCosines(embeddings, np.zeros((3, 3)), np.zeros(3), np.zeros(3))
+    rounded = exact.with_printing(np.full(embeddings.shape, unit**2 / 12.0))
+    printed = rounded.judge(np.round(embeddings + [[0.0], [0.2e-3], [0.4e-3]], 3))
+    error = np.abs(printed.actual - printed.expected)[0, 1]
+    assert 0.0 < error <= printed.allowed[0, 1] < 100.0 * rounded.trace[0]
+
+
+def cosines(*values: float, allowed: float) -> Cosines:
+    """Those of three texts, by pair, of a system that should have 0.1, 0.2 and 0.3."""
+
+    def matrix(of: tuple[float, ...]) -> Array:
+        found = np.eye(3)
+        found[np.triu_indices(3, 1)] = of
+        return found
+
+    return Cosines(matrix(values), matrix((0.1, 0.2, 0.3)), np.full((3, 3), allowed))
+
+
+def test_a_change_of_order_counts_for_both_of_its_pairs_and_each_has_its_rank_in_both_systems() -> None:
+    found = compare_ranks(cosines(0.1, 0.2, 0.3, allowed=0.01), cosines(0.22, 0.2, 0.3, allowed=0.01))
+    assert (found.pairs, found.discordant, found.unexplained, found.explained) == (3, 1, 1, False)
+    assert found.tau == pytest.approx(1.0 / 3.0)
+    assert [(c.texts, c.ranks, c.discordant, c.unexplained) for c in found.changes] == [
+        ((0, 1), (3, 2), 1, 1),
+        ((0, 2), (2, 3), 1, 1),
+    ]
+    assert found.changes[0].excess == pytest.approx(0.12 / 0.04)
+    assert found.excess == pytest.approx((0.0, 12.0))
+
+
+def test_the_same_change_of_order_is_explained_where_the_limits_are_as_wide() -> None:
+    found = compare_ranks(cosines(0.1, 0.2, 0.3, allowed=0.03), cosines(0.22, 0.2, 0.3, allowed=0.03))
+    assert (found.discordant, found.unexplained, found.explained) == (1, 0, True)
+
+
+def test_a_tie_in_one_system_is_no_change_of_order() -> None:
+    found = compare_ranks(cosines(0.1, 0.2, 0.3, allowed=0.01), cosines(0.2, 0.2, 0.3, allowed=0.01))
+    assert (found.discordant, found.tau) == (0, pytest.approx(2.0 / 3.0))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"--texts": "two.txt"}, "two.txt has 2 texts, one a line; expected at least 3"),
+        ({"--checkpoint": "plain"}, "does not say how it pools; give a directory of sentence-transformers"),
+        ({"A": "inner-workings"}, "inner-workings exposes no sentence_embedding"),
+        ({"A": "hf-eagr"}, "did you mean hf-eager"),
+        ({"A": "hidden.npz"}, "expected one table of embeddings, a whole row a text"),
+        ({"A": "zeros.npy"}, "the embedding of text 2 is 0 all over"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_error_that_says_what_to_do(
+    change: dict[str, str], words: str, model: Path, texts: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    (tmp_path / "two.txt").write_text("w1\nw2\n")
+    (tmp_path / "plain").mkdir()
+    for file in (model / "0_Transformer").iterdir():
+        (tmp_path / "plain" / file.name).write_bytes(file.read_bytes())
+    np.savez(tmp_path / "hidden.npz", last_hidden_state=of_hidden(model, slice(None)))
+    np.save(tmp_path / "zeros.npy", of_hidden(model, 0) * (np.arange(8) != 1)[:, None])
+    given = {"A": "hf-eager", "--texts": str(texts), "--checkpoint": str(model)}
+    given |= {key: str(tmp_path / value) if (tmp_path / value).exists() else value for key, value in change.items()}
+    assert main(["similarity", given.pop("A"), "hf-sdpa", *(word for pair in given.items() for word in pair)]) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_embeddings_behind_a_dense_layer_have_its_width(tmp_path: Path, texts: Path, capsys: Captured) -> None:
+    a = ARCHITECTURE.with_(dense=(TANH,), normalize=True)
+    folder = directory(tmp_path, Checkpoint(a, weights(7, a)))
+    (folder / "0_Transformer" / "vocab.txt").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(92))])
+    )
+    golden = from_directory(folder, APART + ALIKE)
+    np.save(tmp_path / "own.npy", trace("hf-eager", golden).activations["text"]["sentence_embedding"])
+    code, found = compared([str(tmp_path / "own.npy"), "hf-eager", "--texts", str(texts), "--checkpoint", str(folder)], capsys)
+    assert (code, found["discordant"], max(found["excess"]) <= 1.0) == (0, 0, True)  # type: ignore[call-overload]
