@@ -277,8 +277,8 @@ class TorchImplementation:
                 elif len(known) == len(parameters):
                     entries.append((name, layout, parameters))
         mapped = Counter(name for name, _, _ in entries)
-        wrong += [f"the checkpoint has no {', '.join(p)}, of which {n} is made: let `supported` "
-                  f"say so, name {n} in `ignored` instead of mapping it, or run another checkpoint"
+        wrong += [f"the checkpoint has no {', '.join(p)}, of which {n} is made: give that reason in "
+                  f"`supported`, to skip such checkpoints, or name {n} in `ignored` instead of mapping it"
                   for n, p in absent.items() if n in own]  # fmt: skip
         wrong += [f"unexpected: the module's {n} {s} is not mapped; map it, or name it in `ignored`" for n, s in own.items()
                   if n not in mapped and n not in absent and not _matches(n, self.ignored)]  # fmt: skip

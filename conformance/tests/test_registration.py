@@ -26,6 +26,7 @@ from conformance import (
     read_results,
     transposed,
 )
+from conformance.candidates.registry import as_implementation
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run
 from conformance.checks.search.plan import Plan
@@ -153,6 +154,17 @@ def test_an_object_with_prepare_says_by_either_name_what_it_does_not_support(att
     assert check(candidate).outcome == "pass"
     refused = check(candidate, dtype="bfloat16")
     assert (refused.outcome, refused.declared, refused.reason) == ("skip", False, "it is for float32")
+
+
+@pytest.mark.parametrize("function", [lambda checkpoint, device, dtype: None, lambda *given: None, lambda a, b, c, d=0: None])
+def test_a_function_that_can_be_called_as_prepare_is_a_candidate(function: Callable[..., Any]) -> None:
+    assert as_implementation(function).prepare is function
+
+
+@pytest.mark.parametrize("function", [lambda a: None, lambda vocab, hidden, layers, heads: None])
+def test_a_function_of_other_arguments_is_refused_with_those_that_a_candidate_is_called_with(function: Callable[..., Any]) -> None:
+    with pytest.raises(UsageError, match=r"called with \(checkpoint, device, dtype\), and this one takes \((a|vocab, .*)\)"):
+        as_implementation(function)
 
 
 unfit = replace(making_bert, activations={**making_bert.activations, "embedding.layer_norn": "embeddings.LayerNorm"})
