@@ -16,6 +16,7 @@ exactly once or named as unused; whatever does not fit is one error that lists a
 """
 
 from collections import Counter
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -254,7 +255,7 @@ class TorchImplementation:
                 wrong.append(f"wrong shape: {name} is {own[name]} in the module, {packed.shape} from {', '.join(parameters)}{hint}")
             state[name] = torch.from_numpy(np.array(packed, order="C"))
         if wrong:
-            raise RegistrationError("the table of parameters does not fit:\n  " + "\n  ".join(wrong))
+            raise RegistrationError("the table of parameters does not fit:\n  " + "\n  ".join(_folded(wrong)))
         return state
 
     def _entries(
@@ -319,7 +320,7 @@ class TorchImplementation:
                 seen[" ".join(names)] = OutputMap(names, shown.function)
         wrong += [f"shown twice: {n}" for n, times in shown_at.items() if times > 1]
         if wrong:
-            raise RegistrationError("the table of activations does not fit:\n  " + "\n  ".join(wrong))
+            raise RegistrationError("the table of activations does not fit:\n  " + "\n  ".join(_folded(wrong)))
         return taps, seen
 
 
@@ -363,7 +364,19 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def _folded(wrong: Sequence[str]) -> Iterator[str]:
+    """Sentences that differ in numbers alone, as those of each layer do, as the first of them with how many more there are."""
+    alike: dict[str, list[str]] = {}
+    for sentence in wrong:
+        alike.setdefault(re.sub(r"\d+", "0", sentence), []).append(sentence)
+    for first, *more in alike.values():
+        ending = "differs in its numbers alone" if len(more) == 1 else "differ in their numbers alone"
+        yield f"{first} (and {len(more)} more that {ending})" if more else first
+
+
 def _hint(name: str, known: Mapping[str, Any]) -> str:
+    if "*" in name:
+        return f"; each tensor is mapped by its name, in which {LAYER} stands for each layer, and * is no pattern"
     if is_layered(name):
         return f"; {LAYER} in it needs {LAYER} on the other side as well, or stacked()"
     near = get_close_matches(name, known, 1, 0.8)

@@ -1,5 +1,6 @@
 """A registration that does not fit is an error, reported once; unusual registrations that fit are judged."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +90,15 @@ def test_axes_that_are_no_permutation_are_refused() -> None:
         permuted("q", (0, 0))
 
 
+def test_sentences_of_each_layer_are_one_with_their_number_and_an_asterisk_in_a_name_is_explained() -> None:
+    parameters = {ours: theirs for ours, theirs in making_bert.parameters.items() if "project_query" not in ours}
+    reason = check(replace(making_bert, parameters={**parameters, "transformer.*": "bert.*"})).reason
+    query = "transformer.0.attention.attention.project_query.weight (32, 32) is not mapped; map it, or name it in `ignored`"
+    assert f"{query} (and 1 more that differs in its numbers alone)" in reason
+    assert "transformer.1." not in reason
+    assert "unknown parameter: bert.*; each tensor is mapped by its name, in which {layer} stands for each layer" in reason
+
+
 def _with_a_head_more(model: Any) -> None:
     model.next_token = nn.Linear(32, 2)
 
@@ -165,6 +175,21 @@ def test_a_function_that_can_be_called_as_prepare_is_a_candidate(function: Calla
 def test_a_function_of_other_arguments_is_refused_with_those_that_a_candidate_is_called_with(function: Callable[..., Any]) -> None:
     with pytest.raises(UsageError, match=r"called with \(checkpoint, device, dtype\), and this one takes \((a|vocab, .*)\)"):
         as_implementation(function)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("sentence_embedding", "this network has no sentence_embedding, which a network with pooling='mean' has; leave it out"),
+        ("qa_outputs", r"a network with heads=\('question_answering',\) has"),
+        ("encoder.layer.0.crossattention.self.query", "a network with is_decoder=True, add_cross_attention=True has"),
+        ("embeddings.LayerNrom", "unknown activation 'embeddings.LayerNrom'; did you mean 'embeddings.LayerNorm'"),
+    ],
+)
+def test_an_activation_of_a_part_that_the_network_lacks_is_distinguished_from_one_that_no_network_has(name: str, said: str) -> None:
+    result = check(lambda checkpoint, device, dtype: lambda batch: {name: np.zeros(1, np.float32)}, "tiny")
+    assert result.outcome == "fail"
+    assert re.search(said, " ".join(str(result).split()))
 
 
 unfit = replace(making_bert, activations={**making_bert.activations, "embedding.layer_norn": "embeddings.LayerNorm"})
