@@ -365,13 +365,14 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _folded(wrong: Sequence[str]) -> Iterator[str]:
-    """Sentences that differ in numbers alone, as those of each layer do, as the first of them with how many more there are."""
+    """Of sentences that differ in numbers alone, as those of each layer do, the first, the last and how many are between."""
     alike: dict[str, list[str]] = {}
     for sentence in wrong:
         alike.setdefault(re.sub(r"\d+", "0", sentence), []).append(sentence)
     for first, *more in alike.values():
-        ending = "differs in its numbers alone" if len(more) == 1 else "differ in their numbers alone"
-        yield f"{first} (and {len(more)} more that {ending})" if more else first
+        yield first
+        yield from [f"… and {len(more) - 1} more like it, to:"] if more[1:] else []
+        yield from more[-1:]
 
 
 def _hint(name: str, known: Mapping[str, Any]) -> str:

@@ -105,7 +105,9 @@ class Batch:
             dtype = np.float64 if name == "encoder_hidden_states" else np.int64
             if not isinstance(array, np.ndarray) or array.dtype != dtype:
                 found = f"{array.dtype} of NumPy" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
-                raise UsageError(f"{name} is {found}, expected a NumPy array of {np.dtype(dtype)}; Batch.of converts arrays and lists")
+                raise UsageError(
+                    f"{name} is {found}, expected a NumPy array of {np.dtype(dtype)}; Batch.of converts arrays and lists"
+                )
             axes = _AXES.get(name, "BS")
             if self.input_ids.ndim != 2 or not any(self._is_of(array, each) for each in axes.split(" or ")):
                 expected = " or ".join(f"({', '.join(each)}{',' * (len(each) == 1)})" for each in axes.split(" or "))

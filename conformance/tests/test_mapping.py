@@ -239,7 +239,8 @@ class Particular(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("module", "said"), [(Wordless, "forward returns a list, in which there is no tensor"), (Particular, "a_method_of_another_class")]
+    ("module", "said"),
+    [(Wordless, "forward returns a list, in which there is no tensor"), (Particular, "a_method_of_another_class")],
 )
 def test_a_module_that_no_call_gets_a_tensor_from_is_refused_with_what_to_give_in_its_place(module: Any, said: str) -> None:
     with pytest.raises(CandidateError, match=rf"(?s){said}.*whose forward\(self, input_ids, attention_mask, token_type_ids\)"):
