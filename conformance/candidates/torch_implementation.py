@@ -15,8 +15,8 @@ Strict both ways: every tensor of the module's state dict is mapped or ignored b
 exactly once or named as unused; whatever does not fit is one error that lists all of it.
 """
 
-from collections import Counter
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -365,10 +365,10 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _folded(wrong: Sequence[str]) -> Iterator[str]:
-    """Of sentences that differ in numbers alone, as those of each layer do, the first, the last and how many are between."""
+    """Of sentences that differ in numbers within a path alone, as `layer.0.`, the first, the last and how many are between."""
     alike: dict[str, list[str]] = {}
     for sentence in wrong:
-        alike.setdefault(re.sub(r"\d+", "0", sentence), []).append(sentence)
+        alike.setdefault(re.sub(r"(?<=\.)\d+(?=\.)", "0", sentence), []).append(sentence)
     for first, *more in alike.values():
         yield first
         yield from [f"… and {len(more) - 1} more like it, to:"] if more[1:] else []

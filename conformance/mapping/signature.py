@@ -18,7 +18,8 @@ _SYNONYMS: Mapping[str, str] = {
     "nwords npieces",
     "a.hidden_size": "hidden hiddensize hiddendim dmodel dim width embed embeddim embdim embsize embedsize embeddingdim nembd "
     "dhidden modeldim dimmodel hiddenwidth embeddingwidth units",
-    "a.num_hidden_layers": "layers nlayers numlayers nlayer depth numhiddenlayers nhiddenlayers nblocks numblocks blocks numencoderlayers",
+    "a.num_hidden_layers": "layers nlayers numlayers nlayer depth numhiddenlayers nhiddenlayers nblocks numblocks blocks "
+    "numencoderlayers",
     "a.num_attention_heads": "heads nheads numheads nhead numattentionheads nattentionheads attnheads attentionheads",
     "a.intermediate_size": "intermediate intermediatesize dff ff dmlp ffdim ffndim mlpdim inner dinner ninner dimfeedforward ffn "
     "mlp ffnhiddensize feedforwarddim feedforwardsize intermediatewidth mlpwidth",
@@ -83,8 +84,8 @@ def builder_of(factory: Any, name: str) -> Builder:
             f"instead of it give a function that sets it, such as def build(vocab, hidden, layers): return {name}(...); names of "
             f"sizes that it may take: {', '.join(names.split()[0] for names in _SYNONYMS.values())}"
         )
-    said = tuple(_defaults_kept(factory, name, arguments))
-    return Builder(f"{name}({_joined(arguments)})", {name: factory}, said, _supported(arguments))
+    kept = tuple(_defaults_kept(factory, name, arguments))
+    return Builder(f"{name}({_joined(arguments)})", {name: factory}, kept, _supported(arguments))
 
 
 def _configured(factory: Any, name: str, parameter: str) -> Builder:
@@ -97,8 +98,8 @@ def _configured(factory: Any, name: str, parameter: str) -> Builder:
     if unknown:
         raise UsageError(f"{name}: what is the argument {', '.join(unknown)} of {config.__name__}? It has no default")
     objects = {name: factory, config.__name__: config}
-    said = tuple(_defaults_kept(config, config.__name__, arguments))
-    return Builder(f"{name}({config.__name__}({_joined(arguments)}))", objects, said, _supported(arguments))
+    kept = tuple(_defaults_kept(config, config.__name__, arguments))
+    return Builder(f"{name}({config.__name__}({_joined(arguments)}))", objects, kept, _supported(arguments))
 
 
 def _arguments(factory: Callable[..., Any]) -> tuple[dict[str, str], list[str]]:
@@ -122,8 +123,8 @@ def _defaults_kept(factory: Callable[..., Any], name: str, arguments: Mapping[st
     kept = [f"{p.name}={p.default}" for p in parameters if type(p.default) is int and p.name not in arguments]
     if lacking and kept:
         yield (
-            f"no argument of {name} is known to be {', '.join(lacking)}, and {', '.join(kept)} keep their defaults; give a function "
-            "that sets them"
+            f"no argument of {name} is known to be {', '.join(lacking)}, and {', '.join(kept)} keep their defaults; give a "
+            "function that sets them"
         )
 
 

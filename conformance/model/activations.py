@@ -16,6 +16,7 @@ To add an activation:
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 from conformance.model.activation import HIDDEN, STATES, Activation, affine
 from conformance.model.architecture import HEADS, Architecture
@@ -90,7 +91,7 @@ def outputs(a: Architecture) -> tuple[str, ...]:
 
 
 # Of parts that a BERT may have, the settings with which it has them.
-_PARTS = (
+_PARTS: tuple[dict[str, Any], ...] = (
     {"pooler": True},
     *({"heads": (head,), "pooler": True} for head in HEADS),
     {"pooling": "mean"},

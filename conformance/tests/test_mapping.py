@@ -222,8 +222,8 @@ def test_an_argument_with_the_name_of_an_array_gets_it_before_one_with_a_part_of
 def test_sizes_that_keep_their_defaults_are_named_where_no_argument_is_known_to_set_them() -> None:
     found = builder_of(stranger("features:SizedBert"), "SizedBert")
     assert found.open == (
-        "no argument of Sizes is known to be num_hidden_layers, num_attention_heads, and stack=12, parallel=12 keep their defaults; "
-        "give a function that sets them",
+        "no argument of Sizes is known to be num_hidden_layers, num_attention_heads, and stack=12, parallel=12 keep their "
+        "defaults; give a function that sets them",
     )
     assert not builder_of(stranger("packed:PackedBert"), "PackedBert").open
 
