@@ -104,7 +104,7 @@ class Batch:
         for name, array in self.arrays().items():
             dtype = np.float64 if name == "encoder_hidden_states" else np.int64
             if not isinstance(array, np.ndarray) or array.dtype != dtype:
-                found = f"{array.dtype} of NumPy" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
+                found = f"of {array.dtype}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
                 raise UsageError(
                     f"{name} is {found}, expected a NumPy array of {np.dtype(dtype)}; Batch.of converts arrays and lists"
                 )

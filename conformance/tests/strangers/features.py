@@ -1,8 +1,9 @@
-"""A pipeline's BERT: it takes all its inputs in one dictionary, and returns a dataclass."""
+"""A pipeline, whose first part is a BERT: it takes all its inputs in one dictionary, and returns a dataclass."""
 
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from conformance.tests.strangers.packed import PackedBert
 
@@ -39,6 +40,5 @@ class SizedBert(FeaturesBert):
 
 
 def build(a):
-    return FeaturesBert(
-        a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.intermediate_size, a.max_position_embeddings
-    )
+    sizes = (a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.intermediate_size)
+    return nn.Sequential(FeaturesBert(*sizes, a.max_position_embeddings))
