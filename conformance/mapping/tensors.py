@@ -90,7 +90,7 @@ def _sources(tensor: Tensor, shape: Shape, a: Architecture) -> Iterator[Source]:
 
 
 def layer_patterns(shapes: Mapping[str, Shape], layers: int) -> dict[str, str]:
-    """The pattern of each name of which a number, the first that does, counts the layers, all of the same tensors; others as they are.
+    """The pattern of each name in which a number (the first that does) counts layers of the same tensors; others as they are.
 
     Where one list holds several parts of each layer, the number is a multiple of the layer and more: `{2*layer+1}`.
     """

@@ -15,10 +15,12 @@ from torch import nn
 
 from conformance import (
     Architecture,
+    Batch,
     Layout,
     OutputMap,
     Tap,
     TorchImplementation,
+    Unsupported,
     UsageError,
     check,
     load_golden,
@@ -191,6 +193,26 @@ def test_an_activation_of_a_part_that_the_network_lacks_is_distinguished_from_on
     result = check(lambda checkpoint, device, dtype: lambda batch: {name: np.zeros(1, np.float32)}, "tiny")
     assert result.outcome == "fail"
     assert re.search(said, " ".join(str(result).split()))
+
+
+def in_numpy(checkpoint: Any, device: str, dtype: str) -> Callable[[Any], Any]:
+    """A candidate that reads NumPy's arrays alone, and has learned positions alone."""
+    if checkpoint.architecture.position_embedding_type != "absolute":
+        raise Unsupported("it has learned positions alone")
+    runner = making_bert.prepare(checkpoint, device, dtype)
+
+    def called(batch: Any) -> Any:
+        b = batch.filled().numpy()
+        return runner(Batch(b.input_ids, b.token_type_ids + 0, b.attention_mask + 0).on(device))
+
+    return called
+
+
+def test_a_function_reads_filled_batches_in_numpy_in_every_search_and_refuses_what_it_does_not_support() -> None:
+    for asked in ("token-types-omitted", "mask-omitted"):
+        assert run(CHECKS[asked], in_numpy, "tiny", "cpu", "float32", plan=Plan(2)).outcome == "pass"
+    refused = check(in_numpy, "sinusoidal")
+    assert (refused.outcome, refused.reason) == ("skip", "it has learned positions alone")
 
 
 unfit = replace(making_bert, activations={**making_bert.activations, "embedding.layer_norn": "embeddings.LayerNorm"})
