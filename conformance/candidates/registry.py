@@ -29,7 +29,7 @@ class Implementation(Protocol):
     A runner is a function of a batch. It returns a mapping of activation names to arrays (NumPy, torch, or anything with
     `__dlpack__`), or yields pairs of them in the order of computation. A batch has `input_ids`, `token_type_ids` and
     `attention_mask`, int64 tensors (B, S) on the device; the last two are None where a check omits them, and
-    `batch.filled()` has zeros and ones for them; `batch.numpy()` is the same in NumPy.
+    `batch.filled()` has zeros and ones for them; `batch.numpy()` and `batch.filled().numpy()` are the same in NumPy.
 
     All else is optional, and asked for by the checks that need it. An implementation may have
 

@@ -34,7 +34,7 @@ _SYNONYMS: Mapping[str, str] = {
     "a.attention_probs_dropout_prob": "attndropout attentiondropout attentionprobsdropoutprob attnpdrop",
 }
 _EXPRESSION_OF = {name: expression for expression, names in _SYNONYMS.items() for name in names.split()}
-_EVERY_BERT_HAS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+_EVERY_BERT_HAS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 _ARCHITECTURES = ("a", "arch", "architecture")  # as `build` of a `TorchImplementation` has it
 _CONFIGS = ("config", "cfg", "conf", "args", "hparams", "hp", "options", "params", "c")
 
