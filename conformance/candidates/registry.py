@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import os
 import sys
 import traceback
@@ -28,7 +29,7 @@ class Implementation(Protocol):
     A runner is a function of a batch. It returns a mapping of activation names to arrays (NumPy, torch, or anything with
     `__dlpack__`), or yields pairs of them in the order of computation. A batch has `input_ids`, `token_type_ids` and
     `attention_mask`, int64 tensors (B, S) on the device; the last two are None where a check omits them, and
-    `batch.filled()` has zeros and ones for them; `batch.numpy()` is the same in NumPy.
+    `batch.filled()` has zeros and ones for them; `batch.numpy()` and `batch.filled().numpy()` are the same in NumPy.
 
     All else is optional, and asked for by the checks that need it. An implementation may have
 
@@ -101,7 +102,7 @@ def as_implementation(found: Any) -> Implementation:
     """`found` itself where it has `prepare`; a function serves as `prepare`; a bare `nn.Module` or class of them is mapped.
 
     Raises:
-        UsageError: it is anything else.
+        UsageError: it is anything else, or a function of other arguments.
     """
     if hasattr(found, "named_modules") and not hasattr(found, "prepare"):  # a class of `nn.Module`, or a module
         from conformance.mapping.mapped import MappedModule
@@ -112,8 +113,24 @@ def as_implementation(found: Any) -> Implementation:
     if hasattr(found, "prepare"):
         return found  # type: ignore[no-any-return]  # anything with prepare() is one
     if callable(found):
+        _require_arguments(found)
         return _Prepare(found)
     raise UsageError(f"{found!r} is neither an object with prepare() nor a function prepare(checkpoint, device, dtype)")
+
+
+def _require_arguments(function: Callable[..., Any]) -> None:
+    """Raise `UsageError` for a function that cannot be called as `prepare` is."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a function that is not Python's
+        return
+    try:
+        signature.bind("checkpoint", "device", "dtype")
+    except TypeError as error:
+        raise UsageError(
+            f"a function that is a candidate is called with (checkpoint, device, dtype), and this one takes {signature}; of one "
+            "that builds a torch.nn.Module, `bert-conformance map` makes a candidate"
+        ) from error
 
 
 def supports_of(candidate: Any) -> Callable[[Any, str, str], Any] | None:

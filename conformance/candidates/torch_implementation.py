@@ -15,6 +15,7 @@ Strict both ways: every tensor of the module's state dict is mapped or ignored b
 exactly once or named as unused; whatever does not fit is one error that lists all of it.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -254,7 +255,7 @@ class TorchImplementation:
                 wrong.append(f"wrong shape: {name} is {own[name]} in the module, {packed.shape} from {', '.join(parameters)}{hint}")
             state[name] = torch.from_numpy(np.array(packed, order="C"))
         if wrong:
-            raise RegistrationError("the table of parameters does not fit:\n  " + "\n  ".join(wrong))
+            raise RegistrationError("the table of parameters does not fit:\n  " + "\n  ".join(_folded(wrong)))
         return state
 
     def _entries(
@@ -277,7 +278,8 @@ class TorchImplementation:
                 elif len(known) == len(parameters):
                     entries.append((name, layout, parameters))
         mapped = Counter(name for name, _, _ in entries)
-        wrong += [f"the checkpoint has no {', '.join(p)}, of which {n} is made: choose one that has, or name {n} in `ignored`"
+        wrong += [f"the checkpoint has no {', '.join(p)}, of which {n} is made: give that reason in "
+                  f"`supported`, to skip such checkpoints, or name {n} in `ignored` instead of mapping it"
                   for n, p in absent.items() if n in own]  # fmt: skip
         wrong += [f"unexpected: the module's {n} {s} is not mapped; map it, or name it in `ignored`" for n, s in own.items()
                   if n not in mapped and n not in absent and not _matches(n, self.ignored)]  # fmt: skip
@@ -318,7 +320,7 @@ class TorchImplementation:
                 seen[" ".join(names)] = OutputMap(names, shown.function)
         wrong += [f"shown twice: {n}" for n, times in shown_at.items() if times > 1]
         if wrong:
-            raise RegistrationError("the table of activations does not fit:\n  " + "\n  ".join(wrong))
+            raise RegistrationError("the table of activations does not fit:\n  " + "\n  ".join(_folded(wrong)))
         return taps, seen
 
 
@@ -362,7 +364,20 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def _folded(wrong: Sequence[str]) -> Iterator[str]:
+    """Of sentences that differ in numbers within a path alone, as `layer.0.`, the first, the last and how many are between."""
+    alike: dict[str, list[str]] = {}
+    for sentence in wrong:
+        alike.setdefault(re.sub(r"(?<=\.)\d+(?=\.)", "0", sentence), []).append(sentence)
+    for first, *more in alike.values():
+        yield first
+        yield from [f"… and {len(more) - 1} more like it, to:"] if more[1:] else []
+        yield from more[-1:]
+
+
 def _hint(name: str, known: Mapping[str, Any]) -> str:
+    if "*" in name:
+        return f"; each tensor is mapped by its name, in which {LAYER} stands for each layer, and * is no pattern"
     if is_layered(name):
         return f"; {LAYER} in it needs {LAYER} on the other side as well, or stacked()"
     near = get_close_matches(name, known, 1, 0.8)

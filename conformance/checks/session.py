@@ -69,7 +69,7 @@ def accepted(answer: Iterable[tuple[str, Any]], network: Network, dtype: str, de
     """A candidate's pairs in float64, each as it comes; `CandidateError` at the first that breaks the contract."""
     seen: set[str] = set()
     for name, value in answer:
-        row = known(name, network.table)
+        row = known(name, network.table, network.architecture)
         try:
             if name in seen:
                 raise CandidateError("yielded twice")

@@ -173,10 +173,11 @@ def read(path: Path, golden: Golden) -> Trace:
     """
     recorded = form.read(path)
     require_its_checkpoint(recorded, golden)
-    source, checkpoint, rows = recorded.source, golden.checkpoint, table(golden.checkpoint.architecture)
+    source, checkpoint, a = recorded.source, golden.checkpoint, golden.checkpoint.architecture
+    rows = table(a)
     order = {name: i for i, name in enumerate(rows)}
     found = {
-        batch: {known(name, rows).name: np.asarray(value, np.float64) for name, value in pairs(values, order)}
+        batch: {known(name, rows, a).name: np.asarray(value, np.float64) for name, value in pairs(values, order)}
         for batch, values in recorded.activations.items()
     }
     about = (source.name, source.golden, source.dtype, source.device)

@@ -102,7 +102,7 @@ class Judge:
         broken = 0
         for name, value in stream:
             try:
-                row = known(name, self._network.table)
+                row = known(name, self._network.table, self._network.architecture)
                 self._refuse_repeated(name)
                 self._values[name] = accepted_array(
                     row, value, self._network.architecture, self._network.batch, self._dtype, self._device

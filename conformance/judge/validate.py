@@ -9,17 +9,24 @@ from conformance.candidates.arrays import described
 from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge.selection import judged_elements
 from conformance.model.activation import Activation
+from conformance.model.activations import missing_part
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.numerics.formats import Captured
 
 
-def known(name: Any, table: Mapping[str, Activation]) -> Activation:
-    """The table's row for `name`; `CandidateError` for what is no name, or one that is in no table, with the nearest that is."""
+def known(name: Any, table: Mapping[str, Activation], a: Architecture) -> Activation:
+    """The row for `name` in the table of a network of architecture `a`.
+
+    Raises:
+        CandidateError: it is no text, or not in the table: with the part that the network lacks, or the nearest name.
+    """
     if not isinstance(name, str):
         raise CandidateError(f"an activation's name is a text, not {type(name).__name__}")
     if name in table:
         return table[name]
+    if part := missing_part(name, a):
+        raise CandidateError(f"this network has no {name}, which a network with {part} has; leave it out for networks without")
     from difflib import get_close_matches
 
     near = get_close_matches(name, table, 1)

@@ -29,6 +29,9 @@ _MASKS = (
     "batch.attention_mask[:, None, :] == 0",
 )
 
+# What a module of one argument may take: all arrays in one dictionary.
+_ALL = "dict(input_ids=batch.input_ids, token_type_ids=batch.token_type_ids, attention_mask=batch.attention_mask)"
+
 
 @dataclass(frozen=True)
 class Call:
@@ -65,6 +68,8 @@ def calls(module: nn.Module) -> Iterator[Call]:
     unknown = [p.name for p in taken if p.name not in fields]
     said = tuple(f"argument {name} of forward: not known what it is, given None" for name in unknown)
     choices = [_expressions(p.name, fields.get(p.name, "")) for p in taken]
+    if [fields.get(p.name) for p in taken] == ["input_ids"]:
+        choices = [[*choices[0], _ALL]]
     for chosen in product(*choices):
         yield Call(", ".join(_written(parameters, taken, chosen)), said)
 

@@ -20,7 +20,7 @@ from conformance.mapping.call import Call, calls
 from conformance.mapping.identify import Identification, Known
 from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.proposal import Held, Proposal, counted, held, unused_patterns
-from conformance.mapping.seen import Seen, watched
+from conformance.mapping.seen import Seen, first_tensor, watched
 from conformance.mapping.signature import Builder, builder_of
 from conformance.mapping.taps import Places
 from conformance.mapping.tensors import Tensors, grouped, layer_patterns
@@ -170,7 +170,7 @@ def _distinct(module: nn.Module, given: Batch) -> Iterator[Call]:
     for call in calls(module):
         try:
             with torch.no_grad():
-                result, again = (_first(call.run(module, b.on("cpu"))) for b in (given, other))
+                result, again = (first_tensor(call.run(module, b.on("cpu"))) for b in (given, other))
         except Exception as error:
             errors.append("".join(traceback.format_exception(error)[-2:]))
             continue
@@ -179,15 +179,11 @@ def _distinct(module: nn.Module, given: Batch) -> Iterator[Call]:
             found.append((not _same_where_real(result, again, given), call))
     if not found:
         raise CandidateError(
-            f"no way of calling it runs; the first that was tried, with {next(calls(module)).arguments}:\n{errors[0]}"
+            f"no way of calling it gives a tensor; the first that was tried, with {next(calls(module)).arguments}:\n{errors[0]}"
+            "give in its place a class, or a function that builds one, whose forward(self, input_ids, attention_mask, "
+            "token_type_ids) takes int64 tensors of (B, S), makes of them what the module takes, and returns its result"
         )
     yield from (call for _, call in sorted(found, key=lambda pair: pair[0]))
-
-
-def _first(value: Any) -> torch.Tensor:
-    while not isinstance(value, torch.Tensor):
-        value = next(iter(value.values() if hasattr(value, "values") else value))
-    return value
 
 
 def _same_where_real(result: torch.Tensor, again: torch.Tensor, given: Batch) -> bool:

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance.candidates.capture import Tap
+from conformance.errors import CandidateError
 from conformance.numerics.formats import Array
 
 
@@ -90,6 +91,18 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return (tensor.untyped_storage().data_ptr(), tensor.numel()) in self._parameters
 
 
+def first_tensor(returned: Any) -> torch.Tensor:
+    """The first tensor of what a module returns: of a mapping, a sequence or a dataclass, however nested.
+
+    Raises:
+        CandidateError: there is none.
+    """
+    found = next(_tensors(returned), None)
+    if found is None:
+        raise CandidateError(f"forward returns a {type(returned).__name__}, in which there is no tensor")
+    return found
+
+
 def _array(tensor: torch.Tensor) -> Array:
     return np.array(tensor.detach().double().cpu().numpy())
 
@@ -99,6 +112,10 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
         yield value
     elif isinstance(value, tuple | list):
         yield from (t for part in value for t in _tensors(part))
+    elif isinstance(value, Mapping):
+        yield from _tensors(list(value.values()))
+    elif is_dataclass(value):
+        yield from _tensors([getattr(value, f.name) for f in fields(value)])
 
 
 def watched(module: nn.Module, forward: Callable[[], Any]) -> Seen:

@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, get_type_hints
@@ -15,11 +15,12 @@ from conformance.model.architecture import Architecture
 # By expression of the architecture `a`: names of arguments, without underlines.
 _SYNONYMS: Mapping[str, str] = {
     "a.vocab_size": "vocab vocabsize dvocab vocabulary vocabularysize nvocab numvocab numtokens ntokens ntoken numembeddings "
-    "nwords",
+    "nwords npieces",
     "a.hidden_size": "hidden hiddensize hiddendim dmodel dim width embed embeddim embdim embsize embedsize embeddingdim nembd "
-    "dhidden modeldim dimmodel hiddenwidth units",
-    "a.num_hidden_layers": "layers nlayers numlayers nlayer depth numhiddenlayers nblocks numblocks blocks numencoderlayers",
-    "a.num_attention_heads": "heads nheads numheads nhead numattentionheads attnheads attentionheads",
+    "dhidden modeldim dimmodel hiddenwidth embeddingwidth units",
+    "a.num_hidden_layers": "layers nlayers numlayers nlayer depth numhiddenlayers nhiddenlayers nblocks numblocks blocks "
+    "numencoderlayers",
+    "a.num_attention_heads": "heads nheads numheads nhead numattentionheads nattentionheads attnheads attentionheads",
     "a.intermediate_size": "intermediate intermediatesize dff ff dmlp ffdim ffndim mlpdim inner dinner ninner dimfeedforward ffn "
     "mlp ffnhiddensize feedforwarddim feedforwardsize intermediatewidth mlpwidth",
     "a.max_position_embeddings": "maxlen maxlength maxseqlen maxseqlength maxpositions maxpositionembeddings positions npositions "
@@ -33,6 +34,8 @@ _SYNONYMS: Mapping[str, str] = {
     "a.attention_probs_dropout_prob": "attndropout attentiondropout attentionprobsdropoutprob attnpdrop",
 }
 _EXPRESSION_OF = {name: expression for expression, names in _SYNONYMS.items() for name in names.split()}
+_EVERY_BERT_HAS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+_ARCHITECTURES = ("a", "arch", "architecture")  # as `build` of a `TorchImplementation` has it
 _CONFIGS = ("config", "cfg", "conf", "args", "hparams", "hp", "options", "params", "c")
 
 
@@ -73,13 +76,16 @@ def builder_of(factory: Any, name: str) -> Builder:
     config = [p for p in unknown if p.lower() in _CONFIGS]
     if config:
         return _configured(factory, name, config[0])
+    if not arguments and len(unknown) == 1 and unknown[0].lower() in _ARCHITECTURES:
+        return Builder(f"{name}(a)", {name: factory})
     if unknown:
         raise UsageError(
             f"{name}: what is its argument {', '.join(unknown)}? It has no default, and its name is no usual name of a size; "
             f"instead of it give a function that sets it, such as def build(vocab, hidden, layers): return {name}(...); names of "
             f"sizes that it may take: {', '.join(names.split()[0] for names in _SYNONYMS.values())}"
         )
-    return Builder(f"{name}({_joined(arguments)})", {name: factory}, supported=_supported(arguments))
+    kept = tuple(_defaults_kept(factory, name, arguments))
+    return Builder(f"{name}({_joined(arguments)})", {name: factory}, kept, _supported(arguments))
 
 
 def _configured(factory: Any, name: str, parameter: str) -> Builder:
@@ -92,7 +98,8 @@ def _configured(factory: Any, name: str, parameter: str) -> Builder:
     if unknown:
         raise UsageError(f"{name}: what is the argument {', '.join(unknown)} of {config.__name__}? It has no default")
     objects = {name: factory, config.__name__: config}
-    return Builder(f"{name}({config.__name__}({_joined(arguments)}))", objects, supported=_supported(arguments))
+    kept = tuple(_defaults_kept(config, config.__name__, arguments))
+    return Builder(f"{name}({config.__name__}({_joined(arguments)}))", objects, kept, _supported(arguments))
 
 
 def _arguments(factory: Callable[..., Any]) -> tuple[dict[str, str], list[str]]:
@@ -107,6 +114,18 @@ def _arguments(factory: Callable[..., Any]) -> tuple[dict[str, str], list[str]]:
         elif parameter.default is parameter.empty:
             unknown.append(parameter.name)
     return known, unknown
+
+
+def _defaults_kept(factory: Callable[..., Any], name: str, arguments: Mapping[str, str]) -> Iterator[str]:
+    """Which sizes of every BERT no argument sets, though integers with defaults are left of which one may be that size."""
+    lacking = [size for size in _EVERY_BERT_HAS if f"a.{size}" not in arguments.values()]
+    parameters = inspect.signature(factory).parameters.values()
+    kept = [f"{p.name}={p.default}" for p in parameters if type(p.default) is int and p.name not in arguments]
+    if lacking and kept:
+        yield (
+            f"no argument of {name} is known to be {', '.join(lacking)}, and {', '.join(kept)} keep their defaults; give a "
+            "function that sets them"
+        )
 
 
 def _annotated(factory: Any, parameter: str) -> Any:

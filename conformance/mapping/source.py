@@ -159,12 +159,16 @@ def _call(proposal: Proposal) -> Iterator[str]:
     yield "def call(model, batch):"
     filled = any(f"batch.{name}" in proposal.call.arguments for name in ("attention_mask", "token_type_ids"))
     yield from ["    batch = batch.filled()"] if filled else []
-    made = _Call("model", tuple(_arguments(proposal.call.arguments)))
+    made = _Call("model", tuple(map(_argument, _arguments(proposal.call.arguments))))
     if not proposal.last:
         yield from _broken("    ", made, 4, "")
         return
     yield from _broken("    hidden = ", made, 4, "" if proposal.element is None else f"[{_quoted(proposal.element)}]")
     yield f'    return {{f"encoder.layer.{{{proposal.last}}}.output.LayerNorm": hidden}}'
+
+
+def _argument(text: str) -> _Expression:
+    return _Call("dict", tuple(_arguments(text[5:-1]))) if text.startswith("dict(") else text
 
 
 def _arguments(text: str) -> list[str]:

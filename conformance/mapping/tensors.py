@@ -90,22 +90,22 @@ def _sources(tensor: Tensor, shape: Shape, a: Architecture) -> Iterator[Source]:
 
 
 def layer_patterns(shapes: Mapping[str, Shape], layers: int) -> dict[str, str]:
-    """The pattern of each name whose first number counts the layers, each of which has the same tensors; other names as they are.
+    """The pattern of each name in which a number (the first that does) counts layers of the same tensors; others as they are.
 
     Where one list holds several parts of each layer, the number is a multiple of the layer and more: `{2*layer+1}`.
     """
-    members: defaultdict[tuple[str, int], dict[str, Shape]] = defaultdict(dict)
+    members: defaultdict[tuple[int, str, int], dict[str, Shape]] = defaultdict(dict)
     for name, shape in shapes.items():
-        if number := _NUMBER.search(name):
-            members[name[: number.start()], int(number[0])][name[number.end() :]] = shape
+        for place, number in enumerate(_NUMBER.finditer(name)):
+            members[place, name[: number.start()], int(number[0])][name[number.end() :]] = shape
     alike: defaultdict[tuple[str, frozenset[tuple[str, Shape]]], list[int]] = defaultdict(list)
-    for before, each in sorted(members):
-        alike[before, frozenset(members[before, each].items())].append(each)
-    patterns = {name: name for name in shapes}
-    for (before, tensors), numbers in alike.items():
+    for place, before, each in sorted(members):
+        alike[before, frozenset(members[place, before, each].items())].append(each)
+    patterns: dict[str, str] = {}
+    for (before, tensors), numbers in alike.items():  # those of a name's first number before those of its second
         for each, counter in _counters(numbers, layers).items():
-            patterns |= {f"{before}{each}{after}": f"{before}{counter}{after}" for after, _ in tensors}
-    return patterns
+            patterns = {f"{before}{each}{after}": f"{before}{counter}{after}" for after, _ in tensors} | patterns
+    return {name: patterns.get(name, name) for name in shapes}
 
 
 def _counters(numbers: Sequence[int], layers: int) -> dict[int, str]:

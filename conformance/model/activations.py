@@ -16,9 +16,10 @@ To add an activation:
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 from conformance.model.activation import HIDDEN, STATES, Activation, affine
-from conformance.model.architecture import Architecture
+from conformance.model.architecture import HEADS, Architecture
 from conformance.model.heads import head_rows
 from conformance.model.layer import STATES_NAME, layer_rows
 
@@ -87,6 +88,32 @@ def outputs(a: Architecture) -> tuple[str, ...]:
     logits = ("cls.predictions.decoder", "cls.predictions.log_probs", "cls.seq_relationship", "cls.seq_relationship.log_probs")
     rows = table(a)
     return (*found, *(name for name in (*logits, "classifier", "qa_outputs", "sentence_embedding") if name in rows))
+
+
+# Of parts that a BERT may have, the settings with which it has them.
+_PARTS: tuple[dict[str, Any], ...] = (
+    {"pooler": True},
+    *({"heads": (head,), "pooler": True} for head in HEADS),
+    {"pooling": "mean"},
+    {"pooling": "mean", "normalize": True},
+    {"is_decoder": True, "add_cross_attention": True},
+    {"position_embedding_type": "relative_key"},
+)
+
+
+def missing_part(name: str, a: Architecture) -> str:
+    """The settings, as `pooling='mean'`, with which `a` would have an activation that it has not; empty where none would do.
+
+    Example:
+        >>> from conformance import load_golden
+        >>> missing_part("sentence_embedding", load_golden("tiny").checkpoint.architecture)
+        "pooling='mean'"
+    """
+    for part in () if name in table(a) else _PARTS:
+        wanting = {key: value for key, value in part.items() if getattr(a, key) != value}
+        if wanting and name in table(a.with_(**part)):
+            return ", ".join(f"{key}={value!r}" for key, value in wanting.items())
+    return ""
 
 
 def parameter_shapes(a: Architecture) -> dict[str, tuple[int, ...]]:

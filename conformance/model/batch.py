@@ -110,8 +110,11 @@ class Batch:
         """Refuse what is no batch; raises `UsageError` that says what was found and what was expected."""
         for name, array in self.arrays().items():
             dtype = np.float64 if name in FLOATS else np.int64
-            if array.dtype != dtype:
-                raise UsageError(f"{name} is of {array.dtype}, expected {np.dtype(dtype)}")
+            if not isinstance(array, np.ndarray) or array.dtype != dtype:
+                found = f"of {array.dtype}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
+                raise UsageError(
+                    f"{name} is {found}, expected a NumPy array of {np.dtype(dtype)}; Batch.of converts arrays and lists"
+                )
             axes = _AXES.get(name, "BS")
             if self.input_ids.ndim != 2 or not any(self._is_of(array, each) for each in axes.split(" or ")):
                 expected = " or ".join(f"({', '.join(each)}{',' * (len(each) == 1)})" for each in axes.split(" or "))
@@ -208,6 +211,11 @@ class Batch:
         whole = len(cut["input_ids"]) == self.size
         return Batch(**cut, choice_labels=questions if whole else None)
 
+    def filled(self) -> "Batch":
+        """The same with token types of 0 and a mask of 1 where none are given."""
+        mask = np.ones_like(self.input_ids) if self.attention_mask is None else self.attention_mask
+        return replace(self, token_type_ids=self.types, attention_mask=mask)
+
     def held_in(self, dtype: str) -> "Batch":
         """As a candidate of `dtype` reads it: its numbers rounded to that format, exact in float64."""
         rounded: dict[str, Any] = {k: format_named(dtype).round(v) for k, v in self.arrays().items() if k in FLOATS}
@@ -276,10 +284,11 @@ class TorchBatch:
         raise AttributeError(f"a batch has no {name!r}; it has {', '.join(f.name for f in fields(Batch))}")
 
     def filled(self) -> "TorchBatch":
-        """The same with what a check omits filled in: token types of 0, a mask of 1."""
+        """The same with what a check omits filled in: token types of 0, a mask of 1; so in `numpy()` of it."""
         import torch
 
         filled = copy.copy(self)
+        filled._source = self._source and self._source.filled()
         if filled.token_type_ids is None:
             filled.token_type_ids = torch.zeros_like(self.input_ids)
         if filled.attention_mask is None:

@@ -233,3 +233,25 @@ def test_part_of_a_batch_has_the_parts_of_its_further_inputs() -> None:
     assert given.encoder_hidden_states is not None
     np.testing.assert_array_equal(part.encoder_hidden_states, given.encoder_hidden_states[1:3])
     assert pairs.cut(slice(0, 2), 5).keys.shape == (2, 5, 5)
+
+
+def test_a_batch_whose_omitted_arrays_are_filled_in_is_filled_in_numpy_too_and_as_it_was_before() -> None:
+    omitted = Batch.of({"input_ids": [[3, 4]]}).on("cpu")
+    filled = omitted.filled().numpy()
+    assert {name: array.tolist() for name, array in filled.arrays().items()} == {
+        "input_ids": [[3, 4]],
+        "token_type_ids": [[0, 0]],
+        "attention_mask": [[1, 1]],
+    }
+    assert (omitted.numpy().token_type_ids, omitted.numpy().attention_mask) == (None, None)
+    given = Batch.of({"input_ids": [[3, 4]], "token_type_ids": [[0, 1]], "attention_mask": [[1, 0]]})
+    again = given.on("cpu").filled().numpy()
+    assert all(np.array_equal(array, again.arrays()[name]) for name, array in given.arrays().items())
+
+
+def test_a_batch_of_other_arrays_than_numpys_is_refused_with_what_converts_them() -> None:
+    with pytest.raises(UsageError, match="input_ids is a Tensor, expected a NumPy array of int64; Batch.of converts"):
+        Batch(torch.tensor([[3, 4]]))
+    with pytest.raises(UsageError, match="input_ids is of int32, expected a NumPy array of int64"):
+        Batch(np.array([[3, 4]], np.int32))
+    assert Batch.of({"input_ids": torch.tensor([[3, 4]])}).input_ids.tolist() == [[3, 4]]

@@ -22,6 +22,7 @@ from conformance.cli import main
 from conformance.mapping.call import calls
 from conformance.mapping.mapped import implementation_of, proposed
 from conformance.mapping.proposal import Proposal
+from conformance.mapping.signature import builder_of
 from conformance.mapping.source import adaptor, variable
 from conformance.mapping.tensors import layer_patterns
 
@@ -31,6 +32,7 @@ COMPLETE = {
     "alternating:AlternatingBert": "tiny",
     "annotated:AnnotatedBert": "tiny",
     "fairseq:SentenceEncoder": "tiny",
+    "features:build": "tiny",
     "flaxlike:FlaxLikeBert": "tiny",
     "fused:BERT": "deep",
     "fused:TiedBert": "deep",
@@ -215,6 +217,34 @@ class TypedReturn(nn.Module):
 
 def test_an_argument_with_the_name_of_an_array_gets_it_before_one_with_a_part_of_it() -> None:
     assert [call.arguments for call in calls(TypedReturn())] == ["batch.input_ids, token_type_ids=batch.token_type_ids"]
+
+
+def test_sizes_that_keep_their_defaults_are_named_where_no_argument_is_known_to_set_them() -> None:
+    found = builder_of(stranger("features:SizedBert"), "SizedBert")
+    assert found.open == (
+        "no argument of Sizes is known to be num_hidden_layers, num_attention_heads, and stack=12, parallel=12 keep their "
+        "defaults; give a function that sets them",
+    )
+    assert not builder_of(stranger("packed:PackedBert"), "PackedBert").open
+
+
+class Wordless(nn.Module):
+    def forward(self, input_ids: torch.Tensor) -> list[str]:
+        return ["no tensor"]
+
+
+class Particular(nn.Module):
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return attention_mask.a_method_of_another_class()  # type: ignore[no-any-return,operator]
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [(Wordless, "forward returns a list, in which there is no tensor"), (Particular, "a_method_of_another_class")],
+)
+def test_a_module_that_no_call_gets_a_tensor_from_is_refused_with_what_to_give_in_its_place(module: Any, said: str) -> None:
+    with pytest.raises(CandidateError, match=rf"(?s){said}.*whose forward\(self, input_ids, attention_mask, token_type_ids\)"):
+        proposed(module, module.__name__, __name__)
 
 
 def test_an_implementation_is_made_without_importing_pytest() -> None:

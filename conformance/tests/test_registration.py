@@ -1,5 +1,6 @@
 """A registration that does not fit is an error, reported once; unusual registrations that fit are judged."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,12 @@ from torch import nn
 
 from conformance import (
     Architecture,
+    Batch,
     Layout,
     OutputMap,
     Tap,
     TorchImplementation,
+    Unsupported,
     UsageError,
     check,
     load_golden,
@@ -26,6 +29,7 @@ from conformance import (
     read_results,
     transposed,
 )
+from conformance.candidates.registry import as_implementation
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run
 from conformance.checks.search.plan import Plan
@@ -86,6 +90,16 @@ def test_a_permuted_parameter_is_unpacked_as_it_was(layout: Layout) -> None:
 def test_axes_that_are_no_permutation_are_refused() -> None:
     with pytest.raises(UsageError, match=r"the axes \(0, 0\), expected each of 0 to n - 1 once"):
         permuted("q", (0, 0))
+
+
+def test_of_errors_that_differ_by_layer_the_first_and_the_last_are_listed_and_an_asterisk_is_explained() -> None:
+    parameters = {ours: theirs for ours, theirs in making_bert.parameters.items() if "project_query" not in ours}
+    lines = check(replace(making_bert, parameters={**parameters, "transformer.*": "bert.*"}), "deep").reason.splitlines()
+    query = "transformer.{}.attention.attention.project_query.weight"
+    (at,) = (i for i, line in enumerate(lines) if query.format(0) in line)
+    assert lines[at + 1].strip() == "… and 10 more like it, to:"
+    assert query.format(11) in lines[at + 2]
+    assert "unknown parameter: bert.*; each tensor is mapped by its name, in which {layer} stands for each layer" in lines[1]
 
 
 def _with_a_head_more(model: Any) -> None:
@@ -153,6 +167,52 @@ def test_an_object_with_prepare_says_by_either_name_what_it_does_not_support(att
     assert check(candidate).outcome == "pass"
     refused = check(candidate, dtype="bfloat16")
     assert (refused.outcome, refused.declared, refused.reason) == ("skip", False, "it is for float32")
+
+
+@pytest.mark.parametrize("function", [lambda checkpoint, device, dtype: None, lambda *given: None, lambda a, b, c, d=0: None])
+def test_a_function_that_can_be_called_as_prepare_is_a_candidate(function: Callable[..., Any]) -> None:
+    assert as_implementation(function).prepare is function
+
+
+@pytest.mark.parametrize("function", [lambda a: None, lambda vocab, hidden, layers, heads: None])
+def test_a_function_of_other_arguments_is_refused_with_those_that_a_candidate_is_called_with(function: Callable[..., Any]) -> None:
+    with pytest.raises(UsageError, match=r"called with \(checkpoint, device, dtype\), and this one takes \((a|vocab, .*)\)"):
+        as_implementation(function)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("sentence_embedding", "this network has no sentence_embedding, which a network with pooling='mean' has; leave it out"),
+        ("qa_outputs", r"a network with heads=\('question_answering',\) has"),
+        ("encoder.layer.0.crossattention.self.query", "a network with is_decoder=True, add_cross_attention=True has"),
+        ("embeddings.LayerNrom", "unknown activation 'embeddings.LayerNrom'; did you mean 'embeddings.LayerNorm'"),
+    ],
+)
+def test_an_activation_of_a_part_that_the_network_lacks_is_distinguished_from_one_that_no_network_has(name: str, said: str) -> None:
+    result = check(lambda checkpoint, device, dtype: lambda batch: {name: np.zeros(1, np.float32)}, "tiny")
+    assert result.outcome == "fail"
+    assert re.search(said, " ".join(str(result).split()))
+
+
+def in_numpy(checkpoint: Any, device: str, dtype: str) -> Callable[[Any], Any]:
+    """A candidate that reads NumPy's arrays alone, and has learned positions alone."""
+    if checkpoint.architecture.position_embedding_type != "absolute":
+        raise Unsupported("it has learned positions alone")
+    runner = making_bert.prepare(checkpoint, device, dtype)
+
+    def called(batch: Any) -> Any:
+        b = batch.filled().numpy()
+        return runner(Batch(b.input_ids, b.token_type_ids + 0, b.attention_mask + 0).on(device))
+
+    return called
+
+
+def test_a_function_reads_filled_batches_in_numpy_in_every_search_and_refuses_what_it_does_not_support() -> None:
+    for asked in ("token-types-omitted", "mask-omitted"):
+        assert run(CHECKS[asked], in_numpy, "tiny", "cpu", "float32", plan=Plan(2)).outcome == "pass"
+    refused = check(in_numpy, "sinusoidal")
+    assert (refused.outcome, refused.reason) == ("skip", "it has learned positions alone")
 
 
 unfit = replace(making_bert, activations={**making_bert.activations, "embedding.layer_norn": "embeddings.LayerNorm"})
