@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from conformance.candidates.layouts import LAYER, expanded
 from conformance.mapping.call import Call
 from conformance.mapping.identify import DECODER, WORDS, Known
+from conformance.mapping.requirements import Requirement, head_requirements
 from conformance.mapping.signature import Builder
 from conformance.mapping.taps import Located
 from conformance.mapping.tensors import Tensor, Tensors
@@ -93,6 +94,12 @@ class Proposal:
         if not self.has_output:
             found.append("no output was found: the last hidden state or logits; `run` needs one of them in `activations`")
         return tuple(found)
+
+    @property
+    def requirements(self) -> tuple[Requirement, ...]:
+        """What an architecture must have, or the module cannot be loaded."""
+        used = [name for held in self.parameters for name in held.names]
+        return (*self.builder.requirements, *head_requirements(used, self.architecture))
 
     @property
     def has_output(self) -> bool:

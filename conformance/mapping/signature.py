@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 from torch import nn
 
 from conformance.errors import UsageError
+from conformance.mapping.requirements import FOUR_TIMES, Requirement
 from conformance.model.architecture import Architecture
 
 # By expression of the architecture `a`: names of arguments, without underlines.
@@ -44,13 +45,13 @@ class Builder:
         text: an expression of the architecture `a`.
         objects: what the expression names, by name.
         open: what could not be decided.
-        supported: an expression of `a` that holds where the module can be built as it is to be; empty where always.
+        requirements: without which the module cannot be built as it is to be.
     """
 
     text: str
     objects: Mapping[str, Any]
     open: tuple[str, ...] = ()
-    supported: str = ""
+    requirements: tuple[Requirement, ...] = ()
 
     def build(self, a: Architecture) -> nn.Module:
         """The module; raises what its constructor raises, and `UsageError` where that gives no module."""
@@ -79,7 +80,7 @@ def builder_of(factory: Any, name: str) -> Builder:
             f"instead of it give a function that sets it, such as def build(vocab, hidden, layers): return {name}(...); names of "
             f"sizes that it may take: {', '.join(names.split()[0] for names in _SYNONYMS.values())}"
         )
-    return Builder(f"{name}({_joined(arguments)})", {name: factory}, supported=_supported(arguments))
+    return Builder(f"{name}({_joined(arguments)})", {name: factory}, requirements=_requirements(arguments))
 
 
 def _configured(factory: Any, name: str, parameter: str) -> Builder:
@@ -92,7 +93,7 @@ def _configured(factory: Any, name: str, parameter: str) -> Builder:
     if unknown:
         raise UsageError(f"{name}: what is the argument {', '.join(unknown)} of {config.__name__}? It has no default")
     objects = {name: factory, config.__name__: config}
-    return Builder(f"{name}({config.__name__}({_joined(arguments)}))", objects, supported=_supported(arguments))
+    return Builder(f"{name}({config.__name__}({_joined(arguments)}))", objects, requirements=_requirements(arguments))
 
 
 def _arguments(factory: Callable[..., Any]) -> tuple[dict[str, str], list[str]]:
@@ -128,7 +129,7 @@ def _joined(arguments: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={expression}" for name, expression in arguments.items())
 
 
-def _supported(arguments: Mapping[str, str]) -> str:
+def _requirements(arguments: Mapping[str, str]) -> tuple[Requirement, ...]:
     """A module that takes no intermediate size has the usual one, four times the hidden size, or refuses what it is given."""
     sizes = " ".join(arguments.values())
-    return "" if "a.intermediate_size" in sizes else "a.intermediate_size == 4 * a.hidden_size"
+    return () if "a.intermediate_size" in sizes else (FOUR_TIMES,)

@@ -11,6 +11,7 @@ from conformance.candidates.capture import Tap
 from conformance.candidates.layouts import LAYER, each_layer
 from conformance.mapping.names import words
 from conformance.mapping.proposal import Held, Proposal
+from conformance.mapping.requirements import Requirement
 from conformance.mapping.taps import Located
 
 WIDTH = 88
@@ -109,6 +110,8 @@ def body(proposal: Proposal) -> Iterator[str]:
     yield from [f'LAYER = "{_IN_LAYER[:-1]}"', "", ""] if in_layers else [""]
     yield from _call(proposal)
     yield from ["", ""]
+    if proposal.requirements:
+        yield from [*_supported(proposal.requirements), "", ""]
     for sentence in proposal.open:
         yield f"# Open: {sentence}."
     yield f"{variable(proposal)} = TorchImplementation("
@@ -124,19 +127,17 @@ def body(proposal: Proposal) -> Iterator[str]:
     for what, patterns in (("unused", proposal.unused), ("ignored", ignored)):
         if patterns:
             yield from _laid_out(f"{what}=", _Call("", tuple(f'"{p}"' for p in patterns)), 4)
-    yield from _supported(proposal.builder.supported) if proposal.builder.supported else ()
+    yield from ["    supported=supported,"] if proposal.requirements else []
     if not proposal.has_dropout:
         yield "    evaluation_only=True,"
     yield ")"
 
 
-def _supported(condition: str) -> Iterator[str]:
-    reason = f'"it needs {condition.removeprefix("a.").replace("a.", "")}"'
-    parts = ["None", f"if {condition}", f"else {reason}"]
-    line = " ".join(parts)
-    yield "    supported=lambda a, device, dtype: ("
-    yield from (f"        {text}" for text in ([line] if 8 + len(line) <= WIDTH else parts))
-    yield "    ),"
+def _supported(requirements: Sequence[Requirement]) -> Iterator[str]:
+    yield "def supported(a, device, dtype):"
+    for each in requirements:
+        yield from (f"    if {each.lacking}:", f'        return "{each.reason}"')
+    yield "    return None"
 
 
 def _build(proposal: Proposal) -> Iterator[str]:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from conformance import CandidateError, UsageError, check, load_golden
+from conformance import CandidateError, RegistrationError, UsageError, check, load_golden
 from conformance.candidates.layouts import expanded, is_layered
 from conformance.candidates.registry import as_implementation
 from conformance.cli import main
@@ -109,6 +110,27 @@ def test_a_decoder_with_a_table_of_its_own_or_under_a_second_name_is_tied(name: 
     (decoder,) = [h for h in proposal(name).parameters if h.layout == "tied({})"]
     assert decoder.tensor.name in ("unembed.weight", "lm_decoder.weight")
     assert decoder.names == ("bert.embeddings.word_embeddings.weight",)
+
+
+@pytest.mark.parametrize(("name", "part"), [("lens:LensBert", "the head masked_lm"), ("packed:PackedBert", "a pooler")])
+def test_a_network_without_a_part_of_the_module_is_skipped_and_is_an_error_where_the_registration_takes_it(
+    name: str, part: str
+) -> None:
+    implementation, checkpoint = implementation_of(proposal(name)), load_golden("tiny").checkpoint
+    whole, bare = checkpoint.architecture, checkpoint.architecture.with_(heads=(), pooler=False)
+    assert implementation.supports(whole, "cpu", "float32") is None
+    assert part in str(implementation.supports(bare, "cpu", "float32"))
+    taking = replace(implementation, supported=lambda a, device, dtype: None)
+    with pytest.raises(RegistrationError, match="the checkpoint has no"):
+        taking.prepare(replace(checkpoint, architecture=bare), "cpu", "float32")
+
+
+def test_a_module_without_pooler_and_heads_is_judged_on_every_network_of_its_sizes() -> None:
+    implementation = implementation_of(proposal("fused:BERT"))
+    for golden in ("deep", "token-heads"):
+        a = load_golden(golden).checkpoint.architecture
+        bare = a.with_(heads=(), pooler=False, intermediate_size=4 * a.hidden_size)
+        assert implementation.supports(bare, "cpu", "float32") is None
 
 
 def test_what_the_checkpoint_lacks_is_ignored_and_named() -> None:
