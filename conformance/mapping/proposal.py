@@ -51,7 +51,8 @@ class Proposal:
         element: which part of what the module returns that is.
         buffers: state-dict entries that are no parameters, by pattern.
         unknown_results: shapes of tensors that the module returns and the network does not have.
-        unmapped: parameters of the module for which the checkpoint has nothing, by pattern.
+        unread: parameters of modules that the forward pass does not run, by pattern.
+        unmapped: other parameters of the module for which the checkpoint has nothing, by pattern.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Proposal:
     activations: tuple[Located, ...]
     unused: tuple[str, ...]
     buffers: tuple[str, ...]
+    unread: tuple[str, ...]
     unmapped: tuple[str, ...]
     architecture: Architecture
     coverage: tuple[int, int]
@@ -74,6 +76,10 @@ class Proposal:
     def open(self) -> tuple[str, ...]:
         """What is not decided, one sentence each."""
         found = [*self.builder.open, *self.call.open]
+        if not self.call.takes_mask:
+            found.append("no argument of forward was seen to be a mask: it is given none, and attends to padding")
+        if self.call.takes_lengths:
+            found.append("it takes lengths: a batch with padding before or between its tokens cannot be given to it")
         if self.unmapped:
             more = f" and {len(self.unmapped) - 3} more" if len(self.unmapped) > 3 else ""
             found.append(
@@ -125,6 +131,8 @@ class Proposal:
             yield "unused", "", pattern, "nothing in the module"
         for name in self.buffers:
             yield "ignored", name, "", "a buffer"
+        for name in self.unread:
+            yield "ignored", name, "", "not read by the forward pass"
         for name in self.unmapped:
             yield "ignored", name, "", "nothing in the checkpoint"
 

@@ -30,6 +30,7 @@ _SYNONYMS: Mapping[str, str] = {
     "a.layer_norm_eps": "eps layernormeps normeps lneps epsilon layernormepsilon",
     "a.head_size": "headsize headdim dimhead dhead dk",
     "a.intermediate_size // a.hidden_size": "ffmult mlpratio mult expansion ffnmult",
+    "a.hidden_act": "act actfn activation activationfn activationfunction hiddenact hiddenactivation nonlinearity",
     "a.hidden_dropout_prob": "dropout pdrop drop hiddendropout hiddendropoutprob dropoutrate residpdrop",
     "a.attention_probs_dropout_prob": "attndropout attentiondropout attentionprobsdropoutprob attnpdrop",
 }
@@ -102,10 +103,11 @@ def _arguments(factory: Callable[..., Any]) -> tuple[dict[str, str], list[str]]:
     for parameter in inspect.signature(factory).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
+        is_required = parameter.default is parameter.empty
         expression = _EXPRESSION_OF.get(parameter.name.lower().replace("_", ""))
-        if expression:
+        if expression and not (expression == "a.hidden_act" and callable(parameter.default) and not is_required):
             known[parameter.name] = expression
-        elif parameter.default is parameter.empty:
+        elif is_required:
             unknown.append(parameter.name)
     return known, unknown
 

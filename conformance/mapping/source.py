@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from conformance.candidates.capture import Tap
 from conformance.candidates.layouts import LAYER, each_layer
+from conformance.mapping.call import DTYPE
 from conformance.mapping.names import words
 from conformance.mapping.proposal import Held, Proposal
 from conformance.mapping.requirements import Requirement
@@ -17,6 +18,10 @@ from conformance.mapping.taps import Located
 WIDTH = 88
 _IN_LAYER = f"bert.encoder.layer.{LAYER}."
 _ACTIVATION_IN_LAYER = f"encoder.layer.{LAYER}."
+_LENGTHS_ALONE = (
+    "    if batch.attention_mask.diff(dim=1).gt(0).any():",
+    '        raise ValueError("the mask has padding before a token, which lengths cannot say")',
+)
 _LAYOUTS = ("fused", "interleaved", "per_head", "permuted", "stacked", "tied", "transposed")
 
 
@@ -85,6 +90,7 @@ def _head(proposal: Proposal) -> Iterator[str]:
             home = proposal.home if name == proposal.name else getattr(value, "__module__", proposal.home)
             own.setdefault(home, []).append(name)
     imports = {"conformance": public_names(proposal), **{home: sorted(found) for home, found in own.items()}}
+    yield from ["import torch"] if proposal.call.takes_dtype else []
     yield from _import("conformance", imports.pop("conformance"))
     yield ""  # between what is installed and what lies here, as isort has it
     for home, found in sorted(imports.items()):
@@ -123,7 +129,7 @@ def body(proposal: Proposal) -> Iterator[str]:
     yield "    },"
     yield from _activations(proposal)
     yield "    call=call,"
-    ignored = [each_layer(name, "*") for name in (*proposal.buffers, *proposal.unmapped)]
+    ignored = [each_layer(name, "*") for name in (*proposal.buffers, *proposal.unread, *proposal.unmapped)]
     for what, patterns in (("unused", proposal.unused), ("ignored", ignored)):
         if patterns:
             yield from _laid_out(f"{what}=", _Call("", tuple(f'"{p}"' for p in patterns)), 4)
@@ -160,6 +166,8 @@ def _call(proposal: Proposal) -> Iterator[str]:
     yield "def call(model, batch):"
     filled = any(f"batch.{name}" in proposal.call.arguments for name in ("attention_mask", "token_type_ids"))
     yield from ["    batch = batch.filled()"] if filled else []
+    yield from [f"    dtype = {DTYPE}"] if proposal.call.takes_dtype else []
+    yield from _LENGTHS_ALONE if proposal.call.takes_lengths else []
     made = _Call("model", tuple(_arguments(proposal.call.arguments)))
     if not proposal.last:
         yield from _broken("    ", made, 4, "")
