@@ -69,7 +69,8 @@ def _named(found: Sequence[tuple[Local, ExplanationProblem]], near: Sequence[Dir
     What a narrower sigma lets pass a wider one does too.
     """
     segment = found[0][1].segment
-    late, named = list(directions(segment, storage, late=True)), []
+    late = list(directions(segment, storage, late=True))
+    named: list[Local] = []
     for local, problem in reversed(found):
         faults = [*near, *late, *candidate_faults(segment, storage, problem.actual, problem.noise)]
         explained_by = explanations(problem, faults)

@@ -153,7 +153,7 @@ def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call,
     best: tuple[int, Call, Seen, Known, float] | None = None
     for call, given in _distinct(module, a):
         seen = watched(module, partial(call.run, module, given.on("cpu")))
-        search = Identification(tensors.of_modules(seen.reading), seen.operations, a, given, arithmetic)
+        search = Identification(tensors, seen.reading, seen.operations, a, given, arithmetic)
         known = search.run()
         if best is None or known.score > best[0]:
             best = (known.score, call, seen, known, search.alpha)

@@ -51,7 +51,7 @@ class Proposal:
         element: which part of what the module returns that is.
         buffers: state-dict entries that are no parameters, by pattern.
         unknown_results: shapes of tensors that the module returns and the network does not have.
-        unread: parameters of modules that the forward pass does not run, by pattern.
+        unread: parameters of the module in which nothing of the checkpoint lies and whose module reads none, by pattern.
         unmapped: other parameters of the module for which the checkpoint has nothing, by pattern.
     """
 

@@ -6,6 +6,7 @@ Lines are laid out as ruff and Black lay them out, at 88 columns, so that a form
 import keyword
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from conformance.candidates.capture import Tap
 from conformance.candidates.layouts import LAYER, each_layer
@@ -16,8 +17,7 @@ from conformance.mapping.requirements import Requirement
 from conformance.mapping.taps import Located
 
 WIDTH = 88
-_IN_LAYER = f"bert.encoder.layer.{LAYER}."
-_ACTIVATION_IN_LAYER = f"encoder.layer.{LAYER}."
+_IN_LAYER = f"encoder.layer.{LAYER}"
 _LENGTHS_ALONE = (
     "    if batch.attention_mask.diff(dim=1).gt(0).any():",
     '        raise ValueError("the mask has padding before a token, which lengths cannot say")',
@@ -60,7 +60,7 @@ def _broken(before: str, expression: _Expression, indent: int, after: str) -> It
     inner = " " * (indent + 4)
     arguments = [*expression.arguments, *([expression.keyword] if expression.keyword else [])]
     together = ", ".join(map(_flat, arguments))
-    if expression.function and len(inner) + len(together) <= WIDTH and len(arguments) == 1:
+    if expression.function and len(inner) + len(together) <= WIDTH:
         yield f"{inner}{together}"
     else:
         for argument in arguments:
@@ -112,14 +112,15 @@ def _import(home: str, names: Sequence[str]) -> list[str]:
 
 def body(proposal: Proposal) -> Iterator[str]:
     """What stands below the imports."""
-    in_layers = any(name.startswith(_IN_LAYER) for held in proposal.parameters for name in held.names)
-    yield from [f'LAYER = "{_IN_LAYER[:-1]}"', "", ""] if in_layers else [""]
+    named = [name for held in proposal.parameters for name in held.names]
+    named += [name for one in proposal.activations for name in one.names]
+    yield from [f'LAYER = "{_IN_LAYER}"', "", ""] if any(_IN_LAYER in name for name in named) else [""]
     yield from _call(proposal)
     yield from ["", ""]
     if proposal.requirements:
         yield from [*_supported(proposal.requirements), "", ""]
     for sentence in proposal.open:
-        yield f"# Open: {sentence}."
+        yield from wrap(f"Open: {sentence}.", WIDTH, initial_indent="# ", subsequent_indent="#   ", break_long_words=False)
     yield f"{variable(proposal)} = TorchImplementation("
     yield f'    name="{variable(proposal).replace("_", "-")}",'
     yield from _build(proposal)
@@ -193,7 +194,8 @@ def _quoted(value: int | str) -> str:
 
 
 def _name(name: str) -> str:
-    return f'f"{{LAYER}}.{name.removeprefix(_IN_LAYER)}"' if name.startswith(_IN_LAYER) else f'"{name}"'
+    """A name in Python, `LAYER` in the place of what all names of a layer have."""
+    return f'f"{name.replace(_IN_LAYER, "{LAYER}")}"' if _IN_LAYER in name else f'"{name}"'
 
 
 def _layout(held: Held) -> _Expression:
@@ -237,5 +239,5 @@ def _tap(tap: Tap) -> str:
 
 
 def _shown(one: Located) -> _Expression:
-    names: _Expression = f'"{one.names[0]}"' if len(one.names) == 1 else _Call("", tuple(f'"{n}"' for n in one.names))
+    names: _Expression = _name(one.names[0]) if len(one.names) == 1 else _Call("", tuple(map(_name, one.names)))
     return _Call("OutputMap", (names, f"lambda x: {one.arrangement}")) if one.arrangement else names

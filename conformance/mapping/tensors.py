@@ -2,11 +2,11 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
-from conformance.candidates.layouts import Shape, in_layer, is_layered
+from conformance.candidates.layouts import Shape, is_layered
 from conformance.mapping.forms import ALONE, FORMS, Form
 from conformance.model.architecture import Architecture
 from conformance.numerics.formats import Array
@@ -68,10 +68,6 @@ class Tensors:
 
     all: tuple[Tensor, ...]
     architecture: Architecture
-
-    def of_modules(self, paths: Collection[str]) -> "Tensors":
-        """Those that these modules hold themselves; of a pattern the first layer's module counts."""
-        return replace(self, all=tuple(t for t in self.all if in_layer(t.owner, 0) in paths))
 
     @cached_property
     def _sources(self) -> dict[tuple[Shape, bool], list[Source]]:

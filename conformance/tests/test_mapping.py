@@ -80,6 +80,7 @@ def test_it_is_mapped_by_value_and_conforms(name: str, golden: str) -> None:
         ("UnscaledEncoder", "fairseq:SentenceEncoder", "tiny", "scale-missing"),
         ("TanhBert", "annotated:AnnotatedBert", "tiny", "gelu-variant"),
         ("FirstNormBert", "annotated:AnnotatedBert", "tiny", "epsilon"),
+        ("NormlessBert", "annotated:AnnotatedBert", "tiny", "norm-missing"),
         ("WidthScaledBert", "fused:BERT", "wide", "scale-missing"),
     ],
 )
