@@ -203,4 +203,4 @@ def _least_squares(residual: Array, slope: Array, noise: Noise) -> tuple[float, 
     """The amplitude <r,d>/<d,d>, and its deviation 1/√<d,d> where errors are independent; 0 and ∞ where nothing judged moves."""
     weighted = noise.precision * slope
     energy = float(np.vdot(weighted, slope))
-    return (float(np.vdot(weighted, residual)) / energy, energy**-0.5) if energy > 0.0 else (0.0, math.inf)
+    return (float(np.vdot(weighted, residual)) / energy, energy**-0.5) if 0.0 < energy < math.inf else (0.0, math.inf)

@@ -105,7 +105,8 @@ def _arguments(factory: Callable[..., Any]) -> tuple[dict[str, str], list[str]]:
             continue
         is_required = parameter.default is parameter.empty
         expression = _EXPRESSION_OF.get(parameter.name.lower().replace("_", ""))
-        if expression and not (expression == "a.hidden_act" and callable(parameter.default) and not is_required):
+        is_function = callable(parameter.default) and not is_required  # which no name of one can take the place of
+        if expression and not (expression == "a.hidden_act" and is_function):
             known[parameter.name] = expression
         elif is_required:
             unknown.append(parameter.name)

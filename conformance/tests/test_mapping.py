@@ -24,6 +24,7 @@ from conformance.mapping.call import calls
 from conformance.mapping.mapped import implementation_of, proposed
 from conformance.mapping.probe import batch_for
 from conformance.mapping.proposal import Proposal
+from conformance.mapping.signature import builder_of
 from conformance.mapping.source import adaptor, variable
 from conformance.mapping.tensors import layer_patterns
 
@@ -165,6 +166,21 @@ def test_identities_for_hooks_show_the_activations_of_a_module_without_submodule
 )
 def test_a_mask_in_another_form_is_made_of_the_batch_s(name: str, mask: str) -> None:
     assert mask in adaptor(proposal(f"masked:{name}"))
+
+
+def test_a_forward_pass_without_a_mask_is_open_and_named_by_the_run() -> None:
+    found = proposal("masked:MasklessBert")
+    assert "no argument of forward was seen to be a mask: it is given none, and attends to padding" in found.open
+    assert "mask-ignored" in str(check(implementation_of(found), "tiny"))
+
+
+class Activated(nn.Module):
+    def __init__(self, vocab: int, act: str, activation: Any = nn.functional.gelu) -> None:
+        super().__init__()
+
+
+def test_the_name_of_the_activation_is_given_and_a_function_is_left_as_it_is() -> None:
+    assert builder_of(Activated, "Activated").text == "Activated(vocab=a.vocab_size, act=a.hidden_act)"
 
 
 def test_an_added_mask_is_of_the_module_s_dtype() -> None:

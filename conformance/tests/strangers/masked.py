@@ -22,6 +22,11 @@ class LengthsBert(JoinedBert):
         return super().forward(ids, kinds, torch.arange(ids.shape[1], device=ids.device) < lengths[:, None])
 
 
+class MasklessBert(JoinedBert):
+    def forward(self, ids, kinds):
+        return super().forward(ids, kinds, torch.ones_like(ids, dtype=torch.bool))
+
+
 @dataclass(frozen=True)
 class Visible:
     tokens: torch.Tensor
