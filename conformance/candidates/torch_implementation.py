@@ -37,7 +37,7 @@ from conformance.candidates.module_runner import ModuleRunner
 from conformance.candidates.output_map import OutputMap
 from conformance.candidates.steps import captured_step
 from conformance.errors import CandidateError, RegistrationError
-from conformance.model.activations import outputs, parameter_shapes, table
+from conformance.model.activations import outputs, parameter_shapes, parameters_of_head, table
 from conformance.model.architecture import COMPATIBLE_HEADS, Architecture
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.dropout import OPTIONAL
@@ -124,7 +124,9 @@ class TorchImplementation:
         lacking = [n for n in mapped if n in usual_names - names]
         if lacking and not has_its_own:  # nor what stands in the place of the usual
             return f"its tables speak of {lacking[0]}, which this architecture has not"
-        unnamed = next((h for h in architecture.heads if not any(self._names(n, mapped) for n in _of_head(h, architecture))), None)
+        unnamed = next(
+            (h for h in architecture.heads if not any(self._names(n, mapped) for n in parameters_of_head(h, architecture))), None
+        )
         return f"its tables name no parameter of the head {unnamed}" if unnamed else None
 
     def _names(self, parameter: str, mapped: Sequence[str]) -> bool:
@@ -347,12 +349,6 @@ def _is_of_another_architecture(names: Sequence[str], a: Architecture) -> bool:
         for heads, positions in product(COMPATIBLE_HEADS, ("absolute", "relative_key"))
     ]
     return all(any(n in parameter_shapes(e) or n in table(e) for e in every) for n in names)
-
-
-def _of_head(head: str, a: Architecture) -> list[str]:
-    """The parameters that a network has because of one of its heads."""
-    others = a.with_(heads=tuple(h for h in a.heads if h != head))
-    return [name for name in parameter_shapes(a) if name not in parameter_shapes(others)]
 
 
 def _never_drops(names: Sequence[str], a: Architecture) -> bool:

@@ -22,8 +22,8 @@ def run(arguments: Namespace) -> int:
         UsageError: there is no such object, or its signature does not say how it is built.
         CandidateError: its own code raised.
     """
-    if arguments.output and (arguments.output.suffix != ".py" or arguments.output.exists()):
-        raise UsageError(f"{arguments.output}: give a Python file (.py) that does not exist yet")
+    if arguments.output:
+        _require_new_python_file(arguments.output)
     found = proposal_of(arguments.module, arguments.checkpoint)
     if arguments.format == "json":
         rows = [dict(zip(("what", "name", "proposed", "evidence"), row, strict=True)) for row in found.rows()]
@@ -41,6 +41,15 @@ def run(arguments: Namespace) -> int:
 
         arguments.output.write_text(adaptor(found), "utf-8")
     return 0 if found.is_complete else 1
+
+
+def _require_new_python_file(path: Path) -> None:
+    if path.suffix != ".py":
+        raise UsageError(
+            f"the adaptor is Python, and {path} does not end in .py: give another name, such as {path.with_suffix('.py')}"
+        )
+    if path.exists():
+        raise UsageError(f"{path} exists already, and nothing is overwritten: give another name, or remove it first")
 
 
 def proposal_of(name: str, checkpoint: Path | None = None) -> "Proposal":

@@ -42,6 +42,7 @@ class _Errors:
         scale: (N,) what each may be off by in a correct candidate.
         size: (N,) that takes it to ε.
         others: (K, N) what other functions differ by from the right one.
+        equal: how many elements of the result at most each of these is the mean of.
         simple: (N, C) what else the error may be a sum of, less simply a function.
         made_with: the step's result with a curve for the error.
     """
@@ -53,6 +54,7 @@ class _Errors:
     others: Array
     simple: Array
     made_with: Callable[[Curve], Array]
+    equal: int = 1
 
     @property
     def limit(self) -> float:
@@ -66,7 +68,8 @@ class _Errors:
         total = np.bincount(which, weight)
         mean = np.bincount(which, weight * self.error) / total
         others, simple = self.others[:, first], self.simple[first]
-        return _Errors(t, mean, 1.0 / np.sqrt(total), self.size[first], others, simple, self.made_with)
+        scale, equal = 1.0 / np.sqrt(total), int(np.bincount(which).max())
+        return _Errors(t, mean, scale, self.size[first], others, simple, self.made_with, equal)
 
 
 Reading = Callable[[Step, FitData], _Errors | None]
@@ -80,7 +83,10 @@ def _approximated(reading: Reading, step: Step, seen: FitData) -> Fit | None:
     if found is None:
         return None
     errors = found.merged()
-    fitted = curve(errors.argument, errors.error, errors.scale, seen.chance)
+    # The ulp of a result, and so its rounding, is within a factor of 2 of being in proportion to it; the mean of n errors within
+    # s is within √n of its own scale s/√n.
+    room = 2.0 * seen.largest * errors.equal**0.5
+    fitted = curve(errors.argument, errors.error, errors.scale, seen.chance, room)
     if fitted is None or _is_simple(errors, fitted, seen.chance):
         return None
     value, deviation = (v * errors.size for v in fitted(errors.argument))

@@ -78,7 +78,7 @@ class Curve:
         return value, deviation
 
 
-def curve(t: Array, y: Array, scale: Array, chance: float) -> Curve | None:
+def curve(t: Array, y: Array, scale: Array, chance: float, room: float = math.inf) -> Curve | None:
     """The function of t that y is; None where it is none, at that probability of a false alarm.
 
     Args:
@@ -86,6 +86,7 @@ def curve(t: Array, y: Array, scale: Array, chance: float) -> Curve | None:
         y: (N,) values.
         scale: (N,) standard deviations of y, up to a common factor.
         chance: of a curve through what is no function of t.
+        room: the most, in scales, that it may leave of a sample; where no curve can, none is fitted.
     """
     if len(t) > MOST:
         kept = np.linspace(0, len(t) - 1, MOST).astype(np.int64)
@@ -93,7 +94,7 @@ def curve(t: Array, y: Array, scale: Array, chance: float) -> Curve | None:
     e = np.abs(y / scale)
     if not e.any() or not np.isfinite(e).all():
         return None
-    found = [c for c in _curves(t, y, scale, float(e.max())) if c.chance <= math.log(chance)]
+    found = [c for c in _curves(t, y, scale, float(e.max()), room) if c.chance <= math.log(chance)]
     if not found:
         return None
     best = min(found, key=lambda c: c.rms)
@@ -106,9 +107,11 @@ def _as_good(one: Curve, best: Curve, samples: int, chance: float) -> bool:
     return one is best or (min(degrees) > 0 and one.rms**2 <= best.rms**2 / fdtri(*reversed(degrees), chance))
 
 
-def _curves(t: Array, y: Array, scale: Array, largest: float) -> Iterator[Curve]:
-    """Of each degree, ever finer ones, until they take more pieces than the samples determine."""
+def _curves(t: Array, y: Array, scale: Array, largest: float, room: float) -> Iterator[Curve]:
+    """Of each degree that can leave as little as `room`, ever finer ones, as long as the samples determine their pieces."""
     for degree in DEGREES:
+        if not may_be_pieces(t, y, scale, room, degree + 1):
+            continue
         for resolution in range(RESOLUTIONS):
             spans = _spans(t, y, scale, largest * FINER**-resolution, degree + 1)
             if spans is None:
@@ -161,6 +164,24 @@ def _gamma_tail(shape: int, u: float) -> float:
 def _ways(n: int, k: int) -> float:
     """ln C(n, k)."""
     return float(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
+
+
+def may_be_pieces(t: Array, y: Array, scale: Array, room: float, terms: int) -> bool:
+    """Whether so many runs of samples are polynomials that K = N/(2 p) pieces of p terms could leave at most `room` everywhere.
+
+    N samples have N/(p + 1) runs of p + 1, and K − 1 ends of pieces lie in as many of them at most. The others are within one
+    polynomial each, of which least squares leaves e with |e| ≤ √(p + 1) room: the part along the one direction that the p terms
+    do not span.
+    """
+    size, ends = terms + 1, max(len(t) // (2 * terms), 1) - 1
+    t, y, scale = (a[: len(t) // size * size].reshape(-1, size) for a in (t, y, scale))
+    if len(t) <= ends or math.isinf(room):
+        return True
+    width = np.maximum(t[:, -1:] - t[:, :1], np.finfo(np.float64).tiny)
+    basis = legendre.legvander(2.0 * (t - t[:, :1]) / width - 1.0, terms - 1) / scale[:, :, None]
+    unspanned = np.linalg.svd(basis)[0][:, :, -1]
+    left = np.abs((unspanned * (y / scale)).sum(1))
+    return bool((left <= math.sqrt(size) * room).sum() >= len(t) - ends)
 
 
 def _spans(t: Array, y: Array, scale: Array, room: float, terms: int) -> list[slice] | None:

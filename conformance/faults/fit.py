@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import exp
+from math import exp, log, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,14 @@ class FitData:
     def chance(self) -> float:
         """The false-alarm probability that the threshold t stands for: 2 exp(−t²/2)."""
         return 2.0 * exp(-(self.threshold**2) / 2.0)
+
+    @property
+    def largest(self) -> float:
+        """The most that any of the N judged elements of a correct candidate is off by, in √(σ² + b²), at that probability.
+
+        In σ it is t_N = √(t² + 2 ln N), with chance/N in the place of chance; t_N σ + b ≤ √2 t_N √(σ² + b²).
+        """
+        return sqrt(2.0 * (self.threshold**2 + 2.0 * log(max(int(self.judged.sum()), 1))))
 
 
 @dataclass(frozen=True)

@@ -60,11 +60,24 @@ def explained(observation: Observation, hypotheses: Sequence[Hypothesis], alpha:
         return (*named, *mistaken)
     if mistaken:
         return mistaken
+    return _named(found, near, storage)
+
+
+def _named(found: Sequence[tuple[Local, ExplanationProblem]], near: Sequence[Direction], storage: Format) -> tuple[Local, ...]:
+    """With the explanations under each hypothesis, if there are any under the last, whose sigma is the widest.
+
+    What a narrower sigma lets pass a wider one does too.
+    """
+    segment = found[0][1].segment
     late = list(directions(segment, storage, late=True))
-    return tuple(
-        replace(one, explanations=explanations(q, [*near, *late, *candidate_faults(segment, storage, q.actual, q.noise)]))
-        for one, q in found
-    )
+    named: list[Local] = []
+    for local, problem in reversed(found):
+        faults = [*near, *late, *candidate_faults(segment, storage, problem.actual, problem.noise)]
+        explained_by = explanations(problem, faults)
+        if not explained_by and not named:
+            return tuple(local for local, _ in found)
+        named.append(replace(local, explanations=explained_by))
+    return tuple(reversed(named))
 
 
 def _mistake_by_hand(

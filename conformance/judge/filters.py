@@ -160,7 +160,11 @@ def estimated(direction: Direction, actual: Array, noise: Noise, noise_of: Noise
 
 
 def fitted(direction: Direction, parameter: Parameter, actual: Array, noise_of: NoiseOf, start: float) -> Estimate:
-    """The parameter by weighted least squares, Gauss–Newton from `start`, under the noise of a value within a factor of two."""
+    """The parameter by weighted least squares, Gauss–Newton from `start`, under the noise of a value within a factor of two.
+
+    A value's noise costs many times what a step does, so it is asked for where the step is small: on the way there the noise of
+    `start` gives the weights.
+    """
     step = direction.base.steps[direction.step]
     right, wrong, deviation, bound = parameter.right(step), parameter.wrong(step), math.inf, 0.0
     value = start if start > parameter.least else wrong
@@ -170,19 +174,33 @@ def fitted(direction: Direction, parameter: Parameter, actual: Array, noise_of: 
         segment, nudged = direction.applied(value), direction.applied(value + nudge)
         assert segment is not None
         assert nudged is not None
-        # Ratios of distances to the least value, which the noise may depend on.
-        if noise is None or not 0.5 <= (value - parameter.least) / (noise_at - parameter.least) <= 2.0:
-            noise, noise_at = noise_of(segment), value
-        found = project(actual - segment.value, (nudged.value - segment.value) / nudge, noise)
-        if found is None:
-            break
-        deviation, bound = found.spread, found.bound
-        # A step may not leave the sensible values, nor change the distance to their end more than eightfold.
+        residual, slope = actual - segment.value, (nudged.value - segment.value) / nudge
+        # Distances to the least value, on whose ratios the noise may depend.
         distance = value - parameter.least
-        further = parameter.least + min(max(distance + found.amplitude, distance / 8.0), distance * 8.0)
+        if noise is None:
+            noise, noise_at = noise_of(segment), distance
+        amplitude, independent = _least_squares(residual, slope, noise)
+        is_last = False
+        if abs(amplitude) <= max(distance / 2.0, independent):
+            if not 0.5 <= distance / noise_at <= 2.0:
+                noise, noise_at = noise_of(segment), distance
+            found = project(residual, slope, noise)
+            if found is None:
+                break
+            amplitude, deviation, bound = found.amplitude, found.spread, found.bound
+            is_last = abs(amplitude) <= found.deviation / 10.0
+        # A step may not leave the sensible values, nor change the distance to their end more than eightfold.
+        further = parameter.least + min(max(distance + amplitude, distance / 8.0), distance * 8.0)
         if further <= parameter.least:  # it leads away from all that is sensible
             break
         value = further
-        if abs(found.amplitude) <= found.deviation / 10.0:
+        if is_last:
             break
     return Estimate(parameter.name, right, wrong, value, deviation, bound)
+
+
+def _least_squares(residual: Array, slope: Array, noise: Noise) -> tuple[float, float]:
+    """The amplitude <r,d>/<d,d>, and its deviation 1/√<d,d> where errors are independent; 0 and ∞ where nothing judged moves."""
+    weighted = noise.precision * slope
+    energy = float(np.vdot(weighted, slope))
+    return (float(np.vdot(weighted, residual)) / energy, energy**-0.5) if 0.0 < energy < math.inf else (0.0, math.inf)

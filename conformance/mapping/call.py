@@ -1,33 +1,28 @@
 """How a module is called: which argument is which array of a batch, and what a mask says, in which shape."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import torch
 from torch import nn
 
 # What a part of an argument's name says that it is; the first that matches counts.
 _PARTS = {
-    "attention_mask": ("mask", "pad", "allowed"),
+    "attention_mask": ("mask", "pad", "allowed", "bias", "len"),
     "token_type_ids": ("type", "seg", "kind"),
     "input_ids": ("id", "tok", "src", "inp", "word", "x"),
 }
 
+LENGTHS = "batch.attention_mask.sum(1)"
+_SHAPES = ("batch.attention_mask", "batch.attention_mask[:, None, None, :]", "batch.attention_mask[:, None, :]")
 # The usual forms of a mask; which one is meant is decided by what the module computes with it.
-_MASKS = (
-    "batch.attention_mask",
-    "batch.attention_mask.bool()",
-    "batch.attention_mask == 0",
-    "batch.attention_mask[:, None, None, :]",
-    "batch.attention_mask[:, None, None, :].bool()",
-    "batch.attention_mask[:, None, None, :] == 0",
-    "(1.0 - batch.attention_mask[:, None, None, :]) * -1e9",
-    "batch.attention_mask[:, None, :]",
-    "batch.attention_mask[:, None, :].bool()",
-    "batch.attention_mask[:, None, :] == 0",
-)
+_ALLOWED, _AT_PADDING = (*_SHAPES, *(f"{m}.bool()" for m in _SHAPES)), tuple(f"{m} == 0" for m in _SHAPES)
+# Finite, since 0 · −∞ is no number; in the module's dtype, or its scores would be float32.
+_ADDED = tuple(f"(1 - {m}.to(dtype)) * torch.finfo(dtype).min" for m in _SHAPES)
+DTYPE = "next(model.parameters()).dtype"
 
 # What a module of one argument may take: all arrays in one dictionary.
 _ALL = "dict(input_ids=batch.input_ids, token_type_ids=batch.token_type_ids, attention_mask=batch.attention_mask)"
@@ -38,7 +33,7 @@ class Call:
     """One way of calling a module.
 
     Attributes:
-        arguments: of the call, in Python, of `batch`, whose arrays are all there.
+        arguments: of the call, in Python, of `batch`, whose arrays are all there, and of `dtype`, the module's.
         open: what could not be decided.
     """
 
@@ -46,32 +41,107 @@ class Call:
     open: tuple[str, ...] = ()
 
     @property
-    def run(self) -> Callable[[nn.Module, Any], Any]:
-        """Calls a module with a batch."""
-        code = compile(f"module({self.arguments})", "call", "eval")
-        return lambda module, batch: eval(code, {"module": module, "batch": batch.filled()})
+    def takes_lengths(self) -> bool:
+        """Whether the mask is given as lengths, which say nothing of padding before or between tokens."""
+        return LENGTHS in self.arguments
+
+    @property
+    def takes_dtype(self) -> bool:
+        """Whether something is given in the module's dtype."""
+        return "dtype" in self.arguments
+
+    @property
+    def takes_mask(self) -> bool:
+        """Whether the mask is given in any form."""
+        return "batch.attention_mask" in self.arguments
+
+    def run(self, model: nn.Module, batch: Any) -> Any:
+        """What the module returns for a batch."""
+        dtype = next((p.dtype for p in model.parameters()), torch.float32)
+        names = {"model": model, "batch": batch.filled(), "dtype": dtype, "torch": torch}
+        return eval(f"model({self.arguments})", names)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The arguments of a module's forward pass.
+
+    Attributes:
+        parameters: those that can be given one by one.
+        fields: by argument, the array of a batch that its name says that it is.
+    """
+
+    parameters: Sequence[inspect.Parameter]
+    fields: Mapping[str, str]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "Signature":
+        """The module's, read by its arguments' names; the first is taken as the ids where no name says so."""
+        kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        parameters = [p for p in inspect.signature(module.forward).parameters.values() if p.kind not in kinds]
+        fields: dict[str, str] = {}
+        for p in sorted(parameters, key=lambda p: p.name not in _PARTS):  # those of the arrays' own names before those like them
+            array = _array(p.name)
+            if array and array not in fields.values():
+                fields[p.name] = array
+        if "input_ids" not in fields.values() and parameters:
+            fields[parameters[0].name] = "input_ids"
+        return cls(parameters, fields)
+
+    @property
+    def unknown(self) -> list[inspect.Parameter]:
+        """Arguments whose names say nothing, and that are no switch with a value of its own."""
+        return [p for p in self.parameters if p.name not in self.fields and (p.default is p.empty or p.default is None)]
+
+    def readings(self) -> Iterator[Mapping[str, str]]:
+        """By argument the array that it may be: as the names say; where none is a mask, each of the unknown as one."""
+        yield self.fields
+        if "attention_mask" not in self.fields.values():
+            yield from ({**self.fields, p.name: "attention_mask"} for p in self.unknown)
+
+    def explained(self) -> str:
+        """What each argument was taken for, a line each."""
+        return "\n".join(f"  {p}: {self._meaning(p)}" for p in self.parameters)
+
+    def _meaning(self, parameter: inspect.Parameter) -> str:
+        if parameter.name in self.fields:
+            return f"taken for {self.fields[parameter.name]}"
+        if parameter in self.unknown:
+            return "its name is no usual name of an array"
+        return "left at its default" if parameter.default is not parameter.empty else "given None"
 
 
 def calls(module: nn.Module) -> Iterator[Call]:
     """Every way in which a module may have to be called, the likeliest by name first."""
-    parameters = [
-        p for p in inspect.signature(module.forward).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
-    fields: dict[str, str] = {}
-    for p in sorted(parameters, key=lambda p: p.name not in _PARTS):  # those of the arrays' own names before those like them
-        array = _array(p.name)
-        if array and array not in fields.values():
-            fields[p.name] = array
-    if "input_ids" not in fields.values() and parameters:
-        fields[parameters[0].name] = "input_ids"
-    taken = [p for p in parameters if p.name in fields or p.default is p.empty]
-    unknown = [p.name for p in taken if p.name not in fields]
-    said = tuple(f"argument {name} of forward: not known what it is, given None" for name in unknown)
-    choices = [_expressions(p.name, fields.get(p.name, "")) for p in taken]
-    if [fields.get(p.name) for p in taken] == ["input_ids"]:
-        choices = [[*choices[0], _ALL]]
-    for chosen in product(*choices):
-        yield Call(", ".join(_written(parameters, taken, chosen)), said)
+    signature = Signature.of(module)
+    for fields in signature.readings():
+        taken = [p for p in signature.parameters if p.name in fields or p.default is p.empty]
+        unknown = [p.name for p in taken if p.name not in fields]
+        said = tuple(f"argument {name} of forward: not known what it is, given None" for name in unknown)
+        choices = [_expressions(p.name, fields.get(p.name, "")) for p in taken]
+        if [fields.get(p.name) for p in taken] == ["input_ids"]:
+            choices = [[*choices[0], _ALL]]
+        for chosen in product(*choices):
+            yield Call(", ".join(_written(signature.parameters, taken, chosen)), said)
+
+
+def wrapper(module: nn.Module) -> str:
+    """The beginning of a subclass whose forward pass takes the arrays of a batch under their own names, in Python."""
+    signature, name = Signature.of(module), type(module).__name__
+    asked_for = [p for p in signature.parameters if p.name in signature.fields or p in signature.unknown]
+    given = ", ".join(f"{p.name}={_made(p, signature.fields.get(p.name, '...'))}" for p in asked_for)
+    return (
+        f"class Mapped{name}({name}):\n"
+        "    def forward(self, input_ids, token_type_ids, attention_mask):  # int64 (B, S); the mask is 1 at tokens, 0 at padding\n"
+        f"        return super().forward({given})"
+    )
+
+
+def _made(parameter: inspect.Parameter, array: str) -> str:
+    """An array, in an object of the class that the argument is annotated with, where that is no tensor."""
+    kind = parameter.annotation
+    is_own = isinstance(kind, type) and kind is not parameter.empty and not issubclass(kind, torch.Tensor)
+    return f"{kind.__name__}({array})" if is_own else array
 
 
 def _array(name: str) -> str:
@@ -80,10 +150,12 @@ def _array(name: str) -> str:
 
 
 def _expressions(name: str, array: str) -> Sequence[str]:
-    if array == "attention_mask":
-        inverted = "pad" in name.lower()
-        return sorted(_MASKS, key=lambda text: ("==" in text) != inverted)
-    return [f"batch.{array}" if array else "None"]
+    """What may be given for an argument."""
+    if array != "attention_mask":
+        return [f"batch.{array}" if array else "None"]
+    lower = name.lower()
+    first = (LENGTHS,) if "len" in lower else _ADDED if "bias" in lower else _AT_PADDING if "pad" in lower else ()
+    return list(dict.fromkeys((*first, *_ALLOWED, *_AT_PADDING, *_ADDED, LENGTHS)))
 
 
 def _written(parameters: Sequence[inspect.Parameter], taken: Sequence[inspect.Parameter], chosen: Sequence[str]) -> Iterator[str]:

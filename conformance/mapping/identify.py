@@ -6,7 +6,7 @@ rounding. One forward pass decides about all parameters. A mistake in the module
 has the largest cosine with the oracle's takes its place where the steps after it are confirmed by that.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import permutations, product
@@ -88,9 +88,14 @@ class Known:
 
 @dataclass(frozen=True)
 class Identification:
-    """The search, of one forward pass of a module."""
+    """The search, of one forward pass of a module.
+
+    Attributes:
+        reading: paths of the modules whose own parameters the pass reads.
+    """
 
     tensors: Tensors
+    reading: Collection[str]
     operations: Operations
     architecture: Architecture
     batch: Batch
@@ -121,8 +126,7 @@ class Identification:
         for row in self._rows.values():
             for role, name in zip(row.parameters, self._named(row), strict=True):
                 if known.evidence.get(name) == "absent":
-                    layered = row.layer is not None
-                    free = [s for s in self.tensors.sources(self._shapes[name], layered=layered) if s.key not in known.used]
+                    free = [s for s in self._sources(name, row) if s.key not in known.used]
                     named = [s for s in free if s.tensor.owner == self._owner(known, row) or score(s.tensor.name, row, role) > 1]
                     if named:
                         known = known.taking({name: max(named, key=lambda s: score(s.tensor.name, row, role))}, "name")
@@ -163,8 +167,7 @@ class Identification:
         yield advanced
         lacking = [n for n in self._named(row) if advanced.evidence.get(n) == "absent" and n not in known.evidence]
         for name in lacking:
-            shape, layered = self._shapes[name], row.layer is not None
-            for source in self.tensors.sources(shape, layered=layered):
+            for source in self._sources(name, row):
                 if source.key not in advanced.used:
                     with_it = advanced.taking({name: source}, "value")
                     yield replace(with_it, values={**with_it.values, row.name: self._value(with_it, row)})
@@ -212,6 +215,11 @@ class Identification:
         laid = self.operations.nearest(known.values[row.name].value)
         return replace(known, values={**known.values, row.name: Value(laid, np.zeros(()), np.zeros(()), False)})
 
+    def _sources(self, name: str, row: Activation) -> list[Source]:
+        """Everything that a parameter of the row may be; of a head, no module that is there and is not run."""
+        found = self.tensors.sources(self._shapes[name], layered=row.layer is not None)
+        return [s for s in found if s.tensor.owner in self.reading] if _is_head(row) else found
+
     def _parameter(self, known: Known, name: str, row: Activation) -> Array:
         source = known.sources.get(name)
         return np.zeros(self._shapes[name]) if source is None else source.of(row.layer)
@@ -229,7 +237,7 @@ class Identification:
         used = known.used - {known.sources[WORDS].key} if DECODER in open_.values() and WORDS in known.sources else known.used
         sources = {
             role: sorted(
-                (s for s in self.tensors.sources(self._shapes[name], layered=row.layer is not None) if s.key not in used),
+                (s for s in self._sources(name, row) if s.key not in used),
                 key=lambda s: -score(s.tensor.name, row, role),
             )
             for role, name in open_.items()

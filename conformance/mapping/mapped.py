@@ -3,7 +3,7 @@
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 import conformance
-from conformance.candidates.layouts import LAYER, is_layered
+from conformance.candidates.layouts import LAYER, in_layer, is_layered
 from conformance.candidates.torch_implementation import TorchImplementation
 from conformance.candidates.torch_state import restored
 from conformance.errors import CandidateError, RegistrationError, UsageError
 from conformance.mapping import source
-from conformance.mapping.call import Call, calls
+from conformance.mapping.call import Call, Signature, calls, wrapper
 from conformance.mapping.identify import Identification, Known
 from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.proposal import Held, Proposal, counted, held, unused_patterns
@@ -68,8 +68,8 @@ def _is_sinusoidal(factory: Any, name: str) -> bool:
 def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Proposal:
     module = _guarded(lambda: builder.build(a), "its constructor").float().eval()
     state = _drawn(module)
-    tensors, given = grouped(state, a), batch_for(a)
-    call, seen, known, alpha = _called(module, tensors, given, a)
+    tensors = grouped(state, a)
+    call, seen, known, alpha = _called(module, tensors, a)
     containers = sorted({t.name[: t.name.index("}") + 1] for t in tensors.all if is_layered(t.name)})
     places = Places(seen.taps, containers, a.num_hidden_layers, table(a), known, alpha)
     parts = tuple(held(known, tensors))
@@ -77,6 +77,7 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
     patterns = layer_patterns({n: tuple(t.shape) for n, t in own.items() if isinstance(t, torch.Tensor)}, a.num_hidden_layers)
     parts += tuple(_second_names(module, parts, patterns))
     buffers, unmapped = _left_over(module, parts, patterns)
+    unread = tuple(n for n in unmapped if in_layer(n.rpartition(".")[0], 0) not in seen.reading)
     found = Proposal(
         name,
         home,
@@ -86,7 +87,8 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
         tuple(places.located()),
         tuple(unused_patterns([n for h in parts for n in h.names], a)),
         buffers,
-        unmapped,
+        unread,
+        tuple(n for n in unmapped if n not in unread),
         a,
         counted(known),
         has_dropout=any(isinstance(m, nn.Dropout) for m in module.modules()),
@@ -144,14 +146,14 @@ def _deviation(tensor: torch.Tensor) -> float:
     return 0.5 if len(widths) < 2 else 1.4 / float(min(widths[-2:])) ** 0.5
 
 
-def _called(module: nn.Module, tensors: Tensors, given: Batch, a: Architecture) -> tuple[Call, Seen, Known, float]:
+def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call, Seen, Known, float]:
     """The way of calling it with which it computes the most of the network's activations."""
     arithmetic = modular("float32", "cpu", this_machine("cpu").accuracy).arithmetic
     last = f"encoder.layer.{a.num_hidden_layers - 1}.output.LayerNorm"
     best: tuple[int, Call, Seen, Known, float] | None = None
-    for call in _distinct(module, given):
-        seen = watched(module, lambda call=call: call.run(module, given.on("cpu")))  # type: ignore[misc]
-        search = Identification(tensors, seen.operations, a, given, arithmetic)
+    for call, given in _distinct(module, a):
+        seen = watched(module, partial(call.run, module, given.on("cpu")))
+        search = Identification(tensors, seen.reading, seen.operations, a, given, arithmetic)
         known = search.run()
         if best is None or known.score > best[0]:
             best = (known.score, call, seen, known, search.alpha)
@@ -161,13 +163,17 @@ def _called(module: nn.Module, tensors: Tensors, given: Batch, a: Architecture) 
     return best[1:]
 
 
-def _distinct(module: nn.Module, given: Batch) -> Iterator[Call]:
-    """The ways of calling it that run, those first in which padding changes nothing; of those with the same result the first."""
+def _distinct(module: nn.Module, a: Architecture) -> Iterator[tuple[Call, Batch]]:
+    """The ways of calling it that run, each with a batch that it can be given, those first in which padding changes nothing.
+
+    Of those with the same result it is the first.
+    """
     results: list[Any] = []
-    found: list[tuple[bool, Call]] = []
+    found: list[tuple[bool, Call, Batch]] = []
     errors: list[str] = []
-    other = replace(given, input_ids=np.where(given.mask, given.input_ids, (given.input_ids + 1) % 2))
     for call in calls(module):
+        given = batch_for(a, padded_at_end=call.takes_lengths)
+        other = replace(given, input_ids=np.where(given.mask, given.input_ids, (given.input_ids + 1) % 2))
         try:
             with torch.no_grad():
                 result, again = (first_tensor(call.run(module, b.on("cpu"))) for b in (given, other))
@@ -176,14 +182,14 @@ def _distinct(module: nn.Module, given: Batch) -> Iterator[Call]:
             continue
         if not any(result.shape == r.shape and torch.equal(result.nan_to_num(), r.nan_to_num()) for r in results):
             results.append(result)
-            found.append((not _same_where_real(result, again, given), call))
+            found.append((not _same_where_real(result, again, given), call, given))
     if not found:
         raise CandidateError(
-            f"no way of calling it gives a tensor; the first that was tried, with {next(calls(module)).arguments}:\n{errors[0]}"
-            "give in its place a class, or a function that builds one, whose forward(self, input_ids, attention_mask, "
-            "token_type_ids) takes int64 tensors of (B, S), makes of them what the module takes, and returns its result"
+            f"no way of calling it gives a tensor. Its forward takes\n{Signature.of(module).explained()}\n"
+            f"The first call that was tried, with {next(calls(module)).arguments}:\n{errors[0]}"
+            f"Give instead a class that calls it, such as\n\n{wrapper(module)}\n"
         )
-    yield from (call for _, call in sorted(found, key=lambda pair: pair[0]))
+    yield from ((call, given) for _, call, given in sorted(found, key=lambda one: one[0]))
 
 
 def _same_where_real(result: torch.Tensor, again: torch.Tensor, given: Batch) -> bool:
@@ -208,7 +214,7 @@ def _guarded(run: Callable[[], T], what: str) -> T:
 
 def implementation_of(proposal: Proposal) -> TorchImplementation:
     """What the adaptor defines, with the very objects that were looked at."""
-    names = {n: getattr(conformance, n) for n in source.public_names(proposal)} | dict(proposal.builder.objects)
+    names = {"torch": torch, **{n: getattr(conformance, n) for n in source.public_names(proposal)}, **proposal.builder.objects}
     exec("\n".join(source.body(proposal)), names)
     made: TorchImplementation = names[source.variable(proposal)]
     return made

@@ -20,6 +20,7 @@ PROBE = Architecture(
 _MASKS = ("11111111111", "11111111111", "11111110000", "00111111111", "11011101101")
 
 
-def batch_for(a: Architecture) -> Batch:
-    """A batch with padding on either side and in between, as long as the network takes."""
-    return batch(SEED, a, drawn([mask[: a.longest] for mask in _MASKS]))
+def batch_for(a: Architecture, *, padded_at_end: bool = False) -> Batch:
+    """A batch as long as the network takes, with padding on either side and in between, or as much of it at the end alone."""
+    masks = ["".join(sorted(mask, reverse=True)) for mask in _MASKS] if padded_at_end else _MASKS
+    return batch(SEED, a, drawn([mask[: a.longest] for mask in masks]))

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from conformance.candidates.layouts import LAYER, expanded
 from conformance.mapping.call import Call
 from conformance.mapping.identify import DECODER, WORDS, Known
+from conformance.mapping.requirements import Requirement, head_requirements
 from conformance.mapping.signature import Builder
 from conformance.mapping.taps import Located
 from conformance.mapping.tensors import Tensor, Tensors
@@ -50,7 +51,8 @@ class Proposal:
         element: which part of what the module returns that is.
         buffers: state-dict entries that are no parameters, by pattern.
         unknown_results: shapes of tensors that the module returns and the network does not have.
-        unmapped: parameters of the module for which the checkpoint has nothing, by pattern.
+        unread: parameters of the module in which nothing of the checkpoint lies and whose module reads none, by pattern.
+        unmapped: other parameters of the module for which the checkpoint has nothing, by pattern.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Proposal:
     activations: tuple[Located, ...]
     unused: tuple[str, ...]
     buffers: tuple[str, ...]
+    unread: tuple[str, ...]
     unmapped: tuple[str, ...]
     architecture: Architecture
     coverage: tuple[int, int]
@@ -73,6 +76,10 @@ class Proposal:
     def open(self) -> tuple[str, ...]:
         """What is not decided, one sentence each."""
         found = [*self.builder.open, *self.call.open]
+        if not self.call.takes_mask:
+            found.append("no argument of forward was seen to be a mask: it is given none, and attends to padding")
+        if self.call.takes_lengths:
+            found.append("it takes lengths: a batch with padding before or between its tokens cannot be given to it")
         if self.unmapped:
             more = f" and {len(self.unmapped) - 3} more" if len(self.unmapped) > 3 else ""
             found.append(
@@ -93,6 +100,12 @@ class Proposal:
         if not self.has_output:
             found.append("no output was found: the last hidden state or logits; `run` needs one of them in `activations`")
         return tuple(found)
+
+    @property
+    def requirements(self) -> tuple[Requirement, ...]:
+        """What an architecture must have, or the module cannot be loaded."""
+        used = [name for held in self.parameters for name in held.names]
+        return (*self.builder.requirements, *head_requirements(used, self.architecture))
 
     @property
     def has_output(self) -> bool:
@@ -118,6 +131,8 @@ class Proposal:
             yield "unused", "", pattern, "nothing in the module"
         for name in self.buffers:
             yield "ignored", name, "", "a buffer"
+        for name in self.unread:
+            yield "ignored", name, "", "not read by the forward pass"
         for name in self.unmapped:
             yield "ignored", name, "", "nothing in the checkpoint"
 

@@ -22,11 +22,13 @@ class Seen:
     Attributes:
         operations: results of all operations, float64, in the order of computation.
         taps: what each tap would give, with the module that it is at.
+        reading: paths of the modules of whose own parameters at least one was an operand.
         is_several: whether the module returns several tensors, or one in a container.
     """
 
     operations: "Operations"
     taps: Sequence[tuple[Tap, Array, nn.Module]]
+    reading: frozenset[str]
     is_several: bool
 
 
@@ -72,16 +74,21 @@ def _arranged(array: Array, shape: tuple[int, ...]) -> Iterator[Array]:
 
 
 class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps the floating-point results of all operations, but for parameters as a whole, such as the transpose of a weight."""
+    """Keeps the floating-point results of all operations, but for parameters as a whole, such as the transpose of a weight.
+
+    It keeps as well which storages were operands.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.arrays: list[Array] = []
+        self.operands: set[int] = set()
         self._parameters = {(p.untyped_storage().data_ptr(), p.numel()) for p in module.parameters()}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         with torch._C._DisableTorchDispatch():
+            self.operands.update(t.untyped_storage().data_ptr() for t in _tensors([*args, *(kwargs or {}).values()]))
             self.arrays += [
                 _array(t) for t in _tensors(result) if t.is_floating_point() and t.numel() > 1 and not self._is_parameter(t)
             ]
@@ -146,7 +153,9 @@ def watched(module: nn.Module, forward: Callable[[], Any]) -> Seen:
         torch.backends.mha.set_fastpath_enabled(fast)
         for handle in handles:
             handle.remove()
-    return Seen(Operations(recording.arrays), taps, not isinstance(result, torch.Tensor))
+    parameters = module.named_parameters(remove_duplicate=False)
+    reading = {name.rpartition(".")[0] for name, p in parameters if p.untyped_storage().data_ptr() in recording.operands}
+    return Seen(Operations(recording.arrays), taps, frozenset(reading), not isinstance(result, torch.Tensor))
 
 
 def _elements(value: Any) -> Iterator[tuple[int | str, torch.Tensor]]:

@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 from torch import nn
 
 from conformance.errors import UsageError
+from conformance.mapping.requirements import FOUR_TIMES, Requirement
 from conformance.model.architecture import Architecture
 
 # By expression of the architecture `a`: names of arguments, without underlines.
@@ -30,6 +31,7 @@ _SYNONYMS: Mapping[str, str] = {
     "a.layer_norm_eps": "eps layernormeps normeps lneps epsilon layernormepsilon",
     "a.head_size": "headsize headdim dimhead dhead dk",
     "a.intermediate_size // a.hidden_size": "ffmult mlpratio mult expansion ffnmult",
+    "a.hidden_act": "act actfn activation activationfn activationfunction hiddenact hiddenactivation nonlinearity",
     "a.hidden_dropout_prob": "dropout pdrop drop hiddendropout hiddendropoutprob dropoutrate residpdrop",
     "a.attention_probs_dropout_prob": "attndropout attentiondropout attentionprobsdropoutprob attnpdrop",
 }
@@ -47,13 +49,13 @@ class Builder:
         text: an expression of the architecture `a`.
         objects: what the expression names, by name.
         open: what could not be decided.
-        supported: an expression of `a` that holds where the module can be built as it is to be; empty where always.
+        requirements: without which the module cannot be built as it is to be.
     """
 
     text: str
     objects: Mapping[str, Any]
     open: tuple[str, ...] = ()
-    supported: str = ""
+    requirements: tuple[Requirement, ...] = ()
 
     def build(self, a: Architecture) -> nn.Module:
         """The module; raises what its constructor raises, and `UsageError` where that gives no module."""
@@ -85,7 +87,7 @@ def builder_of(factory: Any, name: str) -> Builder:
             f"sizes that it may take: {', '.join(names.split()[0] for names in _SYNONYMS.values())}"
         )
     kept = tuple(_defaults_kept(factory, name, arguments))
-    return Builder(f"{name}({_joined(arguments)})", {name: factory}, kept, _supported(arguments))
+    return Builder(f"{name}({_joined(arguments)})", {name: factory}, kept, _requirements(arguments))
 
 
 def _configured(factory: Any, name: str, parameter: str) -> Builder:
@@ -99,7 +101,7 @@ def _configured(factory: Any, name: str, parameter: str) -> Builder:
         raise UsageError(f"{name}: what is the argument {', '.join(unknown)} of {config.__name__}? It has no default")
     objects = {name: factory, config.__name__: config}
     kept = tuple(_defaults_kept(config, config.__name__, arguments))
-    return Builder(f"{name}({config.__name__}({_joined(arguments)}))", objects, kept, _supported(arguments))
+    return Builder(f"{name}({config.__name__}({_joined(arguments)}))", objects, kept, _requirements(arguments))
 
 
 def _arguments(factory: Callable[..., Any]) -> tuple[dict[str, str], list[str]]:
@@ -108,10 +110,12 @@ def _arguments(factory: Callable[..., Any]) -> tuple[dict[str, str], list[str]]:
     for parameter in inspect.signature(factory).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
+        is_required = parameter.default is parameter.empty
         expression = _EXPRESSION_OF.get(parameter.name.lower().replace("_", ""))
-        if expression:
+        is_function = callable(parameter.default) and not is_required  # which no name of one can take the place of
+        if expression and not (expression == "a.hidden_act" and is_function):
             known[parameter.name] = expression
-        elif parameter.default is parameter.empty:
+        elif is_required:
             unknown.append(parameter.name)
     return known, unknown
 
@@ -147,7 +151,7 @@ def _joined(arguments: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={expression}" for name, expression in arguments.items())
 
 
-def _supported(arguments: Mapping[str, str]) -> str:
+def _requirements(arguments: Mapping[str, str]) -> tuple[Requirement, ...]:
     """A module that takes no intermediate size has the usual one, four times the hidden size, or refuses what it is given."""
     sizes = " ".join(arguments.values())
-    return "" if "a.intermediate_size" in sizes else "a.intermediate_size == 4 * a.hidden_size"
+    return () if "a.intermediate_size" in sizes else (FOUR_TIMES,)

@@ -6,16 +6,22 @@ Lines are laid out as ruff and Black lay them out, at 88 columns, so that a form
 import keyword
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from conformance.candidates.capture import Tap
 from conformance.candidates.layouts import LAYER, each_layer
+from conformance.mapping.call import DTYPE
 from conformance.mapping.names import words
 from conformance.mapping.proposal import Held, Proposal
+from conformance.mapping.requirements import Requirement
 from conformance.mapping.taps import Located
 
 WIDTH = 88
-_IN_LAYER = f"bert.encoder.layer.{LAYER}."
-_ACTIVATION_IN_LAYER = f"encoder.layer.{LAYER}."
+_IN_LAYER = f"encoder.layer.{LAYER}"
+_LENGTHS_ALONE = (
+    "    if batch.attention_mask.diff(dim=1).gt(0).any():",
+    '        raise ValueError("the mask has padding before a token, which lengths cannot say")',
+)
 _LAYOUTS = ("fused", "interleaved", "per_head", "permuted", "stacked", "tied", "transposed")
 
 
@@ -54,7 +60,7 @@ def _broken(before: str, expression: _Expression, indent: int, after: str) -> It
     inner = " " * (indent + 4)
     arguments = [*expression.arguments, *([expression.keyword] if expression.keyword else [])]
     together = ", ".join(map(_flat, arguments))
-    if expression.function and len(inner) + len(together) <= WIDTH and len(arguments) == 1:
+    if expression.function and len(inner) + len(together) <= WIDTH:
         yield f"{inner}{together}"
     else:
         for argument in arguments:
@@ -84,6 +90,7 @@ def _head(proposal: Proposal) -> Iterator[str]:
             home = proposal.home if name == proposal.name else getattr(value, "__module__", proposal.home)
             own.setdefault(home, []).append(name)
     imports = {"conformance": public_names(proposal), **{home: sorted(found) for home, found in own.items()}}
+    yield from ["import torch"] if proposal.call.takes_dtype else []
     yield from _import("conformance", imports.pop("conformance"))
     yield ""  # between what is installed and what lies here, as isort has it
     for home, found in sorted(imports.items()):
@@ -105,12 +112,15 @@ def _import(home: str, names: Sequence[str]) -> list[str]:
 
 def body(proposal: Proposal) -> Iterator[str]:
     """What stands below the imports."""
-    in_layers = any(name.startswith(_IN_LAYER) for held in proposal.parameters for name in held.names)
-    yield from [f'LAYER = "{_IN_LAYER[:-1]}"', "", ""] if in_layers else [""]
+    named = [name for held in proposal.parameters for name in held.names]
+    named += [name for one in proposal.activations for name in one.names]
+    yield from [f'LAYER = "{_IN_LAYER}"', "", ""] if any(_IN_LAYER in name for name in named) else [""]
     yield from _call(proposal)
     yield from ["", ""]
+    if proposal.requirements:
+        yield from [*_supported(proposal.requirements), "", ""]
     for sentence in proposal.open:
-        yield f"# Open: {sentence}."
+        yield from wrap(f"Open: {sentence}.", WIDTH, initial_indent="# ", subsequent_indent="#   ", break_long_words=False)
     yield f"{variable(proposal)} = TorchImplementation("
     yield f'    name="{variable(proposal).replace("_", "-")}",'
     yield from _build(proposal)
@@ -120,23 +130,21 @@ def body(proposal: Proposal) -> Iterator[str]:
     yield "    },"
     yield from _activations(proposal)
     yield "    call=call,"
-    ignored = [each_layer(name, "*") for name in (*proposal.buffers, *proposal.unmapped)]
+    ignored = [each_layer(name, "*") for name in (*proposal.buffers, *proposal.unread, *proposal.unmapped)]
     for what, patterns in (("unused", proposal.unused), ("ignored", ignored)):
         if patterns:
             yield from _laid_out(f"{what}=", _Call("", tuple(f'"{p}"' for p in patterns)), 4)
-    yield from _supported(proposal.builder.supported) if proposal.builder.supported else ()
+    yield from ["    supported=supported,"] if proposal.requirements else []
     if not proposal.has_dropout:
         yield "    evaluation_only=True,"
     yield ")"
 
 
-def _supported(condition: str) -> Iterator[str]:
-    reason = f'"it needs {condition.removeprefix("a.").replace("a.", "")}"'
-    parts = ["None", f"if {condition}", f"else {reason}"]
-    line = " ".join(parts)
-    yield "    supported=lambda a, device, dtype: ("
-    yield from (f"        {text}" for text in ([line] if 8 + len(line) <= WIDTH else parts))
-    yield "    ),"
+def _supported(requirements: Sequence[Requirement]) -> Iterator[str]:
+    yield "def supported(a, device, dtype):"
+    for each in requirements:
+        yield from (f"    if {each.lacking}:", f'        return "{each.reason}"')
+    yield "    return None"
 
 
 def _build(proposal: Proposal) -> Iterator[str]:
@@ -159,6 +167,8 @@ def _call(proposal: Proposal) -> Iterator[str]:
     yield "def call(model, batch):"
     filled = any(f"batch.{name}" in proposal.call.arguments for name in ("attention_mask", "token_type_ids"))
     yield from ["    batch = batch.filled()"] if filled else []
+    yield from [f"    dtype = {DTYPE}"] if proposal.call.takes_dtype else []
+    yield from _LENGTHS_ALONE if proposal.call.takes_lengths else []
     made = _Call("model", tuple(map(_argument, _arguments(proposal.call.arguments))))
     if not proposal.last:
         yield from _broken("    ", made, 4, "")
@@ -188,7 +198,8 @@ def _quoted(value: int | str) -> str:
 
 
 def _name(name: str) -> str:
-    return f'f"{{LAYER}}.{name.removeprefix(_IN_LAYER)}"' if name.startswith(_IN_LAYER) else f'"{name}"'
+    """A name in Python, `LAYER` in the place of what all names of a layer have."""
+    return f'f"{name.replace(_IN_LAYER, "{LAYER}")}"' if _IN_LAYER in name else f'"{name}"'
 
 
 def _layout(held: Held) -> _Expression:
@@ -232,5 +243,5 @@ def _tap(tap: Tap) -> str:
 
 
 def _shown(one: Located) -> _Expression:
-    names: _Expression = f'"{one.names[0]}"' if len(one.names) == 1 else _Call("", tuple(f'"{n}"' for n in one.names))
+    names: _Expression = _name(one.names[0]) if len(one.names) == 1 else _Call("", tuple(map(_name, one.names)))
     return _Call("OutputMap", (names, f"lambda x: {one.arrangement}")) if one.arrangement else names

@@ -136,3 +136,9 @@ def parameter_shapes(a: Architecture) -> dict[str, tuple[int, ...]]:
                 shape = (row.width, rows[row.parents[0]].width)
             shapes.setdefault(name, shape)
     return shapes
+
+
+def parameters_of_head(head: str, a: Architecture) -> list[str]:
+    """The parameters that architecture `a` has because of one of its heads, by Hugging Face's names."""
+    others = parameter_shapes(a.with_(heads=tuple(h for h in a.heads if h != head)))
+    return [name for name in parameter_shapes(a) if name not in others]

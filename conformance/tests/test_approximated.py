@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from conformance import check
 from conformance.benchmarks.detection.bert import Bert, Candidate
-from conformance.faults.curve import curve
+from conformance.faults.curve import curve, may_be_pieces
 from conformance.judge.statistics import FALSE_ALARM
 from conformance.numerics.formats import Array
 from conformance.report.findings import Finding, findings, sentence
@@ -290,6 +290,15 @@ def test_noise_is_no_curve(seed: int, *, heavy: bool) -> None:
     rng = np.random.default_rng(seed)
     y = rng.standard_t(2, size=1000) if heavy else rng.normal(size=1000)
     assert curve(SAMPLES, y, np.ones(1000), FALSE_ALARM) is None
+
+
+@pytest.mark.parametrize("terms", [4, 8])
+def test_what_no_pieces_can_leave_within_rounding_is_refused_before_any_is_fitted(terms: int) -> None:
+    ones, noise, middle = np.ones(1000), DRAWN.normal(size=1000), len(SAMPLES) // 2
+    jumping = 1e6 * np.where(np.arange(1000) < middle, np.sin(9.0 * SAMPLES), np.cos(5.0 * SAMPLES)) + noise
+    assert may_be_pieces(SAMPLES, jumping, ones, 5.0, terms)
+    assert not may_be_pieces(SAMPLES, DRAWN.permutation(jumping), ones, 5.0, terms)
+    assert may_be_pieces(SAMPLES, noise, ones, 5.0, terms)  # which rounding alone explains
 
 
 def test_a_few_samples_are_no_curve() -> None:

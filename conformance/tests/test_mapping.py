@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -15,12 +16,13 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from conformance import CandidateError, UsageError, check, load_golden
+from conformance import CandidateError, RegistrationError, UsageError, check, golden_of, load_golden
 from conformance.candidates.layouts import expanded, is_layered
 from conformance.candidates.registry import as_implementation
 from conformance.cli import main
 from conformance.mapping.call import calls
 from conformance.mapping.mapped import implementation_of, proposed
+from conformance.mapping.probe import batch_for
 from conformance.mapping.proposal import Proposal
 from conformance.mapping.signature import builder_of
 from conformance.mapping.source import adaptor, variable
@@ -36,16 +38,16 @@ COMPLETE = {
     "flaxlike:FlaxLikeBert": "tiny",
     "fused:BERT": "deep",
     "fused:TiedBert": "deep",
+    "hooked:HookedBert": "tiny",
     "joined:JoinedBert": "tiny",
     "lens:LensBert": "tiny",
     "lens:TransposedLensBert": "tiny",
+    "masked:AddedMaskBert": "tiny",
+    "masked:BlockedBert": "tiny",
     "megatron:LanguageModel": "tiny",
     "packed:PackedBert": "tiny",
     "stacked:StackedBert": "tiny",
 }
-# What is open of some, beside how it is built.
-_SCALE = "logit_scale: nothing of the checkpoint fits; ignored, with the values that `build` gives"
-OPEN = {"lens:LensBert": {_SCALE}, "lens:TransposedLensBert": {_SCALE}}
 # For three layers: numbers in lists.
 LISTS = {"head": range(2), "turns": range(6), "after": (1, 2, 3), "short": (0, 1), "uneven": (0, 1, 3), "unequal": (0, 2)}
 
@@ -68,7 +70,7 @@ def evidence(found: Proposal) -> dict[str, str]:
 @pytest.mark.parametrize(("name", "golden"), COMPLETE.items())
 def test_it_is_mapped_by_value_and_conforms(name: str, golden: str) -> None:
     found = proposal(name)
-    assert set(found.open) - set(found.builder.open) == OPEN.get(name, set())
+    assert found.open == found.builder.open
     assert set(evidence(found).values()) <= {"value", "shape"}
     result = check(implementation_of(found), golden, depth="screen")
     assert result.outcome == "pass", str(result)
@@ -80,6 +82,7 @@ def test_it_is_mapped_by_value_and_conforms(name: str, golden: str) -> None:
         ("UnscaledEncoder", "fairseq:SentenceEncoder", "tiny", "scale-missing"),
         ("TanhBert", "annotated:AnnotatedBert", "tiny", "gelu-variant"),
         ("FirstNormBert", "annotated:AnnotatedBert", "tiny", "epsilon"),
+        ("NormlessBert", "annotated:AnnotatedBert", "tiny", "norm-missing"),
         ("WidthScaledBert", "fused:BERT", "wide", "scale-missing"),
     ],
 )
@@ -113,10 +116,98 @@ def test_a_decoder_with_a_table_of_its_own_or_under_a_second_name_is_tied(name: 
     assert decoder.names == ("bert.embeddings.word_embeddings.weight",)
 
 
-def test_what_the_checkpoint_lacks_is_ignored_and_named() -> None:
-    found = proposal("lens:LensBert")
-    assert found.open == (_SCALE,)
+@pytest.mark.parametrize(("name", "part"), [("lens:LensBert", "the head masked_lm"), ("packed:PackedBert", "a pooler")])
+def test_a_network_without_a_part_of_the_module_is_skipped_and_is_an_error_where_the_registration_takes_it(
+    name: str, part: str
+) -> None:
+    implementation, checkpoint = implementation_of(proposal(name)), load_golden("tiny").checkpoint
+    whole, bare = checkpoint.architecture, checkpoint.architecture.with_(heads=(), pooler=False)
+    assert implementation.supports(whole, "cpu", "float32") is None
+    assert part in str(implementation.supports(bare, "cpu", "float32"))
+    taking = replace(implementation, supported=lambda a, device, dtype: None)
+    with pytest.raises(RegistrationError, match="the checkpoint has no"):
+        taking.prepare(replace(checkpoint, architecture=bare), "cpu", "float32")
+
+
+def test_a_module_without_pooler_and_heads_is_judged_on_every_network_of_its_sizes() -> None:
+    implementation = implementation_of(proposal("fused:BERT"))
+    for golden in ("deep", "token-heads"):
+        a = load_golden(golden).checkpoint.architecture
+        bare = a.with_(heads=(), pooler=False, intermediate_size=4 * a.hidden_size)
+        assert implementation.supports(bare, "cpu", "float32") is None
+
+
+def test_what_the_checkpoint_lacks_is_ignored_and_is_open_where_the_forward_pass_reads_it() -> None:
+    assert list(implementation_of(proposal("lens:LensBert")).ignored) == ["blocks.*.IGNORE", "logit_scale"]
+    found = proposal("mistaken:ScaledLensBert")
     assert list(implementation_of(found).ignored) == ["blocks.*.IGNORE", "logit_scale"]
+    assert found.open[0] == "logit_scale: nothing of the checkpoint fits; ignored, with the values that `build` gives"
+
+
+def test_a_pooler_that_the_forward_pass_does_not_run_is_ignored_and_asked_of_no_network() -> None:
+    implementation, a = implementation_of(proposal("hooked:HookedBert")), load_golden("tiny").checkpoint.architecture
+    assert list(implementation.ignored) == ["pooler.W", "pooler.b"]
+    assert implementation.supports(a.with_(heads=("masked_lm",), pooler=False), "cpu", "float32") is None
+
+
+def test_identities_for_hooks_show_the_activations_of_a_module_without_submodules() -> None:
+    shown = {one.tap.path: one.names for one in proposal("hooked:HookedBert").activations}
+    in_layer = {"hook_q": "self.query", "hook_pattern": "self.probs", "hook_z": "self.context", "hook_out": "output.dense"}
+    for hook, end in in_layer.items():
+        assert shown[f"blocks.{{layer}}.{hook}"] == (f"encoder.layer.{{layer}}.attention.{end}",)
+
+
+@pytest.mark.parametrize(
+    ("name", "mask"),
+    [
+        ("AddedMaskBert", "(1 - batch.attention_mask[:, None, None, :].to(dtype)) * torch.finfo(dtype).min"),
+        ("BlockedBert", "batch.attention_mask == 0"),
+        ("LengthsBert", "batch.attention_mask.sum(1)"),
+    ],
+)
+def test_a_mask_in_another_form_is_made_of_the_batch_s(name: str, mask: str) -> None:
+    assert mask in adaptor(proposal(f"masked:{name}"))
+
+
+def test_a_forward_pass_without_a_mask_is_open_and_named_by_the_run() -> None:
+    found = proposal("masked:MasklessBert")
+    assert "no argument of forward was seen to be a mask: it is given none, and attends to padding" in found.open
+    assert "mask-ignored" in str(check(implementation_of(found), "tiny"))
+
+
+class Activated(nn.Module):
+    def __init__(self, vocab: int, act: str, activation: Any = nn.functional.gelu) -> None:
+        super().__init__()
+
+
+def test_the_name_of_the_activation_is_given_and_a_function_is_left_as_it_is() -> None:
+    assert builder_of(Activated, "Activated").text == "Activated(vocab=a.vocab_size, act=a.hidden_act)"
+
+
+def test_an_added_mask_is_of_the_module_s_dtype() -> None:
+    assert check(implementation_of(proposal("masked:AddedMaskBert")), "tiny", dtype="bfloat16", depth="screen").outcome == "pass"
+
+
+def test_lengths_are_given_where_they_say_what_the_mask_says_and_refused_elsewhere() -> None:
+    implementation, tiny = implementation_of(proposal("masked:LengthsBert")), load_golden("tiny")
+    padded = golden_of("padded at the end", tiny.checkpoint, {"end": batch_for(tiny.checkpoint.architecture, padded_at_end=True)})
+    assert check(implementation, padded, depth="screen").outcome == "pass"
+    refused = check(implementation, tiny, depth="screen")
+    assert refused.outcome == "crash"
+    assert "padding before a token, which lengths cannot say" in refused.reason
+
+
+def test_a_mask_object_is_answered_with_what_was_understood_and_a_wrapper_that_can_be_mapped() -> None:
+    with pytest.raises(CandidateError) as caught:
+        proposal("masked:ObjectMaskBert")
+    said = str(caught.value)
+    assert "kinds: taken for token_type_ids" in said
+    assert "Visible: its name is no usual name of an array" in said
+    code = said[said.index("class Mapped") :].replace("Visible(...)", "Visible(attention_mask.bool(), causal=False)")
+    names = {"__name__": __name__, **{n: stranger(f"masked:{n}") for n in ("Visible", "ObjectMaskBert")}}
+    exec(code, names)
+    found = proposed(names["MappedObjectMaskBert"], "MappedObjectMaskBert", __name__)
+    assert found.open == ()
 
 
 def test_a_result_that_is_no_activation_is_named_since_the_adaptor_does_not_judge_it() -> None:
@@ -243,7 +334,7 @@ class Particular(nn.Module):
     [(Wordless, "forward returns a list, in which there is no tensor"), (Particular, "a_method_of_another_class")],
 )
 def test_a_module_that_no_call_gets_a_tensor_from_is_refused_with_what_to_give_in_its_place(module: Any, said: str) -> None:
-    with pytest.raises(CandidateError, match=rf"(?s){said}.*whose forward\(self, input_ids, attention_mask, token_type_ids\)"):
+    with pytest.raises(CandidateError, match=rf"(?s){said}.*def forward\(self, input_ids, token_type_ids, attention_mask\)"):
         proposed(module, module.__name__, __name__)
 
 
@@ -270,7 +361,11 @@ def test_map_writes_an_adaptor_that_run_takes(tmp_path: Path, capsys: pytest.Cap
     assert f"run -i {file}:packed_bert" in " ".join(shown.split())
     command = ["run", "-i", f"{file}:packed_bert", "--golden", "tiny", "--depth", "screen", "--in-process"]
     assert main([*command, "--out", str(tmp_path / "out")]) == 0
-    assert main(["map", f"{STRANGERS}.packed:PackedBert", "-o", str(file)]) == 2  # nothing is overwritten
+    written = file.read_text()
+    for name, answer in ((file, "exists already"), (file.with_suffix(".txt"), "does not end in .py")):
+        assert main(["map", f"{STRANGERS}.packed:PackedBert", "-o", str(name)]) == 2
+        assert answer in " ".join(capsys.readouterr().err.split())
+    assert file.read_text() == written
 
 
 def test_a_module_without_an_object_suggests_those_that_it_has(capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,7 +98,7 @@ def test_a_harness_that_fails_says_so_and_does_not_blame_the_candidate(
     ("arguments", "outcome", "words"),
     [
         ((lambda checkpoint, device, dtype: None, "tiny"), "fail", "returned None; it returns a runner, a function of a batch"),
-        ((torch.nn.Linear(2, 2), "tiny"), "fail", "no way of calling it runs"),
+        ((torch.nn.Linear(2, 2), "tiny"), "fail", "no way of calling it gives a tensor"),
         ((HuggingFace, "tiny"), "error", "give an object of it"),
         (("making-bert", None), "error", "a golden is a name or what golden_of() makes, not None"),
     ],

@@ -40,6 +40,14 @@ class FirstNormBert(AnnotatedBert):
         self.norm.eps = 1e-3
 
 
+class NormlessBert(AnnotatedBert):
+    """The norm of the embeddings is there and never called."""
+
+    def __init__(self, vocab, d_model, n_layers, heads, d_ff, max_len):
+        super().__init__(vocab, d_model, n_layers, heads, d_ff, max_len)
+        self.norm.forward = lambda x: x
+
+
 class WidthScaledAttention(fused.SelfAttention):
     """Its scores are divided by the root of the whole width."""
 

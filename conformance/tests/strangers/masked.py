@@ -1,0 +1,39 @@
+"""One BERT whose mask is asked for in other forms: added to the scores, true at padding, as lengths, in an object."""
+
+from dataclasses import dataclass
+
+import torch
+
+from conformance.tests.strangers.joined import JoinedBert
+
+
+class AddedMaskBert(JoinedBert):
+    def forward(self, ids, kinds, attn_bias):
+        return super().forward(ids, kinds, 0.0 + attn_bias[:, 0, 0])
+
+
+class BlockedBert(JoinedBert):
+    def forward(self, ids, kinds, blocked):
+        return super().forward(ids, kinds, ~blocked)
+
+
+class LengthsBert(JoinedBert):
+    def forward(self, ids, lengths, kinds):
+        return super().forward(ids, kinds, torch.arange(ids.shape[1], device=ids.device) < lengths[:, None])
+
+
+class MasklessBert(JoinedBert):
+    def forward(self, ids, kinds):
+        return super().forward(ids, kinds, torch.ones_like(ids, dtype=torch.bool))
+
+
+@dataclass(frozen=True)
+class Visible:
+    tokens: torch.Tensor
+    causal: bool
+
+
+class ObjectMaskBert(JoinedBert):
+    def forward(self, ids, kinds, visible: Visible):
+        assert not visible.causal
+        return super().forward(ids, kinds, visible.tokens)
