@@ -23,6 +23,21 @@ def _skipped(step: Step, place: FaultContext) -> Step | None:
     return None if entry is None else Altered(step, lambda _: entry)
 
 
+def _of_layer_before(step: Step, place: FaultContext) -> Step | None:
+    """The same activation of the layer before."""
+    layer = step.site.activation.layer
+    found = place.values.get(step.site.activation.name.replace(f"layer.{layer}.", f"layer.{(layer or 0) - 1}.", 1))
+    return None if not layer or found is None or found.shape != step.value.shape else Altered(step, lambda _: found)
+
+
+def _read_before(step: Step, place: FaultContext) -> Step | None:
+    """A head's step of what goes into the last layer."""
+    layers, reads = step.site.architecture.num_hidden_layers, step.site.activation.parents
+    entry = place.values.get(layer_input(layers - 1)) if layers else None
+    last = f"encoder.layer.{layers - 1}.output.LayerNorm"
+    return None if entry is None or step.site.activation.layer is not None or last not in reads else step.again(parents=(entry,))
+
+
 def _repeated(step: Step, place: FaultContext) -> Step | None:
     layer = step.site.activation.layer
     if layer is None:
@@ -94,6 +109,15 @@ def faults() -> Iterator[Fault]:
         equation="y = min(max(y, −c), c)",
         fix="Leave the hidden state as it is.",
     )
+    yield Fault("layer-before-kept", frozenset({"linear", "context"}), "it is what the layer before computed",
+                "constructed", _of_layer_before, "a cache whose index of layers is off by one, or that is not filled anew",
+                late=True,
+                equation="y of layer i − 1",
+                fix="Compute it in every layer; index a cache by the layer.")
+    yield Fault("heads-read-layer-before", frozenset({"linear", "first_token_linear"}),
+                "the hidden state of the last layer but one is read", "constructed", _read_before,
+                "hidden_states[-2]",
+                fix="Feed the heads the last layer's output.")
     yield Fault("layer-neighbour", parametrised, "it has the parameters of the layer before (the first: of the second)",
                 "constructed",
                 _with_layer(lambda i, _: i - 1 if i else 1), "names counted from one in a checkpoint's conversion",

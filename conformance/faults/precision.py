@@ -76,12 +76,30 @@ def _of_ties(product: Step, variance: Rounding) -> Array | float:
 
 
 def _in_tf32(*, truncated: bool) -> Change:
+    def rounding(x: Array) -> Array:
+        return _tf32(x, truncated=truncated)
+
     def change(step: Step, place: FaultContext) -> Step | None:
         if place.storage != FORMATS["float32"]:
             return None
-        return _operands(step, lambda x: _tf32(x, truncated=truncated))
+        rounded = _operands(step, rounding)
+        if truncated or not any(_tied(p).any() for p in step.parents):
+            return rounded
+        return Altered(rounded, lambda inner: inner.value, lambda altered, _: _of_tied_operands(step, altered))
 
     return change
+
+
+def _tied(x: Array) -> Array:
+    """The square of a last place of TensorFloat-32 where x lies halfway between two of its numbers; else 0."""
+    mantissa, exponent = np.frexp(x)
+    scaled = mantissa * 2.0**TF32_BITS
+    return np.where(scaled - np.floor(scaled) == 0.5, np.ldexp(1.0, exponent - TF32_BITS) ** 2, 0.0)
+
+
+def _of_tied_operands(step: Step, rounded: Altered) -> Array:
+    """At most the variance of rounding a tie not to even but away from zero, as NVIDIA's conversion does (PTX, cvt.rna.tf32)."""
+    return np.asarray(sum(j.variance(_tied(p)) for j, p in zip(rounded.jacobians(), step.parents, strict=True)))
 
 
 def _weights(rounding: Rounding) -> Change:

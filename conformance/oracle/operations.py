@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 import numpy as np
-from scipy.special import erf, erfc
+from scipy.special import erf, erfc, expit
 
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle.norm import Norm
-from conformance.oracle.pointwise import Gelu, GeluTanh
+from conformance.oracle.pointwise import Gelu, GeluTanh, Silu
 from conformance.oracle.step import Step
 
 Rounding = Callable[[Array], Array]
@@ -25,13 +25,15 @@ FAR = 8.0  # deviations: of a normal error 1e-15 lies beyond
 def by_operations(step: Step, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
     """For each order the result that is nearest to `actual`, shaped as it, every operation rounded to the format of storage.
 
-    Of GELU in both forms and of residual sum and LayerNorm; none of a step that is one operation, or where nothing is rounded to
+    Of GELU in both forms, of x σ(k x), and of residual sum and LayerNorm; none of a step that is one operation, or where nothing is rounded to
     less than it is accumulated in.
     """
     if not arithmetic.is_mixed:
         return
     with np.errstate(all="ignore"):  # what overflows in the format is no correct step's result, and fits none
-        if isinstance(step, Gelu):
+        if isinstance(step, Silu):
+            yield from _silu(step, arithmetic, actual)
+        elif isinstance(step, Gelu):
             yield from _gelu(step.parents[0], arithmetic, actual)
         elif isinstance(step, GeluTanh):
             yield from _gelu_tanh(step.parents[0], arithmetic, actual)
@@ -53,6 +55,14 @@ def _gelu(x: Array, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
         yield _nearest(actual, [r(x / 2.0 + r(x / 2.0 * e)) for e in sides])
         yield r(x / 2.0 * r(erfc(-argument)))
         yield r(x * r(1.0 - r(erfc(argument)) / 2.0))
+
+
+def _silu(step: Silu, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
+    """x · σ(k x); k is rounded to float32 or to the format. A σ next to a tie may be rounded either way, by an ulp of float32."""
+    x, r = step.parents[0], arithmetic.storage.round
+    for factor in (np.asarray(step.factor), _constant(step.factor, r)):
+        value = np.asarray(expit(r(factor * x)))
+        yield _nearest(actual, [r(x * σ) for σ in _sides(value, SINGLE.ulp(value), r)])
 
 
 def _gelu_tanh(x: Array, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
