@@ -42,10 +42,10 @@ def _of_tokens(step: Step) -> bool:
 def _softmax(s: Array, keys: Mask, axis: int = -1, more: float = 0.0) -> Array:
     """exp(s) / (more + Σ exp(s)) over an axis of the unmasked scores; 0 at masked ones and where all are masked."""
     masked = np.where(keys, s, -np.inf)
-    top = masked.max(axis, keepdims=True)
+    top = masked.max(axis, keepdims=True, initial=0.0 if more else -np.inf)
     top = np.where(np.isfinite(top), top, 0.0)
     weights = np.exp(masked - top)
-    total = weights.sum(axis, keepdims=True) + more * np.exp(-top)
+    total = weights.sum(axis, keepdims=True) + (more * np.exp(-top) if more else 0.0)
     return np.asarray(weights / np.where(total > 0, total, 1.0))
 
 

@@ -14,6 +14,7 @@ from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.propagation import propagated
 
+PARAMETRISED = (".query", ".key", ".value", ".dense", ".LayerNorm")
 _LAYERS = "Load layer i from the checkpoint's encoder.layer.i, and give each layer a module of its own."
 
 
@@ -123,9 +124,9 @@ def faults() -> Iterator[Fault]:
                 _with_layer(lambda i, _: i - 1 if i else 1), "names counted from one in a checkpoint's conversion",
                 fix=_LAYERS)
     yield Fault("layers-shared", parametrised, "every layer has the parameters of the first", "constructed",
-                _with_layer(lambda i, _: 0), "[layer] * n, which is n times the same object", whole=True,
+                _with_layer(lambda i, _: 0), "[layer] * n, which is n times the same object", PARAMETRISED, whole=True,
                 fix=_LAYERS)
     yield Fault("layers-reversed", parametrised, "the layers' parameters are in reverse order", "constructed",
-                _with_layer(lambda i, n: n - 1 - i), whole=True,
+                _with_layer(lambda i, n: n - 1 - i), only=PARAMETRISED, whole=True,
                 fix=_LAYERS)
 # fmt: on

@@ -12,9 +12,8 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
-from conformance.oracle.maps import Roundings
+from conformance.oracle.maps import LinearMap, Roundings, Source
 from conformance.oracle.norm import Norm
-from conformance.oracle.step import elementwise
 
 _NORM = "Normalise each token over its features, with epsilon inside the root, then multiply by γ and add β."
 
@@ -23,31 +22,27 @@ LAYER_OUTPUT = tuple(f"{digit}.output.LayerNorm" for digit in range(10))  # a la
 
 
 class _UnbiasedVariance(Norm):
-    @cached_property
-    def inverse(self) -> Array:
-        n = self.summed.shape[-1]
-        variance = ((self.summed - self.mean) ** 2).sum(-1, keepdims=True) / (n - 1)
-        return np.asarray(1.0 / np.sqrt(variance + self.site.architecture.layer_norm_eps))
+    lost = 1
 
 
 class _EpsilonOutside(Norm):
     @cached_property
     def inverse(self) -> Array:
-        deviation = self.summed.std(-1, keepdims=True)
+        deviation = np.sqrt(self.variance_of((self.summed - self.mean) ** 2))
         return np.asarray(1.0 / (deviation + self.site.architecture.layer_norm_eps))
 
 
-class _UnbiasedDeviation(Norm):
-    @cached_property
-    def inverse(self) -> Array:
-        deviation = self.summed.std(-1, keepdims=True, ddof=1)
-        return np.asarray(1.0 / (deviation + self.site.architecture.layer_norm_eps))
+class _UnbiasedDeviation(_EpsilonOutside):
+    lost = 1
 
 
 class _WithoutMean(Norm):
-    @cached_property
-    def mean(self) -> Array:
-        return np.zeros((*self.summed.shape[:-1], 1))
+    centred = False
+
+
+def _common(gain: Array, axes: int | tuple[int, ...]) -> LinearMap:
+    """One error added, times the gain, to all along the axes."""
+    return LinearMap(lambda v: np.asarray(gain**2 * v), lambda w: np.asarray((gain * w).sum(axes, keepdims=True)))
 
 
 class _OverPositions(Norm):
@@ -62,9 +57,14 @@ class _OverPositions(Norm):
         return np.asarray(1.0 / np.sqrt(self.summed.var(self.over, keepdims=True) + self.site.architecture.layer_norm_eps))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Those of the features' norm, taken as independent: what rows share there features share here."""
-        own = super().roundings(arithmetic)
-        return elementwise(own.variance(), own.bound)
+        """Those of the features' norm, the errors of mean and inverse root shared by all that has them."""
+        mean, inverse, *others = super().roundings(arithmetic).sources
+        z, gamma = self.normal, self.site.parameters["weight"]
+        shared = (
+            Source(np.asarray(np.mean(s.variance, self.over, keepdims=True)), _common(-gamma * by, self.over))
+            for s, by in ((mean, np.broadcast_to(self.inverse, z.shape)), (inverse, z))
+        )
+        return Roundings((*shared, *others))
 
 
 class _OverSequence(_OverPositions):

@@ -10,6 +10,8 @@ from conformance.faults.fault import Change, Fault, FaultContext, with_parameter
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Step
+from conformance.oracle.maps import Roundings, Source
+from conformance.oracle.step import Site
 
 _PRECISION = "Switch off reduced precision, or declare the format that is computed in as the run's --dtype."
 
@@ -82,10 +84,7 @@ def _in_tf32(*, truncated: bool) -> Change:
     def change(step: Step, place: FaultContext) -> Step | None:
         if place.storage != FORMATS["float32"]:
             return None
-        rounded = _operands(step, rounding)
-        if truncated or not any(_tied(p).any() for p in step.parents):
-            return rounded
-        return Altered(rounded, lambda inner: inner.value, lambda altered, _: _of_tied_operands(step, altered))
+        return _EitherWay(_operands(step, rounding), () if truncated else tuple(_tied(p) for p in step.parents))
 
     return change
 
@@ -97,9 +96,23 @@ def _tied(x: Array) -> Array:
     return np.where(scaled - np.floor(scaled) == 0.5, np.ldexp(1.0, exponent - TF32_BITS) ** 2, 0.0)
 
 
-def _of_tied_operands(step: Step, rounded: Altered) -> Array:
-    """At most the variance of rounding a tie not to even but away from zero, as NVIDIA's conversion does (PTX, cvt.rna.tf32)."""
-    return np.asarray(sum(j.variance(_tied(p)) for j, p in zip(rounded.jacobians(), step.parents, strict=True)))
+class _EitherWay(Altered):
+    """A product of operands whose ties are rounded to even, or away from zero as NVIDIA's conversion does (PTX, cvt.rna.tf32).
+
+    `ties` are at most the variances of that, an operand each.
+    """
+
+    def __init__(self, inner: Step, ties: tuple[Array, ...]) -> None:
+        super().__init__(inner, lambda step: step.value)
+        self._ties = ties
+
+    def again(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
+        return _EitherWay(self.inner.again(site=site, parents=parents), self._ties)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        own = self.inner.roundings(arithmetic)
+        ties = (Source(tie, j) for tie, j in zip(self._ties, self.inner.jacobians(), strict=False) if tie.any())
+        return Roundings((*own.sources, *ties), own.bound)
 
 
 def _weights(rounding: Rounding) -> Change:

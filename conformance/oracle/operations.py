@@ -37,7 +37,7 @@ def by_operations(step: Step, arithmetic: Arithmetic, actual: Array) -> Iterator
             yield from _gelu(step.parents[0], arithmetic, actual)
         elif isinstance(step, GeluTanh):
             yield from _gelu_tanh(step.parents[0], arithmetic, actual)
-        elif isinstance(step, Norm):
+        elif isinstance(step, Norm) and type(step).inverse is Norm.inverse:  # of the equation's own root
             yield from _norm(step, arithmetic.storage.round, actual)
 
 
@@ -82,43 +82,46 @@ def _constant(number: float, r: Rounding) -> Array:
 
 
 def _norm(step: Norm, r: Rounding, actual: Array) -> Iterator[Array]:
-    """γ (x − μ)/√(σ² + ε) + β, each way of computing σ² in turn."""
+    """γ (x − μ)/√(σ² + ε) + β, each way of computing σ² in turn; μ and σ² as the step has them."""
     for x in _sums(step.parents, r):
-        mean = x.mean(-1, keepdims=True)
-        means = _sides(mean, _of_mean(x), r)
+        means = _sides(step.mean_of(x), _of_mean(x), r) if step.centred else (step.mean_of(x),)
         for variances in (_of_differences, _of_sum, _in_float32, _in_one_pass):
             found: list[list[Array]] = []
             for μ in means:
-                for shifted in variances(x, μ, step.site.architecture.layer_norm_eps, r):
+                for shifted in variances(step, x, μ, r):
                     found += _normalised(step, x, μ, shifted, r)
             for alternatives in zip(*found, strict=True):
                 yield _nearest(actual, alternatives, by_row=True)
 
 
-def _of_differences(x: Array, mean: Array, epsilon: float, r: Rounding) -> Iterator[Array]:
+def _of_differences(step: Norm, x: Array, mean: Array, r: Rounding) -> Iterator[Array]:
     """mean((x − μ)²) + ε, every operation rounded."""
-    squares = r(np.square(r(x - mean)))
-    for variance in _sides(squares.mean(-1, keepdims=True), _of_mean(squares), r):
-        yield r(variance + epsilon)
+    yield from _shifted(step, r(np.square(r(x - mean))), r)
 
 
-def _of_sum(x: Array, _: Array, epsilon: float, r: Rounding) -> Iterator[Array]:
+def _of_sum(step: Norm, x: Array, _: Array, r: Rounding) -> Iterator[Array]:
     """The variance by one call, rounded, and ε."""
-    squares = np.square(x - x.mean(-1, keepdims=True))
-    for variance in _sides(squares.mean(-1, keepdims=True), _of_mean(squares), r):
-        yield r(variance + epsilon)
+    yield from _shifted(step, np.square(x - step.mean_of(x)), r)
 
 
-def _in_float32(x: Array, _: Array, epsilon: float, __: Rounding) -> Iterator[Array]:
+def _shifted(step: Norm, squares: Array, r: Rounding) -> Iterator[Array]:
+    """The mean of the squares, rounded, and ε."""
+    for variance in _sides(step.variance_of(squares), _of_mean(squares), r):
+        yield r(variance + step.site.architecture.layer_norm_eps)
+
+
+def _in_float32(step: Norm, x: Array, _: Array, __: Rounding) -> Iterator[Array]:
     """The variance and ε, kept in float32; the deviation by one call is its root."""
-    yield x.var(-1, keepdims=True) + epsilon
+    yield step.variance_of(np.square(x - step.mean_of(x))) + step.site.architecture.layer_norm_eps
 
 
-def _in_one_pass(x: Array, mean: Array, epsilon: float, r: Rounding) -> Iterator[Array]:
-    """mean(x²) − μ² + ε, every operation rounded."""
+def _in_one_pass(step: Norm, x: Array, mean: Array, r: Rounding) -> Iterator[Array]:
+    """mean(x²) − μ² + ε, every operation rounded; it has no form that divides by n − 1."""
+    if step.lost:
+        return
     squares = r(np.square(x))
-    for of_squares in _sides(squares.mean(-1, keepdims=True), _of_mean(squares), r):
-        yield r(r(of_squares - r(np.square(mean))) + epsilon)
+    for of_squares in _sides(step.variance_of(squares), _of_mean(squares), r):
+        yield r(r(of_squares - r(np.square(mean))) + step.site.architecture.layer_norm_eps)
 
 
 def _of_mean(terms: Array) -> Array:
