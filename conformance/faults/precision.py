@@ -142,6 +142,12 @@ def _result(name: str) -> Change:
 def faults() -> Iterator[Fault]:
     """Reduced precision."""
     tables = frozenset({"word_lookup", "position_lookup", "token_type_lookup"})
+    for end, truncated, rendered in (("", False, "rounded"), ("-truncated", True, "cut off")):
+        yield Fault(f"precision-tf32{end}", PRODUCTS,
+                f"operands are {rendered} to TensorFloat-32: reduced precision, not a wrong equation",
+                    "transformers#14450, thunder#2579", _in_tf32(truncated=truncated),
+                    "the default of CUDA's matrix products in some versions: torch.backends.cuda.matmul.allow_tf32", late=True,
+                    fix="Set torch.backends.cuda.matmul.allow_tf32 = False, or the runtime's equivalent.")
     for name, cause in (("bfloat16", "autocast, or a runtime's default"), ("float16", "autocast, or a runtime's default")):
         yield Fault(f"precision-{name}", PRODUCTS, f"operands are rounded to {name}: reduced precision, not a wrong equation",
                     "transformers#14450", _in_format(name), cause, late=True, fix=_PRECISION)
@@ -150,12 +156,6 @@ def faults() -> Iterator[Fault]:
                     fix="Load the weights in the format of the run, from a checkpoint that was not saved in a narrower one.")
         yield Fault(f"result-{name}", COMPUTED, f"the result is rounded to {name}: reduced precision, not a wrong equation",
                     "constructed", _result(name), cause, late=True, fix=_PRECISION)
-    for end, truncated, rendered in (("", False, "rounded"), ("-truncated", True, "cut off")):
-        yield Fault(f"precision-tf32{end}", PRODUCTS,
-                f"operands are {rendered} to TensorFloat-32: reduced precision, not a wrong equation",
-                    "transformers#14450, thunder#2579", _in_tf32(truncated=truncated),
-                    "the default of CUDA's matrix products in some versions: torch.backends.cuda.matmul.allow_tf32", late=True,
-                    fix="Set torch.backends.cuda.matmul.allow_tf32 = False, or the runtime's equivalent.")
     for end, axis, a in (("", None, "tensor"), ("-channel", 1, "output feature")):
         yield Fault(f"precision-int8{end}", LINEARS, f"the weights are rounded to 255 levels a {a}: int8 quantisation",
                     "constructed", _weights(partial(_int8, axis=axis)), "a quantised export", late=True,
