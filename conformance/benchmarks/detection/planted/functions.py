@@ -8,7 +8,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conformance.benchmarks.detection.bert import Bert
-from conformance.benchmarks.detection.planted.plant import Plant, Suits, always, gelu, in_layer, widely
+from conformance.benchmarks.detection.planted.plant import (
+    Plant,
+    Suits,
+    after,
+    always,
+    gelu,
+    in_layer,
+    parameter,
+    widely,
+)
 from conformance.benchmarks.detection.steps import erf_gelu, tanh_gelu
 from conformance.model.architecture import Architecture
 
@@ -66,4 +75,15 @@ def _planted(name: str, wrong: Callable[[Function], Function], suits: Suits) -> 
     return in_layer(name, install, "intermediate.intermediate_act_fn", suits=suits)
 
 
-PLANTS = tuple(_planted(name, wrong, suits) for name, (wrong, suits) in _FUNCTIONS.items())
+def _bias_after(model: Bert, layer: int) -> None:
+    """f(W x) + b; the product is without it."""
+    own = model.layer(layer).intermediate
+    bias = own.dense.bias
+    own.dense.bias = parameter(torch.zeros_like(bias))
+    after(own.intermediate_act_fn, lambda y: y + bias)
+
+
+PLANTS = (
+    *(_planted(name, wrong, suits) for name, (wrong, suits) in _FUNCTIONS.items()),
+    in_layer("bias-after-activation", _bias_after, "intermediate.dense", "intermediate.intermediate_act_fn"),
+)
