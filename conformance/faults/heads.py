@@ -95,7 +95,8 @@ def faults() -> Iterator[Fault]:
     context, ends = frozenset({"context"}), ignored("num_attention_heads")
     yield Fault(
         "heads-64-wide", context, f"heads are {WIDTH} wide{ends}", "constructed",
-        _of(lambda a: a.hidden_size // WIDTH if a.hidden_size % WIDTH == 0 else 0), "a head size that is hard-coded", (".context",), whole=True,
+        _of(lambda a: a.hidden_size // WIDTH if a.hidden_size % WIDTH == 0 else 0), "a head size that is hard-coded",
+        (".context",), whole=True,
         fix="Read num_attention_heads from the config; d = hidden_size / num_attention_heads.",
     )  # fmt: skip
     yield Fault(

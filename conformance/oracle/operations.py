@@ -25,8 +25,8 @@ FAR = 8.0  # deviations: of a normal error 1e-15 lies beyond
 def by_operations(step: Step, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
     """For each order the result that is nearest to `actual`, shaped as it, every operation rounded to the format of storage.
 
-    Of GELU in both forms, of x σ(k x), and of residual sum and LayerNorm; none of a step that is one operation, or where nothing is rounded to
-    less than it is accumulated in.
+    Of GELU in both forms, of x σ(k x), and of residual sum and LayerNorm; none of a step that is one operation, or where nothing
+    is rounded to less than it is accumulated in.
     """
     if not arithmetic.is_mixed:
         return

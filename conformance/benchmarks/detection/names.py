@@ -162,7 +162,7 @@ CONSTRUCTED: Mapping[str, str] = {
 }
 
 SHOWN: Mapping[str, str] = {
-    "bias-after-activation": "f(W x) + b",
+    "bias-after-activation": "f(W x + b) + b",
     "norm-over-sequence": "mean and variance over positions and features together",
     "norm-unbiased-deviation": "(x − μ) / (s + ε), s² divided by n − 1, with ε = 1e-3 for it to be seen",
     "scale-without-bias": "the query's weight is divided by √d, its bias is not",

@@ -47,7 +47,8 @@ def _merged_by_view(port: Port, layer: int, weights: Tensor, value: Tensor) -> T
 
 
 def _interleaved(port: Port, layer: int, query: Tensor, key: Tensor) -> Tensor:
-    q, k = (x.unflatten(-1, (-1, port.architecture.num_attention_heads)).permute(0, 3, 1, 2) for x in (query, key))
+    heads = port.architecture.num_attention_heads
+    q, k = (x.view(*x.shape[:-1], -1, heads).permute(0, 3, 1, 2) for x in (query, key))
     return q @ k.transpose(-1, -2)
 
 
@@ -85,8 +86,9 @@ MISTAKES = (
         "the mask adds -10", {"probs": lambda port, _, x, mask: (x + (1 - mask[:, None, None].to(x.dtype)) * -10).softmax(-1)},
     ),
     Mistake(
-        "mask of ones added", "the mask of ones and zeros is added to the scores as it is", "scaled_dot_product_attention with a float mask",
-        "all", _PROBS, "the mask itself is added", {"probs": lambda port, _, x, mask: (x + mask[:, None, None].to(x.dtype)).softmax(-1)},
+        "mask of ones added", "the mask of ones and zeros is added to the scores as it is",
+        "scaled_dot_product_attention with a float mask", "all", _PROBS, "the mask itself is added",
+        {"probs": lambda port, _, x, mask: (x + mask[:, None, None].to(x.dtype)).softmax(-1)},
     ),
     Mistake(
         "last token masked", "the mask is short by one: the last token of each row is not attended to",
@@ -98,7 +100,8 @@ MISTAKES = (
     ),
     Mistake(
         "mask after softmax", "probabilities are multiplied by the mask and do not add up to 1", "a kernel that masks last", "last",
-        _PROBS, "the mask is applied after softmax", {"probs": lambda port, _, x, mask: x.softmax(-1) * mask[:, None, None].to(x.dtype)},
+        _PROBS, "the mask is applied after softmax",
+        {"probs": lambda port, _, x, mask: x.softmax(-1) * mask[:, None, None].to(x.dtype)},
     ),
     Mistake(
         "mask of the last row", "every row has the last row's mask", "a loop over rows that overwrites one mask", "all", _PROBS,
@@ -121,8 +124,8 @@ MISTAKES = (
         "an exporter that folds constants", "some", _SCORES, "the query's bias is not scaled", {"scores": _bias_not_scaled},
     ),
     Mistake(
-        "heads by view", "queries and keys are viewed as (B, h, S, d) without a transposition", "x.view(B, h, S, d)", "all", _SCORES,
-        "heads are split by a view", {"scores": _viewed},
+        "heads by view", "queries and keys are viewed as (B, h, S, d) without a transposition", "x.view(B, h, S, d)", "all",
+        _SCORES, "heads are split by a view", {"scores": _viewed},
     ),
     Mistake(
         "merged by view", "the context is viewed as (B, S, H) without a transposition", "context.view(B, S, H)", "last", _CONTEXT,
@@ -146,8 +149,8 @@ MISTAKES = (
         {"attention_dropout": _dropped},
     ),
     Mistake(
-        "keys of the layer before", "attention uses the keys of the layer before", "a cache whose index of layers is off by one", "later",
-        ("attention.self.key",), "keys of another layer", {"key": _keys_before},
+        "keys of the layer before", "attention uses the keys of the layer before", "a cache whose index of layers is off by one",
+        "later", ("attention.self.key",), "keys of another layer", {"key": _keys_before},
     ),
     Mistake(
         "scores in TF32", "queries and keys are rounded to TF32 before their product", "allow_tf32", "all", _SCORES,

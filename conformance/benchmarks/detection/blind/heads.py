@@ -10,7 +10,7 @@ from conformance.benchmarks.detection.blind.port import Mistake, Port, prefix
 def _accumulated_in_half(port: Port, layer: int, x: Tensor) -> Tensor:
     name = f"{prefix(layer)}.output.dense"
     total = torch.zeros(*x.shape[:-1], port.architecture.hidden_size, dtype=torch.float16)
-    for a, b in zip(x.split(16, -1), port.weights[f"{name}.weight"].split(16, -1), strict=True):
+    for a, b in zip(torch.split(x, 16, -1), torch.split(port.weights[f"{name}.weight"], 16, -1), strict=True):
         total = total + F.linear(a.float(), b.float()).half()
     return total.to(x.dtype) + port.weights[f"{name}.bias"]
 

@@ -90,8 +90,8 @@ MISTAKES = (
         "the norm subtracts no mean", {"output_norm": _root_mean_square},
     ),
     Mistake(
-        "norm over the sequence too", "mean and variance are over positions and features", "normalized_shape = x.shape[1:]", "first",
-        ("attention.output.LayerNorm",), "the norm is over the sequence as well", {"attention_norm": _over_sequence},
+        "norm over the sequence too", "mean and variance are over positions and features", "normalized_shape = x.shape[1:]",
+        "first", ("attention.output.LayerNorm",), "the norm is over the sequence as well", {"attention_norm": _over_sequence},
     ),
     Mistake(
         "weight plus one", "norms multiply by 1 + weight", "an engine whose norm was written for Gemma", "all", _EVERY_NORM,

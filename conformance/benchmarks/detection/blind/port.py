@@ -23,8 +23,8 @@ class Mistake:
         name: in the author's words.
         wrong: what is wrong.
         seen_in: the code in which one would expect it.
-        where: the layers that it is planted in, `first`, `last`, `later` (all but the first), `some` (every second) or `all`; steps outside of layers that
-            `operations` replaces are replaced anyway.
+        where: the layers that it is planted in, `first`, `last`, `later` (all but the first), `some` (every second) or `all`;
+            steps outside of layers that `operations` replaces are replaced anyway.
         origins: the activations that are wrong for their own inputs; within a layer by their names there.
         hoped: what a report says at best.
         operations: the steps that are replaced, by name.
@@ -84,16 +84,20 @@ class Port:
 
     def split(self, x: Tensor) -> Tensor:
         """(B, S, H) -> (B, h, S, d)."""
-        return x.unflatten(-1, (self.architecture.num_attention_heads, -1)).transpose(1, 2)
+        return x.view(*x.shape[:-1], self.architecture.num_attention_heads, -1).transpose(1, 2)
 
     @torch.no_grad()
     def __call__(self, batch: TorchBatch) -> dict[str, Tensor]:
+        """Every activation of the batch, by name."""
         full = batch.filled()
+        types, mask = full.token_type_ids, full.attention_mask
+        assert types is not None
+        assert mask is not None
         self.found.clear()
-        self.found.update(self._embedded(full.input_ids, full.token_type_ids, full.attention_mask))
+        self.found.update(self._embedded(full.input_ids, types, mask))
         hidden = self.found["embeddings.dropout"]
         for layer in range(self.architecture.num_hidden_layers):
-            of_layer = self._layer(layer, hidden, full.attention_mask)
+            of_layer = self._layer(layer, hidden, mask)
             self.found.update({f"encoder.layer.{layer}.{name}": value for name, value in of_layer.items()})
             hidden = of_layer["output.LayerNorm"]
         return self.found | self._heads(self.step("last", None, hidden))

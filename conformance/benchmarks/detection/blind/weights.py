@@ -40,7 +40,7 @@ def _fused_by_rank(weights: Weights, layers: tuple[int, ...], ranks: int = 4) ->
     for i in layers:
         for part in ("weight", "bias"):
             names = [f"{prefix(i)}.{p}.{part}" for p in _PROJECTIONS]
-            fused = torch.stack([weights[n].unflatten(0, (ranks, -1)) for n in names], 1).flatten(0, 2)
+            fused = torch.stack([weights[n].view(ranks, -1, *weights[n].shape[1:]) for n in names], 1).flatten(0, 2)
             weights.update(zip(names, fused.chunk(3), strict=True))
 
 
@@ -116,7 +116,7 @@ MISTAKES = (
         "weights of the neighbouring layer", load=_from_layer_before,
     ),
     Mistake(
-        "norms not loaded", "every LayerNorm has weight 1 and bias 0: the checkpoint calls them gamma and beta, and loading is not strict",
+        "norms not loaded", "every LayerNorm has weight 1 and bias 0: names do not match, and loading is not strict",
         "a loader of old checkpoints", "all", ("embeddings.LayerNorm", *_NORMS, "cls.predictions.transform.LayerNorm"),
         "norms have neither weight nor bias", load=_initial_norms,
     ),

@@ -15,7 +15,6 @@ from conformance.benchmarks.detection.planted.plant import (
     always,
     gelu,
     in_layer,
-    parameter,
     widely,
 )
 from conformance.benchmarks.detection.steps import erf_gelu, tanh_gelu
@@ -76,14 +75,12 @@ def _planted(name: str, wrong: Callable[[Function], Function], suits: Suits) -> 
 
 
 def _bias_after(model: Bert, layer: int) -> None:
-    """f(W x) + b; the product is without it."""
+    """The bias of the product once more, behind the function."""
     own = model.layer(layer).intermediate
-    bias = own.dense.bias
-    own.dense.bias = parameter(torch.zeros_like(bias))
-    after(own.intermediate_act_fn, lambda y: y + bias)
+    after(own.intermediate_act_fn, lambda y: y + own.dense.bias)
 
 
 PLANTS = (
     *(_planted(name, wrong, suits) for name, (wrong, suits) in _FUNCTIONS.items()),
-    in_layer("bias-after-activation", _bias_after, "intermediate.dense", "intermediate.intermediate_act_fn"),
+    in_layer("bias-after-activation", _bias_after, "intermediate.intermediate_act_fn"),
 )
