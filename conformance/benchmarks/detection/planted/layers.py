@@ -87,9 +87,9 @@ def _without_first(hidden: Tensor) -> Tensor:
 
 def _keys_before(model: Bert) -> None:
     """The last layer attends by the keys of the layer before."""
-    last, kept = model.architecture.num_hidden_layers - 1, list[Tensor]()
-    after(model.layer(last - 1).attention.self.key, lambda keys: kept.append(keys) or keys)
-    override(model.layer(last).attention.self.key, "forward", lambda _: kept.pop())
+    last = model.architecture.num_hidden_layers - 1
+    keys = kept(model.layer(last - 1).attention.self.key)
+    override(model.layer(last).attention.self.key, "forward", lambda _: keys.pop())
 
 
 def _read_before(model: Bert) -> None:
