@@ -11,8 +11,8 @@ from conformance.benchmarks.detection.heads import Classifier, PlainClassifier, 
 from conformance.benchmarks.detection.planted.initial import initial
 from conformance.benchmarks.detection.planted.plant import (
     Plant,
-    after,
     in_place,
+    kept,
     masked_lm,
     next_sentence,
     override,
@@ -115,9 +115,8 @@ def _reads_hidden(model: Bert) -> None:
 
 def _reads_product(model: Bert) -> None:
     """The next-sentence head reads the pooler's product."""
-    right, kept = model.cls.pair, list[Tensor]()
-    after(_pooler(model).dense, lambda product: kept.append(product) or product)
-    override(model.cls, "pair", lambda hidden, pooled, mask: right(hidden, kept.pop(), mask))
+    right, products = model.cls.pair, kept(_pooler(model).dense)
+    override(model.cls, "pair", lambda hidden, pooled, mask: right(hidden, products.pop(), mask))
 
 
 def _without_transform(model: Bert) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from conformance.benchmarks.detection.bert import Bert
 from conformance.benchmarks.detection.planted.initial import initial
-from conformance.benchmarks.detection.planted.plant import Plant, after, in_layer, many_layers, override, parameter
+from conformance.benchmarks.detection.planted.plant import Plant, after, in_layer, kept, many_layers, override, parameter
 from conformance.model.architecture import Architecture
 
 OUTPUT = "output.LayerNorm"
