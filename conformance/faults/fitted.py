@@ -31,15 +31,6 @@ def _linear(step: Step, seen: FitData) -> Fit | None:
     return Fit(with_parameters(step, weight=solution[:-1].T, bias=solution[-1]), solution.size)
 
 
-def _bias(step: Step, seen: FitData) -> Fit | None:
-    """The mean of what is left once the step's product is taken away."""
-    rows, bias = seen.judged.any(-1), step.site.parameters.get("bias")
-    if bias is None or len(np.unique(seen.actual[rows], axis=0)) < 2:
-        return None
-    other = bias + (seen.actual - step.value)[rows].mean(0)
-    return Fit(with_parameters(step, bias=other), other.size)
-
-
 def _affine(step: Step, seen: FitData) -> Fit | None:
     """Gamma and beta, a feature at a time, from the normalised input."""
     gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
@@ -170,9 +161,6 @@ FITTED = (
     Fitted("head-zero", frozenset({"context"}), "heads are zero, the first of them head {value}", "constructed",
            _zero_heads, "a head mask that is left in; heads pruned and not taken out",
            fix="Use every head that the checkpoint has."),
-    Fitted("bias-other", LINEARS, "the weight is right, the bias is not the checkpoint's", "constructed",
-           _bias, "the bias of another layer, or one that was not loaded",
-           fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
            _linear, "parameters that were not loaded, or trained further; an untied decoder",
            fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),

@@ -174,7 +174,6 @@ SHOWN: Mapping[str, str] = {
     "positions-after-norm": "LayerNorm(word + token type) + position",
     "head-zero": "the context of head 1 is zero",
     "weight-reshaped": "the transposed of the intermediate dense's weight, reshaped",
-    "bias-other": "an intermediate dense has its bias in reverse order",
     "pooler-mean-with-padding": "the mean over all positions",
     "head-without-pooler": "the next-sentence head reads the first token's hidden state",
     "head-without-tanh": "the next-sentence head reads pooler.dense",

@@ -14,7 +14,7 @@ RIGHT: Mapping[str, tuple[str, ...]] = {
     "query and key exchanged": ("query-key-swapped",),
     "key and value exchanged": ("key-value-swapped",),
     "fused projection by rank": _OTHER,
-    "query's bias for all three": ("bias-other", *_OTHER),
+    "query's bias for all three": _OTHER,
     "output projection of the layer before": ("layer-neighbour",),
     "norms not loaded": ("norm-affine-missing",),
     "norms of a layer exchanged": ("norm-shared",),

@@ -91,19 +91,12 @@ def _reshaped(model: Bert, layer: int) -> None:
     dense.weight = parameter(dense.weight.T.reshape(dense.weight.shape))
 
 
-def _bias_reversed(model: Bert, layer: int) -> None:
-    """The bias in reverse order."""
-    dense = model.layer(layer).intermediate.dense
-    dense.bias = parameter(dense.bias.flip(0))
-
-
 _LAYERED: tuple[tuple[str, Callable[[Bert, int], None], str], ...] = (
     ("weight-transposed", _transposed, "attention.output.dense"),
     ("bias-missing", _bias_missing, "intermediate.dense"),
     ("bias-negated", _bias_negated, "intermediate.dense"),
     ("weight-reversed", _reversed, "output.dense"),
     ("weight-reshaped", _reshaped, "intermediate.dense"),
-    ("bias-other", _bias_reversed, "intermediate.dense"),
     ("features-dropped", _half_dropped, "intermediate.dense"),
 )
 
