@@ -3,7 +3,7 @@
 import pytest
 
 from conformance import check, load_golden
-from conformance.benchmarks.detection.blind.mistakes import MISTAKES
+from conformance.benchmarks.detection.blind import MISTAKES
 from conformance.benchmarks.detection.blind.named import RIGHT
 from conformance.benchmarks.detection.blind.port import Mistake
 from conformance.benchmarks.detection.blind.score import Outcome, origins, outcome, outcomes, table

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from conformance import Architecture, Result, check, load_golden
-from conformance.benchmarks.detection.blind.mistakes import MISTAKES
+from conformance.benchmarks.detection.blind import MISTAKES
 from conformance.benchmarks.detection.blind.named import RIGHT
 from conformance.benchmarks.detection.blind.port import Mistake
 
