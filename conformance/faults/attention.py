@@ -42,10 +42,10 @@ def _of_tokens(step: Step) -> bool:
 def _softmax(s: Array, keys: Mask, axis: int = -1, more: float = 0.0) -> Array:
     """exp(s) / (more + Σ exp(s)) over an axis of the unmasked scores; 0 at masked ones and where all are masked."""
     masked = np.where(keys, s, -np.inf)
-    top = masked.max(axis, keepdims=True)
+    top = masked.max(axis, keepdims=True, initial=0.0 if more else -np.inf)
     top = np.where(np.isfinite(top), top, 0.0)
     weights = np.exp(masked - top)
-    total = weights.sum(axis, keepdims=True) + more * np.exp(-top)
+    total = weights.sum(axis, keepdims=True) + (more * np.exp(-top) if more else 0.0)
     return np.asarray(weights / np.where(total > 0, total, 1.0))
 
 
@@ -82,20 +82,42 @@ def _rescaled(step: Step, scale: float) -> Step:
     return Altered(step, lambda inner: inner.value * (scale / _scale(step)))
 
 
+def _bias_unscaled(step: Step, place: FaultContext) -> Step | None:
+    query = step.site.activation.parents[0]
+    bias = place.network.site(query).parameters.get("bias")
+    return None if bias is None else step.again(parents=(step.parents[0] + bias * (1.0 / _scale(step) - 1.0), step.parents[1]))
+
+
 def _with_temperature(step: Step, temperature: float) -> Step:
     return step.again(parents=(step.parents[0] / temperature,))
+
+
+class _OverAllKeys(Probabilities):
+    """The softmax over every key, masked or not."""
+
+    @property
+    def keys(self) -> Mask:
+        return np.ones_like(super().keys)
 
 
 def _weighing(step: Step, weight: float) -> Step:
     """Masked keys keep a share of their weight: e^c where c is added to their scores."""
 
-    def weighed(inner: Step) -> Array:
-        keys, s = _keys(step), inner.parents[0]
-        masked = s.max(-1, keepdims=True)
-        weights = np.exp(s - masked) * np.where(keys, 1.0, weight)
-        return np.asarray(weights / weights.sum(-1, keepdims=True))
+    class Weighed(_OverAllKeys):
+        @cached_property
+        def value(self) -> Array:
+            weights = np.exp(self._shifted) * np.where(_keys(step), 1.0, weight)
+            return np.asarray(weights / weights.sum(-1, keepdims=True))
 
-    return Altered(step, weighed)
+    return step.recast(Weighed)
+
+
+def _after_softmax(step: Step, _: FaultContext) -> Step:
+    return Altered(step.recast(_OverAllKeys), lambda inner: inner.value * _keys(step))
+
+
+def _added_raw(step: Step, _: FaultContext) -> Step:
+    return step.again(parents=(step.parents[0] + _keys(step),)).recast(_OverAllKeys)
 
 
 def _ignored(step: Step, _: FaultContext) -> Step | None:
@@ -160,6 +182,13 @@ def _split(f: Callable[[Array, int], Array]) -> Callable[[Step, FaultContext], S
     return change
 
 
+def _of_first_head(step: Step, _: FaultContext) -> Step:
+    """Keys, or values, of the first head in place of each head's own."""
+    *others, last = step.parents
+    first = np.tile(last[..., : step.site.architecture.head_size], _heads(step))
+    return step.again(parents=(*others, first))
+
+
 def _merged(f: Callable[[Array, int], Array]) -> Callable[[Step, FaultContext], Step]:
     return lambda step, _: Rearranged(step, lambda x: f(x, _heads(step)))
 
@@ -210,6 +239,10 @@ def faults() -> Iterator[Fault]:
         equation="s = c q kᵀ, c ≠ 1/√d",
         fix="Divide the scores by √d, d = hidden_size / num_attention_heads.",
     )
+    yield Fault("scale-without-bias", SCORES, "1/√d is folded into the query's weight, and not into its bias", "constructed",
+                _bias_unscaled, "constants folded into weights by hand, or by an exporter",
+                equation="s = (x Wᵀ/√d + b) kᵀ",
+                fix="Multiply the query's bias by 1/√d as well, or scale the scores.")
     yield Fault("scores-transposed", SCORES, "query and key are exchanged in the product: k qᵀ", "constructed",
                 lambda step, _: step.again(parents=step.parents[::-1]),
                 equation="s = k qᵀ / √d",
@@ -261,6 +294,10 @@ def faults() -> Iterator[Fault]:
     yield Fault("mask-shifted", PROBS, "the mask is off by one position", "constructed", _shifted, "a special token not counted",
                 equation="key j has the mask of key j − 1",
                 fix="Apply attention_mask[:, j] to key j.")
+    yield Fault("mask-after-softmax", PROBS, "the mask is applied behind the softmax, over all keys, and the rest is not rescaled",
+                "constructed", _after_softmax, "a mask that is multiplied with the probabilities",
+                equation="p = softmax(s) · mask",
+                fix=_MASK)
     yield Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞", "constructed",
                 lambda step, _: step.recast(_Multiplied), "masked before softmax as one would after it",
                 equation="p = softmax(s · mask)",
@@ -281,7 +318,7 @@ def faults() -> Iterator[Fault]:
                 equation="p = softmax over the keys j ≤ i + 1",
                 fix="Let a token attend to the keys j ≤ i alone.")
     yield Fault("mask-added-raw", PROBS, "ones and zeros of the mask are added to the scores", "transformers#1788, pytorch#52667",
-                _probabilities(lambda s, keys: _softmax(s + keys, np.ones_like(s, np.bool_))),
+                _added_raw,
                 "the mask not turned into 0 and −∞, or another input in its place",
                 equation="p = softmax(s + mask)",
                 fix=_MASK)
@@ -294,6 +331,9 @@ def faults() -> Iterator[Fault]:
                 fix=_HEADS)
     yield Fault("heads-reversed", CONTEXT, "heads are merged in reverse order", "constructed", _merged(_reversed_heads),
                 fix="Concatenate the heads in their order: head 0 first.")
+    yield Fault("heads-share-first", SCORES | CONTEXT, "every head reads the keys, or the values, of the first", "constructed",
+                _of_first_head, "multi-query attention; a broadcast over heads",
+                fix="Give each head its own keys and values.")
     yield Fault("context-of-keys", CONTEXT, "probabilities weigh the keys, not the values", "constructed", _of_keys,
                 equation="c = p k",
                 fix="Multiply the probabilities by the values.")

@@ -11,9 +11,9 @@ from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.embeddings import positions
 
-_POSITIONS = "Look up position ids position_offset, position_offset + 1, …, the same for every row."
+POSITIONS_FIX = "Look up position ids position_offset, position_offset + 1, …, the same for every row."
 _SINUSOIDS = "Feature 2i is sin(s / 10000^(2i/H)), feature 2i + 1 is cos(s / 10000^(2i/H))."
-_TYPES = "Look up token_type_ids as they are given; where they are omitted, use zeros."
+TYPES_FIX = "Look up token_type_ids as they are given; where they are omitted, use zeros."
 
 POSITIONS = frozenset({"position_lookup", "sinusoids"})
 SINUSOIDS, TYPES, WORDS = frozenset({"sinusoids"}), frozenset({"token_type_lookup"}), frozenset({"word_lookup"})
@@ -57,6 +57,23 @@ def _positions(f: Callable[[Step], Ids]) -> Change:
 def _counted(step: Step) -> Ids:
     """0, 1, 2, …, whatever the config says of where they start."""
     return np.arange(step.site.batch.length)
+
+
+def _restarted(step: Step) -> Ids:
+    """Counted from the last change of the token type."""
+    types, counted = step.site.batch.types, _counted(step)
+    begins = np.diff(types, axis=1, prepend=types[:, :1]) != 0
+    return np.asarray(counted - np.maximum.accumulate(counted * begins, 1))
+
+
+def _after_norm(step: Step, _: FaultContext) -> Step | None:
+    """The norm of the others, and then the position embedding."""
+    of_positions = ["position_embeddings" in n for n in step.site.activation.parents]
+    if not any(of_positions):
+        return None
+    others = tuple(np.zeros_like(p) if is_it else p for p, is_it in zip(step.parents, of_positions, strict=True))
+    position = step.parents[of_positions.index(True)]
+    return Altered(step.again(parents=others), lambda inner: inner.value + position)
 
 
 def _sinusoidal(step: Step, _: FaultContext) -> Step | None:
@@ -110,28 +127,42 @@ def faults() -> Iterator[Fault]:
     """The faults of embeddings."""
     yield Fault("positions-shifted", POSITIONS, "positions start at 2, the padding id + 1 of RoBERTa",
                 "ANEForge#257, sentence-transformers#3879", _positions(lambda s: _counted(s) + 2), "another model's convention",
-                fix=_POSITIONS)
+                fix=POSITIONS_FIX)
     yield Fault("positions-from-one", POSITIONS, "positions start at 1", "constructed", _positions(lambda s: _counted(s) + 1),
                 "row 0 kept for padding",
-                fix=_POSITIONS)
+                fix=POSITIONS_FIX)
     yield Fault("positions-from-zero", POSITIONS,
                 "positions start at 0: position_ids of the batch, or the config's position_offset, is ignored", "constructed",
                 _positions(_counted), "BERT's convention, where the config has RoBERTa's; position_ids that are not handed on",
-                fix=_POSITIONS)
+                fix=POSITIONS_FIX)
     yield Fault("positions-doubled", POSITIONS | SUMS, "the position embedding is added twice", "constructed",
                 _times("position_embeddings", 2.0), "", (".position_embeddings", *SUMMED),
                 equation="word + token type + 2 position",
                 fix="Add the position embedding once.")
     yield Fault("positions-repeated", POSITIONS, "every position has the embedding of the first", "constructed",
                 _positions(lambda s: positions(s)[..., :1]), "a constant baked into an export",
-                fix=_POSITIONS)
+                fix=POSITIONS_FIX)
     yield Fault("positions-missing", POSITIONS | SUMS, "no position embedding is added", "constructed",
                 _times("position_embeddings", 0.0), "", (".position_embeddings", *SUMMED),
                 equation="word + token type",
                 fix="Add the position embedding.")
     yield Fault("positions-reversed", POSITIONS, "positions are counted from the end", "constructed",
                 _positions(lambda s: positions(s)[..., ::-1]),
-                fix=_POSITIONS)
+                fix=POSITIONS_FIX)
+    yield Fault("positions-counted-by-mask", POSITIONS, "positions count the tokens that are not padding", "constructed",
+                _positions(lambda s: s.site.batch.mask.cumsum(1) - s.site.batch.mask), "position ids made by cumsum of the mask",
+                fix=POSITIONS_FIX)
+    yield Fault("positions-restarted", POSITIONS, "positions start again where the token type changes", "constructed",
+                _positions(_restarted), "the two texts of a pair counted apart",
+                fix=POSITIONS_FIX)
+    yield Fault("positions-by-row", POSITIONS, "positions are counted over the batch, not over the sequence", "constructed",
+                _positions(lambda s: np.broadcast_to(np.arange(s.site.batch.size)[:, None], s.site.batch.types.shape)),
+                "a layout of (S, B, H) taken for (B, S, H)",
+                fix=POSITIONS_FIX)
+    yield Fault("positions-after-norm", frozenset({"norm"}), "the position embedding is added behind the norm", "constructed",
+                _after_norm, "", ("embeddings.LayerNorm",),
+                equation="y = LayerNorm(word + token type) + position",
+                fix="Add the position embedding before the norm.")
     yield Fault("positions-from-token-types", POSITIONS, "token types are taken as positions", "MGCA#13",
                 _positions(lambda s: s.site.batch.types), "arguments handed on by place",
                 fix="Pass token_type_ids and position_ids by keyword.")
@@ -155,7 +186,7 @@ def faults() -> Iterator[Fault]:
                 fix=_SINUSOIDS)
     yield Fault("token-types-ignored", TYPES, "token types are taken as all zeros", "optimum#2062, optimum#2081",
                 _types(lambda s: 0 * s.site.batch.types), "the input is left out of an export or not handed on",
-                fix=_TYPES)
+                fix=TYPES_FIX)
     yield Fault("token-types-missing", TYPES | SUMS, "no token-type embedding is added", "constructed",
                 _times("token_type_embeddings", 0.0), "", (".token_type_embeddings", *SUMMED),
                 equation="word + position",
@@ -167,10 +198,10 @@ def faults() -> Iterator[Fault]:
     yield Fault("token-types-shifted", TYPES, "token types are one too large", "constructed",
                 _types(lambda s: s.site.batch.types + 1),
                 "segments counted from one",
-                fix=_TYPES)
+                fix=TYPES_FIX)
     yield Fault("token-types-inverted", TYPES, "token types 0 and 1 are exchanged", "constructed",
                 _types(lambda s: 1 - s.site.batch.types),
-                fix=_TYPES)
+                fix=TYPES_FIX)
     yield Fault("token-types-from-mask", TYPES, "the attention mask is taken as token types", "pytorch#52667, transformers#1788",
                 _types(lambda s: s.site.batch.mask.astype(np.int64)), "arguments handed on by place",
                 fix="Pass token_type_ids, attention_mask and position_ids by keyword.")

@@ -7,13 +7,16 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.approximated import APPROXIMATED
+from conformance.faults.embeddings import POSITIONS_FIX, TYPES_FIX
 from conformance.faults.fault import with_batch, with_parameters
 from conformance.faults.fit import Fit, FitData, Fitted
 from conformance.faults.projections import LINEARS
+from conformance.model.batch import Ids
 from conformance.oracle import Step
+from conformance.oracle.embeddings import positions
 from conformance.oracle.products import Linear
 
-_TYPES = "Look up token_type_ids as they are given; where they are omitted, use zeros."
+LEARNED = frozenset({"position_lookup"})
 
 
 def _linear(step: Step, seen: FitData) -> Fit | None:
@@ -88,11 +91,51 @@ def _other_mask(step: Step, seen: FitData) -> Fit | None:
     return Fit(with_batch(step, attention_mask=other.astype(np.int64)), int((other != mask).sum()))
 
 
+def _nearest(step: Step, seen: FitData, otherwise: Ids) -> Ids:
+    """(B, S): the row of the table that each token's embedding is nearest to; `otherwise` where that is not judged."""
+    least, found = np.full(seen.actual.shape[:-1], np.inf), np.zeros(seen.actual.shape[:-1], np.int64)
+    for index, row in enumerate(step.site.parameters["weight"]):
+        distance = np.abs(seen.actual - row).max(-1)
+        found[distance < least] = index
+        np.minimum(least, distance, out=least)
+    return np.where(seen.judged.any(-1), found, otherwise)
+
+
+def _clipped_positions(step: Step, seen: FitData) -> Fit | None:
+    """Positions past the largest that is read are taken as that one."""
+    right = np.broadcast_to(positions(step), seen.actual.shape[:-1])
+    largest = int(np.where(seen.judged.any(-1), _nearest(step, seen, right), 0).max())
+    return Fit(_at(step, np.minimum(right, largest)), 1, "position", largest) if largest < right.max() else None
+
+
+def _other_positions(step: Step, seen: FitData) -> Fit | None:
+    """The row of the table that each token's embedding is, taken as its position."""
+    right = np.broadcast_to(positions(step), seen.actual.shape[:-1])
+    other = _nearest(step, seen, right)
+    return Fit(_at(step, other), int((other != right).sum()))
+
+
+def _at(step: Step, rows: Ids) -> Step:
+    return Altered(step, lambda inner: inner.site.parameters["weight"][rows])
+
+
+def _zero_heads(step: Step, seen: FitData) -> Fit | None:
+    """Heads of which the candidate has zeros alone, taken out."""
+    heads = (*step.value.shape[:-1], -1, step.site.architecture.head_size)
+    zero = ~(seen.judged & (seen.actual != 0.0)).reshape(heads).any((0, 1, 3))
+    if not zero.any() or zero.all():
+        return None
+    return Fit(
+        Altered(step, lambda inner: np.where(zero[:, None], 0.0, inner.value.reshape(heads)).reshape(inner.value.shape)),
+        int(zero.sum()),
+        "head",
+        int(zero.argmax()),
+    )
+
+
 def _other_types(step: Step, seen: FitData) -> Fit | None:
     """The row of the table that each token's embedding is, taken as its type."""
-    rows = step.site.parameters["weight"]
-    types = np.abs(seen.actual[..., None, :] - rows).max(-1).argmin(-1)
-    other = np.where(seen.judged.any(-1), types, step.site.batch.types)
+    other = _nearest(step, seen, step.site.batch.types)
     return Fit(with_batch(step, token_type_ids=other.astype(np.int64)), int((other != step.site.batch.types).sum()))
 
 
@@ -108,7 +151,16 @@ FITTED = (
            fix="Use the attention_mask of each call; export with the mask as an input."),
     Fitted("token-types-other", frozenset({"token_type_lookup"}), "the token types are others than the batch's", "constructed",
            _other_types, "the token types of the example that was traced, baked into the graph",
-           fix=_TYPES),
+           fix=TYPES_FIX),
+    Fitted("positions-clipped", LEARNED, "positions past {value} are taken as {value}", "constructed",
+           _clipped_positions, "a table, or an export, that was made for shorter text",
+           fix=POSITIONS_FIX),
+    Fitted("positions-other", LEARNED, "the positions are others than the batch's", "constructed",
+           _other_positions, "position ids that are made from something else",
+           fix=POSITIONS_FIX),
+    Fitted("head-zero", frozenset({"context"}), "heads are zero, the first of them head {value}", "constructed",
+           _zero_heads, "a head mask that is left in; heads pruned and not taken out",
+           fix="Use every head that the checkpoint has."),
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
            _linear, "parameters that were not loaded, or trained further; an untied decoder",
            fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),

@@ -9,7 +9,7 @@ from conformance.faults.altered import Altered
 from conformance.faults.fault import Fault, FaultContext, Parameter, ignored
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
-from conformance.oracle.pointwise import Gelu, GeluTanh
+from conformance.oracle.pointwise import Gelu, GeluTanh, QuickGelu, Silu
 
 _HIDDEN_ACT = (
     "Choose the function by the config's hidden_act: gelu is the erf form (torch.nn.functional.gelu(x)), gelu_new and "
@@ -49,6 +49,13 @@ def _with_cubic(step: Step, c: float) -> Step:
     return Altered(step, form)
 
 
+def _bias_after(step: Step, place: FaultContext) -> Step | None:
+    """f(x) + b, b the bias of the product that x is."""
+    (product,) = step.site.activation.parents
+    bias = place.network.site(product).parameters.get("bias") if product in place.network.table else None
+    return None if bias is None else Altered(step, lambda inner: inner.value + bias)
+
+
 def _half(inner: Step) -> Array:
     kept = np.arange(inner.value.shape[-1]) < inner.value.shape[-1] // 2
     return np.where(kept, inner.value, 0.0)
@@ -65,10 +72,19 @@ def faults() -> Iterator[Fault]:
     )
     yield Fault(
         "activation-quick-gelu", FUNCTIONS, "the activation is x · sigmoid(1.702 x)", "constructed, after CLIP's quick_gelu",
-        function(lambda x: x * expit(1.702 * x)), "a third function is called gelu, the quick one",
+        _recast(QuickGelu), "a third function is called gelu, the quick one",
         equation="y = x / (1 + exp(−1.702 x))",
         fix=_HIDDEN_ACT,
     )
+    yield Fault("activation-silu", FUNCTIONS, "the activation is SiLU, x · sigmoid(x)", "constructed", _recast(Silu),
+                "the function of later models",
+                equation="y = x / (1 + exp(−x))",
+                fix=_HIDDEN_ACT)
+    yield Fault("bias-after-activation", FUNCTIONS | {"tanh"}, "the bias of the product before is added behind the function",
+                "constructed", _bias_after, "the epilogue of a fused product in another order",
+                ("_act_fn", "pooler.activation"),
+                equation="y = f(W x) + b",
+                fix="Add the bias to the product, before the function.")
     for name, form, step, equation in (
         ("activation-gelu", "erf", Gelu, "y = x/2 · (1 + erf(x/√2))"),
         ("activation-gelu-tanh", "tanh", GeluTanh, "y = x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))"),

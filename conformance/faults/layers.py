@@ -14,6 +14,7 @@ from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.propagation import propagated
 
+PARAMETRISED = (".query", ".key", ".value", ".dense", ".LayerNorm")
 _LAYERS = "Load layer i from the checkpoint's encoder.layer.i, and give each layer a module of its own."
 
 
@@ -21,6 +22,21 @@ def _skipped(step: Step, place: FaultContext) -> Step | None:
     layer = step.site.activation.layer
     entry = None if layer is None else place.values.get(layer_input(layer))
     return None if entry is None else Altered(step, lambda _: entry)
+
+
+def _of_layer_before(step: Step, place: FaultContext) -> Step | None:
+    """The same activation of the layer before."""
+    layer = step.site.activation.layer
+    found = place.values.get(step.site.activation.name.replace(f"layer.{layer}.", f"layer.{(layer or 0) - 1}.", 1))
+    return None if not layer or found is None or found.shape != step.value.shape else Altered(step, lambda _: found)
+
+
+def _read_before(step: Step, place: FaultContext) -> Step | None:
+    """A head's step of what goes into the last layer."""
+    layers, reads = step.site.architecture.num_hidden_layers, step.site.activation.parents
+    entry = place.values.get(layer_input(layers - 1)) if layers else None
+    last = f"encoder.layer.{layers - 1}.output.LayerNorm"
+    return None if entry is None or step.site.activation.layer is not None or last not in reads else step.again(parents=(entry,))
 
 
 def _repeated(step: Step, place: FaultContext) -> Step | None:
@@ -94,14 +110,23 @@ def faults() -> Iterator[Fault]:
         equation="y = min(max(y, −c), c)",
         fix="Leave the hidden state as it is.",
     )
+    yield Fault("layer-before-kept", frozenset({"linear", "context"}), "it is what the layer before computed",
+                "constructed", _of_layer_before, "a cache whose index of layers is off by one, or that is not filled anew",
+                late=True,
+                equation="y of layer i − 1",
+                fix="Compute it in every layer; index a cache by the layer.")
+    yield Fault("heads-read-layer-before", frozenset({"linear", "first_token_linear"}),
+                "the hidden state of the last layer but one is read", "constructed", _read_before,
+                "hidden_states[-2]",
+                fix="Feed the heads the last layer's output.")
     yield Fault("layer-neighbour", parametrised, "it has the parameters of the layer before (the first: of the second)",
                 "constructed",
                 _with_layer(lambda i, _: i - 1 if i else 1), "names counted from one in a checkpoint's conversion",
                 fix=_LAYERS)
     yield Fault("layers-shared", parametrised, "every layer has the parameters of the first", "constructed",
-                _with_layer(lambda i, _: 0), "[layer] * n, which is n times the same object", whole=True,
+                _with_layer(lambda i, _: 0), "[layer] * n, which is n times the same object", PARAMETRISED, whole=True,
                 fix=_LAYERS)
     yield Fault("layers-reversed", parametrised, "the layers' parameters are in reverse order", "constructed",
-                _with_layer(lambda i, n: n - 1 - i), whole=True,
+                _with_layer(lambda i, n: n - 1 - i), only=PARAMETRISED, whole=True,
                 fix=_LAYERS)
 # fmt: on

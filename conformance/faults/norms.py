@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,9 +12,8 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
-from conformance.oracle.maps import Roundings
+from conformance.oracle.maps import LinearMap, Roundings, Source
 from conformance.oracle.norm import Norm
-from conformance.oracle.step import elementwise
 
 _NORM = "Normalise each token over its features, with epsilon inside the root, then multiply by γ and add β."
 
@@ -22,39 +22,53 @@ LAYER_OUTPUT = tuple(f"{digit}.output.LayerNorm" for digit in range(10))  # a la
 
 
 class _UnbiasedVariance(Norm):
-    @cached_property
-    def inverse(self) -> Array:
-        n = self.summed.shape[-1]
-        variance = ((self.summed - self.mean) ** 2).sum(-1, keepdims=True) / (n - 1)
-        return np.asarray(1.0 / np.sqrt(variance + self.site.architecture.layer_norm_eps))
+    lost = 1
 
 
 class _EpsilonOutside(Norm):
     @cached_property
     def inverse(self) -> Array:
-        deviation = self.summed.std(-1, keepdims=True)
+        deviation = np.sqrt(self.variance_of((self.summed - self.mean) ** 2))
         return np.asarray(1.0 / (deviation + self.site.architecture.layer_norm_eps))
 
 
+class _UnbiasedDeviation(_EpsilonOutside):
+    lost = 1
+
+
 class _WithoutMean(Norm):
-    @cached_property
-    def mean(self) -> Array:
-        return np.zeros((*self.summed.shape[:-1], 1))
+    centred = False
+
+
+def _common(gain: Array, axes: int | tuple[int, ...]) -> LinearMap:
+    """One error added, times the gain, to all along the axes."""
+    return LinearMap(lambda v: np.asarray(gain**2 * v), lambda w: np.asarray((gain * w).sum(axes, keepdims=True)))
 
 
 class _OverPositions(Norm):
+    over: ClassVar[int | tuple[int, ...]] = 1
+
     @cached_property
     def mean(self) -> Array:
-        return np.asarray(self.summed.mean(1, keepdims=True))
+        return np.asarray(self.summed.mean(self.over, keepdims=True))
 
     @cached_property
     def inverse(self) -> Array:
-        return np.asarray(1.0 / np.sqrt(self.summed.var(1, keepdims=True) + self.site.architecture.layer_norm_eps))
+        return np.asarray(1.0 / np.sqrt(self.summed.var(self.over, keepdims=True) + self.site.architecture.layer_norm_eps))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Those of the features' norm, taken as independent: what rows share there features share here."""
-        own = super().roundings(arithmetic)
-        return elementwise(own.variance(), own.bound)
+        """Those of the features' norm, the errors of mean and inverse root shared by all that has them."""
+        mean, inverse, *others = super().roundings(arithmetic).sources
+        z, gamma = self.normal, self.site.parameters["weight"]
+        shared = (
+            Source(np.asarray(np.mean(s.variance, self.over, keepdims=True)), _common(-gamma * by, self.over))
+            for s, by in ((mean, np.broadcast_to(self.inverse, z.shape)), (inverse, z))
+        )
+        return Roundings((*shared, *others))
+
+
+class _OverSequence(_OverPositions):
+    over = (1, 2)
 
 
 def with_epsilon(step: Step, epsilon: float) -> Step:
@@ -73,12 +87,12 @@ def _epsilon() -> Parameter:
     )
 
 
-def _epsilon_outside() -> Parameter:
+def _epsilon_outside(norm: type[Norm], usual: float) -> Parameter:
     return Parameter(
         "epsilon",
         lambda _: 0.0,
-        lambda step: max(step.site.architecture.layer_norm_eps, 1e-5),
-        lambda step, epsilon: with_epsilon(step.recast(_EpsilonOutside), epsilon),
+        lambda step: max(step.site.architecture.layer_norm_eps, usual),
+        lambda step, epsilon: with_epsilon(step.recast(norm), epsilon),
     )
 
 
@@ -162,8 +176,15 @@ def faults() -> Iterator[Fault]:
     yield Fault(
         "epsilon-outside-root", NORMS, "epsilon = {value} is added to the deviation, not to the variance under the root",
         "constructed, after the Annotated Transformer", cause="(x − μ) / (σ + ε) as in the Annotated Transformer",
-        parameter=_epsilon_outside(),
+        parameter=_epsilon_outside(_EpsilonOutside, 1e-5),
         equation="y = γ · (x − μ) / (σ + ε) + β",
+        fix=_NORM,
+    )
+    yield Fault(
+        "norm-unbiased-deviation", NORMS, "the variance is divided by n − 1, and epsilon = {value} is added to its root",
+        "constructed, after the Annotated Transformer", cause="the Annotated Transformer's LayerNorm, x.std(-1) + eps",
+        parameter=_epsilon_outside(_UnbiasedDeviation, 1e-6),
+        equation="y = γ · (x − μ) / (s + ε) + β, s² = Σ (x − μ)² / (n − 1)",
         fix=_NORM,
     )
     yield Fault("norm-variance", NORMS, "the variance is divided by n − 1, not by n", "constructed",
@@ -194,6 +215,10 @@ def faults() -> Iterator[Fault]:
                 "constructed",
                 lambda step, _: step.recast(_OverPositions), "a wrong axis",
                 equation="μ and σ² over the positions of each feature",
+                fix=_NORM)
+    yield Fault("norm-over-sequence", NORMS, "mean and variance are taken over positions and features together", "constructed",
+                lambda step, _: step.recast(_OverSequence) if step.value.ndim > 2 else None, "normalized_shape=x.shape[1:]",
+                equation="μ and σ² over all positions and features of a row",
                 fix=_NORM)
     yield Fault("norm-shared", NORMS, "it has the parameters of the layer's other norm", "the third seed's tutorial", _shared,
                 "one LayerNorm object serves both residuals", own,

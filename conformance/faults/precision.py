@@ -10,6 +10,8 @@ from conformance.faults.fault import Change, Fault, FaultContext, with_parameter
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Step
+from conformance.oracle.maps import Roundings, Source
+from conformance.oracle.step import Site
 
 _PRECISION = "Switch off reduced precision, or declare the format that is computed in as the run's --dtype."
 
@@ -76,12 +78,41 @@ def _of_ties(product: Step, variance: Rounding) -> Array | float:
 
 
 def _in_tf32(*, truncated: bool) -> Change:
+    def rounding(x: Array) -> Array:
+        return _tf32(x, truncated=truncated)
+
     def change(step: Step, place: FaultContext) -> Step | None:
         if place.storage != FORMATS["float32"]:
             return None
-        return _operands(step, lambda x: _tf32(x, truncated=truncated))
+        return _EitherWay(_operands(step, rounding), () if truncated else tuple(_tied(p) for p in step.parents))
 
     return change
+
+
+def _tied(x: Array) -> Array:
+    """The square of a last place of TensorFloat-32 where x lies halfway between two of its numbers; else 0."""
+    mantissa, exponent = np.frexp(x)
+    scaled = mantissa * 2.0**TF32_BITS
+    return np.where(scaled - np.floor(scaled) == 0.5, np.ldexp(1.0, exponent - TF32_BITS) ** 2, 0.0)
+
+
+class _EitherWay(Altered):
+    """A product of operands whose ties are rounded to even, or away from zero as NVIDIA's conversion does (PTX, cvt.rna.tf32).
+
+    `ties` are at most the variances of that, an operand each.
+    """
+
+    def __init__(self, inner: Step, ties: tuple[Array, ...]) -> None:
+        super().__init__(inner, lambda step: step.value)
+        self._ties = ties
+
+    def again(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
+        return _EitherWay(self.inner.again(site=site, parents=parents), self._ties)
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        own = self.inner.roundings(arithmetic)
+        ties = (Source(tie, j) for tie, j in zip(self._ties, self.inner.jacobians(), strict=False) if tie.any())
+        return Roundings((*own.sources, *ties), own.bound)
 
 
 def _weights(rounding: Rounding) -> Change:
@@ -111,6 +142,12 @@ def _result(name: str) -> Change:
 def faults() -> Iterator[Fault]:
     """Reduced precision."""
     tables = frozenset({"word_lookup", "position_lookup", "token_type_lookup"})
+    for end, truncated, rendered in (("", False, "rounded"), ("-truncated", True, "cut off")):
+        yield Fault(f"precision-tf32{end}", PRODUCTS,
+                f"operands are {rendered} to TensorFloat-32: reduced precision, not a wrong equation",
+                    "transformers#14450, thunder#2579", _in_tf32(truncated=truncated),
+                    "the default of CUDA's matrix products in some versions: torch.backends.cuda.matmul.allow_tf32", late=True,
+                    fix="Set torch.backends.cuda.matmul.allow_tf32 = False, or the runtime's equivalent.")
     for name, cause in (("bfloat16", "autocast, or a runtime's default"), ("float16", "autocast, or a runtime's default")):
         yield Fault(f"precision-{name}", PRODUCTS, f"operands are rounded to {name}: reduced precision, not a wrong equation",
                     "transformers#14450", _in_format(name), cause, late=True, fix=_PRECISION)
@@ -119,12 +156,6 @@ def faults() -> Iterator[Fault]:
                     fix="Load the weights in the format of the run, from a checkpoint that was not saved in a narrower one.")
         yield Fault(f"result-{name}", COMPUTED, f"the result is rounded to {name}: reduced precision, not a wrong equation",
                     "constructed", _result(name), cause, late=True, fix=_PRECISION)
-    for end, truncated, rendered in (("", False, "rounded"), ("-truncated", True, "cut off")):
-        yield Fault(f"precision-tf32{end}", PRODUCTS,
-                f"operands are {rendered} to TensorFloat-32: reduced precision, not a wrong equation",
-                    "transformers#14450, thunder#2579", _in_tf32(truncated=truncated),
-                    "the default of CUDA's matrix products in some versions: torch.backends.cuda.matmul.allow_tf32", late=True,
-                    fix="Set torch.backends.cuda.matmul.allow_tf32 = False, or the runtime's equivalent.")
     for end, axis, a in (("", None, "tensor"), ("-channel", 1, "output feature")):
         yield Fault(f"precision-int8{end}", LINEARS, f"the weights are rounded to 255 levels a {a}: int8 quantisation",
                     "constructed", _weights(partial(_int8, axis=axis)), "a quantised export", late=True,

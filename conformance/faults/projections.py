@@ -7,6 +7,7 @@ import numpy as np
 
 from conformance.faults.altered import Altered, Rearranged
 from conformance.faults.fault import Change, Fault, FaultContext, parameters_of, with_parameters
+from conformance.faults.norms import layer_input
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.norm import Norm
@@ -16,6 +17,7 @@ _QKV = "Check in which order query, key and value stand in the fused weight, and
 
 LINEARS = frozenset({"linear", "first_token_linear"})
 SELF = (".query", ".key", ".value")
+HIDDEN_STATE = "the last hidden state"
 
 
 def _exchanged(**whose: str) -> Change:
@@ -32,6 +34,12 @@ def _exchanged(**whose: str) -> Change:
 def _transposed(step: Step, _: FaultContext) -> Step | None:
     weight = step.site.parameters["weight"]
     return with_parameters(step, weight=weight.T) if weight.shape[0] == weight.shape[1] else None
+
+
+def _reshaped(step: Step, _: FaultContext) -> Step | None:
+    """(in, out) read as (out, in), in the order of memory; of a square one that is the transposed."""
+    weight = step.site.parameters["weight"]
+    return with_parameters(step, weight=weight.T.reshape(weight.shape)) if weight.shape[0] != weight.shape[1] else None
 
 
 def _bias(factor: float) -> Change:
@@ -84,6 +92,24 @@ def _mean(step: Step, _: FaultContext) -> Step:
     return _first_token_from(step, (step.parents[0] * mask).sum(1) / np.maximum(mask.sum(1), 1))
 
 
+def _mean_of_all(step: Step, _: FaultContext) -> Step:
+    return _first_token_from(step, step.parents[0].mean(1))
+
+
+def _reading(source: str, *, first: bool = False) -> Change:
+    """A head that reads another activation than its own, of each row the first token of it."""
+
+    def change(step: Step, place: FaultContext) -> Step | None:
+        last = layer_input(step.site.architecture.num_hidden_layers)
+        found = place.values.get(last if source == HIDDEN_STATE else source)
+        if found is None:
+            return None
+        read = found[:, 0] if first else found
+        return step.again(parents=(read,)) if read.shape == step.parents[0].shape else None
+
+    return change
+
+
 def _handed_on(step: Step, _: FaultContext) -> Step | None:
     same = step.site.activation.width == step.parents[0].shape[-1]
     return Altered(step, lambda inner: inner.parents[0][:, 0]) if same else None
@@ -113,6 +139,10 @@ def faults() -> Iterator[Fault]:
                 "(in, out) kernels of TensorFlow and JAX loaded as (out, in)",
                 equation="y = x W + b",
                 fix="Transpose the kernel when it is loaded; in a registration, `transposed(…)` says so.")
+    yield Fault("weight-reshaped", LINEARS, "the weight is reshaped where it must be transposed", "constructed", _reshaped,
+                "(in, out) kernels brought to (out, in) by reshape or view",
+                equation="W read row by row from the elements of Wᵀ",
+                fix="Transpose the kernel when it is loaded.")
     yield Fault("weight-reversed", LINEARS, "the output features are in reverse order", "constructed", _reversed,
                 equation="y_i = x W_(O−1−i)ᵀ + b_(O−1−i)",
                 fix="Keep the order of the weight's rows.")
@@ -136,10 +166,27 @@ def faults() -> Iterator[Fault]:
     yield Fault("pooler-mean", pooled, "the mean over all tokens is read, not the first", "constructed", _mean,
                 "a sentence embedding's pooling",
                 fix=_POOLER)
+    yield Fault("pooler-mean-with-padding", pooled, "the mean over all tokens, padding too, is read, not the first", "constructed",
+                _mean_of_all, "hidden.mean(1)",
+                fix=_POOLER)
     yield Fault("pooler-second-token", pooled, "the second token is read, not the first", "constructed", _second,
                 fix=_POOLER)
     yield Fault("pooler-missing", pooled, "the first token is handed on as it is", "codertimo/BERT-pytorch#95, candle#2601",
                 _handed_on, "a BERT without pooler", ("pooler.dense",),
                 equation="y = x₀",
                 fix="Apply pooler.dense and tanh to the first token.")
+    sentence = ("seq_relationship", "classifier")
+    yield Fault("head-without-pooler", linear, "the head reads the first token's hidden state, past the pooler", "constructed",
+                _reading(HIDDEN_STATE, first=True), "add_pooling_layer=False, or hidden[:, 0] in place of the pooled output",
+                sentence,
+                equation="y = x₀ Wᵀ + b",
+                fix="Feed the head the pooler's output.")
+    yield Fault("head-without-tanh", linear, "the head reads the pooler's product, before its tanh", "constructed",
+                _reading("pooler.dense"), "", sentence,
+                equation="y = (W_p x₀ + b_p) Wᵀ + b",
+                fix="Feed the head the pooler's output, behind its tanh.")
+    yield Fault("decoder-without-transform", linear, "the decoder reads the hidden state, past the head's transform", "constructed",
+                _reading(HIDDEN_STATE), "logits = hidden @ embeddings.T", ("predictions.decoder",),
+                equation="y = x Eᵀ + b",
+                fix="Feed the decoder the transform's output.")
 # fmt: on

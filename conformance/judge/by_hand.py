@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Iterable, Iterator
 
+import numpy as np
+
 from conformance.judge.evidence import WIDEST
 from conformance.judge.fault_directions import Direction
 from conformance.judge.observation import Observation
@@ -24,12 +26,18 @@ def by_hand(observation: Observation, tightest: Hypothesis, passed: Collection[s
 def mistaken_by_hand(
     observation: Observation, tightest: Hypothesis, mistakes: Iterable[Direction], passed: Collection[str]
 ) -> Iterator[tuple[Direction, Array]]:
-    """The same of each mistake without a number: with f the function that the mistake puts in the step's place."""
+    """The same of each mistake without a number: with f the function that the mistake puts in the step's place.
+
+    Of those alone that are nearer to the candidate's array than the right step is: the orders of a step are many.
+    """
     block, segment = observation.whole, observation.whole.segment
     if not segment.is_single_step or not set(passed) <= {WIDEST}:
         return
     for mistake in mistakes:
         if mistake.parameter is None and mistake.usual is not None:
             faulty = mistake.usual
+            left, right = (np.where(block.judged, x, 0.0) for x in (block.actual - faulty.value, block.residual))
+            if np.vdot(left, left) >= np.vdot(right, right):
+                continue
             for value in by_operations(faulty.steps[segment.name], tightest.arithmetic, block.actual):
                 yield mistake, faulty.value + (block.actual - value)

@@ -139,7 +139,11 @@ class Judge:
             raise CandidateError("arrived after the output of its layer; yield activations in the order of computation")
 
     def _flush(self, last: int) -> Iterator[tuple[Verdict, tuple[Local, ...]]]:
-        """Judge everything up to table index `last`, then let go of all but that last activation."""
+        """Judge everything up to table index `last`, then let go of all but that last activation.
+
+        A layer's own activations but those of pairs of tokens, which are large, are held until the next layer is judged: some
+        mistakes take them for the next one's.
+        """
         for name in list(self.order)[self._judged_up_to + 1 : last + 1]:
             with products_on_one_thread():
                 sigma = self._sigma_at(name) if self._depth == "full" else None
@@ -151,11 +155,12 @@ class Judge:
                 yield lost, ()
             elif name not in self._seen and not self._network.table[name].is_internal:
                 yield Verdict(name, self._network.table[name].kind, "not_observed"), ()
-        self._judged_up_to = last
+        before, self._judged_up_to = self._judged_up_to, last
         if self._network.source is None:  # a backward pass reads what the forward pass left
             for name in [n for n in self._values if self.order[n] < last]:
-                del self._values[name]
                 self._global_errors.pop(name, None)
+                if self.order[name] < before or "query" in self._network.table[name].axes:
+                    del self._values[name]
         self._waiting = {n for n in self._waiting if self.order[n] > last}
 
     def _lost(self, name: str) -> Verdict | None:

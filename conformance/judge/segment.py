@@ -95,8 +95,8 @@ class Segment:
 
     @property
     def is_single_step(self) -> bool:
-        """Whether the candidate exposes every parent."""
-        return len(self._names) == 1
+        """Whether the candidate exposes every parent, or what that is a copy of."""
+        return all(self.network.table[name].kind == "copy" for name in self._names[:-1])
 
     @property
     def is_function(self) -> bool:

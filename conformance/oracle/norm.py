@@ -1,5 +1,7 @@
 """Residual sum and LayerNorm, one step (Ba, Kiros and Hinton 2016, equations 3 and 4)."""
 
+from typing import ClassVar
+
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
@@ -14,7 +16,14 @@ class Norm(Step):
     """y = γ · (x − μ) / √(σ² + ε) + β with x the sum of the parents, μ and σ² its mean and biased variance over the features.
 
     Shapes: parents (..., H), γ and β (H,), result (..., H).
+
+    Attributes:
+        centred: whether μ is the mean; else it is 0.
+        lost: by how much less than the number of features the sum of squares is divided.
     """
+
+    centred: ClassVar[bool] = True
+    lost: ClassVar[int] = 0
 
     @cached_property
     def summed(self) -> Array:
@@ -24,12 +33,23 @@ class Norm(Step):
     @cached_property
     def mean(self) -> Array:
         """μ, (..., 1)."""
-        return np.asarray(self.summed.mean(-1, keepdims=True))
+        return self.mean_of(self.summed)
+
+    @classmethod
+    def mean_of(cls, x: Array) -> Array:
+        """The mean of a sum, (..., 1); 0 where it is not centred."""
+        mean = x.mean(-1, keepdims=True)
+        return np.asarray(mean if cls.centred else np.zeros_like(mean))
+
+    @classmethod
+    def variance_of(cls, squares: Array) -> Array:
+        """The variance, (..., 1), of the squares of what is centred."""
+        return np.asarray(squares.sum(-1, keepdims=True) / (squares.shape[-1] - cls.lost))
 
     @cached_property
     def inverse(self) -> Array:
         """r = 1/√(σ² + ε), (..., 1)."""
-        variance = ((self.summed - self.mean) ** 2).mean(-1, keepdims=True)
+        variance = self.variance_of((self.summed - self.mean) ** 2)
         return np.asarray(1.0 / np.sqrt(variance + self.site.architecture.layer_norm_eps))
 
     @cached_property

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 import numpy as np
-from scipy.special import erf, erfc
+from scipy.special import erf, erfc, expit
 
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle.norm import Norm
-from conformance.oracle.pointwise import Gelu, GeluTanh
+from conformance.oracle.pointwise import Gelu, GeluTanh, Silu
 from conformance.oracle.step import Step
 
 Rounding = Callable[[Array], Array]
@@ -25,17 +25,19 @@ FAR = 8.0  # deviations: of a normal error 1e-15 lies beyond
 def by_operations(step: Step, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
     """For each order the result that is nearest to `actual`, shaped as it, every operation rounded to the format of storage.
 
-    Of GELU in both forms and of residual sum and LayerNorm; none of a step that is one operation, or where nothing is rounded to
-    less than it is accumulated in.
+    Of GELU in both forms, of x σ(k x), and of residual sum and LayerNorm; none of a step that is one operation, or where nothing
+    is rounded to less than it is accumulated in.
     """
     if not arithmetic.is_mixed:
         return
     with np.errstate(all="ignore"):  # what overflows in the format is no correct step's result, and fits none
-        if isinstance(step, Gelu):
+        if isinstance(step, Silu):
+            yield from _silu(step, arithmetic, actual)
+        elif isinstance(step, Gelu):
             yield from _gelu(step.parents[0], arithmetic, actual)
         elif isinstance(step, GeluTanh):
             yield from _gelu_tanh(step.parents[0], arithmetic, actual)
-        elif isinstance(step, Norm):
+        elif isinstance(step, Norm) and type(step).inverse is Norm.inverse:  # of the equation's own root
             yield from _norm(step, arithmetic.storage.round, actual)
 
 
@@ -55,6 +57,14 @@ def _gelu(x: Array, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
         yield r(x * r(1.0 - r(erfc(argument)) / 2.0))
 
 
+def _silu(step: Silu, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
+    """x · σ(k x); k is rounded to float32 or to the format. A σ next to a tie may be rounded either way, by an ulp of float32."""
+    x, r = step.parents[0], arithmetic.storage.round
+    for factor in (np.asarray(step.factor), _constant(step.factor, r)):
+        value = np.asarray(expit(r(factor * x)))
+        yield _nearest(actual, [r(x * σ) for σ in _sides(value, SINGLE.ulp(value), r)])
+
+
 def _gelu_tanh(x: Array, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
     """x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))) and the same with x factored out; constants in float32 or in the format."""
     r = arithmetic.storage.round
@@ -72,43 +82,46 @@ def _constant(number: float, r: Rounding) -> Array:
 
 
 def _norm(step: Norm, r: Rounding, actual: Array) -> Iterator[Array]:
-    """γ (x − μ)/√(σ² + ε) + β, each way of computing σ² in turn."""
+    """γ (x − μ)/√(σ² + ε) + β, each way of computing σ² in turn; μ and σ² as the step has them."""
     for x in _sums(step.parents, r):
-        mean = x.mean(-1, keepdims=True)
-        means = _sides(mean, _of_mean(x), r)
+        means = _sides(step.mean_of(x), _of_mean(x), r) if step.centred else (step.mean_of(x),)
         for variances in (_of_differences, _of_sum, _in_float32, _in_one_pass):
             found: list[list[Array]] = []
             for μ in means:
-                for shifted in variances(x, μ, step.site.architecture.layer_norm_eps, r):
+                for shifted in variances(step, x, μ, r):
                     found += _normalised(step, x, μ, shifted, r)
             for alternatives in zip(*found, strict=True):
                 yield _nearest(actual, alternatives, by_row=True)
 
 
-def _of_differences(x: Array, mean: Array, epsilon: float, r: Rounding) -> Iterator[Array]:
+def _of_differences(step: Norm, x: Array, mean: Array, r: Rounding) -> Iterator[Array]:
     """mean((x − μ)²) + ε, every operation rounded."""
-    squares = r(np.square(r(x - mean)))
-    for variance in _sides(squares.mean(-1, keepdims=True), _of_mean(squares), r):
-        yield r(variance + epsilon)
+    yield from _shifted(step, r(np.square(r(x - mean))), r)
 
 
-def _of_sum(x: Array, _: Array, epsilon: float, r: Rounding) -> Iterator[Array]:
+def _of_sum(step: Norm, x: Array, _: Array, r: Rounding) -> Iterator[Array]:
     """The variance by one call, rounded, and ε."""
-    squares = np.square(x - x.mean(-1, keepdims=True))
-    for variance in _sides(squares.mean(-1, keepdims=True), _of_mean(squares), r):
-        yield r(variance + epsilon)
+    yield from _shifted(step, np.square(x - step.mean_of(x)), r)
 
 
-def _in_float32(x: Array, _: Array, epsilon: float, __: Rounding) -> Iterator[Array]:
+def _shifted(step: Norm, squares: Array, r: Rounding) -> Iterator[Array]:
+    """The mean of the squares, rounded, and ε."""
+    for variance in _sides(step.variance_of(squares), _of_mean(squares), r):
+        yield r(variance + step.site.architecture.layer_norm_eps)
+
+
+def _in_float32(step: Norm, x: Array, _: Array, __: Rounding) -> Iterator[Array]:
     """The variance and ε, kept in float32; the deviation by one call is its root."""
-    yield x.var(-1, keepdims=True) + epsilon
+    yield step.variance_of(np.square(x - step.mean_of(x))) + step.site.architecture.layer_norm_eps
 
 
-def _in_one_pass(x: Array, mean: Array, epsilon: float, r: Rounding) -> Iterator[Array]:
-    """mean(x²) − μ² + ε, every operation rounded."""
+def _in_one_pass(step: Norm, x: Array, mean: Array, r: Rounding) -> Iterator[Array]:
+    """mean(x²) − μ² + ε, every operation rounded; it has no form that divides by n − 1."""
+    if step.lost:
+        return
     squares = r(np.square(x))
-    for of_squares in _sides(squares.mean(-1, keepdims=True), _of_mean(squares), r):
-        yield r(r(of_squares - r(np.square(mean))) + epsilon)
+    for of_squares in _sides(step.variance_of(squares), _of_mean(squares), r):
+        yield r(r(of_squares - r(np.square(mean))) + step.site.architecture.layer_norm_eps)
 
 
 def _of_mean(terms: Array) -> Array:

@@ -1,7 +1,9 @@
 """Activation functions: GELU in its two forms, ReLU, tanh."""
 
+from typing import ClassVar
+
 import numpy as np
-from scipy.special import erf
+from scipy.special import erf, expit
 
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Captured
@@ -76,6 +78,23 @@ class Gelu(Pointwise):
         inner_error = np.maximum(arithmetic.functions.error("erf", e, wide), arithmetic.functions.absolute("gelu", wide))
         bound = np.abs(x) / 2.0 * inner_error + argument * wide.unit_roundoff
         return elementwise(variance + arithmetic.storage.rounding_variance(y), bound)
+
+
+class Silu(Gelu):
+    """y = x σ(k x), k = 1; its roundings are taken as those of GELU."""
+
+    factor: ClassVar[float] = 1.0
+
+    @cached_property
+    def value(self) -> Array:
+        """The equation."""
+        return np.asarray(self.parents[0] * expit(self.factor * self.parents[0]))
+
+
+class QuickGelu(Silu):
+    """y = x σ(1.702 x); Hendrycks and Gimpel 2016, section 2."""
+
+    factor: ClassVar[float] = 1.702
 
 
 class GeluTanh(Pointwise):

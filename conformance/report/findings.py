@@ -53,7 +53,7 @@ def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
     """The mistakes of one case, worst first; what has no name last but for its size."""
     activations = list(activations)
     failed = [a for a in activations if a.outcome == "fail"]
-    chosen = _chosen([a for a in failed if a.faults], _layers(activations))
+    chosen = _chosen([a for a in failed if a.faults], activations)
     named = [_finding(group) for group in _grouped(chosen)]
     unnamed = [_unnamed(alike) for alike in _alike(a for a in failed if not a.faults and not a.reason)]
     return sorted([*named, *unnamed], key=lambda f: -(float("inf") if f.excess is None else f.excess))
@@ -110,9 +110,14 @@ def _numbers(found: Sequence[int]) -> str:
     return f"{found[0]} to {found[-1]}" if run else ", ".join(map(str, found))
 
 
-def _chosen(failed: Sequence[ActivationRecord], layers: int) -> list[tuple[ActivationRecord, Sequence[FaultRecord]]]:
-    """For each activation the explanation whose faults account for most activations."""
-    options = {id(a): [e for e in (a.faults, *a.alternatives) if _is_possible(e, failed, layers)] or [a.faults] for a in failed}
+def _chosen(
+    failed: Sequence[ActivationRecord], activations: Sequence[ActivationRecord]
+) -> list[tuple[ActivationRecord, Sequence[FaultRecord]]]:
+    """For each activation that failed the explanation whose faults account for most of them."""
+    layers = _layers(activations)
+    options = {
+        id(a): [e for e in (a.faults, *a.alternatives) if _is_possible(e, activations, layers)] or [a.faults] for a in failed
+    }
     count: Counter[str] = Counter(chain.from_iterable({f.name for e in options[id(a)] for f in e} for a in failed))
 
     def weight(explanation: Sequence[FaultRecord]) -> tuple[float, bool]:
@@ -121,13 +126,24 @@ def _chosen(failed: Sequence[ActivationRecord], layers: int) -> list[tuple[Activ
     return [(a, max(options[id(a)], key=weight)) for a in failed]
 
 
-def _is_possible(explanation: Sequence[FaultRecord], failed: Sequence[ActivationRecord], layers: int) -> bool:
-    """A mistake that acts in every layer leaves at most one as it was: that which has the right parameters all the same."""
+def _is_possible(explanation: Sequence[FaultRecord], activations: Sequence[ActivationRecord], layers: int) -> bool:
+    """A mistake that acts in every layer leaves at most one as it was: that which has the right parameters all the same.
+
+    In the others no step passes on which it acts.
+    """
+    of_layers = [(a, m[1]) for a in activations if (m := _LAYER.fullmatch(a.activation))]
     for name in WHOLE & {f.name for f in explanation}:
         applied = {
-            m[1] for a in failed for e in (a.faults, *a.alternatives) for f in e if f.name == name and (m := _LAYER.match(f.step))
+            m[1]
+            for a in activations
+            for e in (a.faults, *a.alternatives)
+            for f in e
+            if f.name == name and (m := _LAYER.match(f.step))
         }
-        if len(applied) < layers - 1:
+        spared = any(
+            layer in applied and a.outcome == "pass" and a.activation.endswith(BY_NAME[name].only) for a, layer in of_layers
+        )
+        if spared or len(applied) < layers - 1:
             return False
     return True
 

@@ -28,6 +28,7 @@ ALIASES: Mapping[str, str] = {"decoder-untied": "parameters-other", "parameters-
 ESTIMATES: Mapping[str, float] = {
     "epsilon": 1e-5, "scale-missing": 1.0, "softmax-temperature": 2.0, "gelu-argument": 1.0, "gelu-tanh-constant": 0.44715,
     "residual-scaled": 0.5**0.5, "mask-constant": float(np.exp(-1.0)), "epsilon-outside-root": 1e-5,
+    "norm-unbiased-deviation": 1e-3,
 }  # fmt: skip
 """The number that was planted, as it is written."""
 

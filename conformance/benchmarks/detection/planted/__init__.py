@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from conformance.benchmarks.detection.names import CONSTRUCTED, LISTED
+from conformance.benchmarks.detection.names import CONSTRUCTED, LISTED, SHOWN
 from conformance.benchmarks.detection.planted import (
     attention,
     embeddings,
@@ -19,7 +19,7 @@ from conformance.benchmarks.detection.planted.plant import Plant
 _THEMES = (functions, norms, attention, projections, embeddings, heads, pooling, layers, precision)
 _FOUND = {plant.name: plant for theme in _THEMES for plant in theme.PLANTS}
 
-PLANTS: Mapping[str, Plant] = {name: _FOUND[name] for name in (*LISTED, *CONSTRUCTED)}
+PLANTS: Mapping[str, Plant] = {name: _FOUND[name] for name in (*LISTED, *CONSTRUCTED, *SHOWN)}
 """By name, in the order of `names`."""
 
 __all__ = ["PLANTS", "Plant"]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from conformance.benchmarks.detection.bert import Bert, SelfAttention
-from conformance.benchmarks.detection.planted.plant import Plant, Suits, always, in_layer, many_heads, override
+from conformance.benchmarks.detection.planted.plant import Plant, Suits, after, always, in_layer, many_heads, override
 from conformance.benchmarks.detection.steps import hidden_keys
 
 SCORES, PROBS, CONTEXT = (f"attention.self.{n}" for n in ("scores", "probs", "context"))
@@ -150,6 +150,38 @@ def _unsplit(model: Bert, layer: int) -> None:
     override(scores, "forward", forward)
 
 
+def _bias_unscaled(model: Bert, layer: int) -> None:
+    """The query's weight is divided by √d, its bias is not; the query itself is shown as it was."""
+    own = model.layer(layer).attention.self
+    scores, root, bias = own.scores, own.scores.root, own.query.bias
+    right = scores.forward
+    override(scores, "forward", lambda query, key: right(query + bias * (root - 1.0), key))
+
+
+def _first_values(model: Bert, layer: int) -> None:
+    """The values of the first head for all."""
+    context = _own(model, layer).context
+    right = context.forward
+
+    def forward(probs: Tensor, value: Tensor) -> Tensor:
+        heads = probs.shape[1]
+        found: Tensor = right(probs, value[..., : value.shape[-1] // heads].repeat(1, 1, heads))
+        return found
+
+    override(context, "forward", forward)
+
+
+def _head_zero(model: Bert, layer: int) -> None:
+    """The second head's context is zero."""
+    own = _own(model, layer)
+    width = model.architecture.head_size
+
+    def without(context: Tensor) -> Tensor:
+        return torch.cat([context[..., :width], torch.zeros_like(context[..., :width]), context[..., 2 * width :]], -1)
+
+    after(own.context, without)
+
+
 def _context_uniform(model: Bert, layer: int) -> None:
     """The mean of the unmasked values: probabilities are made, and not used."""
     own = _own(model, layer)
@@ -187,4 +219,7 @@ PLANTS = (
     in_layer("heads-unsplit", _unsplit, SCORES, suits=many_heads),
     in_layer("context-uniform", _context_uniform, CONTEXT),
     in_layer("context-of-keys", _context_of_keys, CONTEXT),
+    in_layer("scale-without-bias", _bias_unscaled, SCORES, suits=lambda a: a.head_size > 1),
+    in_layer("heads-share-first", _first_values, CONTEXT, suits=many_heads),
+    in_layer("head-zero", _head_zero, CONTEXT, suits=many_heads),
 )

@@ -18,6 +18,13 @@ def _order(inputs: Inputs) -> Tensor:
     return torch.arange(inputs.ids.shape[1], device=inputs.ids.device)[None]
 
 
+def _restarted(inputs: Inputs) -> Tensor:
+    """Counted from the last change of the token type."""
+    types, order = inputs.types, _order(inputs)
+    begins = torch.cat([torch.zeros_like(types[:, :1]), (types[:, 1:] != types[:, :-1]).to(types.dtype)], 1)
+    return order - (order * begins).cummax(1).values
+
+
 def _many_types(a: Architecture) -> bool:
     return a.type_vocab_size > 1
 
@@ -42,6 +49,10 @@ _POSITIONS: dict[str, Callable[[Inputs], Tensor]] = {
     "positions-from-token-types": lambda i: i.types,
     "positions-reversed": lambda i: _order(i).flip(-1),
     "positions-counted-by-mask": lambda i: i.mask.cumsum(-1) - i.mask,
+    "positions-by-row": lambda i: torch.arange(len(i.ids), device=i.ids.device)[:, None].expand_as(i.ids),
+    "positions-restarted": _restarted,
+    "positions-clipped": lambda i: _order(i).clamp(max=5),
+    "positions-other": lambda i: 2 * _order(i),
 }
 _TYPES: dict[str, tuple[Callable[[Inputs], Tensor], Suits]] = {
     "token-types-ignored": (lambda i: torch.zeros_like(i.types), _many_types),
@@ -161,7 +172,14 @@ def _without(kind: str) -> Callable[[Bert, int], None]:
     return install
 
 
+def _after_norm(model: Bert) -> None:
+    """LayerNorm(word + token type) + position."""
+    norm = model.embeddings.LayerNorm
+    override(norm, "forward", lambda word, kind, position: norm.normalise(word + kind) + position)
+
+
 PLANTS = (
+    Plant("positions-after-norm", lambda model, _: _after_norm(model), False, _of_sum, lambda a: a.embedding_norm),
     *(_positions(name, rows) for name, rows in _POSITIONS.items()),
     *(_types(name, rows, suits) for name, (rows, suits) in _TYPES.items()),
     *(_sinusoid(name, table) for name, table in _SINUSOIDS.items()),

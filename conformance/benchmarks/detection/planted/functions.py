@@ -8,7 +8,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conformance.benchmarks.detection.bert import Bert
-from conformance.benchmarks.detection.planted.plant import Plant, Suits, always, gelu, in_layer, widely
+from conformance.benchmarks.detection.planted.plant import (
+    Plant,
+    Suits,
+    after,
+    always,
+    gelu,
+    in_layer,
+    widely,
+)
 from conformance.benchmarks.detection.steps import erf_gelu, tanh_gelu
 from conformance.model.architecture import Architecture
 
@@ -66,4 +74,13 @@ def _planted(name: str, wrong: Callable[[Function], Function], suits: Suits) -> 
     return in_layer(name, install, "intermediate.intermediate_act_fn", suits=suits)
 
 
-PLANTS = tuple(_planted(name, wrong, suits) for name, (wrong, suits) in _FUNCTIONS.items())
+def _bias_after(model: Bert, layer: int) -> None:
+    """The bias of the product once more, behind the function."""
+    own = model.layer(layer).intermediate
+    after(own.intermediate_act_fn, lambda y: y + own.dense.bias)
+
+
+PLANTS = (
+    *(_planted(name, wrong, suits) for name, (wrong, suits) in _FUNCTIONS.items()),
+    in_layer("bias-after-activation", _bias_after, "intermediate.intermediate_act_fn"),
+)

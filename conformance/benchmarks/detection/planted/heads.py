@@ -9,7 +9,16 @@ from torch.nn import functional as F
 from conformance.benchmarks.detection.bert import Bert
 from conformance.benchmarks.detection.heads import Classifier, PlainClassifier, Pooler, Predictions, Spans
 from conformance.benchmarks.detection.planted.initial import initial
-from conformance.benchmarks.detection.planted.plant import Plant, in_place, masked_lm, next_sentence, override, parameter, widely
+from conformance.benchmarks.detection.planted.plant import (
+    Plant,
+    in_place,
+    kept,
+    masked_lm,
+    next_sentence,
+    override,
+    parameter,
+    widely,
+)
 from conformance.benchmarks.detection.steps import ChoiceLoss, Linear
 from conformance.model.architecture import Architecture
 from conformance.model.batch import IGNORED_LABEL
@@ -74,6 +83,7 @@ _SENTENCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "pooler-mean": _mean,
     "pooler-second-token": lambda hidden, mask: hidden[:, min(1, hidden.shape[1] - 1)],
     "pooler-max": _largest,
+    "pooler-mean-with-padding": lambda hidden, mask: hidden.mean(1),
 }
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "pooler-activation-missing": lambda x: x,
@@ -95,6 +105,36 @@ def _activation(name: str, wrong: Callable[[Tensor], Tensor]) -> Plant:
 def _no_pooler(model: Bert) -> None:
     """The first token as it is."""
     override(_pooler(model).dense, "product", lambda x: x)
+
+
+def _reads_hidden(model: Bert) -> None:
+    """The next-sentence head reads the first token's hidden state."""
+    right = model.cls.pair
+    override(model.cls, "pair", lambda hidden, pooled, mask: right(hidden, hidden[:, 0], mask))
+
+
+def _reads_product(model: Bert) -> None:
+    """The next-sentence head reads the pooler's product."""
+    right, products = model.cls.pair, kept(_pooler(model).dense)
+    override(model.cls, "pair", lambda hidden, pooled, mask: right(hidden, products.pop(), mask))
+
+
+def _without_transform(model: Bert) -> None:
+    """The transform is computed, and not used."""
+    own = _predictions(model)
+    transform, decoder = own.transform, own.decoder
+    assert transform
+
+    def forward(hidden: Tensor) -> Tensor:
+        transform(hidden)
+        logits: Tensor = decoder(hidden)
+        return logits
+
+    override(own, "forward", forward)
+
+
+def _of_pair(a: Architecture) -> bool:
+    return a.pooler and "next_sentence" in a.heads
 
 
 def _untied(model: Bert) -> None:
@@ -177,6 +217,9 @@ PLANTS = (
     *(_sentence(name, wrong) for name, wrong in _SENTENCES.items()),
     *(_activation(name, wrong) for name, wrong in _ACTIVATIONS.items()),
     in_place("pooler-missing", _no_pooler, "pooler.dense", suits=_pooled),
+    in_place("head-without-pooler", _reads_hidden, PAIR, suits=_of_pair),
+    in_place("head-without-tanh", _reads_product, PAIR, suits=_of_pair),
+    in_place("decoder-without-transform", _without_transform, "cls.predictions.decoder", suits=_tied),
     in_place("decoder-untied", _untied, "cls.predictions.decoder", suits=_tied),
     in_place("next-sentence-order", lambda model: _backwards(_pair(model)), PAIR, suits=next_sentence),
     in_place("next-sentence-label", lambda m: override(_pair(m).loss, "labels", _other_label), PAIR_LOSS, suits=next_sentence),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from conformance.benchmarks.detection.bert import Bert
 from conformance.benchmarks.detection.planted.initial import initial
-from conformance.benchmarks.detection.planted.plant import Plant, after, in_layer, many_layers, override, parameter
+from conformance.benchmarks.detection.planted.plant import Plant, after, in_layer, kept, many_layers, override, parameter
 from conformance.model.architecture import Architecture
 
 OUTPUT = "output.LayerNorm"
@@ -85,6 +85,25 @@ def _without_first(hidden: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(hidden[:, :1]), hidden[:, 1:]], 1)
 
 
+def _keys_before(model: Bert) -> None:
+    """The last layer attends by the keys of the layer before."""
+    last = model.architecture.num_hidden_layers - 1
+    keys = kept(model.layer(last - 1).attention.self.key)
+    override(model.layer(last).attention.self.key, "forward", lambda _: keys.pop())
+
+
+def _read_before(model: Bert) -> None:
+    """Pooler and heads read what goes into the last layer, which is run, and not used."""
+    encoder = model.encoder
+
+    def forward(hidden: Tensor, mask: Tensor) -> Tensor:
+        for layer in encoder.layer:
+            before, hidden = hidden, layer(hidden, mask)
+        return before
+
+    override(encoder, "forward", forward)
+
+
 def _clipped(hidden: Tensor) -> Tensor:
     """Within one deviation of all its elements."""
     deviation = float(hidden.float().std())
@@ -93,6 +112,14 @@ def _clipped(hidden: Tensor) -> Tensor:
 
 def _changed_output(name: str, change: Callable[[Tensor], Tensor]) -> Plant:
     return in_layer(name, lambda model, layer: after(model.layer(layer).output.LayerNorm, change), OUTPUT)
+
+
+def _last_keys(a: Architecture, _: int) -> frozenset[str]:
+    return frozenset([f"encoder.layer.{a.num_hidden_layers - 1}.attention.self.key"])
+
+
+def _read_by_heads(a: Architecture, _: int) -> frozenset[str]:
+    return _readers(a, a.num_hidden_layers - 1)
 
 
 PLANTS = (
@@ -104,5 +131,7 @@ PLANTS = (
     in_layer("parameters-default", _default, "attention.output.LayerNorm"),
     in_layer("parameters-other", _other, "intermediate.dense"),
     _changed_output("first-token-zeroed", _without_first),
+    Plant("layer-before-kept", lambda model, _: _keys_before(model), False, _last_keys, many_layers),
+    Plant("heads-read-layer-before", lambda model, _: _read_before(model), False, _read_by_heads),
     _changed_output("hidden-clipped", _clipped),
 )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from conformance.benchmarks.detection.bert import Bert, Layer
 from conformance.benchmarks.detection.planted.plant import Plant, Suits, always, in_layer, many_heads, override, widely
@@ -38,6 +39,11 @@ def _over_positions(norm: LayerNorm, x: Tensor) -> Tensor:
     return centred / torch.sqrt(x.var(1, keepdim=True, unbiased=False) + norm.eps) * norm.weight + norm.bias
 
 
+def _over_sequence(norm: LayerNorm, x: Tensor) -> Tensor:
+    """Mean and variance over positions and features together."""
+    return F.layer_norm(x, x.shape[1:], eps=norm.eps) * norm.weight + norm.bias
+
+
 def _twice(norm: LayerNorm, x: Tensor) -> Tensor:
     """LayerNorm(LayerNorm(x)), γ and β each time."""
     once = _plain(norm, x) * norm.weight + norm.bias
@@ -56,6 +62,8 @@ _NORMALISED: dict[str, Callable[[LayerNorm, Tensor], Tensor]] = {
     "norm-weight-plus-one": lambda n, x: _plain(n, x) * (1.0 + n.weight) + n.bias,
     "norm-over-positions": _over_positions,
     "norm-twice": _twice,
+    "norm-over-sequence": _over_sequence,
+    "norm-unbiased-deviation": lambda n, x: _centred(x) / (x.std(-1, keepdim=True) + 100.0 * EPSILON) * n.weight + n.bias,
     "norm-by-variance": lambda n, x: _centred(x) / (_variance(x) + n.eps) * n.weight + n.bias,
 }
 

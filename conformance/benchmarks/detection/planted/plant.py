@@ -92,6 +92,13 @@ def after(module: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
     override(module, "forward", lambda *inputs: function(right(*inputs)))
 
 
+def kept(module: nn.Module) -> list[Tensor]:
+    """Where what a module makes is put from now on."""
+    found: list[Tensor] = []
+    module.register_forward_hook(lambda _, __, made: found.append(made))
+    return found
+
+
 def parameter(values: Tensor) -> nn.Parameter:
     """A parameter of its own with these values."""
     return nn.Parameter(values.detach().clone(), requires_grad=False)

@@ -85,11 +85,18 @@ def _half_dropped(model: Bert, layer: int) -> None:
     after(model.layer(layer).intermediate.dense, halved)
 
 
+def _reshaped(model: Bert, layer: int) -> None:
+    """A kernel of (in, out) reshaped to (out, in)."""
+    dense = model.layer(layer).intermediate.dense
+    dense.weight = parameter(dense.weight.T.reshape(dense.weight.shape))
+
+
 _LAYERED: tuple[tuple[str, Callable[[Bert, int], None], str], ...] = (
     ("weight-transposed", _transposed, "attention.output.dense"),
     ("bias-missing", _bias_missing, "intermediate.dense"),
     ("bias-negated", _bias_negated, "intermediate.dense"),
     ("weight-reversed", _reversed, "output.dense"),
+    ("weight-reshaped", _reshaped, "intermediate.dense"),
     ("features-dropped", _half_dropped, "intermediate.dense"),
 )
 

@@ -1,0 +1,94 @@
+"""What the suite makes of the blind mistakes, as a table of counts."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from conformance import Architecture, Result, check, load_golden
+from conformance.benchmarks.detection.blind import MISTAKES
+from conformance.benchmarks.detection.blind.named import RIGHT
+from conformance.benchmarks.detection.blind.port import Mistake
+
+_OUTSIDE = ("embeddings.", "pooler.", "cls.")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one mistake.
+
+    Attributes:
+        placed: every origin that it has, and none besides, is an origin of the result.
+        misplaced: an activation is called an origin that is none.
+        naming: `right`, `none` where something has no name and no name is wrong, or `wrong`.
+    """
+
+    golden: str
+    dtype: str
+    mistake: str
+    detected: bool
+    placed: bool
+    misplaced: bool
+    naming: str
+
+
+def origins(mistake: Mistake, architecture: Architecture) -> frozenset[str]:
+    """The activations at which it begins."""
+    within = [name for name in mistake.origins if not name.startswith(_OUTSIDE)]
+    layers = (f"encoder.layer.{layer}.{name}" for layer in mistake.layers(architecture) for name in within)
+    return frozenset([*layers, *(name for name in mistake.origins if name.startswith(_OUTSIDE))])
+
+
+def outcomes(golden: str, dtype: str, names: Iterable[str] = MISTAKES) -> Iterator[Outcome]:
+    """Of each mistake that the golden's architecture can have."""
+    architecture = load_golden(golden).checkpoint.architecture
+    for mistake in (MISTAKES[name] for name in names):
+        if mistake.layers(architecture):
+            yield outcome(mistake, check(mistake, golden, dtype=dtype), origins(mistake, architecture))
+
+
+def outcome(mistake: Mistake, result: Result, expected: frozenset[str]) -> Outcome:
+    """The result, compared with what was planted."""
+    found = {verdict.activation for verdict in result.origins}
+    names = [{finding.name, *finding.others} for finding in result.findings]
+    right = set(RIGHT[mistake.name])
+    is_wrong = any(None not in group and not group & right for group in names)
+    is_right = bool(names) and all(group & right for group in names)
+    return Outcome(
+        result.case.golden,
+        result.case.dtype,
+        mistake.name,
+        result.outcome == "fail",
+        found == expected,
+        bool(found - expected),
+        "wrong" if is_wrong else "right" if is_right else "none",
+    )
+
+
+def table(found: Iterable[Outcome]) -> str:
+    """A row for each golden and format, then what is missing from it."""
+    rows: dict[tuple[str, str], list[Outcome]] = {}
+    for one in found:
+        rows.setdefault((one.golden, one.dtype), []).append(one)
+    lines = [
+        "| golden | dtype | mistakes | detected | placed exactly | misplaced | named rightly | no name | named wrongly |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        *(_row(*key, group) for key, group in rows.items()),
+        "",
+        *(f"- {key[0]}, {key[1]}: {text}" for key, group in rows.items() for text in _short_of(group)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(golden: str, dtype: str, group: list[Outcome]) -> str:
+    naming = [sum(o.naming == kind for o in group if o.detected) for kind in ("right", "none", "wrong")]
+    counts = [len(group), sum(o.detected for o in group), sum(o.placed for o in group), sum(o.misplaced for o in group), *naming]
+    return f"| {golden} | {dtype} | {' | '.join(map(str, counts))} |"
+
+
+def _short_of(group: list[Outcome]) -> Iterator[str]:
+    kinds = {
+        "not detected": [o for o in group if not o.detected],
+        "not placed exactly": [o for o in group if o.detected and not o.placed],
+        "no name": [o for o in group if o.detected and o.naming == "none"],
+        "named wrongly": [o for o in group if o.detected and o.naming == "wrong"],
+    }
+    return (f"{kind}: {'; '.join(o.mistake for o in missing)}" for kind, missing in kinds.items() if missing)
