@@ -23,7 +23,7 @@ from conformance.isolation.serve import CandidateWork
 from conformance.model.checkpoint import read_only
 from conformance.results.file import read_results
 from conformance.results.records import Results
-from conformance.tests.zoo import APART, ASKED, CALLS, IMPORTS, MARKS, good
+from conformance.tests.zoo import APART, ASKED, CALLS, IMPORTS, LAWLESS, MARKS, good
 
 CONTROLS = ("hf-sdpa", "hf-eager")
 ZOO = "conformance.tests.zoo"
@@ -188,3 +188,12 @@ def test_a_candidate_cannot_alter_the_judgement_of_drawn_batches_and_what_ends_i
     assert example
     assert len(example.batch["input_ids"][0]) % 2  # the one on which it ended, and no other
     assert found[good_one].outcome == "pass"
+
+
+def test_who_patches_comparisons_and_laws_in_its_process_fails_every_law_that_it_breaks(tmp_path: Path) -> None:
+    checks = [word for law in LAWLESS for word in ("--check", law)]
+    command = ["run", "-i", f"{ZOO}:patching_and_lawless", "-i", "hf-sdpa", "--golden", "tiny", *checks]
+    assert main([*command, "--examples", "2", "--out", str(tmp_path)]) == 1
+    found = [case.check for case in read_results(tmp_path / "results.jsonl").cases]
+    assert {c.check: c.outcome for c in found if c.implementation != "hf-sdpa"} == dict.fromkeys(LAWLESS, "fail")
+    assert {c.check: c.outcome for c in found if c.implementation == "hf-sdpa"} == dict.fromkeys(LAWLESS, "pass")
