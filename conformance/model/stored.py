@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from conformance.errors import CheckpointError
-from conformance.model.files import ALLOW_PICKLE, open_safetensors, read_pickle, reading
+from conformance.model.files import ALLOW_PICKLE, ARRAYS, open_safetensors, read_pickle, reading
 from conformance.numerics.formats import Array
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def conversion(pickled: Path) -> str:
 
 
 def _safetensors(file: Path) -> list[Stored]:
-    reader = open_safetensors(file, "pt")
+    reader = open_safetensors(file, "pt", ARRAYS)
     headers = {key: reader.get_slice(key) for key in reader.keys()}  # noqa: SIM118 -- no mapping
     return [Stored(k, tuple(h.get_shape()), h.get_dtype(), partial(reader.get_tensor, k)) for k, h in headers.items()]
 

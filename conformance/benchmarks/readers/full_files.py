@@ -94,8 +94,7 @@ _FULL: tuple[tuple[str, str, Callable[[bytes], bytes]], ...] = (
 def read_apart(reader: Reader, content: bytes, folder: Path) -> Took:
     """Read it in place of the file that is damaged, in a process that is forked for it."""
     folder.mkdir(exist_ok=True)
-    for name, data in reader.files.items():
-        (folder / name).write_bytes(content if name == reader.damaged else data)
+    reader.write(folder, content)
     receive, send = os.pipe()
     child = os.fork()
     if not child:
