@@ -24,6 +24,7 @@ from conformance.model.checkpoint import read_only
 from conformance.results.file import read_results
 from conformance.results.records import Results
 from conformance.tests.zoo import APART, ASKED, CALLS, IMPORTS, LAWLESS, MARKS, good
+from conformance.tests.zoo_files import NAMED, write_files
 
 CONTROLS = ("hf-sdpa", "hf-eager")
 ZOO = "conformance.tests.zoo"
@@ -33,6 +34,7 @@ _HALF = len(_CALLS) // 2
 RUNS = {
     "first calls": dict(list(_CALLS.items())[:_HALF]),
     "further calls": dict(list(_CALLS.items())[_HALF:]),
+    "files": NAMED,
     "asked": {f"{ZOO}:asked_{i}": (name, outcome, reason) for i, (name, (_, outcome, reason)) in enumerate(ASKED.items())}
     | {f"at_import_{i}:candidate": (f"import: {name}", *expected) for i, (name, (_, *expected)) in enumerate(IMPORTS.items())},
 }
@@ -54,6 +56,8 @@ def _run(names: Iterable[str], folder: Path) -> Ran:
     """Each of these with a correct one after it, and others before and after all, from a folder with what misbehaves at import."""
     for i, (source, _, _) in enumerate(IMPORTS.values()):
         (folder / f"at_import_{i}.py").write_text(f"{source}\n")
+    if NAMED.keys() & set(names):
+        write_files(folder)
     command = ["run", "--golden", "tiny", "--timeout", LIMIT, "--memory", MEMORY, "--format", "json"]
     each = [x for i, name in enumerate(names) for x in (name, f"{ZOO}:good_{i}")]
     command += [x for name in (*CONTROLS[:1], *each, *CONTROLS[1:]) for x in ("-i", name)]
