@@ -12,6 +12,8 @@ from conformance.candidates.layouts import LAYER, each_layer
 from conformance.mapping.names import words
 from conformance.mapping.proposal import Held, Proposal
 from conformance.mapping.taps import Located
+from conformance.mapping.writable import require_identifiers
+from conformance.names import printable
 
 WIDTH = 88
 _IN_LAYER = f"bert.encoder.layer.{LAYER}."
@@ -82,7 +84,7 @@ def _head(proposal: Proposal) -> Iterator[str]:
     for name, value in proposal.builder.objects.items():
         if name != "deepcopy":
             home = proposal.home if name == proposal.name else getattr(value, "__module__", proposal.home)
-            own.setdefault(home, []).append(name)
+            own.setdefault(require_identifiers(home), []).append(name)
     imports = {"conformance": public_names(proposal), **{home: sorted(found) for home, found in own.items()}}
     yield from _import("conformance", imports.pop("conformance"))
     yield ""  # between what is installed and what lies here, as isort has it
@@ -110,7 +112,7 @@ def body(proposal: Proposal) -> Iterator[str]:
     yield from _call(proposal)
     yield from ["", ""]
     for sentence in proposal.open:
-        yield f"# Open: {sentence}."
+        yield f"# Open: {printable(sentence)}."
     yield f"{variable(proposal)} = TorchImplementation("
     yield f'    name="{variable(proposal).replace("_", "-")}",'
     yield from _build(proposal)
