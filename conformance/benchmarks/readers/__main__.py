@@ -1,6 +1,6 @@
 """Damaged files through every reader: `python -m conformance.benchmarks.readers [--count N] [--seed S] [--full] [--write]`.
 
-A reader gives a value, or one of the project's own errors, within 5 s and 1 GiB. `--full` tries files of text at their limits
+A reader gives a value, or one of the project's own errors, within 5 s and 1 GiB. `--full` tries files at their limits
 instead, each full of what takes most time or memory, in a process of its own. `--write` keeps the table, `RESULTS.md` or `FULL.md`.
 """
 
@@ -120,10 +120,10 @@ def main() -> int:
 
 
 def _full(known: Mapping[str, Reader], folder: Path, *, keep: bool) -> int:
-    rows, wrong = ["| reader | full of | MiB | outcome | s | MiB of memory |", "|---|---|---:|---|---:|---:|"], 0
+    rows, wrong = ["| reader | full of | MiB | outcome | s of the processor | MiB of memory |", "|---|---|---:|---|---:|---:|"], 0
     for full in full_files(known):
-        took = read_apart(known[full.reader], full.content, folder)
-        size, memory = len(full.content) / 2**20, took.memory / 2**20
+        took = read_apart(known[full.reader], full, folder)
+        size, memory = full.size / 2**20, took.memory / 2**20
         rows.append(f"| {full.reader} | {full.what} | {size:.1f} | {took.outcome} | {took.seconds:.2f} | {memory:.0f} |")
         print(rows[-1], flush=True)
         wrong += took.outcome not in ("read", "typed error") or took.seconds > SECONDS or took.memory > MEMORY
