@@ -15,8 +15,8 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.model.pretraining import PretrainingConventions, PretrainingCorpus
 from conformance.model.training import Training
+from conformance.names import LONGEST
 from conformance.numerics.formats import Array
-from conformance.results.termination import LONGEST
 
 SMALL = 2**16  # bytes: an activation that is no larger is sent with what is said of it
 TOGETHER = 2**20  # bytes of activations that are sent together, where all of them are wanted at once

@@ -138,7 +138,9 @@ def _pickled(file: Path) -> list[Stored]:
 
 def _is_finite(tensor: "torch.Tensor") -> bool:
     """Part by part, since what is asked of all elements takes several times their memory."""
-    return all(bool(part.isfinite().all()) for part in tensor.reshape(-1).split(_PART))
+    import torch
+
+    return all(bool(part.isfinite().all()) for part in torch.split(tensor.reshape(-1), _PART))
 
 
 def _require_numbers(file: Path, stored: Mapping[str, Stored]) -> None:

@@ -228,6 +228,17 @@ def test_an_implementation_is_made_without_importing_pytest() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "packed-bert\n"
 
 
+def test_what_the_users_code_raises_is_capped_and_cleaned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raises = "raise ValueError('\\x1b[2J' + 'x' * 10**6)"
+    (tmp_path / "long.py").write_text(
+        f"class Long:\n    named_modules = None\n    def __init__(self, vocab_size):\n        {raises}"
+    )
+    assert main(["map", f"{tmp_path / 'long.py'}:Long"]) == 1
+    said = capsys.readouterr().err
+    assert len(said) < 21_000
+    assert r"raised ValueError: \x1b[2Jxxx" in said
+
+
 def test_what_the_users_code_raises_is_reported_as_such() -> None:
     with pytest.raises(CandidateError, match="its constructor raised ZeroDivisionError: of the user's code"):
         proposed(Broken, "Broken", __name__)

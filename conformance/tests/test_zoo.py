@@ -24,6 +24,7 @@ from conformance.model.checkpoint import read_only
 from conformance.results.file import read_results
 from conformance.results.records import Results
 from conformance.tests.zoo import APART, ASKED, CALLS, IMPORTS, LAWLESS, MARKS, good
+from conformance.tests.zoo_files import APART as FILES_APART
 from conformance.tests.zoo_files import NAMED, write_files
 
 CONTROLS = ("hf-sdpa", "hf-eager")
@@ -114,6 +115,21 @@ def test_in_the_same_process_they_end_so_too_and_a_correct_one_after_them_confor
     found = check(lambda checkpoint, device, dtype: call, "tiny")
     assert found.outcome == outcome
     assert reason in " ".join([found.reason, *(v.reason for v in found.verdicts)])
+    assert check(good, "tiny").outcome == "pass"
+
+
+def test_files_end_so_too_in_the_same_process_and_a_correct_one_after_them_conforms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    here = {n: expected for n, expected in NAMED.items() if not expected[0].partition(": ")[2].startswith(FILES_APART)}
+    for name, (what, outcome, reason) in here.items():
+        found = check(name, "tiny")
+        assert (what, found.outcome) == (what, outcome)
+        assert reason in " ".join([found.reason, *(v.reason for v in found.verdicts)]), what
+    assert len(here) > 12
     assert check(good, "tiny").outcome == "pass"
 
 

@@ -46,6 +46,9 @@ PROGRAMS: Mapping[str, tuple[str, str, str]] = {
     "leaves a process of another session behind": (_LEFT, "fail", "outputs.safetensors"),
 }
 
+# Those that cannot be run in the process of the tests, by the first words of what they do: they end it, or never end.
+APART = ("kills", "takes too much", "hangs", "leaves a process", "ends the process")
+
 # A class of modules, by the body of its forward pass.
 _MODULE = """
 import os, time
