@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.checks.search.surroundings import ModuleState, Surroundings
+from conformance.errors import CandidateEnded
 from conformance.isolation.messages import Enter, Leave, Look, Tensors
 
 
@@ -34,7 +35,10 @@ class RemoteSurroundings(Surroundings):
     def tensors(self, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
         """See `Surroundings`."""
         self._done(Tensors(tuple(names)))
-        return self._pairs()
+        for name, (found, value) in zip(names, self._pairs(), strict=False):
+            if found != name:
+                raise CandidateEnded(f"its process sends {found!r:.100}, where the tensor {name!r:.100} is asked for")
+            yield name, value
 
     def save(self, path: Path) -> None:
         """See `Surroundings`."""

@@ -42,7 +42,7 @@ def _settings_are_untouched(subject: Subject, example: Example) -> float:
             before = fresh.surroundings.settings()
             run = run_of(fresh, example.batch)
             after = fresh.surroundings.settings()
-    changed = [name for name in SETTINGS if after[name] != before[name]]
+    changed = [name for name in SETTINGS if after.get(name) != before.get(name)]
     if changed:
         raise LawBroken(f"changes {', '.join(changed)}, and does not put it back", (run,), watch=SETTINGS[changed[0]])
     return 0.0
