@@ -226,7 +226,7 @@ def _received(link: Link, most: float) -> tuple[Answer | Parameter | Progress, S
     message, arrays = link.receive(most)
     try:
         return decoded(message), arrays
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise NoMessageError(str(error)) from error
 
 

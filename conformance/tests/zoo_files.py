@@ -33,7 +33,7 @@ _LEFT = (
 # What it does when it is to run: the outcome, and what its reason says.
 PROGRAMS: Mapping[str, tuple[str, str, str]] = {
     "writes a line without end": ("[sys.stdout.write('x' * 2**20) for _ in range(2**10)]", "fail", "its standard output has"),
-    "replies with nested lists": ("print('[' * 10**5, flush=True); continue", "fail", "its standard output has"),
+    "replies with nested lists": ("print('{\"a\":' * 10**5, flush=True); continue", "fail", "its standard output has"),
     "replies twice": ("print(json.dumps(reply))", "fail", "outputs.safetensors"),
     "raises an error of odd characters": ("reply['error'] = 'no \\u202e \\x1b[2J'", "crash", "no"),
     "gives a pipe": ("os.mkfifo(request['outputs'])", "fail", "not a regular file"),
