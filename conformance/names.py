@@ -12,6 +12,7 @@ from conformance.errors import UnknownNameError, UsageError
 
 T = TypeVar("T")
 _LONGEST = 200  # characters, where most file systems allow 255 bytes
+LONGEST = 20_000  # characters of a text from outside: a traceback of some hundred calls
 
 # Faults that were called otherwise before: old results files and lists of known failures are still read.
 RENAMED_FAULTS: Mapping[str, str] = {"activation-form": "gelu-variant"}
@@ -52,6 +53,11 @@ def listed(what: str, given: Iterable[T], example: str = "") -> list[T]:
     if example and not found:
         raise UsageError(f"{what} is empty, so nothing would be checked; write one or more, as in {what}=[{example}]")
     return found
+
+
+def capped(text: str) -> str:
+    """At most `LONGEST` characters of a text, and how many more there are."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}\n… and {len(text) - LONGEST} characters more"
 
 
 def printable(text: str) -> str:

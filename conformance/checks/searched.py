@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -18,7 +17,7 @@ from conformance.checks.search.find import SearchState, find_counterexample
 from conformance.checks.search.identity_key import IdentityKey
 from conformance.checks.search.static_shape import static_shape
 from conformance.checks.search.strategies import ROWS
-from conformance.checks.search.subject import IsolatedRunner, Subject
+from conformance.checks.search.subject import Subject
 from conformance.checks.session import require_support
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout, RegistrationError
 from conformance.goldens.custom_golden import fits, golden_of
@@ -26,7 +25,6 @@ from conformance.judge.evidence import Verdict
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint
 from conformance.numerics.formats import format_named
-from conformance.results.example import Example
 from conformance.results.law_broken import LawBroken, Run
 from conformance.results.outcomes import Outcome
 from conformance.results.result import Counterexample, Result, Searched
@@ -70,14 +68,13 @@ def _searched(law: Law, request: CheckRequest, found: SearchState) -> Terminatio
     require_support(request.candidate, request.golden, case.device, case.dtype)
     tests = request.runs * max(request.plan.examples, 1) * COMPARISONS
     subject = replace(_subject(request), name=case.implementation, tests=tests)
-    applies, holds = _evaluated(law, case.check, subject)
-    applies()
+    law.applies(subject)
     examples = min(request.plan.examples, 1) if law.once else math.ceil(law.affords * request.plan.examples)
     plan = replace(request.plan, examples=examples)
     architecture = subject.checkpoint.architecture
     known = [example for example in request.known if fits(example.batch, architecture)]
     boundaries = law.boundaries(architecture)[: request.plan.examples // 2]
-    find_counterexample(holds, law.examples(architecture), plan, found, known, str(case), boundaries)
+    find_counterexample(partial(law.holds, subject), law.examples(architecture), plan, found, known, str(case), boundaries)
     if found.failure is None:
         return Termination("pass")
     if isinstance(found.failure, CandidateEnded | CandidateTimeout | RegistrationError):
@@ -85,14 +82,6 @@ def _searched(law: Law, request: CheckRequest, found: SearchState) -> Terminatio
     size = static_shape(subject, request.golden.batches)
     outcome: Outcome = "crash" if isinstance(found.failure, CandidateCrash) else "fail"
     return Termination(outcome, f"{size}{found.failure}{_how_often(found)}", 1)
-
-
-def _evaluated(law: Law, check: str, subject: Subject) -> tuple[Callable[[], None], Callable[[Example], float]]:
-    """The law's two functions: where the candidate runs, if the law looks into its process."""
-    runner = subject.runner
-    if law.in_its_process and isinstance(runner, IsolatedRunner):
-        return partial(runner.applies, check, subject), partial(runner.holds, check, subject)
-    return partial(law.applies, subject), partial(law.holds, subject)
 
 
 def _verdicts(request: CheckRequest, found: SearchState) -> tuple[Verdict, ...]:

@@ -17,7 +17,7 @@ from conformance.errors import INTERRUPTED, ConformanceError, UsageError
 from conformance.isolation.server import started_context
 from conformance.judge.depth import DEPTHS
 from conformance.model.files import ALLOW_PICKLE
-from conformance.names import printable_lines
+from conformance.names import capped, printable_lines
 
 FORMATS = ("pretty", "json", "markdown")
 _SIZE = re.compile(r"(\d{1,15})(KiB|MiB|GiB)?")
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.environ[ALLOW_PICKLE] = "1"  # in processes that are started from here, too
         return int(arguments.command(arguments))
     except ConformanceError as error:
-        print("\n".join(printable_lines(f"bert-conformance: {error}")), file=sys.stderr)
+        print("\n".join(printable_lines(capped(f"bert-conformance: {error}"))), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("bert-conformance: interrupted", file=sys.stderr)

@@ -97,11 +97,19 @@ def _session(arguments: Namespace) -> "Session":
 
 
 def _traces(arguments: Namespace) -> "list[Recorded]":
-    """The recorded traces among the candidates."""
+    """The recorded traces among the candidates; what is wrong with one is its own error when it is run, if others can be."""
     from conformance.candidates.recorded import trace_of
 
-    found = map(trace_of, arguments.implementation or ())
-    return [trace.recorded for trace in found if trace]
+    names = arguments.implementation or ()
+    found, errors = [], []
+    for trace in filter(None, map(trace_of, names)):
+        try:
+            found.append(trace.recorded)
+        except UsageError as error:
+            errors.append(error)
+    if errors and len(errors) == len(names):
+        raise errors[0]
+    return found
 
 
 def _device_of(traces: "Sequence[Recorded]") -> str:

@@ -14,7 +14,7 @@ from conformance.diagnosis.replies import outputs_of
 from conformance.diagnosis.tables import tables
 from conformance.errors import UsageError
 from conformance.model.batch import Batch
-from conformance.model.files import OUTPUTS, open_safetensors, parsed_numbers, read_npy, read_npz, read_parquet, read_text, reading
+from conformance.model.files import open_safetensors, parsed_numbers, read_npy, read_npz, read_parquet, read_text, reading
 
 INPUTS = tuple(f.name for f in fields(Batch))
 _TEXTS = ("text", "texts", "sentence", "sentences")  # columns of a Parquet file that are inputs
@@ -120,7 +120,7 @@ def _arrays(file: Path) -> Given:
 def _tensors(file: Path) -> dict[str, npt.NDArray[Any]]:
     """Through torch: NumPy has no bfloat16."""
     found = {}
-    with open_safetensors(file, "pt", OUTPUTS) as reader:
+    with open_safetensors(file, "pt") as reader:
         for key in reader.keys():  # noqa: SIM118 -- no mapping
             tensor = reader.get_tensor(key)
             found[key] = (tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor).numpy()

@@ -15,7 +15,7 @@ from conformance.model.architecture import MULTI_LABEL, SINGLE_LABEL, Architectu
 from conformance.model.batch import IGNORED_LABEL, Batch
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.directory import load_directory
-from conformance.model.files import OUTPUTS, read_json, read_safetensors, reading
+from conformance.model.files import read_json, read_safetensors, reading
 from conformance.model.tokenizer import tokenized
 
 _MASKS = ("1111111111111111", "1111111111000000", "0000011111111111", "1101101011101101")
@@ -99,7 +99,7 @@ def read_batches(file: Path) -> dict[str, Batch]:
 def _batches(file: Path) -> dict[str, Batch]:
     found: dict[str, Any] = {}
     if file.suffix == ".safetensors":
-        for key, array in read_safetensors(file, limit=OUTPUTS)[0].items():
+        for key, array in read_safetensors(file)[0].items():
             which, _, name = key.removeprefix("batch/").rpartition("/")
             found.setdefault(which or file.stem, {})[name] = array
     else:

@@ -106,7 +106,7 @@ class Link:
             if size > most:
                 raise NoMessageError(f"arrays of {size} bytes, where {most} are expected")
             return frame.message, [self._array(header) for header in frame.arrays]
-        except (ValueError, TypeError, msgspec.MsgspecError) as error:
+        except (ValueError, TypeError, msgspec.MsgspecError, RecursionError) as error:
             raise NoMessageError(str(error)) from error
 
     def close(self) -> None:

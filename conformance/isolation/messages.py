@@ -15,10 +15,8 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.model.pretraining import PretrainingConventions, PretrainingCorpus
 from conformance.model.training import Training
+from conformance.names import LONGEST
 from conformance.numerics.formats import Array
-from conformance.results.example import Example
-from conformance.results.law_broken import LawBroken, Location, Run
-from conformance.results.termination import LONGEST
 
 SMALL = 2**16  # bytes: an activation that is no larger is sent with what is said of it
 TOGETHER = 2**20  # bytes of activations that are sent together, where all of them are wanted at once
@@ -129,17 +127,40 @@ class MakeEpoch:
 
 
 @dataclass(frozen=True)
-class Hold:
-    """Evaluate a law, by its check's name, on what was prepared; answered with `Held` or `Broken`.
+class Look:
+    """Call that method of the runner's `checks.search.surroundings.Surroundings`; answered with `Found`."""
 
-    Without an example: whether it applies; answered with `Done`.
-    """
+    method: str
+    arguments: tuple[Any, ...] = ()
 
-    check: str
+
+@dataclass(frozen=True)
+class Tensors:
+    """Parameters and buffers of the runner's module by name, which are the next activations; answered with `Done`."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Enter:
+    """Enter the context that this method of the surroundings returns, until `Leave`; answered with `Done`."""
+
+    method: str
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Leave the context that was entered last; answered with `Done`."""
+
+
+@dataclass(frozen=True)
+class AnswerApart:
+    """Whether the candidate answers a batch in a process of its own; answered with `Found`."""
+
     golden: str
     name: str
-    tests: int
-    example: Example | None = None
+    batch: Batch
 
 
 class Said(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -194,7 +215,10 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Heads(Said, frozen=True):
-    """The next activations, in the order in which they came; the arrays of those that are sent follow."""
+    """The next activations, in the order in which they came; the arrays of those that are sent follow.
+
+    After the last, none, with the inputs of the call as they are then: without elements where the shape is another.
+    """
 
     heads: tuple[Head, ...]
 
@@ -218,53 +242,10 @@ class Epoch(Said, frozen=True):
     batches: tuple[tuple[str, ...], ...]
 
 
-class Held(Said, frozen=True):
-    """A law holds: the error over its limit, and the seconds that were the candidate's."""
+class Found(Said, frozen=True):
+    """Plain data, whose form is checked where it was asked for."""
 
-    excess: float
-    seconds: float
-
-
-class SentRun(msgspec.Struct, frozen=True):
-    """A run, as in `results.law_broken.Run`: the names of its arrays, which follow, the batch's first."""
-
-    batch: tuple[str, ...]
-    values: tuple[str, ...]
-    mask: str
-    afresh: bool
-
-
-class Broken(Said, frozen=True):
-    """A law does not hold, as in `results.law_broken.LawBroken`."""
-
-    reason: str
-    runs: tuple[SentRun, ...]
-    place: Location | None
-    excess: float | None
-    watch: str
-    script: tuple[str, ...]
-    raises: bool
-    claim: str
-    seconds: float
-
-    @classmethod
-    def of(cls, broken: LawBroken, seconds: float) -> "tuple[Broken, list[Array]]":
-        """It, and the arrays of its runs."""
-        runs = tuple(SentRun(tuple(run.batch.arrays()), tuple(run.values), run.mask, run.afresh) for run in broken.runs)
-        arrays: list[Any] = [array for run in broken.runs for array in (*run.batch.arrays().values(), *run.values.values())]
-        reason = broken.reason[: 2 * LONGEST]
-        rest = (broken.place, broken.excess, broken.watch, broken.script, broken.raises, broken.claim, seconds)
-        return cls(reason, runs, *rest), arrays
-
-    def error(self, arrays: list[Any]) -> LawBroken:
-        """What is raised where the law was asked; `ValueError` or `UsageError` where the arrays are not those of its runs."""
-        runs, left = [], arrays
-        for run in self.runs:
-            batch, left = left[: len(run.batch)], left[len(run.batch) :]
-            values, left = left[: len(run.values)], left[len(run.values) :]
-            arrays_of = (dict(zip(run.batch, batch, strict=True)), dict(zip(run.values, values, strict=True)))
-            runs.append(Run(Batch.of(arrays_of[0]), arrays_of[1], run.mask, run.afresh))
-        return LawBroken(self.reason, tuple(runs), self.place, self.excess, self.watch, self.script, self.raises, self.claim)
+    value: Any
 
 
 class Failure(Said, frozen=True):
@@ -310,7 +291,7 @@ class Progress(Said, frozen=True):
     done: float
 
 
-Answered = Done | Traits | Reason | Heads | Reading | Brought | Epoch | Held | Broken | Failure
+Answered = Done | Traits | Reason | Heads | Reading | Brought | Epoch | Found | Failure
 
 
 class Answer(Said, frozen=True):

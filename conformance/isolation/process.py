@@ -26,7 +26,7 @@ from conformance.isolation.link import Link, NoMessageError
 from conformance.isolation.messages import Answer, Answered, Done, Parameter, Progress, decoded, encoded
 from conformance.isolation.output import Output, to_standard_error
 from conformance.isolation.server import started_context
-from conformance.model.files import SCRATCH, scratch_folder
+from conformance.model.files import SCRATCH, SHOWN, scratch_folder
 from conformance.names import printable
 from conformance.numerics.formats import Array
 from conformance.progress import report_progress, watched
@@ -186,7 +186,7 @@ class WorkerProcess:
                     case Parameter(name) if name in parameters:
                         link.send(b"", [parameters[name]])
                     case Progress(what, done):
-                        report_progress(printable(what), done)
+                        report_progress(printable(what[:SHOWN]), done)
                     case _:
                         raise NoMessageError("a parameter is asked for that there is not")
             elif sentinel in ready:
@@ -226,7 +226,7 @@ def _received(link: Link, most: float) -> tuple[Answer | Parameter | Progress, S
     message, arrays = link.receive(most)
     try:
         return decoded(message), arrays
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise NoMessageError(str(error)) from error
 
 

@@ -7,6 +7,7 @@ from itertools import islice
 from math import prod
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 
 from conformance.candidates.arrays import Described, Unreadable
@@ -18,18 +19,19 @@ from conformance.errors import CandidateEnded, CandidateError, UsageError
 from conformance.isolation.messages import (
     TOGETHER,
     WIDEST,
-    Broken,
+    AnswerApart,
     Brought,
     Call,
     Conventions,
     Done,
+    Enter,
     Epoch,
     Failure,
+    Found,
     Head,
     Heads,
-    Held,
-    Hold,
     Initialize,
+    Leave,
     Load,
     MakeEpoch,
     Next,
@@ -45,16 +47,12 @@ from conformance.isolation.messages import (
     Traits,
 )
 from conformance.isolation.process import WorkerProcess
-from conformance.model.activations import table
+from conformance.isolation.remote_surroundings import RemoteSurroundings
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.pretraining import PretrainingCorpus, PretrainingData
 from conformance.model.training import Training
-from conformance.results import candidate_time
-from conformance.results.example import Example
-
-_RUNS = 3  # that a law compares, at most
 
 S = TypeVar("S", bound=Said)
 
@@ -200,26 +198,36 @@ class RemoteRunner(IsolatedRunner):
     def _ask(self, question: object, *kinds: type[S], most: float = 0) -> tuple[S, Sequence[Any]]:
         if self._worker.process is not self._process:  # another one has not prepared it
             raise self._worker.failure
-        if self._worker.holds is not self:
+        # What is of the process is asked whatever it holds.
+        if self._worker.holds is not self and not isinstance(question, Enter | Leave):
             assert not isinstance(question, Next | Read), "it is gone: another one has been prepared"
             self._prepare()
         return asked(self._worker, question, *kinds, checkpoint=self._checkpoint, most=most)
 
     def __call__(self, batch: TorchBatch) -> Iterator[tuple[Any, Any]]:
-        """The pairs, each as it comes."""
+        """The pairs, each as it comes; what the candidate writes into its inputs is in the batch's tensors after the last."""
         mask = "int64" if batch.attention_mask is None else str(batch.attention_mask.dtype).removeprefix("torch.")
-        self._ask(Call(batch.numpy(), mask, is_at_once(), seed=self._seed()), Done)
-        return self._pairs()
+        source = batch.numpy()
+        inputs = [getattr(batch, name) for name in source.arrays()]
+        self._ask(Call(source, mask, is_at_once(), seed=self._seed()), Done)
+        return self._pairs(inputs)
 
     def gradients(self, batch: TorchBatch, source: str, gradient: Any) -> Iterator[tuple[Any, Any]]:
         """The pairs of a forward and a backward pass; raises `NotApplicable` where the runner there has none."""
         self._ask(Call(batch.numpy(), source=(source, np.asarray(gradient.double().cpu())), seed=self._seed()), Done)
         return self._pairs()
 
-    def _pairs(self) -> Iterator[tuple[Any, Any]]:
+    def _pairs(self, inputs: Sequence[Any] = ()) -> Iterator[tuple[Any, Any]]:
+        import torch
+
+        most = TOGETHER + sum(tensor.nbytes for tensor in inputs)
         while True:
-            found, arrays = self._ask(Next(), Heads, most=TOGETHER)
+            found, arrays = self._ask(Next(), Heads, most=most)
             if not found.heads:
+                if len(arrays) != len(inputs):
+                    raise CandidateEnded("its process did not send the inputs of a call back")
+                for tensor, now in zip(inputs, arrays, strict=True):
+                    tensor.data = torch.from_numpy(now).to(tensor)
                 return
             left = iter(arrays)
             for head in found.heads:
@@ -240,27 +248,22 @@ class RemoteRunner(IsolatedRunner):
             raise CandidateEnded("what its process sent for an activation is not of the shape that it said")
         return values
 
-    def applies(self, check: str, subject: Subject) -> None:
-        """Raise what the law raises there where it says nothing of the subject."""
-        self._ask(Hold(check, subject.golden, subject.name, subject.tests), Done)
+    @property
+    def surroundings(self) -> "RemoteSurroundings":
+        """Those there."""
+        return RemoteSurroundings(self._found, lambda question: self._ask(question, Done), self._pairs)
 
-    def holds(self, check: str, subject: Subject, example: Example) -> float:
-        """The error over its limit, or what the law raises there."""
-        question = Hold(check, subject.golden, subject.name, subject.tests, example)
-        found, arrays = self._ask(question, Held, Broken, most=_RUNS * _bytes(subject, example))
-        if isinstance(found, Broken):
-            candidate_time.add(found.seconds)
-            raise _error(found, arrays)
-        assert isinstance(found, Held)
-        candidate_time.add(found.seconds)
-        return found.excess
+    def answers_apart(self, subject: Subject, batch: Batch) -> bool:
+        """See `IsolatedRunner`."""
+        accepted: bool = self._found(AnswerApart(subject.golden, subject.name, batch), bool)
+        return accepted
 
-
-def _bytes(subject: Subject, example: Example) -> int:
-    """What the activations of a batch take, and the inputs of the longest that a law makes of it."""
-    a, size, length = subject.checkpoint.architecture, example.batch.size, example.batch.length
-    activations = sum(prod(row.shape(size, length, a.num_attention_heads)) for row in table(a).values())
-    return WIDEST * (activations + len(fields(Batch)) * size * max(2 * a.longest, length))
+    def _found(self, question: object, form: Any) -> Any:
+        """The plain data with which it is answered."""
+        try:
+            return msgspec.convert(self._ask(question, Found)[0].value, form)
+        except msgspec.ValidationError as error:
+            raise CandidateEnded(f"its process answers {type(question).__name__} by what it cannot be: {error}") from error
 
 
 def asked(
@@ -280,7 +283,7 @@ def asked(
     raise CandidateEnded(f"its process answers {type(question).__name__} by {type(found).__name__}")
 
 
-def _error(found: Failure | Broken, arrays: Sequence[Any]) -> Exception:
+def _error(found: Failure, arrays: Sequence[Any]) -> Exception:
     """What is raised for it here."""
     try:
         return found.error(list(arrays))

@@ -7,40 +7,43 @@ from functools import partial
 from math import prod
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from conformance.candidates import capture
 from conformance.candidates.arrays import Described, described
-from conformance.candidates.capture import at_once
 from conformance.candidates.registry import load
 from conformance.candidates.stream import pairs
 from conformance.checks.backward import backward_pass
-from conformance.checks.catalogue import named
 from conformance.checks.data.asking import epoch_of, require_data
 from conformance.checks.initialization import require_initial
 from conformance.checks.optimizer import require_trainer
-from conformance.checks.passes import yielded
-from conformance.checks.run_check import entry_point
+from conformance.checks.passes import guarded, yielded
+from conformance.checks.search.child import answers_in_a_child
 from conformance.checks.search.subject import Subject
+from conformance.checks.search.surroundings import LocalSurroundings
 from conformance.checks.session import named_features, prepared, refusal
 from conformance.checks.training import in_training, random_numbers_from
-from conformance.errors import CandidateError, ConformanceError, UsageError
+from conformance.errors import CandidateError, ConformanceError
 from conformance.isolation.messages import (
     SMALL,
     TOGETHER,
     WIDEST,
-    Broken,
+    AnswerApart,
     Brought,
     Call,
     Conventions,
     Done,
+    Enter,
     Epoch,
     Failure,
+    Found,
     Head,
     Heads,
-    Held,
-    Hold,
     Initialize,
+    Leave,
     Load,
+    Look,
     MakeEpoch,
     Next,
     Prepare,
@@ -49,6 +52,7 @@ from conformance.isolation.messages import (
     Reason,
     Step,
     Supports,
+    Tensors,
     Tokenize,
     Train,
     Traits,
@@ -60,8 +64,6 @@ from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.model.training import Training
 from conformance.numerics.devices import is_lost, require_device
 from conformance.numerics.formats import Array
-from conformance.results.candidate_time import counted
-from conformance.results.law_broken import LawBroken
 from conformance.results.termination import call_candidate
 
 
@@ -83,6 +85,8 @@ class CandidateWork:
         self._step: Callable[[TorchBatch], Any] | None = None
         self._at_once = False
         self._number, self._last = 0, described(np.empty(0))
+        self._inputs: Sequence[tuple[Any, tuple[int, ...]]] = ()  # of the call, each with its shape
+        self._entered: list[AbstractContextManager[object]] = []
         self._failure: ConformanceError | None = None
         self._tokenizers: dict[tuple[tuple[str, ...], bool, bool | None], Callable[[str], Any]] = {}
 
@@ -111,12 +115,10 @@ class CandidateWork:
             case Train(training, seed):
                 self._train(training, seed)
             case Step(batch):
-                self._number, self._at_once, self._failure = 0, False, None
                 assert self._step is not None, "a training loop was started"
-                self._stream = yielded(partial(self._step, batch.on(self._device)))
+                self._begin(yielded(partial(self._step, batch.on(self._device))))
             case Initialize(seed):
-                self._number, self._at_once, self._failure = 0, False, None
-                self._stream = self._initial(seed)
+                self._begin(self._initial(seed))
             case Next():
                 return self._next()
             case Read(number):
@@ -130,8 +132,17 @@ class CandidateWork:
             case MakeEpoch(corpus, epoch):
                 batches = [batch.arrays() for batch in epoch_of(require_data(self._candidate), corpus, epoch)]
                 return Epoch(tuple(map(tuple, batches))), [array for batch in batches for array in batch.values()]
-            case Hold():
-                return self._held(question)
+            case Look(method, arguments):
+                return Found(msgspec.to_builtins(getattr(self._prepared.surroundings, method)(*arguments))), ()
+            case Tensors(names):
+                self._begin(guarded(self._prepared.surroundings.tensors(names)), at_once=True)
+            case Enter(method, arguments):
+                self._entered.append(getattr(LocalSurroundings(None, self._device), method)(*arguments))
+                self._entered[-1].__enter__()
+            case Leave():
+                self._entered.pop().__exit__(None, None, None)
+            case AnswerApart(golden, name, batch):
+                return Found(answers_in_a_child(replace(self._prepared, golden=golden, name=name), batch)), ()
             case _:
                 raise TypeError(f"no question: {question!r}")
         return Done(), ()
@@ -158,7 +169,7 @@ class CandidateWork:
         require_device(question.device)
         self._checkpoints += 1
         weights = LazyWeights(question.parameters, partial(self._parameter_of, self._checkpoints))
-        self._subject, self._stream = None, iter(())  # its memory is free before another is prepared
+        self._subject, self._stream, self._inputs = None, iter(()), ()  # its memory is free before another is prepared
         checkpoint, candidate = Checkpoint(question.architecture, weights), self._form(unobserved=question.unobserved)
         runner = prepared(candidate, checkpoint, question.device, question.dtype)
         self._subject = Subject(candidate, checkpoint, question.device, question.dtype, "", runner)
@@ -176,10 +187,16 @@ class CandidateWork:
         assert self._subject is not None, "nothing is prepared"
         return self._subject
 
+    def _begin(self, stream: Iterator[tuple[str, Any]], inputs: Sequence[Any] = (), *, at_once: bool = False) -> None:
+        """Let these be the next activations."""
+        self._stream, self._at_once = stream, at_once
+        self._inputs = [(tensor, tensor.shape) for tensor in inputs]
+        self._number, self._failure = 0, None
+
     def _call(self, question: Call) -> None:
-        self._number, subject = 0, self._prepared
-        self._at_once, self._failure = question.at_once, None
-        batch = _given(question, subject.device)
+        subject, batch = self._prepared, _given(question, self._prepared.device)
+        # The tensors themselves: a candidate may put others in their place on the batch.
+        inputs = [getattr(batch, name) for name in question.batch.arrays()]
 
         def stream() -> Iterator[tuple[str, Any]]:
             if question.source is None:
@@ -187,8 +204,9 @@ class CandidateWork:
                 return call_candidate(lambda: pairs(subject.runner(batch), order))
             return backward_pass(subject.runner, batch, subject.checkpoint.architecture, subject.dtype, *question.source)
 
-        with self._as_called():
-            self._stream = stream() if question.seed is None else in_training(subject.runner, question.seed, stream)
+        with _called(at_once=question.at_once):
+            answer = stream() if question.seed is None else in_training(subject.runner, question.seed, stream)
+        self._begin(answer, inputs, at_once=question.at_once)
 
     def _train(self, training: Training, seed: int) -> None:
         import torch
@@ -201,9 +219,6 @@ class CandidateWork:
         with random_numbers_from(seed):
             yield from yielded(require_initial(self._prepared.runner))
 
-    def _as_called(self) -> AbstractContextManager[None]:
-        return at_once() if self._at_once else nullcontext()
-
     def _next(self) -> Reply:
         """As many as are sent together. A failure after some of them is the next answer."""
         heads: list[Head] = []
@@ -212,7 +227,7 @@ class CandidateWork:
             while not heads or (self._at_once and heads[-1].is_sent and sum(a.nbytes for a in arrays) < TOGETHER - SMALL):
                 if self._failure is not None:
                     raise self._failure
-                with self._as_called():
+                with _called(at_once=self._at_once):
                     found = call_candidate(lambda: next(self._stream, None))
                 if found is None:
                     break
@@ -223,7 +238,10 @@ class CandidateWork:
             if not heads:
                 raise
             self._failure = failure
-        return Heads(tuple(heads)), arrays
+        return Heads(tuple(heads)), arrays if heads else self._inputs_now()
+
+    def _inputs_now(self) -> Sequence[Any]:
+        return [described(tensor).read() if tensor.shape == shape else np.empty(0) for tensor, shape in self._inputs]
 
     def _described(self, name: Any, value: Any) -> tuple[Head, Sequence[Any]]:
         self._number += 1
@@ -246,19 +264,9 @@ class CandidateWork:
         ids, offsets = plain_reading(self._tokenizers[key](question.text))
         return Reading(tuple(ids), None if offsets is None else tuple(offsets))
 
-    def _held(self, question: Hold) -> Reply:
-        law = entry_point(named(question.check))
-        subject = replace(self._prepared, name=question.name, golden=question.golden, tests=question.tests)
-        if question.example is None:
-            law.applies(subject)
-            return Done(), ()
-        with counted() as waited:
-            try:
-                return Held(law.holds(subject, question.example), waited.seconds), ()
-            except LawBroken as broken:
-                return Broken.of(broken, waited.seconds)
-            except KeyError as error:
-                raise UsageError(f"an example that is kept for {question.check} lacks the variation {error}") from error
+
+def _called(*, at_once: bool) -> AbstractContextManager[None]:
+    return capture.at_once() if at_once else nullcontext()
 
 
 def _small(described: Described) -> Sequence[Any]:

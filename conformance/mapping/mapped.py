@@ -24,6 +24,7 @@ from conformance.mapping.seen import Seen, first_tensor, watched
 from conformance.mapping.signature import Builder, builder_of
 from conformance.mapping.taps import Places
 from conformance.mapping.tensors import Tensors, grouped, layer_patterns
+from conformance.mapping.writable import require_writable
 from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
@@ -44,7 +45,7 @@ def proposed(factory: Any, name: str, home: str, architecture: Architecture | No
         architecture: whose sizes it is looked at with (default: sizes that are all different).
 
     Raises:
-        UsageError: its signature does not say how it is built.
+        UsageError: its signature does not say how it is built, or a name in it can stand in no adaptor.
         CandidateError: its own code raised.
     """
     if isinstance(factory, nn.Module) and architecture is None:
@@ -94,7 +95,7 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
         has_dropout=any(isinstance(m, nn.Dropout) for m in module.modules()),
         unknown_results=tuple(r.shape for r in places.unknown_results()),
     )
-    return _with_output(found, places, seen)
+    return require_writable(_with_output(found, places, seen))
 
 
 def _second_names(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, str]) -> Iterator[Held]:

@@ -15,6 +15,8 @@ from conformance.mapping.names import words
 from conformance.mapping.proposal import Held, Proposal
 from conformance.mapping.requirements import Requirement
 from conformance.mapping.taps import Located
+from conformance.mapping.writable import require_identifiers
+from conformance.names import printable
 
 WIDTH = 88
 _IN_LAYER = f"encoder.layer.{LAYER}"
@@ -88,7 +90,7 @@ def _head(proposal: Proposal) -> Iterator[str]:
     for name, value in proposal.builder.objects.items():
         if name != "deepcopy":
             home = proposal.home if name == proposal.name else getattr(value, "__module__", proposal.home)
-            own.setdefault(home, []).append(name)
+            own.setdefault(require_identifiers(home), []).append(name)
     imports = {"conformance": public_names(proposal), **{home: sorted(found) for home, found in own.items()}}
     yield from ["import torch"] if proposal.call.takes_dtype else []
     yield from _import("conformance", imports.pop("conformance"))
@@ -120,7 +122,9 @@ def body(proposal: Proposal) -> Iterator[str]:
     if proposal.requirements:
         yield from [*_supported(proposal.requirements), "", ""]
     for sentence in proposal.open:
-        yield from wrap(f"Open: {sentence}.", WIDTH, initial_indent="# ", subsequent_indent="#   ", break_long_words=False)
+        yield from wrap(
+            f"Open: {printable(sentence)}.", WIDTH, initial_indent="# ", subsequent_indent="#   ", break_long_words=False
+        )
     yield f"{variable(proposal)} = TorchImplementation("
     yield f'    name="{variable(proposal).replace("_", "-")}",'
     yield from _build(proposal)

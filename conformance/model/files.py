@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from conformance.errors import ConformanceError, DependencyMissingError
+from conformance.errors import ConformanceError, DependencyMissingError, UsageError
 
 if TYPE_CHECKING:  # `bert-conformance list` reads manifests, and needs no NumPy
     import numpy.typing as npt
@@ -30,8 +30,9 @@ TEXT = 16 * 2**20  # bytes of a file of text: a tokenizer.json of 900,000 pieces
 JSON = 4 * 2**20  # bytes of a configuration, a manifest or batches: these are ids of some hundred thousand tokens
 SETTINGS, DOTS = 2**18, 100  # bytes of a file of TOML, and dots in a line of it: tomllib takes cubic time of a key's parts
 PRINTED = 2**19  # numbers that are read with their digits, an object each: a hidden state of 4 x 128 x 768 is fewer
-ARRAYS = 2**34  # bytes of a file of arrays: more than the largest BERT in float64
+ARRAYS = 3 * 2**29  # bytes of a file of parameters, which is mapped into memory: BERT-large in float32 has 1.34e9
 OUTPUTS = 2**28  # bytes of arrays that are unpacked, or read all together: twice a hidden state of 64 x 512 x 1024 in float32
+LARGEST = "BERT_CONFORMANCE_LARGEST_FILE"  # a variable: bytes that take the place of the two limits above where they are more
 _ROWS = 64  # of a Parquet file that are read together
 SHOWN = 300  # characters of what is wrong that are quoted
 
@@ -118,28 +119,34 @@ def read_toml(path: Path) -> dict[str, Any]:
     return tomllib.loads(content.decode("utf-8"))
 
 
-def open_safetensors(path: Path, framework: str = "np", limit: int = ARRAYS) -> Any:
-    """An open safetensors file, whose header has been checked against its size; `framework` is what its tensors are of."""
+def open_safetensors(path: Path, framework: str = "np", limit: int = OUTPUTS) -> Any:
+    """An open safetensors file, whose header has been checked against its size; `framework` is what its tensors are of.
+
+    Torch's tensors are views of the file, which is mapped into memory; NumPy's are copies.
+    """
     from safetensors import safe_open
 
-    _require_regular(path, limit)
+    _require_arrays(path, limit)
+    with path.open("rb") as file:
+        header = int.from_bytes(file.read(8), "little")
+    if header > JSON:
+        raise ValueError(f"its header has {header} bytes, and at most {JSON} are read")
     return safe_open(path, framework)
 
 
-def read_safetensors(path: Path, prefix: str = "", limit: int = ARRAYS) -> tuple["Arrays", Mapping[str, str]]:
+def read_safetensors(path: Path, prefix: str = "") -> tuple["Arrays", Mapping[str, str]]:
     """Its arrays in NumPy whose names begin so, and its metadata."""
-    with open_safetensors(path, limit=limit) as file:
+    with open_safetensors(path) as file:
         names = [key for key in file.keys() if key.startswith(prefix)]  # noqa: SIM118 -- no mapping
         return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
 
 
 def read_npz(path: Path) -> "Arrays":
     """The arrays of an `.npz` file: none of Python's objects, and none that is larger than what is stored of it."""
-    _require_regular(path, OUTPUTS)
+    _require_arrays(path, OUTPUTS)
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
-        if sum(member.file_size for member in members) > OUTPUTS:
-            raise ValueError(f"unpacked it has more than {OUTPUTS} bytes")
+        _require_size(sum(member.file_size for member in members), OUTPUTS, "unpacked it has")
         return {member.filename.removesuffix(".npy"): _member(archive, member) for member in members}
 
 
@@ -150,7 +157,7 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> "npt.NDArray[A
 
 def read_npy(path: Path) -> "npt.NDArray[Any]":
     """The array of an `.npy` file, as for `read_npz`."""
-    _require_regular(path, OUTPUTS)
+    _require_arrays(path, OUTPUTS)
     with path.open("rb") as file:
         return _array(file, path.name, path.stat().st_size)
 
@@ -180,14 +187,13 @@ def read_parquet(path: Path) -> dict[str, list[Any]]:
         from pyarrow.parquet import ParquetFile
     except ImportError:
         raise DependencyMissingError("a Parquet file is read by pyarrow; install it with: pip install pyarrow") from None
-    _require_regular(path, OUTPUTS)
+    _require_arrays(path, OUTPUTS)
     columns: dict[str, list[Any]] = {}
     size = count = 0
     with ParquetFile(path) as file:
         for rows in file.iter_batches(_ROWS):
             size += rows.nbytes
-            if size > OUTPUTS:
-                raise ValueError(f"unpacked it has more than {OUTPUTS} bytes")
+            _require_size(size, OUTPUTS, "unpacked it has at least")
             count += rows.num_rows
             for name, column in rows.to_pydict().items():
                 columns.setdefault(name, []).extend(column)
@@ -200,17 +206,41 @@ def read_pickle(path: Path) -> dict[str, "torch.Tensor"]:
     """The tensors of a pickled state dict, by torch's unpickler of tensors alone; `ValueError` where it holds anything else."""
     import torch
 
-    _require_regular(path, ARRAYS)
-    found = torch.load(path, map_location="cpu", weights_only=True)
+    is_mapped = zipfile.is_zipfile(path)  # as torch writes since 1.6; what is older is read into memory
+    _require_arrays(path, ARRAYS if is_mapped else OUTPUTS)
+    found = torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
     if not isinstance(found, dict) or not all(isinstance(n, str) and isinstance(t, torch.Tensor) for n, t in found.items()):
         raise ValueError("it is no dictionary of tensors by name")
     return found
 
 
-def _require_regular(path: Path, limit: int) -> None:
+def require_regular(path: Path, limit: int = TEXT) -> None:
     """Raise `ValueError` for what is no regular file, or is too large: a library would wait for a pipe."""
+    size = _regular_size(path)
+    if size > limit:
+        raise ValueError(f"it has {size} bytes, and at most {limit} are read")
+
+
+def _require_arrays(path: Path, limit: int) -> None:
+    _require_size(_regular_size(path), limit, "it has")
+
+
+def _regular_size(path: Path) -> int:
     about = path.stat()
     if not stat.S_ISREG(about.st_mode):
         raise ValueError("it is not a regular file")
-    if about.st_size > limit:
-        raise ValueError(f"it has {about.st_size} bytes, and at most {limit} are read")
+    return about.st_size
+
+
+def _require_size(size: int, limit: int, has: str) -> None:
+    """Raise `ValueError` for more bytes of arrays than the limit, or than the user's own."""
+    allowed = max(limit, _largest())
+    if size > allowed:
+        raise ValueError(f"{has} {size} bytes, and at most {allowed} are read; to read it set {LARGEST}={size} or more")
+
+
+def _largest() -> int:
+    text = os.environ.get(LARGEST, "0")
+    if not text.isdecimal():
+        raise UsageError(f"the variable {LARGEST} is {text!r:.40}, expected a number of bytes, as {2**34}")
+    return int(text)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from conformance.errors import CheckpointError
-from conformance.model.files import ALLOW_PICKLE, open_safetensors, read_pickle, reading
+from conformance.model.files import ALLOW_PICKLE, ARRAYS, open_safetensors, read_pickle, reading
 from conformance.numerics.formats import Array
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ _ROBERTA = {
     "lm_head.layer_norm.": "cls.predictions.transform.LayerNorm.",
     "lm_head.": "cls.predictions.",
 }  # what the names of a RoBERTa's parameters begin with
+
+_PART = 2**18  # elements, which lie in a processor's cache
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
@@ -121,7 +123,7 @@ def conversion(pickled: Path) -> str:
 
 
 def _safetensors(file: Path) -> list[Stored]:
-    reader = open_safetensors(file, "pt")
+    reader = open_safetensors(file, "pt", ARRAYS)
     headers = {key: reader.get_slice(key) for key in reader.keys()}  # noqa: SIM118 -- no mapping
     return [Stored(k, tuple(h.get_shape()), h.get_dtype(), partial(reader.get_tensor, k)) for k, h in headers.items()]
 
@@ -134,12 +136,19 @@ def _pickled(file: Path) -> list[Stored]:
     return [Stored(k, tuple(t.shape), kinds.get(t.dtype, str(t.dtype)), t.detach) for k, t in read_pickle(file).items()]
 
 
+def _is_finite(tensor: "torch.Tensor") -> bool:
+    """Part by part, since what is asked of all elements takes several times their memory."""
+    import torch
+
+    return all(bool(part.isfinite().all()) for part in torch.split(tensor.reshape(-1), _PART))
+
+
 def _require_numbers(file: Path, stored: Mapping[str, Stored]) -> None:
     """Raise `CheckpointError` with every parameter that is of integers, or holds NaN or an infinity: no result could be judged."""
     parameters = {name: tensor for name, tensor in stored.items() if name not in BUFFERS}
     wrong = [f"{tensor.key} is {tensor.kind}" for tensor in parameters.values() if tensor.kind not in _FLOATS]
     if wrong:
         raise CheckpointError(f"{file} has parameters that are no floating-point numbers: {', '.join(wrong)}")
-    wrong = [name for name, tensor in parameters.items() if not bool(tensor.load().isfinite().all())]
+    wrong = [name for name, tensor in parameters.items() if not _is_finite(tensor.load())]
     if wrong:
         raise CheckpointError(f"parameters that are not finite: {', '.join(wrong)}; repair the checkpoint")

@@ -6,7 +6,7 @@ from typing import Any
 
 from conformance.errors import CheckpointError
 from conformance.model.batch import Batch
-from conformance.model.files import read_text, reading
+from conformance.model.files import read_text, reading, require_regular
 from conformance.model.sentence_transformers import longest_text, transformer_folder
 
 
@@ -57,4 +57,7 @@ def _tokenizer(folder: Path) -> Any:
         tokenizer = Tokenizer.from_str(read_text(folder / "tokenizer.json"))
         tokenizer.no_truncation()
         return tokenizer
-    return BertWordPieceTokenizer(str(folder / "vocab.txt")) if (folder / "vocab.txt").is_file() else None
+    if not (folder / "vocab.txt").is_file():
+        return None
+    require_regular(folder / "vocab.txt")
+    return BertWordPieceTokenizer(str(folder / "vocab.txt"))

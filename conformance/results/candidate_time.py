@@ -49,13 +49,6 @@ def waiting() -> Iterator[None]:
             waited.seconds += time.perf_counter() - start
 
 
-def add(seconds: float) -> None:
-    """Seconds that were the candidate's in another process, which this one knows of from there."""
-    waited = _waited.get()
-    if waited is not None:
-        waited.seconds += seconds
-
-
 @contextmanager
 def _counting_in(waited: Waited | None) -> Iterator[None]:
     token = _waited.set(waited)

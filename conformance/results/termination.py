@@ -17,13 +17,13 @@ from conformance.errors import (
     Unavailable,
     Unsupported,
 )
+from conformance.names import capped
 from conformance.results.candidate_time import waiting
 from conformance.results.case import Case
 from conformance.results.outcomes import Outcome, severity
 from conformance.results.result import Result
 
 T = TypeVar("T")
-LONGEST = 20_000  # characters of a reason: a traceback of some hundred calls
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,7 @@ class Termination:
 
     def __post_init__(self) -> None:
         # A surrogate in somebody's message must not keep it from being written down, nor fill the disk.
-        further = f"\n… and {len(self.reason) - LONGEST} characters more" if len(self.reason) > LONGEST else ""
-        object.__setattr__(self, "reason", self.reason[:LONGEST].encode("utf-8", "backslashreplace").decode() + further)
+        object.__setattr__(self, "reason", capped(self.reason).encode("utf-8", "backslashreplace").decode())
 
     @property
     def rank(self) -> int:

@@ -23,7 +23,7 @@ from conformance import check, load_golden
 from conformance.cli import main
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout, ConformanceError, FixtureError
 from conformance.isolation import server
-from conformance.isolation.messages import Answer, Call, Done, Failure, Head, Heads, Parameter, Progress, Reason, encoded
+from conformance.isolation.messages import Answer, Call, Done, Failure, Found, Head, Heads, Parameter, Progress, Reason, encoded
 from conformance.isolation.process import Limits, Reply, WorkerProcess
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.serve import CandidateWork
@@ -106,7 +106,10 @@ def _stalled(end: socket.socket) -> None:
     time.sleep(600.0)
 
 
+_NESTED = encoded(Answer(Found(()), True)).replace(b"\x90", b"\x91" * 100_000 + b"\x90")  # in MessagePack: a list in a list
+
 FORGERIES: dict[str, Callable[[socket.socket], object]] = {
+    "lists in lists": lambda end: end.sendall(_framed(_NESTED)),
     "pickled": lambda end: end.sendall(pickle.dumps(_Code())),
     "pickled in a message": lambda end: end.sendall(_framed(pickle.dumps(_Code()))),
     "pickled as multiprocessing does": lambda end: Connection(end.detach()).send(_Code()),

@@ -1,5 +1,6 @@
 """BERTs that strangers wrote, with names and layouts of their own, from nothing to a verdict, no line written by hand."""
 
+import ast
 import json
 import os
 import subprocess
@@ -348,9 +349,44 @@ def test_an_implementation_is_made_without_importing_pytest() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "packed-bert\n"
 
 
+def test_what_the_users_code_raises_is_capped_and_cleaned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raises = "raise ValueError('\\x1b[2J' + 'x' * 10**6)"
+    (tmp_path / "long.py").write_text(
+        f"class Long:\n    named_modules = None\n    def __init__(self, vocab_size):\n        {raises}"
+    )
+    assert main(["map", f"{tmp_path / 'long.py'}:Long"]) == 1
+    said = capsys.readouterr().err
+    assert len(said) < 21_000
+    assert r"raised ValueError: \x1b[2Jxxx" in said
+
+
 def test_what_the_users_code_raises_is_reported_as_such() -> None:
     with pytest.raises(CandidateError, match="its constructor raised ZeroDivisionError: of the user's code"):
         proposed(Broken, "Broken", __name__)
+
+
+def _named(name: str) -> type[nn.Module]:
+    """One that is right, with a buffer of that name."""
+
+    class Named(stranger("packed:PackedBert")):  # type: ignore[misc]  # a class
+        def __init__(self, ntoken, d_model, nlayers, nhead, dim_feedforward, max_seq_len) -> None:  # type: ignore[no-untyped-def]
+            super().__init__(ntoken, d_model, nlayers, nhead, dim_feedforward, max_seq_len)
+            self.register_buffer(name, torch.zeros(1))
+
+    return Named
+
+
+@pytest.mark.parametrize("name", ['x",]); print(1)#', "x\nprint(1)", "x\u202e", "x\\"])
+def test_a_name_that_could_become_code_in_an_adaptor_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="expected printable characters without quotes and backslashes"):
+        proposed(_named(name), "Named", "home")
+
+
+def test_other_odd_names_stand_in_an_adaptor_which_is_python() -> None:
+    text = adaptor(proposed(_named("é; print(1) # '{x}'"), "Named", "home"))
+    assert any(node.value == "é; print(1) # '{x}'" for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+    with pytest.raises(UsageError, match="has the name 'my-home', expected a name of Python's"):
+        adaptor(proposed(_named("plain"), "Named", "my-home"))
 
 
 def test_map_writes_an_adaptor_that_run_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,16 +14,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conformance.benchmarks.readers.__main__ import limited
-from conformance.benchmarks.readers.good_files import Reader, readers
+from conformance.benchmarks.readers.good_files import READ_FORMS, Reader, readers
 from conformance.benchmarks.readers.mutations import mutated
 from conformance.errors import ConformanceError, UsageError
 from conformance.model import files
 from conformance.model.files import DOTS, JSON, PRINTED, SETTINGS, TEXT, read_bytes, read_npz, reading
 
 NAMES = (
-    "checkpoint: config.json", "checkpoint: model.safetensors", "tokenizer: tokenizer.json", "tokenizer: vocab.txt",
-    "outputs: JSON", "outputs: text", "outputs: npy", "outputs: npz", "outputs: safetensors", "failure", "golden: manifest",
-    "golden: arrays", "trace", "known failures", "results", "batch: JSON", "batch: safetensors",
+    "checkpoint: config.json", "checkpoint: model.safetensors",
+    "sentences: modules.json", "sentences: 1_Pooling/config.json", "sentences: 2_Dense/config.json",
+    "sentences: 3_Normalize/config.json", "sentences: 2_Dense/model.safetensors",
+    "tokenizer: tokenizer.json", "tokenizer: vocab.txt",
+    "outputs: JSON", "outputs: text", "outputs: npy", "outputs: npz", "outputs: safetensors",
+    *(f"form: {form.source}" for form in READ_FORMS), "failure", "golden: manifest",
+    "golden: arrays", "trace", "reply: hello", "reply: outputs", "known failures", "results", "batch: JSON", "batch: safetensors",
 )  # fmt: skip
 
 
@@ -39,15 +43,13 @@ def test_a_damaged_file_is_read_or_refused_with_an_error_of_the_project(
     name: str, known: Mapping[str, Reader], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     reader, folder = known[name], tmp_path_factory.mktemp("damaged")
-    for file, data in reader.files.items():
-        (folder / file).write_bytes(data)
-    reader.read(folder)  # as it is
+    reader.write(folder)
+    reader.read(folder)
 
     @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
     @given(st.integers(0, 2**32))
     def damaged(seed: int) -> None:
-        for file, data in reader.files.items():
-            (folder / file).write_bytes(mutated(data, random.Random(seed)) if file == reader.damaged else data)
+        reader.write(folder, mutated(reader.files[reader.damaged], random.Random(seed)))
         with limited(), suppress(ConformanceError):
             reader.read(folder)
 
@@ -109,8 +111,31 @@ def test_arrays_that_are_large_once_they_are_unpacked_are_refused(tmp_path: Path
     np.savez_compressed(tmp_path / "zeros.npz", a=np.zeros(100_000))
     assert read_npz(tmp_path / "zeros.npz")["a"].shape == (100_000,)
     monkeypatch.setattr(files, "OUTPUTS", 800_000)
-    with pytest.raises(ValueError, match="unpacked it has more than 800000 bytes"):
+    with pytest.raises(ValueError, match="unpacked it has 800128 bytes, and at most 800000 are read"):
         read_npz(tmp_path / "zeros.npz")
+
+
+def test_a_file_of_arrays_beyond_its_limit_is_refused_with_what_raises_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    save_file({"a": np.zeros(1000)}, tmp_path / "a.safetensors")
+    size = (tmp_path / "a.safetensors").stat().st_size
+    with pytest.raises(ValueError, match=rf"at most 4000 are read; to read it set {files.LARGEST}={size} or more"):
+        files.open_safetensors(tmp_path / "a.safetensors", limit=4000)
+    monkeypatch.setenv(files.LARGEST, str(size))
+    assert files.open_safetensors(tmp_path / "a.safetensors", limit=4000).get_tensor("a").shape == (1000,)
+    monkeypatch.setenv(files.LARGEST, "16 GB")
+    with pytest.raises(UsageError, match="expected a number of bytes"):
+        files.open_safetensors(tmp_path / "a.safetensors", limit=4000)
+
+
+def test_a_header_that_is_longer_than_any_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "a.safetensors").open("wb") as file:
+        file.write((JSON + 1).to_bytes(8, "little"))
+        file.truncate(2 * JSON)
+    with pytest.raises(ValueError, match="its header has 4194305 bytes"):
+        files.open_safetensors(tmp_path / "a.safetensors")
 
 
 def test_objects_of_python_s_are_not_loaded(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ from conformance.isolation.serve import CandidateWork
 from conformance.model.checkpoint import read_only
 from conformance.results.file import read_results
 from conformance.results.records import Results
-from conformance.tests.zoo import APART, ASKED, CALLS, IMPORTS, MARKS, good
+from conformance.tests.zoo import APART, ASKED, CALLS, IMPORTS, LAWLESS, MARKS, good
+from conformance.tests.zoo_files import APART as FILES_APART
+from conformance.tests.zoo_files import NAMED, write_files
 
 CONTROLS = ("hf-sdpa", "hf-eager")
 ZOO = "conformance.tests.zoo"
@@ -33,6 +35,7 @@ _HALF = len(_CALLS) // 2
 RUNS = {
     "first calls": dict(list(_CALLS.items())[:_HALF]),
     "further calls": dict(list(_CALLS.items())[_HALF:]),
+    "files": NAMED,
     "asked": {f"{ZOO}:asked_{i}": (name, outcome, reason) for i, (name, (_, outcome, reason)) in enumerate(ASKED.items())}
     | {f"at_import_{i}:candidate": (f"import: {name}", *expected) for i, (name, (_, *expected)) in enumerate(IMPORTS.items())},
 }
@@ -54,6 +57,8 @@ def _run(names: Iterable[str], folder: Path) -> Ran:
     """Each of these with a correct one after it, and others before and after all, from a folder with what misbehaves at import."""
     for i, (source, _, _) in enumerate(IMPORTS.values()):
         (folder / f"at_import_{i}.py").write_text(f"{source}\n")
+    if NAMED.keys() & set(names):
+        write_files(folder)
     command = ["run", "--golden", "tiny", "--timeout", LIMIT, "--memory", MEMORY, "--format", "json"]
     each = [x for i, name in enumerate(names) for x in (name, f"{ZOO}:good_{i}")]
     command += [x for name in (*CONTROLS[:1], *each, *CONTROLS[1:]) for x in ("-i", name)]
@@ -110,6 +115,21 @@ def test_in_the_same_process_they_end_so_too_and_a_correct_one_after_them_confor
     found = check(lambda checkpoint, device, dtype: call, "tiny")
     assert found.outcome == outcome
     assert reason in " ".join([found.reason, *(v.reason for v in found.verdicts)])
+    assert check(good, "tiny").outcome == "pass"
+
+
+def test_files_end_so_too_in_the_same_process_and_a_correct_one_after_them_conforms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    here = {n: expected for n, expected in NAMED.items() if not expected[0].partition(": ")[2].startswith(FILES_APART)}
+    for name, (what, outcome, reason) in here.items():
+        found = check(name, "tiny")
+        assert (what, found.outcome) == (what, outcome)
+        assert reason in " ".join([found.reason, *(v.reason for v in found.verdicts)]), what
+    assert len(here) > 12
     assert check(good, "tiny").outcome == "pass"
 
 
@@ -188,3 +208,12 @@ def test_a_candidate_cannot_alter_the_judgement_of_drawn_batches_and_what_ends_i
     assert example
     assert len(example.batch["input_ids"][0]) % 2  # the one on which it ended, and no other
     assert found[good_one].outcome == "pass"
+
+
+def test_who_patches_comparisons_and_laws_in_its_process_fails_every_law_that_it_breaks(tmp_path: Path) -> None:
+    checks = [word for law in LAWLESS for word in ("--check", law)]
+    command = ["run", "-i", f"{ZOO}:patching_and_lawless", "-i", "hf-sdpa", "--golden", "tiny", *checks]
+    assert main([*command, "--examples", "2", "--out", str(tmp_path)]) == 1
+    found = [case.check for case in read_results(tmp_path / "results.jsonl").cases]
+    assert {c.check: c.outcome for c in found if c.implementation != "hf-sdpa"} == dict.fromkeys(LAWLESS, "fail")
+    assert {c.check: c.outcome for c in found if c.implementation == "hf-sdpa"} == dict.fromkeys(LAWLESS, "pass")

@@ -1,30 +1,34 @@
-"""Files of text at their readers' limits, each full of one thing, and what it takes to read them."""
+"""Files at their readers' limits, each full of one thing, and what it takes to read them."""
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.benchmarks.readers.good_files import Reader
+from conformance.candidates.recorded.form import Source
 from conformance.errors import ConformanceError
-from conformance.model.files import DOTS, JSON, PRINTED, SETTINGS, TEXT
+from conformance.model.files import ARRAYS, DOTS, JSON, OUTPUTS, PRINTED, SETTINGS, TEXT
 from conformance.results.file import LARGEST
 
 
 @dataclass(frozen=True)
 class FullFile:
-    """A file that is full of one thing."""
+    """A file that is full of one thing: its content, and zeros behind it up to its size."""
 
     reader: str
     what: str
     content: bytes
+    size: int
 
 
 @dataclass(frozen=True)
 class Took:
-    """What came of it: how it ended, and seconds and bytes of memory beyond those of the process before."""
+    """What came of it: how it ended, seconds of the processor, and bytes of memory beyond those of the process before."""
 
     outcome: str
     seconds: float
@@ -44,7 +48,11 @@ def full_files(known: Mapping[str, Reader]) -> Iterator[FullFile]:
     """Every one of a reader in `known`."""
     for reader, what, content in _FULL:
         if reader in known:
-            yield FullFile(reader, what, content(known[reader].files[known[reader].damaged]))
+            full = content(known[reader].files[known[reader].damaged])
+            yield FullFile(reader, what, full, len(full))
+    for reader, name, dtype, size in _ZEROS:
+        if reader in known:
+            yield FullFile(reader, f"zeros in {dtype}", _header(name, dtype, size), size)
 
 
 _OUTPUTS = b'{"input_ids": [[1, 2, 3, 0]], "last_hidden_state": ['
@@ -91,11 +99,42 @@ _FULL: tuple[tuple[str, str, Callable[[bytes], bytes]], ...] = (
 )
 
 
-def read_apart(reader: Reader, content: bytes, folder: Path) -> Took:
+# Of safetensors files of one tensor: its name and format, and the file's size.
+_ZEROS = (
+    ("checkpoint: model.safetensors", "bert.embeddings.word_embeddings.weight", "F32", ARRAYS),
+    ("checkpoint: model.safetensors", "bert.embeddings.word_embeddings.weight", "BF16", ARRAYS),
+    ("sentences: 2_Dense/model.safetensors", "linear.weight", "F32", ARRAYS),
+    ("reply: outputs", "embeddings.LayerNorm", "F32", ARRAYS),
+    ("outputs: safetensors", "last_hidden_state", "BF16", OUTPUTS),
+    ("failure", "batch/example/input_ids", "I64", OUTPUTS),
+    ("golden: arrays", "batch/one/input_ids", "I64", OUTPUTS),
+    ("trace", "activation/one/embeddings.LayerNorm", "F32", OUTPUTS),
+    ("batch: safetensors", "input_ids", "I64", OUTPUTS),
+)
+_SIZES = {"BF16": 2, "F32": 4, "I64": 8}  # bytes of an element
+
+
+def _header(name: str, dtype: str, size: int) -> bytes:
+    """What stands in a safetensors file of one tensor, of two axes, before its values."""
+    room, columns = 2**10, 2**10  # bytes of the header, which may end in spaces
+    rows = (size - 8 - room) // (columns * _SIZES[dtype])
+    length = rows * columns * _SIZES[dtype]
+    table = {"__metadata__": _METADATA, name: {"dtype": dtype, "shape": [rows, columns], "data_offsets": [0, length]}}
+    return (size - 8 - length).to_bytes(8, "little") + json.dumps(table).encode().ljust(size - 8 - length)
+
+
+_ABOUT = {"implementation": "hf-eager", "golden": "tiny", "device": "cpu", "dtype": "float32"}
+_METADATA = {
+    "replay": json.dumps({**_ABOUT, "check": "values", "variation": {}, "require": []}),
+    **{name: _ABOUT.get(name, "0") for name in Source.__struct_fields__},
+}
+
+
+def read_apart(reader: Reader, full: FullFile, folder: Path) -> Took:
     """Read it in place of the file that is damaged, in a process that is forked for it."""
     folder.mkdir(exist_ok=True)
-    for name, data in reader.files.items():
-        (folder / name).write_bytes(content if name == reader.damaged else data)
+    reader.write(folder, full.content)
+    os.truncate(folder / reader.damaged, full.size)
     receive, send = os.pipe()
     child = os.fork()
     if not child:
@@ -110,19 +149,39 @@ def read_apart(reader: Reader, content: bytes, folder: Path) -> Took:
 
 
 def _took(reader: Reader, folder: Path) -> str:
-    Path("/proc/self/clear_refs").write_text("5")  # the peak of memory is that of now
-    before, start = _peak(), time.perf_counter()
+    with _memory() as taken:
+        start = time.process_time()  # so that other processes do not count
+        try:
+            reader.read(folder)
+            outcome = "read"
+        except ConformanceError:
+            outcome = "typed error"
+        except BaseException as error:
+            outcome = f"untyped error: {type(error).__name__}: {error!s:.200}"
+        seconds = time.process_time() - start
+    return json.dumps((outcome, seconds, max(taken)))
+
+
+@contextmanager
+def _memory() -> Iterator[list[int]]:
+    """Bytes of memory beyond those before, every few milliseconds; not of files that are mapped, which the system can drop."""
+    before, ended = _own_memory(), threading.Event()
+    taken = [0]
+
+    def watch() -> None:
+        while not ended.wait(0.005):
+            taken.append(_own_memory() - before)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
     try:
-        reader.read(folder)
-        outcome = "read"
-    except ConformanceError:
-        outcome = "typed error"
-    except BaseException as error:
-        outcome = f"untyped error: {type(error).__name__}: {error!s:.200}"
-    return json.dumps((outcome, time.perf_counter() - start, _peak() - before))
+        yield taken
+    finally:
+        ended.set()
+        thread.join()
 
 
-def _peak() -> int:
-    """The most memory that this process has had, in bytes."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+def _own_memory() -> int:
+    """What this process has in memory that lies in no file, in bytes."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
     return int(line.split()[1]) * 1024

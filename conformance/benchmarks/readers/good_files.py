@@ -2,18 +2,23 @@
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import chdir
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import BertWordPieceTokenizer
 
-from conformance.candidates.recorded import form
+from conformance.candidates.command.command import written
+from conformance.candidates.command.program import Program
+from conformance.candidates.recorded import form as recorded_form
 from conformance.checks import known_failures, replay, trace
 from conformance.checks.recording import Recording, header_of
 from conformance.checks.run import check_values
 from conformance.checks.search.plan import Plan
+from conformance.cli.forms import FORMS, Form
 from conformance.diagnosis import outputs, reading
 from conformance.goldens.custom_golden import golden_of, read_batches
 from conformance.goldens.golden import load_golden
@@ -45,6 +50,8 @@ check = "*"
 reason = "é"
 """
 
+READ_FORMS = [form for form in FORMS if form.suffix != ".parquet" or find_spec("pyarrow")]
+
 
 @dataclass(frozen=True)
 class Reader:
@@ -60,14 +67,22 @@ class Reader:
     damaged: str
     files: Mapping[str, bytes]
 
+    def write(self, folder: Path, content: bytes | None = None) -> None:
+        """The files into a folder; `content`, if given, in place of the one that is damaged."""
+        for name, data in self.files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(data if content is None or name != self.damaged else content)
+
 
 def readers(folder: Path) -> dict[str, Reader]:
     """Every reader, by name; good files are made in `folder`."""
     checkpoint, mine = _checkpoint(folder / "checkpoint"), _golden(folder / "mine", folder / "checkpoint")
+    sentences = _sentences(folder / "sentences", checkpoint)
     hidden = np.random.default_rng(0).normal(size=(1, 4, 4)).astype(np.float32)
     return {
         "checkpoint: config.json": Reader(_read_checkpoint, "config.json", checkpoint),
         "checkpoint: model.safetensors": Reader(_read_checkpoint, "model.safetensors", checkpoint),
+        **{f"sentences: {name}": Reader(_read_checkpoint, name, sentences) for name in (*_SETTINGS, "2_Dense/model.safetensors")},
         "tokenizer: tokenizer.json": _alone("tokenizer.json", _tokenizer(), lambda file: _read_tokenizer(file.parent)),
         "tokenizer: vocab.txt": _alone("vocab.txt", "\n".join(_WORDS).encode(), lambda file: _read_tokenizer(file.parent)),
         "outputs: JSON": _alone("outputs.json", _json_outputs(hidden), _read_outputs),
@@ -75,10 +90,15 @@ def readers(folder: Path) -> dict[str, Reader]:
         "outputs: npy": _alone("outputs.npy", _npy(folder, hidden), _read_outputs),
         "outputs: npz": _alone("outputs.npz", _npz(folder, hidden), _read_outputs),
         "outputs: safetensors": _alone("outputs.safetensors", _tensors(folder, hidden), _read_outputs),
+        **{f"form: {form.source}": _of_form(folder, form) for form in READ_FORMS},
         "failure": _alone("failure.safetensors", _failure(folder, hidden), replay.failure_of),
         "golden: manifest": Reader(_read_golden, "manifest.json", mine),
         "golden: arrays": Reader(_read_golden, "mine.safetensors", mine),
-        "trace": _alone("trace.safetensors", _trace(folder), form.read),
+        "trace": _alone("trace.safetensors", _trace(folder), recorded_form.read),
+        "reply: hello": _alone(
+            "reply", b'{"reply": "hello", "protocol": 1, "features": ["is_decoder"], "gradients": true}', _read_reply
+        ),
+        "reply: outputs": _alone("outputs.safetensors", _tensors(folder, hidden), _read_activations),
         "known failures": _alone("known.toml", KNOWN.encode(), known_failures.read),
         "results": _alone("results.jsonl", _results(folder), read_results),
         "batch: JSON": _alone("batch.json", _json_batch(), read_batches),
@@ -104,6 +124,23 @@ def _checkpoint(folder: Path) -> dict[str, bytes]:
 
 def _read_checkpoint(folder: Path) -> object:
     return load_directory(folder).digest
+
+
+_SETTINGS = {
+    "modules.json": [{"type": f"x.{path[2:]}", "path": path} for path in ("0_Transformer", "1_Pooling", "2_Dense", "3_Normalize")],
+    "1_Pooling/config.json": {"pooling_mode_mean_tokens": True, "word_embedding_dimension": 4},
+    "2_Dense/config.json": {"out_features": 3, "bias": True, "activation_function": "torch.nn.modules.activation.Tanh"},
+    "3_Normalize/config.json": {"module_input_name": "sentence_embedding"},
+}
+
+
+def _sentences(folder: Path, checkpoint: Mapping[str, bytes]) -> dict[str, bytes]:
+    """A directory of sentence-transformers."""
+    folder.mkdir()
+    save_file({"linear.weight": np.ones((3, 4), np.float32), "linear.bias": np.ones(3, np.float32)}, folder / "dense")
+    settings = {name: json.dumps(value).encode() for name, value in _SETTINGS.items()}
+    network = {f"0_Transformer/{name}": data for name, data in checkpoint.items()}
+    return {**settings, **network, "2_Dense/model.safetensors": (folder / "dense").read_bytes()}
 
 
 def _golden(folder: Path, checkpoint: Path) -> dict[str, bytes]:
@@ -141,6 +178,29 @@ def _read_tokenizer(folder: Path) -> object:
 def _json_outputs(hidden: np.ndarray) -> bytes:
     table = {"values": hidden.tolist(), "positions": [0, 1, 2, 3]}
     return json.dumps({"last_hidden_state": table, "text": ["a b"], "input_ids": BATCH.input_ids.tolist()}).encode()
+
+
+_IMPORTS = "import numpy, safetensors.numpy\nfrom contextlib import suppress\nwith suppress(ImportError): import pyarrow.parquet"
+
+
+def _of_form(folder: Path, form: Form) -> Reader:
+    """Of one of the forms that `diagnose --help` shows."""
+    file = folder / f"out{form.suffix}"
+    if form.is_code:
+        names: dict[str, object] = {"x": np.array([[0.125, -0.5, 0.75, 0.25]])}
+        with chdir(folder):
+            exec(f"{_IMPORTS}\n{form.example}", names)
+    else:
+        file.write_text(form.example, "utf-8")
+    return _alone(file.name, file.read_bytes(), _read_outputs)
+
+
+def _read_reply(file: Path) -> object:
+    return Program(["cat", str(file)]).hello
+
+
+def _read_activations(file: Path) -> object:
+    return {name: found.read() for name, found in written(file).items()}
 
 
 def _npy(folder: Path, hidden: np.ndarray) -> bytes:

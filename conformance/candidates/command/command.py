@@ -10,7 +10,6 @@ from typing import Any
 from weakref import finalize
 
 import numpy as np
-from safetensors import torch as torch_safetensors
 from safetensors.numpy import save_file
 
 from conformance.candidates.arrays import Described, described
@@ -18,7 +17,7 @@ from conformance.candidates.command.program import Program
 from conformance.errors import CandidateError, UsageError
 from conformance.model.batch import TorchBatch
 from conformance.model.checkpoint import Checkpoint
-from conformance.model.files import ARRAYS, read_bytes, reading, scratch_folder
+from conformance.model.files import ARRAYS, open_safetensors, reading, scratch_folder
 
 PREFIX = "cmd:"  # a candidate's name that is a command line
 
@@ -111,7 +110,7 @@ class _Runner:
         outputs.unlink(missing_ok=True)
         save_file({name: np.array(array, order="C") for name, array in arrays.items()}, inputs)
         self._program.ask("run", inputs=str(inputs), outputs=str(outputs), **fields)
-        return _tensors(outputs)
+        return written(outputs)
 
     def _prepare(self) -> None:
         self._program.ask("prepare", weights=str(self._weights), **self._asked)
@@ -121,10 +120,14 @@ class _Runner:
         return self._folder / f"{name}.safetensors"
 
 
-def _tensors(path: Path) -> dict[str, Described]:
-    """What a program has written, all of it read, so that it may write there again; `CandidateError` where it is unreadable."""
+def written(path: Path) -> dict[str, Described]:
+    """What a program has written, mapped into memory and read as it is needed; `CandidateError` where it is unreadable.
+
+    The program may write to that path again: the file is removed before, and stays as it is for whoever has mapped it.
+    """
     if path.is_symlink():
         raise CandidateError(f"{path.name} is a link; expected a file, written at the path that `outputs` names")
     with reading(path.name, "the safetensors file that the reply to `run` announces", CandidateError):
-        tensors = torch_safetensors.load(read_bytes(path, ARRAYS))
+        file = open_safetensors(path, "pt", ARRAYS)
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- no mapping
     return {name: replace(described(tensor), device=None) for name, tensor in tensors.items()}

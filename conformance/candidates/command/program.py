@@ -96,7 +96,7 @@ class Program:
         expected = f'expected {{"reply": "{request}", ...}} on one line; messages belong on standard error; {_PAGE}'
         try:
             reply = msgspec.json.decode(line, type=Reply)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise self._ended(CandidateError(f"its standard output has {found} ({error}), {expected}")) from error
         if reply.reply != request:
             raise self._ended(CandidateError(f"it replies {found} to `{request}`, {expected}"))

@@ -9,7 +9,7 @@ from typing import Any
 from conformance.candidates.arrays import Described, held_in
 from conformance.candidates.recorded.form import Recorded, digest_of, digests_of, read
 from conformance.candidates.registry import Isolated
-from conformance.errors import NotApplicable, RegistrationError
+from conformance.errors import NotApplicable, RegistrationError, UsageError
 from conformance.model.architecture import Architecture
 from conformance.model.batch import TorchBatch
 from conformance.model.checkpoint import Checkpoint
@@ -29,7 +29,7 @@ class RecordedTrace(Isolated):
         path: the file, as `bert-conformance trace NAME -o FILE.safetensors` writes it, or any other program.
 
     Raises:
-        UsageError: of an attribute or a method, where the file is no recorded trace.
+        UsageError: of `recorded`, where the file is no recorded trace; of a method `RegistrationError`.
 
     Example:
         >>> RecordedTrace("trace.safetensors").name
@@ -49,9 +49,17 @@ class RecordedTrace(Isolated):
         """What the file holds."""
         return read(Path(self.path))
 
+    @property
+    def _registered(self) -> Recorded:
+        """The same for who runs it, to whom a file that is no trace is an error of the registration."""
+        try:
+            return self.recorded
+        except UsageError as error:
+            raise RegistrationError(str(error)) from error
+
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
         """Why not, where it was recorded in another format or on another kind of device."""
-        source = self.recorded.source
+        source = self._registered.source
         if source.dtype != dtype:
             return f"it was recorded in {source.dtype}, not in {dtype}"
         if source.device.partition(":")[0] != device.partition(":")[0]:
@@ -64,7 +72,7 @@ class RecordedTrace(Isolated):
         Raises:
             RegistrationError: it was recorded on other weights.
         """
-        source, activations = self.recorded.source, self.recorded.activations
+        source, activations = self._registered.source, self._registered.activations
         if source.checkpoint != checkpoint.digest:
             raise RegistrationError(
                 f"it was recorded on {source.golden}, on weights with the digest {source.checkpoint}, and these have "

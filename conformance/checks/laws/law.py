@@ -37,8 +37,6 @@ class Law:
         once: whether it is of the subject alone, and one example says all.
         affords: how many times as many examples as others, where they cost less or more.
         by_oracle: whether the oracle can say more of an example on which it does not hold.
-        in_its_process: whether it looks into the candidate's module, or sets or reads its process's settings, so that it is
-            evaluated there, and what it finds is that process's word. The others compare values, and are evaluated by the judge.
     """
 
     holds: Callable[[Subject, Example], float]
@@ -47,7 +45,6 @@ class Law:
     applies: Callable[[Subject], None] = _everywhere
     once: bool = False
     by_oracle: bool = False
-    in_its_process: bool = False
     affords: float = 1.0
 
     def examples(self, architecture: Architecture) -> st.SearchStrategy[Example]:

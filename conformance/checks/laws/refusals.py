@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from conformance.checks.laws.law import Law, Variation
 from conformance.checks.search.child import answers_in_a_child
 from conformance.checks.search.strategies import Batches
-from conformance.checks.search.subject import Subject
+from conformance.checks.search.subject import IsolatedRunner, Subject
 from conformance.errors import Unsupported
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
@@ -23,10 +23,16 @@ from conformance.results.law_broken import LawBroken, Run
 def _refuses(subject: Subject, right: Batch, wrong: Batch, what: str) -> float:
     """That `wrong` raises, where `right`, which is as large as may be, does not: to refuse everything proves nothing."""
     subject.run(right)
-    accepted = subject.answers(wrong) if subject.device == "cpu" else answers_in_a_child(subject, wrong)
-    if accepted:
+    if _answers(subject, wrong):
         raise LawBroken(f"{what} is accepted, where it must be refused with an error", (Run(wrong, {}),), raises=True)
     return 0.0
+
+
+def _answers(subject: Subject, batch: Batch) -> bool:
+    if subject.device == "cpu":
+        return subject.answers(batch)
+    runner = subject.runner
+    return runner.answers_apart(subject, batch) if isinstance(runner, IsolatedRunner) else answers_in_a_child(subject, batch)
 
 
 def _at_a_token(batch: Batch, wrong: st.SearchStrategy[list[object]]) -> st.SearchStrategy[Variation]:
@@ -57,8 +63,8 @@ def _refuses_the_id(subject: Subject, example: Example) -> float:
 
 
 _TYPED = Batches(token_types=True)
-ids_refused = Law(_refuses_the_id, _TYPED, _beyond, in_its_process=True)
-negative_ids_refused = Law(_refuses_the_id, _TYPED, _below, in_its_process=True)
+ids_refused = Law(_refuses_the_id, _TYPED, _beyond)
+negative_ids_refused = Law(_refuses_the_id, _TYPED, _below)
 
 
 def _longer(batch: Batch, a: Architecture) -> st.SearchStrategy[Variation]:
@@ -82,4 +88,4 @@ def _has_a_table(subject: Subject) -> None:
         raise Unsupported("sinusoidal positions have no last one")
 
 
-length_refused = Law(_refuses_the_length, _TYPED, _longer, applies=_has_a_table, in_its_process=True)
+length_refused = Law(_refuses_the_length, _TYPED, _longer, applies=_has_a_table)

@@ -4,10 +4,7 @@ Bit for bit, on the CPU with one thread. On other devices, and where threads sha
 compared to within rounding.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -21,18 +18,6 @@ from conformance.results.example import Example
 from conformance.results.law_broken import LawBroken, Run
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _require_same(subject: Subject, first: Run, second: Run, *between: Run) -> float:
     alike = RowPairs(range(first.batch.size), range(first.batch.size))
     try:
@@ -43,11 +28,11 @@ def _require_same(subject: Subject, first: Run, second: Run, *between: Run) -> f
 
 
 def _twice(subject: Subject, example: Example) -> float:
-    with _one_thread():
+    with subject.surroundings.one_thread():
         return _require_same(subject, run_of(subject, example.batch), run_of(subject, example.batch))
 
 
-repeated = Law(_twice, in_its_process=True)
+repeated = Law(_twice)
 
 
 def _between(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:
@@ -73,7 +58,7 @@ def other(example: Example, architecture: Architecture) -> Batch:
 def _again(subject: Subject, example: Example) -> float:
     """First, between others, and as the first call of another: the first call of each may leave something behind."""
     fresh, one_more = subject.afresh(), other(example, subject.checkpoint.architecture)
-    with _one_thread():
+    with subject.surroundings.one_thread():
         first, between = run_of(fresh, example.batch), run_of(fresh, one_more)
         again = run_of(fresh, example.batch)
         fresh = subject.afresh()
@@ -89,7 +74,7 @@ def _require_after(subject: Subject, alone: Run, after: Run, first: Run) -> floa
         raise
 
 
-called_again = Law(_again, variations=_between, affords=0.25, in_its_process=True)  # each is prepared anew
+called_again = Law(_again, variations=_between, affords=0.25)  # each is prepared anew
 
 
 def _seeds(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:
@@ -97,24 +82,19 @@ def _seeds(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variat
 
 
 def _whatever_the_seed(subject: Subject, example: Example) -> float:
-    import torch
-
-    training = [name or "the module itself" for name, part in _modules(subject) if part.training]
+    surroundings, runs = subject.surroundings, []
+    module = surroundings.module()
+    training = [name or "the module itself" for name, is_training in module.training.items() if is_training] if module else []
     if training:
         raise LawBroken(
             f"in training mode: {', '.join(training[:3])} ({len(training)} modules in all); eval() was not called",
             claim="not any(part.training for part in runner.module.modules())",
         )
-    runs = []
-    with _one_thread(), torch.random.fork_rng():
+    with surroundings.one_thread():
         for seed in example.variation["seeds"]:
-            torch.manual_seed(seed)
-            runs.append(run_of(subject, example.batch))
+            with surroundings.seeded(seed):
+                runs.append(run_of(subject, example.batch))
     return _require_same(subject, runs[0], runs[1])
 
 
-def _modules(subject: Subject) -> Iterable[tuple[str, Any]]:
-    return subject.module.named_modules() if subject.module is not None else ()
-
-
-dropout_off = Law(_whatever_the_seed, variations=_seeds, in_its_process=True)
+dropout_off = Law(_whatever_the_seed, variations=_seeds)

@@ -1,14 +1,12 @@
 """A call has no side effects: its inputs, its weights and the settings of its process are unchanged after it."""
 
-import random
 from typing import Any
 
-import numpy as np
-
-from conformance.candidates.torch_state import restored
-from conformance.checks.laws.law import Law
+from conformance.candidates.arrays import described
+from conformance.checks.laws.law import Law, run_of
 from conformance.checks.search.subject import Subject
-from conformance.errors import Unsupported
+from conformance.checks.search.surroundings import SETTINGS, ModuleState
+from conformance.errors import CandidateError, Unsupported
 from conformance.model.batch import TorchBatch
 from conformance.results.example import Example
 from conformance.results.law_broken import LawBroken, Run
@@ -31,103 +29,75 @@ def _inputs_are_untouched(subject: Subject, example: Example) -> float:
     return 0.0
 
 
-inputs_untouched = Law(_inputs_are_untouched, in_its_process=True)
+inputs_untouched = Law(_inputs_are_untouched)
 
-# Python, so that a script can ask as well.
-SETTINGS = {
-    "torch's random state": "torch.get_rng_state().tolist()",
-    "a device's random state": "[state.tolist() for state in torch.cuda.get_rng_state_all()]",
-    "NumPy's random state": "[np.asarray(part).tolist() for part in np.random.get_state()]",
-    "Python's random state": "random.getstate()",
-    "the default dtype": "torch.get_default_dtype()",
-    "the default device": "torch.get_default_device()",
-    "gradient mode": "torch.is_grad_enabled()",
-    "inference mode": "torch.is_inference_mode_enabled()",
-    "autocast": "torch.is_autocast_enabled('cpu')",
-    "the number of threads": "torch.get_num_threads()",
-    "deterministic algorithms": "torch.are_deterministic_algorithms_enabled()",
-    "the precision of float32 products": "torch.get_float32_matmul_precision()",
-    "NumPy's handling of errors": "np.geterr()",
-}
-
-
-def _settings() -> dict[str, Any]:
-    import torch
-
-    return {name: eval(expression, {"torch": torch, "np": np, "random": random}) for name, expression in SETTINGS.items()}
+_UNLIKELY = 0x5EED0  # a seed that nobody sets: who seeds with 0 would find the random states so
 
 
 def _settings_are_untouched(subject: Subject, example: Example) -> float:
     """On a candidate that has not been called, under settings that are usual, so that what its first call does is seen."""
-    import torch
-
-    with restored(), torch.random.fork_rng():
-        torch.set_default_dtype(torch.float32)
-        torch.set_grad_enabled(True)
-        torch.use_deterministic_algorithms(False)
-        np.seterr(divide="warn", over="warn", under="ignore", invalid="warn")
+    with subject.surroundings.usual():
         fresh = subject.afresh()
-        # Random states that nobody sets: who seeds with 0 would find them so. Hypothesis puts back NumPy's and Python's.
-        for seed in (torch.manual_seed, np.random.seed, random.seed):
-            seed(_UNLIKELY)
-        return _require_settings(fresh, example)
-
-
-_UNLIKELY = 0x5EED0
-
-
-def _require_settings(subject: Subject, example: Example) -> float:
-    before = _settings()
-    run = Run(example.batch, subject.run(example.batch))
-    changed = [name for name, value in _settings().items() if value != before[name]]
+        with fresh.surroundings.seeded(_UNLIKELY):
+            before = fresh.surroundings.settings()
+            run = run_of(fresh, example.batch)
+            after = fresh.surroundings.settings()
+    changed = [name for name in SETTINGS if after.get(name) != before.get(name)]
     if changed:
         raise LawBroken(f"changes {', '.join(changed)}, and does not put it back", (run,), watch=SETTINGS[changed[0]])
     return 0.0
 
 
-settings_untouched = Law(_settings_are_untouched, affords=0.25, in_its_process=True)  # each is prepared anew
+settings_untouched = Law(_settings_are_untouched, affords=0.25)  # each is prepared anew
+
+
+def module_of(subject: Subject) -> ModuleState:
+    """The module that the subject runs; raises `Unsupported` where it is not known."""
+    found = subject.surroundings.module()
+    if found is None:
+        raise Unsupported("its runner has no `module`, whose weights could be looked at")
+    return found
 
 
 def require_module(subject: Subject) -> None:
     """Raise `Unsupported` where it is not known which module runs."""
-    if subject.module is None:
-        raise Unsupported("its runner has no `module`, whose weights could be looked at")
+    module_of(subject)
 
 
-def _tensors(module: Any) -> dict[str, Any]:
-    """Parameters and buffers, those that are not saved among them."""
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+def _contents(subject: Subject, module: ModuleState) -> dict[str, Any]:
+    """Of every parameter and buffer dtype, shape and bytes; of what cannot be read, why."""
+    return {name: _content(value) for name, value in subject.surroundings.tensors(list(module.tensors))}
+
+
+def _content(value: Any) -> Any:
+    try:
+        found = described(value)
+        return found.dtype, found.shape, found.read().tobytes()
+    except CandidateError as error:
+        return str(error)
 
 
 def _weights_are_untouched(subject: Subject, example: Example) -> float:
     """On a candidate that has not been called, so that what its first call does is seen."""
     fresh = subject.afresh()
-    module = fresh.module
-    before = {name: tensor.detach().clone() for name, tensor in _tensors(module).items()}
-    modes = {name: part.training for name, part in module.named_modules()}
-    run = Run(example.batch, fresh.run(example.batch))
-    after = _tensors(module)
-    changed = [name for name in {**before, **after} if name not in before or name not in after]
-    changed += [n for n in before if n in after and not _is_same(before[n], after[n].detach())]
+    module = module_of(fresh)
+    before = _contents(fresh, module)
+    run = run_of(fresh, example.batch)
+    later = module_of(fresh)
+    after = _contents(fresh, later)
+    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     if changed:
         watch = f"{{n: str(t) for n, t in runner.module.named_buffers() if n in {changed[:5]!r}}}"
         raise LawBroken(f"a forward pass changes its own {', '.join(changed[:5])} ({len(changed)} in all)", (run,), watch=watch)
-    switched = [name for name, part in module.named_modules() if part.training != modes.get(name)]
+    switched = [name for name, is_training in later.training.items() if is_training != module.training.get(name)]
     if switched:
         watch = f"{{name: runner.module.get_submodule(name).training for name in {switched[:5]!r}}}"
         rendered = ", ".join(name or "the module itself" for name in switched[:5])
         raise LawBroken(f"a forward pass switches the training mode of {rendered}", (run,), watch=watch)
-    graded = [name for name, tensor in after.items() if tensor.grad is not None]
+    graded = [name for name, held in later.tensors.items() if held.has_gradient]
     if graded:
         raise LawBroken(f"a forward pass leaves gradients at {', '.join(graded[:5])}", (run,))
     return 0.0
 
 
-def _is_same(a: Any, b: Any) -> bool:
-    """Bit for bit, but that not-a-number is itself."""
-    import torch
-
-    return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | (torch.isnan(a) & torch.isnan(b))).all())
-
-
-weights_untouched = Law(_weights_are_untouched, applies=require_module, affords=0.25, in_its_process=True)
+weights_untouched = Law(_weights_are_untouched, applies=require_module, affords=0.25)

@@ -11,29 +11,30 @@ from conformance.candidates.registry import Runner
 from conformance.candidates.stream import pairs
 from conformance.checks.placement import functions_of, inputs_device
 from conformance.checks.search.identity_key import IdentityKey
+from conformance.checks.search.surroundings import LocalSurroundings, Surroundings
 from conformance.checks.session import accepted, prepared
-from conformance.errors import CandidateCrash, CandidateError, CandidateFailure
+from conformance.errors import CandidateCrash, CandidateEnded, CandidateError, CandidateFailure
 from conformance.model.activations import outputs, table
 from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint, rounded_weights
 from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
-from conformance.results.example import Example
 from conformance.results.law_broken import Values
 from conformance.results.termination import call_candidate
 
 
 class IsolatedRunner(ABC):
-    """A runner in another process, where what looks into that process is evaluated."""
+    """A runner in another process."""
+
+    @property
+    @abstractmethod
+    def surroundings(self) -> Surroundings:
+        """Those there."""
 
     @abstractmethod
-    def applies(self, check: str, subject: "Subject") -> None:
-        """`Law.applies` of a check, there."""
-
-    @abstractmethod
-    def holds(self, check: str, subject: "Subject", example: Example) -> float:
-        """`Law.holds` of a check, there."""
+    def answers_apart(self, subject: "Subject", batch: Batch) -> bool:
+        """`search.child.answers_in_a_child`, of a child of that process."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,10 @@ class Subject:
         return functions_of(self.candidate, self.device)
 
     @property
-    def module(self) -> Any:
-        """The `nn.Module` that the runner says it runs, or None."""
-        return getattr(self.runner, "module", None)
+    def surroundings(self) -> Surroundings:
+        """The runner's module, and its process."""
+        runner = self.runner
+        return runner.surroundings if isinstance(runner, IsolatedRunner) else LocalSurroundings(runner, self.device)
 
     def network(self, batch: Batch) -> Network:
         """The oracle's network on that batch."""
@@ -116,10 +118,12 @@ class Subject:
         return values
 
     def answers(self, batch: Batch) -> bool:
-        """Whether the candidate runs to its end on that batch, whatever it makes of it."""
+        """Whether the candidate runs to its end on that batch, whatever it makes of it; `CandidateEnded` if it ends its process."""
         try:
             for _ in self._answer(self._here(batch), ()):
                 pass
+        except CandidateEnded:
+            raise
         except (CandidateError, CandidateCrash):
             return False
         return True

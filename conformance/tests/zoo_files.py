@@ -1,0 +1,126 @@
+"""Candidates that are files and misbehave: programs (`cmd:`), recorded traces, and modules that are mapped.
+
+What each must come to stands beside it, as in `zoo`.
+"""
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from conformance.checks.trace import record, save
+from conformance.goldens.golden import load_golden
+from implementations.making_bert import making_bert
+
+_PROGRAM = """
+import json, os, signal, sys, time
+for line in sys.stdin:
+    request = json.loads(line)
+    kind, reply = request["request"], {{"reply": request["request"], "protocol": 1}}
+    if kind == "run":
+        {misbehaves}
+    print(json.dumps(reply), flush=True)
+"""
+_LEFT = (
+    "os.fork() or (os.setsid(), os.fork() or (open(os.environ['ZOO_MARKS'], 'a').write(f'{os.getpid()}\\n'), time.sleep(600)));"
+    "time.sleep(0.2)"
+)
+
+# What it does when it is to run: the outcome, and what its reason says.
+PROGRAMS: Mapping[str, tuple[str, str, str]] = {
+    "writes a line without end": ("[sys.stdout.write('x' * 2**20) for _ in range(2**10)]", "fail", "its standard output has"),
+    "replies with nested lists": ("print('{\"a\":' * 10**5, flush=True); continue", "fail", "its standard output has"),
+    "replies twice": ("print(json.dumps(reply))", "fail", "outputs.safetensors"),
+    "raises an error of odd characters": ("reply['error'] = 'no \\u202e \\x1b[2J'", "crash", "no"),
+    "gives a pipe": ("os.mkfifo(request['outputs'])", "fail", "not a regular file"),
+    "gives a link to a device": ("os.symlink('/dev/zero', request['outputs'])", "fail", "is a link"),
+    "gives a header without end": ("open(request['outputs'], 'wb').write(b'\\xff' * 64)", "fail", "its header has"),
+    "gives a folder": ("os.mkdir(request['outputs'])", "fail", "not a regular file"),
+    "kills the process that asks": ("os.kill(os.getppid(), signal.SIGKILL); time.sleep(600)", "crash", "Killed"),
+    "takes too much memory": ("bytearray(2**35)", "crash", "exit code 1"),
+    "hangs": ("time.sleep(600)", "timeout", "had not come to an end"),
+    "leaves a process of another session behind": (_LEFT, "fail", "outputs.safetensors"),
+}
+
+# Those that cannot be run in the process of the tests, by the first words of what they do: they end it, or never end.
+APART = ("kills", "takes too much", "hangs", "leaves a process", "ends the process")
+
+# A class of modules, by the body of its forward pass.
+_MODULE = """
+import os, time
+from torch import nn
+
+class Stranger(nn.Module):
+    def __init__(self, vocab_size, hidden_size, num_hidden_layers):
+        super().__init__()
+        self.words = nn.Embedding(vocab_size, hidden_size)
+        self.layers = nn.ModuleList(nn.Linear(hidden_size, hidden_size) for _ in range(num_hidden_layers))
+        {constructed}
+
+    def forward(self, input_ids, attention_mask, token_type_ids):
+        {called}
+"""
+# What it does in its constructor, and when it is called.
+MODULES: Mapping[str, tuple[str, str, str, str]] = {
+    "raises in its constructor": ("raise ValueError('not built')", "pass", "fail", "not built"),
+    "ends the process in its constructor": ("os._exit(6)", "pass", "crash", "exit code 6"),
+    "hangs in its constructor": ("time.sleep(600)", "pass", "timeout", "had not come to an end"),
+    "raises in its forward pass": ("pass", "raise SystemExit('not called')", "crash", "not called"),
+    "ends the process in its forward pass": ("pass", "os._exit(8)", "crash", "exit code 8"),
+    "returns nothing": ("pass", "return None", "fail", "no way of calling it runs"),
+}
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _changed(path: Path, key: str, value: str) -> None:
+    with safe_open(path, "np") as file:
+        arrays, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118 -- no mapping
+    if key in metadata:
+        metadata[key] = value
+    else:
+        name = next(name for name in arrays if name.endswith(key))
+        arrays[name] = np.full_like(arrays[name], value)
+    save_file(arrays, path, metadata)
+
+
+# What is done to the file of a correct one.
+TRACES: Mapping[str, tuple[Callable[[Path], object], str, str]] = {
+    "is cut short": (_cut, "error", "cannot be read as a trace"),
+    "is empty": (lambda path: path.write_bytes(b""), "error", "cannot be read as a trace"),
+    "is of other weights": (lambda path: _changed(path, "checkpoint", "0" * 64), "error", "it was recorded on tiny"),
+    "names an unknown format": (lambda path: _changed(path, "dtype", "float7"), "error", "float7"),
+    "has infinities": (lambda path: _changed(path, "layer.1.output.LayerNorm", "inf"), "fail", "not finite"),
+}
+
+
+def _named() -> Iterator[tuple[str, tuple[str, str, str]]]:
+    for i, (what, (_, outcome, reason)) in enumerate(PROGRAMS.items()):
+        yield f"cmd:{shlex.join((sys.executable, f'program_{i}.py'))}", (f"program: {what}", outcome, reason)
+    for i, (what, (_, _, outcome, reason)) in enumerate(MODULES.items()):
+        yield f"stranger_{i}:Stranger", (f"module: {what}", outcome, reason)
+    for i, (what, (_, outcome, reason)) in enumerate(TRACES.items()):
+        yield f"trace_{i}.safetensors", (f"trace: {what}", outcome, reason)
+
+
+# By the name of each as a candidate: what is wrong with it, its outcome and what its reason says.
+NAMED = dict(_named())
+
+
+def write_files(folder: Path) -> None:
+    """Write them all."""
+    for i, (misbehaves, _, _) in enumerate(PROGRAMS.values()):
+        (folder / f"program_{i}.py").write_text(_PROGRAM.format(misbehaves=misbehaves))
+    for i, (constructed, called, _, _) in enumerate(MODULES.values()):
+        (folder / f"stranger_{i}.py").write_text(_MODULE.format(constructed=constructed, called=called))
+    trace = record(making_bert, load_golden("tiny"), "cpu", "float32")
+    for i, (damage, _, _) in enumerate(TRACES.values()):
+        path = folder / f"trace_{i}.safetensors"
+        save(trace, path)
+        damage(path)
