@@ -20,7 +20,8 @@ from conformance.model.gradients import SUFFIX, is_gradient
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.oracle.gradients.norm import NormBackward
-from implementations.hugging_face import HuggingFace, losses, taps
+from implementations.hugging_face import HuggingFace, taps
+from implementations.hugging_face_losses import losses
 
 LOSSES = ("cls.predictions.loss", "cls.seq_relationship.loss", "cls.loss", "classifier.loss")
 GOLDEN = load_golden("tiny")

@@ -1,0 +1,104 @@
+"""How a module of strange arguments is called: masks in every form, sizes that are named otherwise, and what cannot be called."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from conformance import CandidateError, check, golden_of, load_golden
+from conformance.mapping.call import calls
+from conformance.mapping.mapped import implementation_of, proposed
+from conformance.mapping.probe import batch_for
+from conformance.mapping.signature import builder_of
+from conformance.mapping.source import adaptor
+from conformance.tests.strangers import proposal, stranger
+
+
+@pytest.mark.parametrize(
+    ("name", "mask"),
+    [
+        ("AddedMaskBert", "(1 - batch.attention_mask[:, None, None, :].to(dtype)) * torch.finfo(dtype).min"),
+        ("BlockedBert", "batch.attention_mask == 0"),
+        ("LengthsBert", "batch.attention_mask.sum(1)"),
+    ],
+)
+def test_a_mask_in_another_form_is_made_of_the_batch_s(name: str, mask: str) -> None:
+    assert mask in adaptor(proposal(f"masked:{name}"))
+
+
+def test_a_forward_pass_without_a_mask_is_open_and_named_by_the_run() -> None:
+    found = proposal("masked:MasklessBert")
+    assert "no argument of forward was seen to be a mask: it is given none, and attends to padding" in found.open
+    assert "mask-ignored" in str(check(implementation_of(found), "tiny"))
+
+
+class Activated(nn.Module):
+    def __init__(self, vocab: int, act: str, activation: Any = nn.functional.gelu) -> None:
+        super().__init__()
+
+
+def test_the_name_of_the_activation_is_given_and_a_function_is_left_as_it_is() -> None:
+    assert builder_of(Activated, "Activated").text == "Activated(vocab=a.vocab_size, act=a.hidden_act)"
+
+
+def test_an_added_mask_is_of_the_module_s_dtype() -> None:
+    assert check(implementation_of(proposal("masked:AddedMaskBert")), "tiny", dtype="bfloat16", depth="screen").outcome == "pass"
+
+
+def test_lengths_are_given_where_they_say_what_the_mask_says_and_refused_elsewhere() -> None:
+    implementation, tiny = implementation_of(proposal("masked:LengthsBert")), load_golden("tiny")
+    padded = golden_of("padded at the end", tiny.checkpoint, {"end": batch_for(tiny.checkpoint.architecture, padded_at_end=True)})
+    assert check(implementation, padded, depth="screen").outcome == "pass"
+    refused = check(implementation, tiny, depth="screen")
+    assert refused.outcome == "crash"
+    assert "padding before a token, which lengths cannot say" in refused.reason
+
+
+def test_a_mask_object_is_answered_with_what_was_understood_and_a_wrapper_that_can_be_mapped() -> None:
+    with pytest.raises(CandidateError) as caught:
+        proposal("masked:ObjectMaskBert")
+    said = str(caught.value)
+    assert "kinds: taken for token_type_ids" in said
+    assert "Visible: its name is no usual name of an array" in said
+    code = said[said.index("class Mapped") :].replace("Visible(...)", "Visible(attention_mask.bool(), causal=False)")
+    names = {"__name__": __name__, **{n: stranger(f"masked:{n}") for n in ("Visible", "ObjectMaskBert")}}
+    exec(code, names)
+    found = proposed(names["MappedObjectMaskBert"], "MappedObjectMaskBert", __name__)
+    assert found.open == ()
+
+
+class TypedReturn(nn.Module):
+    def forward(self, tokens: torch.Tensor, return_type: str = "logits", token_type_ids: Any = None) -> None: ...
+
+
+def test_an_argument_with_the_name_of_an_array_gets_it_before_one_with_a_part_of_it() -> None:
+    assert [call.arguments for call in calls(TypedReturn())] == ["batch.input_ids, token_type_ids=batch.token_type_ids"]
+
+
+def test_sizes_that_keep_their_defaults_are_named_where_no_argument_is_known_to_set_them() -> None:
+    found = builder_of(stranger("features:SizedBert"), "SizedBert")
+    assert found.open == (
+        "no argument of Sizes is known to be num_hidden_layers, num_attention_heads, and stack=12, parallel=12 keep their "
+        "defaults; give a function that sets them",
+    )
+    assert not builder_of(stranger("packed:PackedBert"), "PackedBert").open
+
+
+class Wordless(nn.Module):
+    def forward(self, input_ids: torch.Tensor) -> list[str]:
+        return ["no tensor"]
+
+
+class Particular(nn.Module):
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return attention_mask.a_method_of_another_class()  # type: ignore[no-any-return,operator]
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [(Wordless, "forward returns a list, in which there is no tensor"), (Particular, "a_method_of_another_class")],
+)
+def test_a_module_that_no_call_gets_a_tensor_from_is_refused_with_what_to_give_in_its_place(module: Any, said: str) -> None:
+    with pytest.raises(CandidateError, match=rf"(?s){said}.*def forward\(self, input_ids, token_type_ids, attention_mask\)"):
+        proposed(module, module.__name__, __name__)
