@@ -36,7 +36,7 @@ _ROBERTA = {
     "lm_head.": "cls.predictions.",
 }  # what the names of a RoBERTa's parameters begin with
 
-_PART = 2**18  # elements, which lie in a processor's cache
+_PART = 2**15  # elements: the most that torch computes by one thread (at::internal::GRAIN_SIZE), so that no part waits for others
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
