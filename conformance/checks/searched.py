@@ -2,6 +2,7 @@
 
 import math
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -125,5 +126,6 @@ def _prepared(
     """And called once: a first call may load, compile and allocate."""
     subject = Subject.prepared(candidate.value, checkpoint.value, device, dtype, golden)
     settings = settings_now()
-    subject.answers(_FIRST)
+    with suppress(CandidateEnded):  # the search will find the same, with its example
+        subject.answers(_FIRST)
     return subject, settings

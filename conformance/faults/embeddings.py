@@ -158,7 +158,7 @@ def faults() -> Iterator[Fault]:
     yield Fault("positions-by-row", POSITIONS, "positions are counted over the batch, not over the sequence", "constructed",
                 _positions(lambda s: np.broadcast_to(np.arange(s.site.batch.size)[:, None], s.site.batch.types.shape)),
                 "a layout of (S, B, H) taken for (B, S, H)",
-                fix=POSITIONS_FIX)
+                fix=POSITIONS_FIX, across=True)
     yield Fault("positions-after-norm", frozenset({"norm"}), "the position embedding is added behind the norm", "constructed",
                 _after_norm, "", ("embeddings.LayerNorm",),
                 equation="y = LayerNorm(word + token type) + position",

@@ -196,7 +196,7 @@ class CandidateWork:
     def _call(self, question: Call) -> None:
         subject, batch = self._prepared, _given(question, self._prepared.device)
         # The tensors themselves: a candidate may put others in their place on the batch.
-        inputs = [getattr(batch, name) for name in question.batch.arrays()]
+        inputs = [getattr(batch, name) for name in question.batch.arrays()] if question.source is None else []
 
         def stream() -> Iterator[tuple[str, Any]]:
             if question.source is None:

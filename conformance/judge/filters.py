@@ -168,6 +168,7 @@ def fitted(direction: Direction, parameter: Parameter, actual: Array, noise_of: 
     step = direction.base.steps[direction.step]
     right, wrong, deviation, bound = parameter.right(step), parameter.wrong(step), math.inf, 0.0
     value = start if start > parameter.least else wrong
+    before = math.inf
     noise, noise_at = None, math.inf
     for _ in range(NEWTON_STEPS):
         nudge = NUDGE * max(abs(value), abs(wrong - right))  # a tiny value's own part of it would be lost in rounding
@@ -181,7 +182,8 @@ def fitted(direction: Direction, parameter: Parameter, actual: Array, noise_of: 
             noise, noise_at = noise_of(segment), distance
         amplitude, independent = _least_squares(residual, slope, noise)
         is_last = False
-        if abs(amplitude) <= max(distance / 2.0, independent):
+        # Beyond the end of the sensible values the step stays as it is, however small the distance becomes.
+        if abs(amplitude) <= max(distance / 2.0, independent) or abs(amplitude - before) <= abs(amplitude) / 2.0:
             if not 0.5 <= distance / noise_at <= 2.0:
                 noise, noise_at = noise_of(segment), distance
             found = project(residual, slope, noise)
@@ -189,6 +191,7 @@ def fitted(direction: Direction, parameter: Parameter, actual: Array, noise_of: 
                 break
             amplitude, deviation, bound = found.amplitude, found.spread, found.bound
             is_last = abs(amplitude) <= found.deviation / 10.0
+        before = amplitude
         # A step may not leave the sensible values, nor change the distance to their end more than eightfold.
         further = parameter.least + min(max(distance + amplitude, distance / 8.0), distance * 8.0)
         if further <= parameter.least:  # it leads away from all that is sensible

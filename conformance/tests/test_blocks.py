@@ -136,7 +136,7 @@ def test_a_fault_moves_a_block_as_it_moves_the_whole_there_unless_it_acts_across
                 unlike = np.abs((0.0 if moved is None else moved) - (0.0 if expected is None else expected)).max() > room
                 if unlike:
                     across.add(look.fault.name)
-    assert across == {"hidden-clipped"}
+    assert across == {"hidden-clipped"} | ({"positions-by-row"} if golden == "sinusoidal" else set())
 
 
 @pytest.mark.parametrize("size", [1e-7, 1e-3, 1.0])

@@ -281,7 +281,9 @@ def test_a_config_with_other_labels_than_the_classifier_is_refused(tmp_path: Pat
 
 
 @pytest.mark.parametrize("problem", ["multi_label_classification", "regression"])
-def test_of_a_classifier_of_no_single_classes_the_logits_are_judged_and_labels_are_refused(problem: str, tmp_path: Path) -> None:
+def test_of_a_classifier_of_no_single_classes_the_logits_are_judged_and_class_labels_are_refused(
+    problem: str, tmp_path: Path
+) -> None:
     folder = tuned("BertForSequenceClassification", tmp_path)
     _config(folder, problem_type=problem)
     golden = from_directory(folder)
@@ -289,7 +291,9 @@ def test_of_a_classifier_of_no_single_classes_the_logits_are_judged_and_labels_a
     assert "classifier" in judged
     assert "classifier.loss" not in judged
     labelled = {n: replace(batch, class_labels=np.zeros(batch.size, np.int64)) for n, batch in golden.batches.items()}
-    with pytest.raises(UsageError, match=f"problem_type is '{problem}', with {LABELS} labels, and there is no equation"):
+    with pytest.raises(
+        UsageError, match=rf"problem is {problem} with num_labels {LABELS}; give class_targets, \(B, {LABELS}\) numbers"
+    ):
         golden_of("mine", golden.checkpoint, labelled)
 
 

@@ -164,7 +164,7 @@ CALLS: Mapping[str, tuple[Callable[[Any], Any], str, str]] = {
     "writes without end": (lambda batch: [os.write(2, b"x" * 2**20) for _ in range(2**20)], "timeout", "had not come"),
     "takes too much memory": (lambda batch: np.ones(2**31), "crash", "MemoryError"),
     "uses the network": (_network, "crash", "unreachable"),
-    "returns nothing": (lambda batch: None, "fail", "not NoneType"),
+    "returns nothing": (lambda batch: None, "fail", "NoneType"),
     "returns a number": (lambda batch: 3.0, "fail", "not float"),
     "returns texts": (lambda batch: ["a", "b"], "fail", "pairs"),
     "returns an empty mapping": (lambda batch: {}, "fail", "no output is exposed"),

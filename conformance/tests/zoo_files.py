@@ -71,7 +71,7 @@ MODULES: Mapping[str, tuple[str, str, str, str]] = {
     "hangs in its constructor": ("time.sleep(600)", "pass", "timeout", "had not come to an end"),
     "raises in its forward pass": ("pass", "raise SystemExit('not called')", "crash", "not called"),
     "ends the process in its forward pass": ("pass", "os._exit(8)", "crash", "exit code 8"),
-    "returns nothing": ("pass", "return None", "fail", "no way of calling it runs"),
+    "returns nothing": ("pass", "return None", "fail", "no way of calling it gives a tensor"),
 }
 
 
