@@ -14,7 +14,7 @@ class Requirement:
 
     Attributes:
         lacking: an expression of `a` that holds where the condition does not.
-        reason: what a skipped case is told.
+        reason: the reason of a skipped case.
     """
 
     lacking: str
