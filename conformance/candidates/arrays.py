@@ -1,13 +1,16 @@
 """Arrays of whatever library a candidate computes with: described before any value is touched, then read into NumPy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from conformance.errors import CandidateError
+
+if TYPE_CHECKING:
+    import torch
 
 T = TypeVar("T")
 
@@ -82,3 +85,15 @@ def _guarded(read: Callable[[], T], value: Any) -> T:
         layout, device = getattr(value, "layout", None), getattr(value, "device", None)
         what = f"a tensor of layout {layout} on {device}" if layout is not None else f"a {type(value).__name__}"
         raise CandidateError(f"{what} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def tensors_in(value: Any) -> "Iterator[torch.Tensor]":
+    """The tensors in a value, itself or in mappings, lists and tuples of any depth, in their order."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (tensor for part in value.values() for tensor in tensors_in(part))
+    elif isinstance(value, list | tuple):
+        yield from (tensor for part in value for tensor in tensors_in(part))

@@ -11,6 +11,7 @@ import torch
 from conformance.candidates.archives.graph import Constant, Graph, Node, kind_of
 from conformance.candidates.archives.inputs import fields_of, is_field
 from conformance.candidates.archives.program import constant
+from conformance.candidates.arrays import tensors_in
 from conformance.errors import CandidateError
 
 
@@ -59,7 +60,7 @@ class TorchScript:
     def run(self, arrays: Sequence[torch.Tensor]) -> Sequence[Any]:
         """The archive as it is."""
         with torch.no_grad():
-            return list(_flat(self._module(**dict(zip(self._taken, arrays, strict=True)))))
+            return list(tensors_in(self._module(**dict(zip(self._taken, arrays, strict=True)))))
 
     def watch(self, arrays: Sequence[torch.Tensor], values: Sequence[str]) -> Mapping[str, Any]:
         """The copy that gives these values."""
@@ -164,12 +165,3 @@ def _leaves(value: Any, label: str = "") -> Iterator[tuple[str, str]]:
     elif node.kind() in ("prim::TupleConstruct", "prim::ListConstruct"):
         for part in node.inputs():
             yield from _leaves(part)
-
-
-def _flat(outputs: Any) -> Iterator[torch.Tensor]:
-    if isinstance(outputs, torch.Tensor):
-        yield outputs
-    elif isinstance(outputs, Mapping):
-        yield from (t for part in outputs.values() for t in _flat(part))
-    elif isinstance(outputs, tuple | list):
-        yield from (t for part in outputs for t in _flat(part))

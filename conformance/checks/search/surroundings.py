@@ -5,7 +5,7 @@ What is read is data: it is compared by the law, which for a candidate in a work
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from conformance.candidates.arrays import tensors_in
 from conformance.candidates.torch_state import restored
 from conformance.errors import Unsupported
 from conformance.results.termination import call_candidate
@@ -199,7 +200,7 @@ def _state(module: Any) -> ModuleState | None:
         for name, t in _tensors(module).items()
     }
     attributes = {
-        f"{path}.{name}".strip("."): tuple(map(_storage, _tensors_in(value)))
+        f"{path}.{name}".strip("."): tuple(map(_storage, tensors_in(value)))
         for path, part in module.named_modules()
         for name, value in vars(part).items()
         if name not in ("_parameters", "_buffers", "_modules")
@@ -213,14 +214,3 @@ def _storage(tensor: Any) -> int:
         return int(tensor.untyped_storage().data_ptr())
     except (RuntimeError, NotImplementedError):  # sparse, or of a class that wraps others: it shares with none
         return id(tensor)
-
-
-def _tensors_in(value: Any) -> Iterable[Any]:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from (t for part in value.values() for t in _tensors_in(part))
-    elif isinstance(value, list | tuple):
-        yield from (t for part in value for t in _tensors_in(part))
