@@ -25,7 +25,7 @@ from conformance.isolation.confinement import bind_to_parent, kill_orphans, leav
 from conformance.isolation.link import Link, NoMessageError
 from conformance.isolation.messages import Answer, Answered, Done, Parameter, Progress, decoded, encoded
 from conformance.isolation.output import Output, to_standard_error
-from conformance.isolation.server import started_context
+from conformance.isolation.server import interrupts_blocked, started_context
 from conformance.model.files import SCRATCH, SHOWN, scratch_folder
 from conformance.names import printable
 from conformance.numerics.formats import Array
@@ -116,7 +116,7 @@ class WorkerProcess:
             CandidateEnded: the process ended, or said what is no answer; the text says how.
             FixtureError: the process could not be made ready.
         """
-        self._running = running = self._running or self._started()
+        running = self._running or self._started()
         start = time.monotonic()
         running.link.deadline = start + self._left
         try:
@@ -149,15 +149,16 @@ class WorkerProcess:
         scratch = scratch_folder()
         start = _Start(self._prepare, self._limits, os.getcwd(), {**os.environ, SCRATCH: str(scratch)})
         process = started.Process(target=_serve, args=(start, theirs, writing))  # type: ignore[attr-defined]  # every context has it
-        process.start()
-        _WORKERS.add(process.pid or 0)
+        with interrupts_blocked():  # a process that is sent half of what it begins with ends with a traceback
+            process.start()
+            _WORKERS.add(process.pid or 0)
+            self._running = running = _Running(process, Link(ours), Output(written, self._limits.output, self._show), scratch)
         theirs.close()
         writing.close()
-        running = _Running(process, Link(ours), Output(written, self._limits.output, self._show), scratch)
         try:
             self._answer(running, {}, 0)  # ready: what it takes to get so far is not the candidate's
         except (EOFError, OSError) as error:
-            _kill(running)
+            self.close()
             raise FixtureError("the process for the candidates could not be made ready; its error is above") from error
         return running
 

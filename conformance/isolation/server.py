@@ -21,17 +21,20 @@ def started_context(*more: str) -> BaseContext:
     found = multiprocessing.get_context("forkserver")
     found.set_forkserver_preload([_PRELOADED, *more])
     resource_tracker.ensure_running()  # which, if it has to start its process, takes the block of an interrupt away
-    with _interrupts_blocked():
+    with interrupts_blocked():
         forkserver.ensure_running()
     return found
 
 
 @contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """A process that is started meanwhile, and those that are forked from it, leave Ctrl-C to the one that asks.
+def interrupts_blocked() -> Iterator[None]:
+    """An interrupt that arrives meanwhile is delivered afterwards, where the system can block it.
 
-    An interrupt that arrives meanwhile is delivered afterwards.
+    A process that is started meanwhile, and those that are forked from it, leave Ctrl-C to the one that asks.
     """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -143,7 +143,7 @@ def _came_of(worker: WorkerProcess, question: str) -> object:
 
 
 def _blocked(during: Callable[[], None]) -> None:
-    with server._interrupts_blocked():
+    with server.interrupts_blocked():
         during()
 
 
@@ -161,6 +161,34 @@ def test_an_interrupt_while_the_server_is_started_is_delivered_afterwards() -> N
     finally:
         signal.signal(signal.SIGINT, before)
     assert passed == ["went on"]
+
+
+_INTERRUPTED_START = """
+import signal
+from multiprocessing import popen_forkserver
+from conformance.isolation.process import WorkerProcess
+from conformance.tests.test_isolation import Doing
+
+connected = popen_forkserver.forkserver.connect_to_new_process
+
+def interrupted(*args):
+    found = connected(*args)
+    signal.raise_signal(signal.SIGINT)  # the process is there, and has not been sent what it is to do
+    return found
+
+popen_forkserver.forkserver.connect_to_new_process = interrupted
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with WorkerProcess(Doing) as worker:
+    try:
+        worker.ask("works")
+    except KeyboardInterrupt:
+        print("interrupted", worker.process is not None)
+"""
+
+
+def test_an_interrupt_while_a_worker_is_started_leaves_no_traceback_of_the_worker() -> None:
+    ran = subprocess.run([sys.executable, "-c", _INTERRUPTED_START], capture_output=True, text=True, timeout=120.0, check=True)
+    assert (ran.stdout, ran.stderr) == ("interrupted True\n", "")
 
 
 def test_a_process_that_hangs_or_ends_is_reported_and_questions_before_and_after_are_answered() -> None:
