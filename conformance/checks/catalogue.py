@@ -97,7 +97,7 @@ CHECKS: Mapping[str, Check] = {
             "over a hundred steps the loss of the training loop stays as close to the oracle's as rounding explains",
             "a state of Adam that is lost on the way; a rate that is 1 % off; a batch that is another",
             "checks.loss_curve:loss_curve",
-            remedy="Run `optimizer-step` and `schedule`, which name most causes; else look for what the loop does at the step given.",
+            remedy="Run `optimizer-step` and `schedule`, which name most causes; else see what the loop does at the step given.",
         ),
         Check(
             "learning",

@@ -20,7 +20,8 @@ from conformance.checks.placement import functions_of
 from conformance.checks.training import Stream, values_of
 from conformance.errors import CandidateError, NotApplicable
 from conformance.goldens.manifest import SMALL
-from conformance.judge.loss_curve import Expected, TrainedLoss, expected, threshold
+from conformance.judge.cache import expected_losses
+from conformance.judge.loss_curve import Expected, TrainedLoss, threshold
 from conformance.judge.statistics import share
 from conformance.model.training import FOLLOWED, at
 from conformance.numerics.formats import Array
@@ -61,7 +62,8 @@ def _compared(label: str, run: TrainingRun, stream: Stream, request: CheckReques
     loss = TrainedLoss(Network(run.architecture, run.weights, run.batch, source=source), layout)
     parameters = _vectors(stream, layout)
     limit = threshold(share(STEPS * request.runs))
-    oracle = expected(loss, parameters[0], run.training, case.dtype, case.device, functions_of(request.candidate, case.device))
+    functions, checkpoint = functions_of(request.candidate, case.device), request.golden.checkpoint
+    oracle = expected_losses(loss, parameters[0], run.training, case.dtype, case.device, functions, checkpoint)
     for step, (right, vector) in enumerate(zip(oracle, parameters[1:], strict=True), 1):
         found = loss.value(vector) if np.isfinite(vector).all() else np.nan
         if not right.deviation(found) <= limit:
@@ -75,7 +77,7 @@ def _said(step: int, source: str, found: float, right: Expected, limit: float) -
         return f"after step {step} {source}, or a parameter, is not finite"
     return (
         f"after step {step} {source} is {found:.7g}, expected {right.loss:.7g}: the difference is "
-        f"{right.deviation(found):.3g} times what rounding explains ({right.spread:.2g}), and at most {limit:.1f} times that is right"
+        f"{right.deviation(found):.3g} times what rounding explains ({right.spread:.2g}), where at most {limit:.1f} times is right"
     )
 
 
