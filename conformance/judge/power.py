@@ -22,7 +22,7 @@ from conformance.judge.statistics import SEPARABLE_Z, max_threshold, share
 from conformance.model.activations import parameter_shapes
 from conformance.model.checkpoint import rounded_weights
 from conformance.model.dropout import dropouts, rate_of
-from conformance.model.gradients import ends, grad, is_gradient, sources
+from conformance.model.gradients import grad, is_gradient
 from conformance.model.training import GIVEN, STEPPED, STEPS, Training, decays
 from conformance.numerics.arithmetic import modular
 from conformance.numerics.formats import Array, Format
@@ -70,10 +70,9 @@ def _passes(golden: Golden, dtype: str) -> Iterator[tuple[str, Network]]:
         forward = Network(architecture, weights, batch)
         yield f" [{name}]" if len(golden.batches) > 1 else "", forward
         if golden.name in BACKWARD:
-            for source in sources(forward.table, ends(architecture) & set(forward.table)):
-                backward = replace(forward, source=source)
-                yield f" [from {source}]", backward
-                yield f" [from {source}, training]", replace(backward, kept=_masks(forward))
+            for backward in forward.backward_passes():
+                yield f" [from {backward.source}]", backward
+                yield f" [from {backward.source}, training]", replace(backward, kept=_masks(forward))
 
 
 def _run(golden: Golden, training: Training, dtype: str) -> TrainingRun:
