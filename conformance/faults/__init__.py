@@ -27,6 +27,7 @@ from conformance.faults import (
     pooling,
     precision,
     projections,
+    target_gradients,
     target_losses,
 )
 from conformance.faults.fault import Fault, FaultContext, Parameter
@@ -47,7 +48,7 @@ _THEMES = (
         layers,
         precision,
     ),
-    *(dropout, gradients, optimizer),
+    *(dropout, target_gradients, gradients, optimizer),
 )
 CATALOGUE: tuple[Fault, ...] = tuple(fault for theme in _THEMES for fault in theme.faults())
 """Every fault that has a name, in the order in which equally good explanations are reported."""
@@ -56,7 +57,7 @@ BY_NAME: Mapping[str, Fault] = {fault.name: fault for fault in CATALOGUE}
 
 OF_SOME: tuple[frozenset[str], ...] = tuple(
     frozenset(fault.name for fault in theme.faults())
-    for theme in (distances, target_losses, pooling, dense, dropout, gradients, optimizer)
+    for theme in (distances, target_losses, target_gradients, pooling, dense, dropout, gradients, optimizer)
 )
 """The names of each theme whose steps only some networks, or some checks, have."""
 

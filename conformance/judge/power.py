@@ -29,7 +29,7 @@ from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network
 from conformance.oracle.training_run import TrainingRun
 
-BACKWARD = (*SMALL, "tanh")  # goldens that have, between them, a step of every kind
+BACKWARD = (*SMALL, "tanh", "regression", "multi-label")  # goldens that have, between them, a step of every kind
 _OF_TRAINING = {fault.name for fault in dropout.faults()}
 
 
