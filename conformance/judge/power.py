@@ -76,13 +76,13 @@ def _passes(golden: Golden, dtype: str) -> Iterator[tuple[str, Network]]:
 
 
 def _run(golden: Golden, training: Training, dtype: str) -> TrainingRun:
-    """Steps of a matrix and of a bias, with the gradients of a batch, of another size in each step."""
+    """Steps of a matrix and of a bias, with the gradients of a batch, features rolled in each: clipped, they would be the same."""
     architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, dtype)
     batch = next(iter(golden.batches.values()))
     values = dict(replace(Network(architecture, weights, batch), source="cls.loss").walk())
     gradients = {name: values[grad(name)] for name in parameter_shapes(architecture) if grad(name) in values}
     judged = [next(name for name in gradients if decays(name) is which) for which in (True, False)]
-    steps = tuple({name: t * g for name, g in gradients.items()} for t in range(1, STEPS + 1))
+    steps = tuple({name: t * np.roll(g, t, -1) for name, g in gradients.items()} for t in range(1, STEPS + 1))
     return TrainingRun(architecture, weights, batch, training=training, gradients=steps, judged=tuple(judged))
 
 

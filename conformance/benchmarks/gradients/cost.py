@@ -1,6 +1,6 @@
 """What judging a backward pass costs, as ratios to a plain forward and backward pass, in CPU seconds, which no neighbour adds to.
 
-A network of base size with a classifier (width 768, 12 layers, 12 heads, random weights; batch 8, length 128, float32), Hugging
+A network of base size with a classifier (width 768, 12 heads, random weights; batch 8, length 128, float32), Hugging
 Face's eager attention, in evaluation mode.
 
 - *plain*: forward pass, loss, and backward pass to every parameter, with no hooks; the median of five.
@@ -41,6 +41,7 @@ class Cost:
     """CPU seconds of the plain passes, the number of tensors judged, and ratios by what was done."""
 
     processor: str
+    layers: int
     plain_cpu: float
     tensors: int
     ratios: dict[str, Ratio]
@@ -95,7 +96,7 @@ def measured(layers: int, repeats: int) -> Cost:
         tensors = subject.judged("screen")
     processor = f"{os.cpu_count()} cores, torch {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
     ratios = {what: ratio(each, plain) for what, each in found.items()}
-    return Cost(processor, round(statistics.median(cpu for _, cpu in plain), 2), tensors, ratios)
+    return Cost(processor, layers, round(statistics.median(cpu for _, cpu in plain), 2), tensors, ratios)
 
 
 def main() -> None:
