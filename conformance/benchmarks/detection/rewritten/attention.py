@@ -71,8 +71,7 @@ def ring_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> T
         )
         halves.append((torch.softmax(logits, -1) @ value[:, :, part].to(dtype), torch.logsumexp(logits, -1, keepdim=True)))
     (first, a), (second, b) = halves
-    share = torch.sigmoid(a - b)
-    return (first * share + second * (1.0 - share)).to(value.dtype)
+    return (first * torch.sigmoid(a - b) + second * torch.sigmoid(b - a)).to(value.dtype)
 
 
 def padded_heads_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
