@@ -14,7 +14,7 @@ import numpy as np
 from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge.cores import products_on_one_thread
 from conformance.judge.depth import SCREENED, Depth
-from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
+from conformance.judge.evidence import UNJUDGED, UNKNOWN, Explanation, Local, Verdict
 from conformance.judge.explain_failure import exactly
 from conformance.judge.global_error import GlobalError
 from conformance.judge.local_error import locally
@@ -35,6 +35,7 @@ from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.numerics.formats import Array, Captured, Format, Single
 from conformance.oracle import Network
 
+HIDDEN_SEARCHES = 2  # activations before which several layers are hidden, and which are searched: each costs hundreds of passes
 ANATOMIES = 8  # what nothing explains is looked at so often; each costs some hundred passes over the activation
 _GIVEN = "not judged: the steps that follow are judged from it"
 _NONE_JUDGED = "no element of it is judged: a sentence is read off its first token, and every first token is padding"
@@ -53,6 +54,7 @@ class Judge:
         depth: `screen` leaves out the filters, the global error and the names.
         sigma: what rounding adds up to at each activation (`reference.accumulated_sigma`); sampled, if not given.
         wrong: of a false-alarm probability, what of an activation is wrong whatever its values are, in words, by its name.
+        hidden: which sets of faults explain an activation that fails and before which the candidate hides several layers.
     """
 
     def __init__(
@@ -68,12 +70,14 @@ class Judge:
         depth: Depth = "full",
         sigma: Iterable[tuple[str, Array]] | None = None,
         wrong: Callable[[float], Mapping[str, str]] = lambda alpha: {},
+        hidden: Callable[[Observation], tuple[Explanation, ...]] = lambda observation: (),
     ) -> None:
         """Share the run's false-alarm probability among all activations, and start the reference."""
         self._network, self._dtype, self._device = network, dtype, "cpu" if recorded else device
         self._hypotheses = hypotheses(dtype, device, functions)
         self._alpha = share(tests_of(network) * runs)
         self._wrong = wrong(self._alpha)
+        self._hidden, self._searches = hidden, 0
         self._stored = stored or {}
         self._depth: Depth = depth
         self._sigma = iter(sigma or accumulated_sigma(network, modular(dtype, device, functions).arithmetic))
@@ -207,6 +211,7 @@ class Judge:
             locals_, overall = screened_locally(observation, self._hypotheses, self._alpha), None
         if overall:
             self._global_errors[name] = overall.error
+        locals_ = self._with_hidden(observation, locals_)
         passes = any(local.passes for local in locals_) and not broken
         if not passes:
             self._failed = True
@@ -214,6 +219,16 @@ class Judge:
         summary, padded = (overall.summary, overall.padded) if overall else (None, None)
         verdict = Verdict(name, kind, "pass" if passes else "fail", role, locals_[0], summary, padded, reason)
         return (verdict if passes else replace(verdict, anatomy=self._anatomy(observation, locals_))), locals_
+
+    def _with_hidden(self, observation: Observation, locals_: tuple[Local, ...]) -> tuple[Local, ...]:
+        """With what explains an activation that nothing explains yet, where several layers are hidden before it."""
+        layers = {step.layer for step in observation.steps}
+        unexplained = not any(local.passes or local.named for local in locals_)
+        if self._depth == "screen" or len(layers) < 2 or not unexplained or self._searches == HIDDEN_SEARCHES:
+            return locals_
+        self._searches += 1
+        found = self._hidden(observation)
+        return tuple(replace(local, explanations=found) for local in locals_) if found else locals_
 
     def _anatomy(self, observation: Observation, locals_: Sequence[Local]) -> tuple[str, ...]:
         """What can be said of what nothing explains; only of the first few, since one mistake may break all that follows."""
