@@ -14,7 +14,7 @@ from conformance.candidates.torch_state import restored
 from conformance.checks.integrity import unaltered
 from conformance.checks.passes import Pass, Passes, forward_passes, guarded
 from conformance.checks.placement import functions_of, require_place
-from conformance.diagnosis.hidden_steps import explain_hidden_steps
+from conformance.diagnosis.hidden_layers import HiddenLayersSearch
 from conformance.errors import CandidateError, UsageError
 from conformance.goldens.custom_golden import open_golden
 from conformance.goldens.golden import Golden
@@ -128,7 +128,7 @@ def _judged(
                 depth="screen" if one.is_of_gradients else depth,
                 sigma=cache.accumulated_sigma(one.network, arithmetic, golden.checkpoint),
                 wrong=one.wrong,
-                hidden=partial(explain_hidden_steps, dtype=case.dtype),
+                hidden=HiddenLayersSearch(case.dtype),
             )
             label = one.label if len(asked) > 1 else ""
             with part(number, len(asked)):

@@ -14,8 +14,8 @@ import numpy as np
 from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge.cores import products_on_one_thread
 from conformance.judge.depth import SCREENED, Depth
-from conformance.judge.evidence import UNJUDGED, UNKNOWN, Explanation, Local, Verdict
-from conformance.judge.explain_failure import exactly
+from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
+from conformance.judge.explain_failure import HiddenLayers, exactly
 from conformance.judge.global_error import GlobalError
 from conformance.judge.local_error import locally
 from conformance.judge.observation import Block, Observation
@@ -35,7 +35,7 @@ from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.numerics.formats import Array, Captured, Format, Single
 from conformance.oracle import Network
 
-HIDDEN_SEARCHES = 2  # activations before which several layers are hidden, and which are searched: each costs hundreds of passes
+HIDDEN_SEARCHES = 2  # failing activations before which several layers are hidden: searching those costs hundreds of passes
 ANATOMIES = 8  # what nothing explains is looked at so often; each costs some hundred passes over the activation
 _GIVEN = "not judged: the steps that follow are judged from it"
 _NONE_JUDGED = "no element of it is judged: a sentence is read off its first token, and every first token is padding"
@@ -54,7 +54,7 @@ class Judge:
         depth: `screen` leaves out the filters, the global error and the names.
         sigma: what rounding adds up to at each activation (`reference.accumulated_sigma`); sampled, if not given.
         wrong: of a false-alarm probability, what of an activation is wrong whatever its values are, in words, by its name.
-        hidden: which sets of faults explain an activation that fails and before which the candidate hides several layers.
+        hidden: looks for mistakes in the layers that a candidate hides; without it, in the layer of an activation alone.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Judge:
         depth: Depth = "full",
         sigma: Iterable[tuple[str, Array]] | None = None,
         wrong: Callable[[float], Mapping[str, str]] = lambda alpha: {},
-        hidden: Callable[[Observation], tuple[Explanation, ...]] = lambda observation: (),
+        hidden: HiddenLayers | None = None,
     ) -> None:
         """Share the run's false-alarm probability among all activations, and start the reference."""
         self._network, self._dtype, self._device = network, dtype, "cpu" if recorded else device
@@ -206,29 +206,20 @@ class Judge:
             overall = None if sigma is None else GlobalError.of(observation.whole, sigma)
             reason = reason or _exact_reason(observation.whole, storage)
         elif self._depth == "full":
-            locals_, overall = locally(observation, self._hypotheses, self._alpha)
+            hidden = self._hidden if self._searches < HIDDEN_SEARCHES else None
+            locals_, overall = locally(observation, self._hypotheses, self._alpha, hidden)
         else:
             locals_, overall = screened_locally(observation, self._hypotheses, self._alpha), None
         if overall:
             self._global_errors[name] = overall.error
-        locals_ = self._with_hidden(observation, locals_)
         passes = any(local.passes for local in locals_) and not broken
         if not passes:
             self._failed = True
+            self._searches += observation.hides_layers
         role = (self._role(observation) if self._failed and overall else None) if passes else "origin"
         summary, padded = (overall.summary, overall.padded) if overall else (None, None)
         verdict = Verdict(name, kind, "pass" if passes else "fail", role, locals_[0], summary, padded, reason)
         return (verdict if passes else replace(verdict, anatomy=self._anatomy(observation, locals_))), locals_
-
-    def _with_hidden(self, observation: Observation, locals_: tuple[Local, ...]) -> tuple[Local, ...]:
-        """With what explains an activation that nothing explains yet, where several layers are hidden before it."""
-        layers = {step.layer for step in observation.steps}
-        unexplained = not any(local.passes or local.named for local in locals_)
-        if self._depth == "screen" or len(layers) < 2 or not unexplained or self._searches == HIDDEN_SEARCHES:
-            return locals_
-        self._searches += 1
-        found = self._hidden(observation)
-        return tuple(replace(local, explanations=found) for local in locals_) if found else locals_
 
     def _anatomy(self, observation: Observation, locals_: Sequence[Local]) -> tuple[str, ...]:
         """What can be said of what nothing explains; only of the first few, since one mistake may break all that follows."""
