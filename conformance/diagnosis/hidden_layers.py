@@ -7,7 +7,6 @@ in one kind of place, in one layer or at one place, and sets of two and three.
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,23 +23,35 @@ from conformance.judge.filters import is_gross, project
 from conformance.judge.observation import Observation
 from conformance.model.checkpoint import Checkpoint
 
+SEARCHES = 2  # of every fault, in a run: one costs hundreds of passes, and a port makes one mistake wherever it can
 
-@dataclass(frozen=True)
+
 class HiddenLayersSearch:
-    """The search, for a candidate of this format."""
+    """The search, for the activations of one candidate.
 
-    dtype: str
+    The faults that explained one activation are tried first on the next, and all others for the first `SEARCHES` that fail.
+    """
+
+    def __init__(self, dtype: str) -> None:
+        """`dtype` is the format that the candidate was asked for."""
+        self._dtype = dtype
+        self._found: set[str] = set()
+        self._left = SEARCHES
 
     def explanations(self, observation: Observation) -> tuple[Explanation, ...]:
         """The sets of faults that explain an activation and cannot be distinguished by it, the best first; none where none does."""
         case = self._case(observation)
-        best = likeliest_arithmetic(case)
-        trials = case.explained(best, Detectability((), (), ()))
-        tied = (trial for trial, is_tied in ranked_trials(case, trials, best) if is_tied and trial.fit.placements)
-        return tuple(
-            Explanation(tuple(_faults(case, trial.fit)), numbers(trial.fit), trial.agreement.nll, not numbers(trial.fit))
-            for trial in tied
-        )
+        every = case.placements
+        found: tuple[Explanation, ...] = ()
+        if self._found:
+            case.placements = tuple(s for s in every if s.fault.name in self._found)
+            found = _explanations(case)
+        if not found and self._left:
+            self._left -= 1
+            case.placements = every
+            found = _explanations(case)
+        self._found |= {fault.name for explanation in found for fault in explanation.faults}
+        return found
 
     def filters(self, observation: Observation, local: Local) -> tuple[FilterResult, ...]:
         """Of each fault that `local` has no filter of: z of its largest element, were it wherever it can act.
@@ -73,7 +84,20 @@ class HiddenLayersSearch:
             network.architecture, network.weights, network.batch, (output,), (), leaves=block.segment.leaves, kept=network.kept
         )
         checkpoint = Checkpoint(network.architecture, network.weights)
-        return BlackBoxCase(checkpoint, closed, self.dtype, None, SearchBudget(None, time.monotonic))
+        return BlackBoxCase(checkpoint, closed, self._dtype, None, SearchBudget(None, time.monotonic))
+
+
+def _explanations(case: BlackBoxCase) -> tuple[Explanation, ...]:
+    """Of sets of the same faults at other places, which cannot be distinguished either, the widest."""
+    best = likeliest_arithmetic(case)
+    trials = case.explained(best, Detectability((), (), ()))
+    found: dict[frozenset[str], Explanation] = {}
+    for trial, is_tied in ranked_trials(case, trials, best):
+        faults = tuple(_faults(case, trial.fit)) if is_tied else ()
+        if faults:
+            free = numbers(trial.fit)
+            found.setdefault(frozenset(f.name for f in faults), Explanation(faults, free, trial.agreement.nll, not free))
+    return tuple(found.values())
 
 
 def _faults(case: BlackBoxCase, fit: Fit) -> Iterator[FilterResult]:

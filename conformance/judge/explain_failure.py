@@ -1,8 +1,7 @@
 """What fails, judged with everything at hand: each hypothesis, every filter, and which faults explain the candidate's array.
 
 Faults of the activation's own layer are looked for always. Where a candidate hides whole layers, those further back are looked for
-here alone, single ones first, then in several layers at once: they name the mistake, and add nothing to the tests that can raise a
-false alarm.
+here alone, in several layers at once too: they name the mistake, and add nothing to the tests that can raise a false alarm.
 """
 
 import math
@@ -76,15 +75,12 @@ def explained(
         return (*named, *mistaken)
     if mistaken:
         return mistaken
-    if hidden is None or not observation.hides_layers:
+    if not observation.hides_layers:
         return _named(found, near, storage, explanations)
-    named = _named(found, near, storage, single_explanations)
-    if any(local.named for local in named):
-        return named
-    by_layers = hidden.explanations(observation)
-    if by_layers:
+    if hidden is not None and (by_layers := hidden.explanations(observation)):
         return tuple(replace(local, explanations=by_layers) for local, _ in found)
-    return _named(found, near, storage, fitted_explanations)
+    named = _named(found, near, storage, single_explanations)
+    return named if any(local.named for local in named) else _named(found, near, storage, fitted_explanations)
 
 
 def _named(

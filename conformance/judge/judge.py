@@ -35,7 +35,6 @@ from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.numerics.formats import Array, Captured, Format, Single
 from conformance.oracle import Network
 
-HIDDEN_SEARCHES = 2  # failing activations before which several layers are hidden: searching those costs hundreds of passes
 ANATOMIES = 8  # what nothing explains is looked at so often; each costs some hundred passes over the activation
 _GIVEN = "not judged: the steps that follow are judged from it"
 _NONE_JUDGED = "no element of it is judged: a sentence is read off its first token, and every first token is padding"
@@ -77,7 +76,7 @@ class Judge:
         self._hypotheses = hypotheses(dtype, device, functions)
         self._alpha = share(tests_of(network) * runs)
         self._wrong = wrong(self._alpha)
-        self._hidden, self._searches = hidden, 0
+        self._hidden = hidden
         self._stored = stored or {}
         self._depth: Depth = depth
         self._sigma = iter(sigma or accumulated_sigma(network, modular(dtype, device, functions).arithmetic))
@@ -206,8 +205,7 @@ class Judge:
             overall = None if sigma is None else GlobalError.of(observation.whole, sigma)
             reason = reason or _exact_reason(observation.whole, storage)
         elif self._depth == "full":
-            hidden = self._hidden if self._searches < HIDDEN_SEARCHES else None
-            locals_, overall = locally(observation, self._hypotheses, self._alpha, hidden)
+            locals_, overall = locally(observation, self._hypotheses, self._alpha, self._hidden)
         else:
             locals_, overall = screened_locally(observation, self._hypotheses, self._alpha), None
         if overall:
@@ -215,7 +213,6 @@ class Judge:
         passes = any(local.passes for local in locals_) and not broken
         if not passes:
             self._failed = True
-            self._searches += observation.hides_layers
         role = (self._role(observation) if self._failed and overall else None) if passes else "origin"
         summary, padded = (overall.summary, overall.padded) if overall else (None, None)
         verdict = Verdict(name, kind, "pass" if passes else "fail", role, locals_[0], summary, padded, reason)
