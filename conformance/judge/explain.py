@@ -70,12 +70,17 @@ class _Trial:
 
 def explanations(problem: ExplanationProblem, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
     """Every smallest set of faults that explains the candidate's array, fewest free numbers first, then the likeliest."""
-    return _searched(problem, candidates, AT_ONCE) or tuple(_by_fitting(problem))
+    return _searched(problem, candidates, AT_ONCE) or fitted_explanations(problem)
 
 
 def single_explanations(problem: ExplanationProblem, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
     """The same of single faults alone, at a small part of the cost."""
     return _searched(problem, candidates, 1)
+
+
+def fitted_explanations(problem: ExplanationProblem, _: Iterable[Direction] = ()) -> tuple[Explanation, ...]:
+    """The step with a function or whole tensors fitted to the candidate's array, if that explains it."""
+    return tuple(_by_fitting(problem))
 
 
 def _searched(problem: ExplanationProblem, candidates: Iterable[Direction], at_once: int) -> tuple[Explanation, ...]:
