@@ -42,7 +42,7 @@ def _times(factor: Callable[[int, int], float]) -> Change:
 def _as_classes(x: Array, t: Array) -> Array:
     """Of a softmax's cross entropy, the mean over rows; times C, since `_slope` divides by B C."""
     e = np.exp(x - x.max(-1, keepdims=True))
-    return x.shape[-1] * (t.sum(-1, keepdims=True) * e / e.sum(-1, keepdims=True) - t)
+    return np.asarray(x.shape[-1] * (t.sum(-1, keepdims=True) * e / e.sum(-1, keepdims=True) - t))
 
 
 def _sigmoid_twice(x: Array, t: Array) -> Array:

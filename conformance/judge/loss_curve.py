@@ -20,6 +20,7 @@ as updates that are lost in bfloat16, is in the spread of all and makes a false 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
@@ -139,7 +140,7 @@ class _Replica:
         modular = arithmetics["modular"]
         optimizer = arithmetics.get("fused", modular) if number % 2 else modular
         roles = ("adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay")
-        held = {role: _off(getattr(training, role), optimizer, rng) for role in roles}
+        held: dict[str, Any] = {role: _off(getattr(training, role), optimizer, rng) for role in roles}
         return cls(start, replace(training, **held), CLIP_EPSILON * (number // 2 % 2), modular, optimizer, rng)
 
     def step(self, network: Network, layout: Layout, widths: Mapping[str, Single], decayed: Array) -> None:

@@ -61,6 +61,7 @@ class Subject:
     def plain(self) -> None:
         """A forward and a backward pass."""
         b = self.batch
+        assert b.class_labels is not None
         self.model.requires_grad_(True)
         self.model.zero_grad()
         found = self.model["bert"](b.input_ids, attention_mask=b.attention_mask, token_type_ids=b.token_type_ids)

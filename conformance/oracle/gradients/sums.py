@@ -142,13 +142,13 @@ class LookupGradient(Step):
         A kernel that adds in the table itself rounds each partial sum to storage. A single term is moved, not rounded.
         """
         (ids, rows), table = self._places, self.site.parameters["weight"]
-        read, place, n = np.unique(ids, return_inverse=True, return_counts=True)  # the other rows, most of a vocabulary, are 0
+        read, place, counts = np.unique(ids, return_inverse=True, return_counts=True)  # the other rows, most of them, are 0
         partial, in_order, terms = (np.zeros((len(read), rows.shape[-1])) for _ in range(3))
         np.add.at(terms, place, rows**2)
         for r, row in zip(place, rows, strict=True):
             partial[r] += row
             in_order[r] += partial[r] ** 2
-        y, n = self.value[read], n[:, None].astype(np.float64)
+        y, n = self.value[read], counts[:, None].astype(np.float64)
         coarse = arithmetic.accumulate if arithmetic.rounding == "fused" else arithmetic.storage
         variance = coarse.unit_roundoff**2 / 3.0 * np.maximum(in_order, _at_random(n, y, terms)) + arithmetic.store_variance(y)
         full = np.full(table.shape, arithmetic.storage.floor_variance)
