@@ -79,8 +79,8 @@ def explained(
         return _named(found, near, storage, explanations)
     if hidden is not None and (by_layers := hidden.explanations(observation)):
         return tuple(replace(local, explanations=by_layers) for local, _ in found)
-    named = _named(found, near, storage, single_explanations)
-    return named if any(local.named for local in named) else _named(found, near, storage, fitted_explanations)
+    by_one = _named(found, near, storage, single_explanations)
+    return by_one if any(local.named for local in by_one) else _named(found, near, storage, fitted_explanations)
 
 
 def _named(
