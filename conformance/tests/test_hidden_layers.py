@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from conformance import Result, check
 from conformance.benchmarks.detection.bert import Bert, Candidate
+from conformance.benchmarks.detection.networks import network
 from conformance.benchmarks.detection.rewritten import places
 from conformance.benchmarks.detection.steps import LayerNorm, tanh_gelu
 from conformance.results.to_records import excludes
@@ -114,3 +115,13 @@ def test_a_pass_does_not_exclude_what_the_rounding_of_the_hidden_layers_hides() 
     result = judged(TANH_GELU, dtype="bfloat16")
     assert result.conforms
     assert {s.fault: s.separable for s in excludes(result.verdicts)}["gelu-variant"] == 0
+
+
+def test_hidden_layers_are_searched_where_rows_are_the_choices_of_a_question() -> None:
+    exposes = {"encoder.layer.2.output.LayerNorm"}.__contains__
+    several = network("sentence-heads", 1)
+    assert several.batches["sentence-heads-1"].choice_labels is not None
+    assert check(Candidate(exposes=exposes), several).conforms
+    (found,) = named(check(Candidate((EPSILON,), exposes=exposes), several))
+    assert {name for name, _ in found} == {"epsilon"}
+    assert len(found) == 7

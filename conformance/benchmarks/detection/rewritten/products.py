@@ -160,15 +160,15 @@ def scale_in_query(model: Bert) -> None:
 
 def transposed_scores(query: Tensor, key: Tensor) -> Tensor:
     """(k qᵀ)ᵀ, scaled."""
-    made = (key @ query.transpose(-1, -2)).transpose(-1, -2)
-    return made * float(query.shape[-1]) ** -0.5
+    made: Tensor = (key @ query.transpose(-1, -2)).transpose(-1, -2) * query.shape[-1] ** -0.5
+    return made
 
 
 def summed_scores(query: Tensor, key: Tensor) -> Tensor:
     """Elementwise products, summed, in at least float32."""
     dtype = torch.promote_types(query.dtype, torch.float32)
-    made = (query.to(dtype).unsqueeze(-2) * key.to(dtype).unsqueeze(-3)).sum(-1)
-    return (made * query.shape[-1] ** -0.5).to(query.dtype)
+    made: Tensor = (query.to(dtype).unsqueeze(-2) * key.to(dtype).unsqueeze(-3)).sum(-1) * query.shape[-1] ** -0.5
+    return made.to(query.dtype)
 
 
 def transposed_context(probs: Tensor, value: Tensor) -> Tensor:
