@@ -36,8 +36,8 @@ class HiddenLayers(Protocol):
     def explanations(self, observation: Observation) -> tuple[Explanation, ...]:
         """The sets of faults that explain an activation, the best first; none where none does."""
 
-    def filters(self, observation: Observation, local: Local) -> tuple[FilterResult, ...]:
-        """Of each fault that `local` has no filter of, whether RMS and largest error would have shown it."""
+    def filtered(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
+        """Those that pass, with a filter of each fault that they have none of, by what the largest error would have shown."""
 
 
 def explained(

@@ -104,11 +104,12 @@ def test_where_every_other_layer_is_hidden_each_failure_names_the_mistake_of_its
     assert [len(one) for one in found] == [5, 4, 4]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("plant", "name"), [(_no_token_types, "token-types-missing"), (_no_positions, "positions-missing")])
-def test_a_pass_excludes_mistakes_of_hidden_layers_that_would_fail(plant: Callable[[Bert], None], name: str) -> None:
-    excluded = {s.fault: s for s in excludes(judged().verdicts)}
+def test_a_pass_excludes_mistakes_of_hidden_layers_that_would_fail(plant: Callable[[Bert], None], name: str, dtype: str) -> None:
+    excluded = {s.fault: s for s in excludes(judged(dtype=dtype).verdicts)}
     assert excluded[name].separable == excluded[name].places == 1
-    assert {fault for one in named(judged(plant)) for fault, _ in one} == {name}
+    assert {fault for one in named(judged(plant, dtype=dtype)) for fault, _ in one} == {name}
 
 
 def test_a_pass_does_not_exclude_what_the_rounding_of_the_hidden_layers_hides() -> None:
