@@ -151,6 +151,7 @@ def _under(
         limits.filter,
         tuple(f for _, f in filters),
         spread=spread(block.row, in_sigma(residual, noise), block.judged, "sigma", observation.heads, fails=fails),
+        hides_steps=not block.segment.is_single_step,
     )
     return local, ExplanationProblem(
         block.segment,
