@@ -162,7 +162,7 @@ def test_other_replicas_lie_where_the_threshold_says(monkeypatch: pytest.MonkeyP
     architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, "float32")
     network = Network(architecture, weights, golden.batches["padded"], source="cls.predictions.loss")
     layout = Layout({name: shape for name, shape in parameter_shapes(architecture).items() if grad(name) in network.table})
-    loss, training = TrainedLoss(network, layout), replace(FOLLOWED["linear"], max_steps=steps)
+    loss, training = TrainedLoss(network, layout), replace(FOLLOWED["linear"], warmup_steps=2, max_steps=steps)
     own = list(expected(loss, layout.vector(weights), training, "float32", "cpu", known()))
     distances = []
     for seed in range(12):
