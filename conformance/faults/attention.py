@@ -20,6 +20,8 @@ _MASK = (
     "Set the scores of keys with attention_mask 0 to −∞ (or the format's lowest number) before the softmax; mask[:, None, None, :]."
 )
 
+NOT_COMPUTED = 1.0 / np.finfo(np.float64).eps  # the variance of what may be anything: no float64 result is known beside it
+
 Mask = npt.NDArray[np.bool_]
 SUMMED = frozenset({"scores_sum"})
 SCORES, PROBS, CONTEXT = frozenset({"scores"}), frozenset({"probs"}), frozenset({"context"})
@@ -149,6 +151,20 @@ def _from_token_types(step: Step, _: FaultContext) -> Step | None:
 def _shifted(step: Step, _: FaultContext) -> Step:
     mask = step.site.batch.mask
     return with_batch(step, attention_mask=np.concatenate([mask[:, :1], mask[:, :-1]], 1).astype(np.int64))
+
+
+def _as_lengths(step: Step, _: FaultContext) -> Step | None:
+    """As many keys as there are tokens, from the first on; None where the tokens are the first keys already.
+
+    Queries behind those are no tokens to such a runtime, which may compute nothing there: what they get is left open.
+    """
+    mask = step.site.batch.mask
+    first = np.arange(mask.shape[1]) < mask.sum(-1, keepdims=True)
+    if not _of_tokens(step) or (first == mask).all():
+        return None
+    open_rows = np.where(first, 0.0, NOT_COMPUTED)[:, None, :, None]
+    read = with_batch(step, attention_mask=first.astype(np.int64))
+    return Altered(read, lambda inner: inner.value, slack=lambda altered, _: np.broadcast_to(open_rows, altered.value.shape))
 
 
 def _causal(s: Array, keys: Mask) -> Array:
@@ -294,6 +310,10 @@ def faults() -> Iterator[Fault]:
     yield Fault("mask-shifted", PROBS, "the mask is off by one position", "constructed", _shifted, "a special token not counted",
                 equation="key j has the mask of key j − 1",
                 fix="Apply attention_mask[:, j] to key j.")
+    yield Fault("mask-as-lengths", PROBS, "the mask is read as a number of tokens, as if all padding were at the right", "constructed",
+                _as_lengths, "a runtime that takes lengths (attention_mask.sum(1)), as CTranslate2, given padding at the left or inside",
+                whole=True, equation="p = softmax over the keys j < Σ_k mask_k",
+                fix=f"{_MASK} A runtime that takes lengths needs padding at the right.")
     yield Fault("mask-after-softmax", PROBS, "the mask is applied behind the softmax, over all keys, and the rest is not rescaled",
                 "constructed", _after_softmax, "a mask that is multiplied with the probabilities",
                 equation="p = softmax(s) · mask",

@@ -15,7 +15,7 @@ from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import spread
 from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult, Local
 from conformance.judge.explain import ExplanationProblem, explanations, single_explanations
-from conformance.judge.fault_directions import Direction, candidate_faults, directions
+from conformance.judge.fault_directions import Direction, FirstOrder, directions
 from conformance.judge.filters import matched, project
 from conformance.judge.noise import of_exact, of_segment
 from conformance.judge.observation import Observation
@@ -72,8 +72,9 @@ def _named(found: Sequence[tuple[Local, ExplanationProblem]], near: Sequence[Dir
     late = list(directions(segment, storage, late=True))
     named: list[Local] = []
     for local, problem in reversed(found):
-        faults = [*near, *late, *candidate_faults(segment, storage, problem.actual, problem.noise)]
-        explained_by = explanations(problem, faults)
+        first_order = FirstOrder.of(segment, storage, problem.actual, problem.noise)
+        everywhere = first_order.everywhere() if segment.has_several_layers else ()
+        explained_by = explanations(problem, [*near, *late, *first_order.further()], everywhere)
         if not explained_by and not named:
             return tuple(local for local, _ in found)
         named.append(replace(local, explanations=explained_by))
