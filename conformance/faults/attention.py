@@ -310,8 +310,9 @@ def faults() -> Iterator[Fault]:
     yield Fault("mask-shifted", PROBS, "the mask is off by one position", "constructed", _shifted, "a special token not counted",
                 equation="key j has the mask of key j − 1",
                 fix="Apply attention_mask[:, j] to key j.")
-    yield Fault("mask-as-lengths", PROBS, "the mask is read as a number of tokens, as if all padding were at the right", "constructed",
-                _as_lengths, "a runtime that takes lengths (attention_mask.sum(1)), as CTranslate2, given padding at the left or inside",
+    yield Fault("mask-as-lengths", PROBS, "the mask is read as a number of tokens, as if all padding were at the right",
+                "constructed", _as_lengths,
+                "a runtime that takes lengths (attention_mask.sum(1)), as CTranslate2, given padding at the left or inside",
                 whole=True, equation="p = softmax over the keys j < Σ_k mask_k",
                 fix=f"{_MASK} A runtime that takes lengths needs padding at the right.")
     yield Fault("mask-after-softmax", PROBS, "the mask is applied behind the softmax, over all keys, and the rest is not rescaled",

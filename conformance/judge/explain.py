@@ -73,8 +73,8 @@ def explanations(
 ) -> tuple[Explanation, ...]:
     """Every smallest set of faults that explains the candidate's array, fewest free numbers first, then the likeliest.
 
-    `everywhere` are faults each at all of its steps in several layers. They are tried first: a port usually makes a mistake in every
-    layer, and where one explains the array no set of others has to be searched for. A number to be estimated costs many times as much.
+    `everywhere` are faults each at all of its steps in several layers. They are tried first, those with a number last, since it
+    costs much to estimate: a port usually makes a mistake in every layer, and then no set of others has to be searched for.
     """
     everywhere = list(everywhere)
     for of_those in ([d for d in everywhere if d.parameter is None], [d for d in everywhere if d.parameter]):
