@@ -61,7 +61,7 @@ def _with(segment: Segment, network: Network, explanation: Explanation, dtype: s
     for filtered in explanation.faults:
         if filtered.name not in BY_NAME or filtered.step not in segment.steps:
             return None
-        at = direction(BY_NAME[filtered.name], (filtered.step,), segment, storage)
+        at = direction(BY_NAME[filtered.name], filtered.step, segment, storage)
         segment = at.applied(filtered.estimate.value if filtered.estimate else None) or segment
     return segment
 

@@ -18,7 +18,7 @@ from conformance.faults import CATALOGUE
 from conformance.faults.fit import FitData
 from conformance.faults.fitted import FITTED
 from conformance.judge.evidence import Estimate, Explanation, FilterResult
-from conformance.judge.fault_directions import Direction, direction
+from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import NoiseOf, estimated, fitted, project
 from conformance.judge.noise import Noise
 from conformance.judge.segment import Segment
@@ -68,25 +68,19 @@ class _Trial:
     allowed: float = 0.0
 
 
-def explanations(
-    problem: ExplanationProblem, candidates: Iterable[Direction], everywhere: Iterable[Direction] = ()
-) -> tuple[Explanation, ...]:
-    """Every smallest set of faults that explains the candidate's array, fewest free numbers first, then the likeliest.
-
-    `everywhere` are faults each at all of its steps in several layers. They are tried first, those with a number last, since it
-    costs much to estimate: a port usually makes a mistake in every layer, and then no set of others has to be searched for.
-    """
-    everywhere = list(everywhere)
-    for of_those in ([d for d in everywhere if d.parameter is None], [d for d in everywhere if d.parameter]):
-        found = _explaining(_at_every_step(of_those, problem), problem)
-        if found:
-            return _ordered([_explanation(trial, problem) for trial in found], problem)
-    return _searched(problem, candidates, AT_ONCE) or tuple(_by_fitting(problem))
+def explanations(problem: ExplanationProblem, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
+    """Every smallest set of faults that explains the candidate's array, fewest free numbers first, then the likeliest."""
+    return _searched(problem, candidates, AT_ONCE) or fitted_explanations(problem)
 
 
 def single_explanations(problem: ExplanationProblem, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
     """The same of single faults alone, at a small part of the cost."""
     return _searched(problem, candidates, 1)
+
+
+def fitted_explanations(problem: ExplanationProblem, _: Iterable[Direction] = ()) -> tuple[Explanation, ...]:
+    """The step with a function or whole tensors fitted to the candidate's array, if that explains it."""
+    return tuple(_by_fitting(problem))
 
 
 def _searched(problem: ExplanationProblem, candidates: Iterable[Direction], at_once: int) -> tuple[Explanation, ...]:
@@ -99,7 +93,7 @@ def _searched(problem: ExplanationProblem, candidates: Iterable[Direction], at_o
             trials = [replace(_refined(t, problem), allowed=t.allowed) for t in nearest]
         found = _explaining(trials, problem)
         if not found and left == at_once > 1:
-            found = _explaining(_at_every_step(_together(candidates), problem), problem)
+            found = _explaining(_at_every_step(candidates, problem), problem)
         if found:
             return _ordered([_explanation(trial, problem) for trial in found], problem)
         level = sorted((t for t in trials if t.distance <= t.allowed), key=lambda t: t.distance)[:BEAM]
@@ -110,28 +104,18 @@ def _explaining(trials: Iterable[_Trial], problem: ExplanationProblem) -> list[_
     return [trial for trial in trials if _is_wrong(trial, problem) and _explains(trial.segment, problem)]
 
 
-def _together(candidates: Iterable[Direction]) -> Iterator[Direction]:
-    """Each fault without a number, at all the steps at which it is a candidate, where those are several."""
-    found = dict[str, list[Direction]]()
-    for candidate in candidates:
-        if candidate.parameter is None:
-            found.setdefault(candidate.fault.name, []).append(candidate)
-    for one, *others in found.values():
-        order = list(one.base.steps)
-        steps = sorted((d.step for d in (one, *others)), key=order.index)
-        if others:
-            yield direction(one.fault, steps, one.base, one.place.storage)
-
-
 def _at_every_step(candidates: Iterable[Direction], problem: ExplanationProblem) -> Iterator[_Trial]:
-    """Faults that each act at several steps at once.
+    """Each fault without a number, applied at once to all steps on which it can act, where those are several.
 
-    One counts only if it is nearer to the candidate's array: within the larger noise of a fault that rounds, anything small would
+    It counts only if it is nearer to the candidate's array: within the larger noise of a fault that rounds, anything small would
     pass.
     """
-    start = _Trial((), problem.segment, problem.distance(problem.segment))
-    trials = (_with(start, candidate, problem) for candidate in candidates)
-    return (trial for trial in trials if trial is not None and trial.distance < start.distance)
+    steps, without = dict[str, list[Direction]](), problem.distance(problem.segment)
+    for candidate in candidates:
+        if candidate.parameter is None:
+            steps.setdefault(candidate.fault.name, []).append(candidate)
+    actual = (_made_of([(direction, None) for direction in of_one], problem) for of_one in steps.values() if len(of_one) > 1)
+    return (trial for trial in actual if trial is not None and trial.distance < without)
 
 
 def _ordered(found: Sequence[Explanation], problem: ExplanationProblem) -> tuple[Explanation, ...]:
@@ -237,7 +221,7 @@ def _explanation(trial: _Trial, problem: ExplanationProblem) -> Explanation:
         found = project(problem.actual - base.value, moved, problem.noise)
         if found is not None:
             own = FilterResult(known.fault.name, known.step, found.amplitude, found.z, found.expected_z)
-            filtered += [replace(own, step=step).as_detected(True, estimate) for step in known.steps]
+            filtered.append(own.as_detected(True, estimate))
     free = sum(estimate is not None for _, estimate in trial.applied)
     usual = all(e is None or abs(e.value - e.wrong) <= problem.threshold * e.deviation for _, e in trial.applied)
     return Explanation(tuple(filtered), free, problem.nll(trial.segment), usual)

@@ -1,12 +1,13 @@
 """What fails, judged with everything at hand: each hypothesis, every filter, and which faults explain the candidate's array.
 
 Faults of the activation's own layer are looked for always. Where a candidate hides whole layers, those further back are looked for
-here alone: they name the mistake, and add nothing to the tests that can raise a false alarm.
+here alone, in several layers at once too: they name the mistake, and add nothing to the tests that can raise a false alarm.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -14,8 +15,8 @@ from conformance.judge.by_hand import by_hand, mistaken_by_hand
 from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import spread
 from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult, Local
-from conformance.judge.explain import ExplanationProblem, explanations, single_explanations
-from conformance.judge.fault_directions import Direction, FirstOrder, directions
+from conformance.judge.explain import ExplanationProblem, explanations, fitted_explanations, single_explanations
+from conformance.judge.fault_directions import Direction, candidate_faults, directions
 from conformance.judge.filters import matched, project
 from conformance.judge.noise import of_exact, of_segment
 from conformance.judge.observation import Observation
@@ -26,8 +27,22 @@ from conformance.judge.sums import ErrorSums, LocalSums, in_sigma
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Format
 
+Search = Callable[[ExplanationProblem, Iterable[Direction]], tuple[Explanation, ...]]
 
-def explained(observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float) -> tuple[Local, ...]:
+
+class HiddenLayers(Protocol):
+    """Looks for mistakes in several hidden layers at once; `diagnosis.hidden_layers` does."""
+
+    def explanations(self, observation: Observation) -> tuple[Explanation, ...]:
+        """The sets of faults that explain an activation, the best first; none where none does."""
+
+    def filters(self, observation: Observation, local: Local) -> tuple[FilterResult, ...]:
+        """Of each fault that `local` has no filter of, whether RMS and largest error would have shown it."""
+
+
+def explained(
+    observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float, hidden: HiddenLayers | None = None
+) -> tuple[Local, ...]:
     """The judgement of a whole activation under each hypothesis that is needed, with explanations where it fails.
 
     Parents are taken as unrounded only under an arithmetic that fails with parents as captured: sigma is wider then, so what
@@ -60,10 +75,17 @@ def explained(observation: Observation, hypotheses: Sequence[Hypothesis], alpha:
         return (*named, *mistaken)
     if mistaken:
         return mistaken
-    return _named(found, near, storage)
+    if not observation.hides_layers:
+        return _named(found, near, storage, explanations)
+    if hidden is not None and (by_layers := hidden.explanations(observation)):
+        return tuple(replace(local, explanations=by_layers) for local, _ in found)
+    named = _named(found, near, storage, single_explanations)
+    return named if any(local.named for local in named) else _named(found, near, storage, fitted_explanations)
 
 
-def _named(found: Sequence[tuple[Local, ExplanationProblem]], near: Sequence[Direction], storage: Format) -> tuple[Local, ...]:
+def _named(
+    found: Sequence[tuple[Local, ExplanationProblem]], near: Sequence[Direction], storage: Format, search: Search
+) -> tuple[Local, ...]:
     """With the explanations under each hypothesis, if there are any under the last, whose sigma is the widest.
 
     What a narrower sigma lets pass a wider one does too.
@@ -72,9 +94,8 @@ def _named(found: Sequence[tuple[Local, ExplanationProblem]], near: Sequence[Dir
     late = list(directions(segment, storage, late=True))
     named: list[Local] = []
     for local, problem in reversed(found):
-        first_order = FirstOrder.of(segment, storage, problem.actual, problem.noise)
-        everywhere = first_order.everywhere() if segment.has_several_layers else ()
-        explained_by = explanations(problem, [*near, *late, *first_order.further()], everywhere)
+        faults = [*near, *late, *candidate_faults(segment, storage, problem.actual, problem.noise)]
+        explained_by = search(problem, faults)
         if not explained_by and not named:
             return tuple(local for local, _ in found)
         named.append(replace(local, explanations=explained_by))

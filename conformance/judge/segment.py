@@ -6,7 +6,7 @@ correct candidate may make is propagated through: elementwise for sigma, backwar
 
 import copy
 from collections import ChainMap
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 
 import numpy as np
 
@@ -21,8 +21,6 @@ from conformance.oracle.pointwise import Pointwise
 from conformance.oracle.propagation import propagated
 
 ORACLE = FORMATS["float64"]
-
-Change = Callable[[Step, "Segment"], Step | None]  # of a step, and of the segment as it is before it
 
 
 def couples_positions(kinds: Iterable[str]) -> bool:
@@ -76,30 +74,17 @@ class Segment:
 
     def replacing(self, name: str, step: Step) -> "Segment":
         """The same with `step` in place of the step `name`: a fault there. Later steps alone are redone."""
-        found = self.changing((name,), lambda *_: step)
-        assert found is not None
-        return found
-
-    def changing(self, names: Collection[str], change: Change) -> "Segment | None":
-        """The same with each of these steps changed, in one walk: each as those before have made it; None where one cannot be.
-
-        Later steps alone are redone.
-        """
-        other, changed = copy.copy(self), set[str]()
+        other = copy.copy(self)
         other._repeats = {}
-        other.steps = steps = dict(self.steps)
-        for n in self._names[min(self._names.index(name) for name in names) :]:
+        other.__dict__.pop("values", None)
+        other.steps = {**self.steps, name: step}
+        changed = {name}
+        for n in self._names[self._names.index(name) + 1 :]:
             parents = self.network.table[n].parents
-            step: Step = steps[n]
             if changed.intersection(parents):
-                step = steps[n].again(parents=tuple(self.leaves[p] if p in self.leaves else steps[p].value for p in parents))
-            after = change(step, other) if n in names else step
-            if after is None:
-                return None
-            if after is not steps[n]:
-                steps[n] = after
+                known = (self.leaves[p] if p in self.leaves else other.steps[p].value for p in parents)
+                other.steps[n] = other.steps[n].again(parents=tuple(known))
                 changed.add(n)
-                other.__dict__.pop("values", None)
         other._roundings = {key: own for key, own in self._roundings.items() if key[0] not in changed}
         return other
 
@@ -107,11 +92,6 @@ class Segment:
     def couples_positions(self) -> bool:
         """Whether an error at one position reaches others within the segment."""
         return couples_positions(self.network.table[n].kind for n in self._names)
-
-    @property
-    def has_several_layers(self) -> bool:
-        """Whether the candidate hides the end of a layer within it."""
-        return len({self.network.table[n].layer for n in self._names} - {None}) > 1
 
     @property
     def is_single_step(self) -> bool:
