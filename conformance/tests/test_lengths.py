@@ -57,7 +57,7 @@ class LengthsAlone:
 )
 def test_it_is_named_in_every_layer_however_little_is_shown(shown: tuple[str, ...], behind: str) -> None:
     result = check(LengthsAlone(shown, behind), "tiny")
-    assert [f.fault.name for f in result.findings if f.fault] == ["mask-as-lengths"]
+    assert [f.name for f in result.findings] == ["mask-as-lengths"]
     assert "every layer, attention.self.probs: the mask is read as a number of tokens" in str(result)
 
 
