@@ -100,10 +100,12 @@ def _rendered(error: BaseException) -> str:
 
 def _missing_programs(error: BaseException | None) -> Iterator[str]:
     """What a person may do about each program that the candidate started and that there is not, such as a compiler."""
-    while error is not None:
+    seen: list[BaseException] = []
+    while error is not None and not any(error is one for one in seen):  # a chain of causes may be a ring
+        seen.append(error)
         frames = traceback.extract_tb(error.__traceback__)
         if isinstance(error, FileNotFoundError) and frames and frames[-1].name == "_execute_child":
-            yield f"the candidate starts the program {error.filename!a}, which is not found: install it, put it on PATH, or do without"
+            yield f"the candidate starts the program {error.filename!a}, which is not found: install it or put it on PATH"
         error = error.__cause__ or error.__context__
 
 

@@ -21,6 +21,12 @@ def _wrapped(checkpoint: Any, device: str, dtype: str) -> Any:
         raise RuntimeError("no usable device") from error
 
 
+def _in_a_ring(checkpoint: Any, device: str, dtype: str) -> Any:
+    first, second = RuntimeError("first"), RuntimeError("second")
+    first.__cause__, second.__cause__ = second, first
+    raise first
+
+
 def _unread(checkpoint: Any, device: str, dtype: str) -> Any:
     return open("no such file").read()
 
@@ -32,7 +38,8 @@ def test_the_program_is_named_with_what_to_do(candidate: Any) -> None:
     assert f"the candidate starts the program '{PROGRAM}', which is not found: install it" in result.reason
 
 
-def test_a_file_that_is_not_found_is_no_program() -> None:
-    result = check(_unread, "tiny")
+@pytest.mark.parametrize("candidate", [_unread, _in_a_ring])
+def test_what_starts_no_program_is_not_said_to(candidate: Any) -> None:
+    result = check(candidate, "tiny")
     assert result.outcome == "crash"
     assert "starts the program" not in result.reason
