@@ -13,7 +13,7 @@ from conformance.diagnosis.pooling import Pooling, step_of
 from conformance.diagnosis.printed import Known
 from conformance.judge.selection import Mask, judged_elements
 from conformance.model.activation import SENTENCE, Activation
-from conformance.model.batch import Batch, Ids
+from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
@@ -188,7 +188,7 @@ class BlackBox(Network):
     def of_rows(self, rows: Sequence[int]) -> "BlackBox":
         """The same with these rows of the batch alone."""
         index = np.asarray(rows)
-        batch = Batch(**{name: array[index] for name, array in self.batch.arrays().items()})
+        batch = self.batch.cut(index)
         outputs = tuple(
             Output(o.name, Known(o.known.values[index], o.known.units[index])) if o.known.values.ndim else o for o in self.outputs
         )

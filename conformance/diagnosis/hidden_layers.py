@@ -6,13 +6,15 @@ in one kind of place, in one layer or at one place, and sets of two and three.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from conformance.diagnosis.case import BlackBoxCase, numbers
 from conformance.diagnosis.closed import BlackBox, Output
 from conformance.diagnosis.fitting import Fit, estimates
+from conformance.diagnosis.judgement import JudgedForward
 from conformance.diagnosis.printed import Known
 from conformance.diagnosis.rank import likeliest_arithmetic, ranked_trials
 from conformance.diagnosis.search_budget import SearchBudget
@@ -53,28 +55,28 @@ class HiddenLayersSearch:
         self._found |= {fault.name for explanation in found for fault in explanation.faults}
         return found
 
-    def filters(self, observation: Observation, local: Local) -> tuple[FilterResult, ...]:
-        """Of each fault that `local` has no filter of: z of its largest element, were it wherever it can act.
+    def filtered(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
+        """Those that pass, with a filter of each fault that they have none of: of its largest element, were it wherever it can act.
 
-        What is not gross (`filters.is_gross`) on the part of the batch that is searched is not counted as separable: no filter of
-        it is evaluated.
+        What is not gross (`filters.is_gross`) on the part of the batch that is searched does not count as separable: its own filter
+        is not evaluated.
         """
-        case, known = self._case(observation), {f.name for f in local.filters}
-        likeliest_arithmetic(case)
-        part, absent = case.part(), [s for s in case.filters if s.fault.name not in known]
+        case, known = self._case(observation), {f.name for local in locals_ for f in local.filters}
+        case.use(case.arithmetics[0])
+        part, absent = case.part().right, [s for s in case.filters if s.fault.name not in known]
+        bases = {base.hypothesis.arithmetic.name: JudgedForward(part, base.hypothesis).sigma[0] for base in case.arithmetics}
+        widest = np.max(list(bases.values()), axis=0)
+        moved = on_all_cores(lambda placement: moved_by(part, placement, None, 0), absent)
 
-        def largest(number: int) -> float:
-            moved = moved_by(part.right, absent[number], None, 0)
-            return 0.0 if moved is None else float((np.abs(moved) / part.sigma[0]).max())
+        def filters(local: Local) -> Iterator[FilterResult]:
+            sigma, limit = bases.get(local.arithmetic, widest), local.max_threshold
+            for placement, change in zip(absent, moved, strict=True):
+                if change is not None:
+                    z = float((np.abs(change) / sigma).max())
+                    seen = z if is_gross(z, limit) else min(z, limit)
+                    yield FilterResult(placement.fault.name, placement.places[0], 0.0, 0.0, seen)
 
-        sizes = on_all_cores(largest, range(len(absent)))
-        return tuple(
-            FilterResult(
-                s.fault.name, s.places[0], 0.0, 0.0, z if is_gross(z, local.max_threshold) else min(z, local.max_threshold)
-            )
-            for s, z in zip(absent, sizes, strict=True)
-            if z
-        )
+        return tuple(replace(one, filters=(*one.filters, *filters(one))) if one.passes else one for one in locals_)
 
     def _case(self, observation: Observation) -> BlackBoxCase:
         """The activation as the outputs of a closed system, whose inputs are the activations that are captured before."""

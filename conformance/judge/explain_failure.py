@@ -36,8 +36,8 @@ class HiddenLayers(Protocol):
     def explanations(self, observation: Observation) -> tuple[Explanation, ...]:
         """The sets of faults that explain an activation, the best first; none where none does."""
 
-    def filters(self, observation: Observation, local: Local) -> tuple[FilterResult, ...]:
-        """Of each fault that `local` has no filter of, whether RMS and largest error would have shown it."""
+    def filtered(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
+        """Those that pass, with a filter of each fault that they have none of, by what the largest error would have shown."""
 
 
 def explained(
@@ -79,8 +79,8 @@ def explained(
         return _named(found, near, storage, explanations)
     if hidden is not None and (by_layers := hidden.explanations(observation)):
         return tuple(replace(local, explanations=by_layers) for local, _ in found)
-    named = _named(found, near, storage, single_explanations)
-    return named if any(local.named for local in named) else _named(found, near, storage, fitted_explanations)
+    by_one = _named(found, near, storage, single_explanations)
+    return by_one if any(local.named for local in by_one) else _named(found, near, storage, fitted_explanations)
 
 
 def _named(
@@ -151,6 +151,7 @@ def _under(
         limits.filter,
         tuple(f for _, f in filters),
         spread=spread(block.row, in_sigma(residual, noise), block.judged, "sigma", observation.heads, fails=fails),
+        hides_steps=not block.segment.is_single_step,
     )
     return local, ExplanationProblem(
         block.segment,

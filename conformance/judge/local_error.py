@@ -33,9 +33,9 @@ def locally(
     found, overall = swept(observation, looks, as_captured, widest.max)
     locals_ = tuple(_local(observation, h, looks, one, alpha) for h, one in zip(as_captured, found, strict=True))
     if not all(local.passes for local in locals_):
-        return explained(observation, hypotheses, alpha, hidden), overall
-    if hidden is not None and observation.hides_layers:
-        locals_ = tuple(replace(local, filters=(*local.filters, *hidden.filters(observation, local))) for local in locals_)
+        locals_ = explained(observation, hypotheses, alpha, hidden)
+    if hidden is not None and observation.hides_layers and any(local.passes for local in locals_):
+        locals_ = hidden.filtered(observation, locals_)
     return locals_, overall
 
 

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from conformance import Result, check
 from conformance.benchmarks.detection.bert import Bert, Candidate
+from conformance.benchmarks.detection.networks import network
 from conformance.benchmarks.detection.rewritten import places
 from conformance.benchmarks.detection.steps import LayerNorm, tanh_gelu
 from conformance.results.to_records import excludes
@@ -103,14 +104,25 @@ def test_where_every_other_layer_is_hidden_each_failure_names_the_mistake_of_its
     assert [len(one) for one in found] == [5, 4, 4]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("plant", "name"), [(_no_token_types, "token-types-missing"), (_no_positions, "positions-missing")])
-def test_a_pass_excludes_mistakes_of_hidden_layers_that_would_fail(plant: Callable[[Bert], None], name: str) -> None:
-    excluded = {s.fault: s for s in excludes(judged().verdicts)}
+def test_a_pass_excludes_mistakes_of_hidden_layers_that_would_fail(plant: Callable[[Bert], None], name: str, dtype: str) -> None:
+    excluded = {s.fault: s for s in excludes(judged(dtype=dtype).verdicts)}
     assert excluded[name].separable == excluded[name].places == 1
-    assert {fault for one in named(judged(plant)) for fault, _ in one} == {name}
+    assert {fault for one in named(judged(plant, dtype=dtype)) for fault, _ in one} == {name}
 
 
 def test_a_pass_does_not_exclude_what_the_rounding_of_the_hidden_layers_hides() -> None:
     result = judged(TANH_GELU, dtype="bfloat16")
     assert result.conforms
     assert {s.fault: s.separable for s in excludes(result.verdicts)}["gelu-variant"] == 0
+
+
+def test_hidden_layers_are_searched_where_rows_are_the_choices_of_a_question() -> None:
+    exposes = {"encoder.layer.2.output.LayerNorm"}.__contains__
+    several = network("sentence-heads", 1)
+    assert several.batches["sentence-heads-1"].choice_labels is not None
+    assert check(Candidate(exposes=exposes), several).conforms
+    (found,) = named(check(Candidate((EPSILON,), exposes=exposes), several))
+    assert {name for name, _ in found} == {"epsilon"}
+    assert len(found) == 7

@@ -26,12 +26,14 @@ def erfc_gelu(x: Tensor) -> Tensor:
 
 def positive_gelu(x: Tensor) -> Tensor:
     """max(x, 0) − |x|/2 · erfc(|x|/√2), which cancels nowhere."""
-    return torch.relu(x) - 0.5 * x.abs() * torch.special.erfc(x.abs() * math.sqrt(0.5))
+    rest: Tensor = torch.special.erfc(x.abs() * math.sqrt(0.5))
+    return torch.relu(x) - 0.5 * x.abs() * rest
 
 
 def normal_gelu(x: Tensor) -> Tensor:
     """By torch's normal distribution."""
-    return x * torch.distributions.Normal(x.new_zeros(()), x.new_ones(())).cdf(x)
+    share: Tensor = torch.distributions.Normal(x.new_zeros(()), x.new_ones(())).cdf(x)  # type: ignore[no-untyped-call]
+    return x * share
 
 
 def tabulated_gelu(x: Tensor) -> Tensor:

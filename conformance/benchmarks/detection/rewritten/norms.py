@@ -46,7 +46,7 @@ def cast_norm(norm: LayerNorm, x: Tensor) -> Tensor:
 def merged_norm(norm: LayerNorm, x: Tensor) -> Tensor:
     """Mean and sum of squares of blocks of five features, merged (Chan, Golub and LeVeque 1983, equation 2.1)."""
     count, mean, squares = 0, torch.zeros_like(x[..., :1]), torch.zeros_like(x[..., :1])
-    for block in x.split(5, -1):
+    for block in torch.split(x, 5, -1):
         own = block.mean(-1, keepdim=True)
         both, moved = count + block.shape[-1], own - mean
         squares = squares + (block - own).square().sum(-1, keepdim=True) + moved * moved * (count * block.shape[-1] / both)

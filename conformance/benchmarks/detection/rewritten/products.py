@@ -101,7 +101,7 @@ def blocked_product(linear: Linear, x: Tensor) -> Tensor:
     """Four features at a time added to an accumulator in at least float32, which begins with the bias."""
     dtype = torch.promote_types(x.dtype, torch.float32)
     total = linear.bias.to(dtype).expand(*x.shape[:-1], -1)
-    for part, weight in zip(x.to(dtype).split(4, -1), linear.weight.to(dtype).split(4, -1), strict=True):
+    for part, weight in zip(torch.split(x.to(dtype), 4, -1), torch.split(linear.weight.to(dtype), 4, -1), strict=True):
         total = total + part @ weight.T
     return total.to(x.dtype)
 
@@ -160,14 +160,15 @@ def scale_in_query(model: Bert) -> None:
 
 def transposed_scores(query: Tensor, key: Tensor) -> Tensor:
     """(k qᵀ)ᵀ, scaled."""
-    return (key @ query.transpose(-1, -2)).transpose(-1, -2) * query.shape[-1] ** -0.5
+    made: Tensor = (key @ query.transpose(-1, -2)).transpose(-1, -2) * query.shape[-1] ** -0.5
+    return made
 
 
 def summed_scores(query: Tensor, key: Tensor) -> Tensor:
     """Elementwise products, summed, in at least float32."""
     dtype = torch.promote_types(query.dtype, torch.float32)
-    made = (query.to(dtype).unsqueeze(-2) * key.to(dtype).unsqueeze(-3)).sum(-1)
-    return (made * query.shape[-1] ** -0.5).to(query.dtype)
+    made: Tensor = (query.to(dtype).unsqueeze(-2) * key.to(dtype).unsqueeze(-3)).sum(-1) * query.shape[-1] ** -0.5
+    return made.to(query.dtype)
 
 
 def transposed_context(probs: Tensor, value: Tensor) -> Tensor:
@@ -178,7 +179,7 @@ def transposed_context(probs: Tensor, value: Tensor) -> Tensor:
 def context_in_blocks(probs: Tensor, value: Tensor) -> Tensor:
     """Three keys at a time added in at least float32."""
     dtype = torch.promote_types(probs.dtype, torch.float32)
-    blocks = zip(probs.to(dtype).split(3, -1), value.to(dtype).split(3, -2), strict=True)
+    blocks = zip(torch.split(probs.to(dtype), 3, -1), torch.split(value.to(dtype), 3, -2), strict=True)
     total = torch.zeros_like(value, dtype=dtype)
     for part, rows in blocks:
         total = total + part @ rows

@@ -8,14 +8,15 @@ from torch.nn import functional as F
 from conformance.benchmarks.detection.bert import SelfAttention
 from conformance.benchmarks.detection.rewritten import attention, ends, formats, functions, fused, norms, places, products, softmax
 from conformance.benchmarks.detection.rewritten.norms import widened_norm
+from conformance.benchmarks.detection.steps import LayerNorm, Linear
 from conformance.benchmarks.detection.variant import Variant, changed
 
 
-def _usual_norm(norm: places.LayerNorm, x: torch.Tensor) -> torch.Tensor:
+def _usual_norm(norm: LayerNorm, x: torch.Tensor) -> torch.Tensor:
     return F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, norm.eps)
 
 
-def _usual_product(linear: places.Linear, x: torch.Tensor) -> torch.Tensor:
+def _usual_product(linear: Linear, x: torch.Tensor) -> torch.Tensor:
     return F.linear(x, linear.weight, linear.bias)
 
 
