@@ -69,6 +69,7 @@ class Fault:
         parameter: its number, where there is one.
         far: whether it replaces a whole layer, and is looked for from later layers as well.
         whole: whether by its nature it acts wherever it can, in every layer.
+        together: whether it acts on all the activations that it can act on in a layer, or on none.
         across: whether what it does to one row of the batch depends on the others.
         late: whether it is looked for only where an activation fails: it cannot hide from RMS and largest error.
     """
@@ -84,6 +85,7 @@ class Fault:
     far: bool = False
     whole: bool = False
     late: bool = False
+    together: bool = False
     across: bool = False
     equation: str = ""
     fix: str = CORRECT

@@ -22,7 +22,7 @@ from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import NoiseOf, estimated, fitted, project
 from conformance.judge.noise import Noise
 from conformance.judge.segment import Segment
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Format
 
 AT_ONCE = 3  # faults at one step; each more costs as many trials as there are faults, for each of the
 BEAM = 6  # sets that are followed further
@@ -68,9 +68,17 @@ class _Trial:
     allowed: float = 0.0
 
 
-def explanations(problem: ExplanationProblem, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
-    """Every smallest set of faults that explains the candidate's array, fewest free numbers first, then the likeliest."""
-    return _searched(problem, candidates, AT_ONCE) or tuple(_by_fitting(problem))
+def explanations(problem: ExplanationProblem, candidates: Iterable[Direction], *, loose: bool = True) -> tuple[Explanation, ...]:
+    """Every smallest set of faults that explains the candidate's array, fewest free numbers first, then the likeliest.
+
+    Without the fits that are `loose`, if so asked.
+    """
+    return _searched(problem, candidates, AT_ONCE) or tuple(_by_fitting(problem, loose=loose))
+
+
+def is_of_catalogue(explanation: Explanation) -> bool:
+    """Whether nothing in it is fitted."""
+    return all(found.name in _RANK for found in explanation.faults)
 
 
 def single_explanations(problem: ExplanationProblem, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
@@ -218,11 +226,17 @@ def _explanation(trial: _Trial, problem: ExplanationProblem) -> Explanation:
             own = FilterResult(known.fault.name, known.step, found.amplitude, found.z, found.expected_z)
             filtered.append(own.as_detected(True, estimate))
     free = sum(estimate is not None for _, estimate in trial.applied)
-    usual = all(e is None or abs(e.value - e.wrong) <= problem.threshold * e.deviation for _, e in trial.applied)
+    usual = all(e is None or _is_usual(e, d.place.storage, problem.threshold) for d, e in trial.applied)
     return Explanation(tuple(filtered), free, problem.nll(trial.segment), usual)
 
 
-def _by_fitting(problem: ExplanationProblem) -> Iterator[Explanation]:
+def _is_usual(estimate: Estimate, storage: Format, threshold: float) -> bool:
+    """Whether the number is the usual wrong one, which the candidate may have rounded to its format."""
+    room = threshold * estimate.deviation + storage.unit_roundoff * abs(estimate.wrong)
+    return abs(estimate.value - estimate.wrong) <= room
+
+
+def _by_fitting(problem: ExplanationProblem, *, loose: bool) -> Iterator[Explanation]:
     """The step with a function or whole tensors fitted to the candidate's array, the first that explains it.
 
     Tried last, since a fit has many free numbers.
@@ -231,7 +245,7 @@ def _by_fitting(problem: ExplanationProblem) -> Iterator[Explanation]:
     step, noise = problem.segment.steps[name], problem.noise
     seen = FitData(problem.actual, noise.judged, np.hypot(noise.sigma, noise.bound), problem.threshold)
     for fault in FITTED:
-        if step.site.activation.kind not in fault.kinds or not (problem.segment.is_single_step or fault.hidden_parents):
+        if (fault.loose and not loose) or step.site.activation.kind not in fault.kinds or not (problem.segment.is_single_step or fault.hidden_parents):
             continue
         fit = fault.fit(step, seen)
         if fit is None:

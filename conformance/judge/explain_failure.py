@@ -14,7 +14,7 @@ from conformance.judge.by_hand import by_hand, mistaken_by_hand
 from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import spread
 from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult, Local
-from conformance.judge.explain import ExplanationProblem, explanations, single_explanations
+from conformance.judge.explain import ExplanationProblem, explanations, is_of_catalogue, single_explanations
 from conformance.judge.fault_directions import Direction, candidate_faults, directions
 from conformance.judge.filters import matched, project
 from conformance.judge.noise import of_exact, of_segment
@@ -73,7 +73,8 @@ def _named(found: Sequence[tuple[Local, ExplanationProblem]], near: Sequence[Dir
     named: list[Local] = []
     for local, problem in reversed(found):
         faults = [*near, *late, *candidate_faults(segment, storage, problem.actual, problem.noise)]
-        explained_by = explanations(problem, faults)
+        is_known = any(is_of_catalogue(explanation) for one in named for explanation in one.explanations)
+        explained_by = explanations(problem, faults, loose=not is_known)
         if not explained_by and not named:
             return tuple(local for local, _ in found)
         named.append(replace(local, explanations=explained_by))
@@ -142,9 +143,12 @@ def _under(
     )
 
 
-def exactly(observation: Observation, storage: Format, alpha: float, depth: Depth) -> Local:
-    """The judgement of an exact activation: any difference fails; faults are named where they leave no difference at all."""
-    block, threshold = observation.whole, projection_threshold(alpha)
+def exactly(observation: Observation, hypothesis: Hypothesis, alpha: float, depth: Depth) -> Local:
+    """The judgement of an exact activation: any difference fails.
+
+    Faults are named where they leave no difference at all, or, where they compute what should be looked up, what rounding does to it.
+    """
+    block, threshold, storage = observation.whole, projection_threshold(alpha), hypothesis.arithmetic.storage
     actual, judged = block.actual, block.judged
     noise = of_exact(block.segment.value, storage, judged)
     near = list(directions(block.segment, storage)) if depth == "full" else []
@@ -156,13 +160,19 @@ def exactly(observation: Observation, storage: Format, alpha: float, depth: Dept
     with np.errstate(over="ignore"):
         ulps = block.residual / storage.ulp(block.segment.value)
     local = replace(local, spread=spread(block.row, ulps, judged, "ulp", observation.heads, fails=True))
+
+    def accounts(faulty: Segment) -> bool:
+        rounding = faulty.steps[faulty.name].roundings(hypothesis.arithmetic)
+        allowed = threshold * np.sqrt(rounding.variance()) + rounding.bound
+        return bool((np.abs(storage.round(faulty.value) - actual) <= allowed)[judged].all())
+
     problem = ExplanationProblem(
         block.segment,
         actual,
         noise,
         threshold,
         lambda _: noise,
-        lambda faulty: not np.where(judged, storage.round(faulty.value) - actual, 0.0).any(),
+        accounts,
         lambda _: 0.0,
     )
     return replace(local, explanations=explanations(problem, [*near, *directions(block.segment, storage, late=True)]))
