@@ -126,8 +126,12 @@ def _words(f: Callable[[Ids], Ids]) -> Change:
     return lambda step, _: Altered(step, found)
 
 
-def _words_scaled(step: Step, place: FaultContext) -> Step:
-    return _times("word_embeddings", float(step.site.architecture.hidden_size**0.5))(step, place)
+def _words_scaled(step: Step, place: FaultContext) -> Step | None:
+    """Looked up, rounded once as a factor, and once as a product."""
+    scaled = _times("word_embeddings", float(step.site.architecture.hidden_size**0.5))(step, place)
+    if scaled is None or step.site.activation.parents:
+        return scaled
+    return Altered(scaled, lambda inner: inner.value, lambda altered, a: 2.0 * a.storage.rounding_variance(altered.value))
 
 
 def _padding_zeroed(inner: Step) -> Array:
@@ -224,10 +228,10 @@ def faults() -> Iterator[Fault]:
         ("", lambda ids: ids + 1, "next", "a vocabulary counted from one, or with one special token more"),
         ("-back", lambda ids: ids - 1, "previous", "a vocabulary counted from one, or with one special token less"),
     ):
-        yield Fault(f"words-shifted{end}", WORDS, f"each token has the embedding of the {which} id", "constructed", _words(f), cause,
-                    late=True, fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary.")
-    yield Fault("word-embeddings-scaled", WORDS | SUMS, "the word embeddings are multiplied by √H, H the hidden size", "constructed",
-                _words_scaled, "the embeddings of the Transformer of 2017, and of engines that have run it",
+        yield Fault(f"words-shifted{end}", WORDS, f"each token has the embedding of the {which} id", "constructed", _words(f),
+                    cause, late=True, fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary.")
+    yield Fault("word-embeddings-scaled", WORDS | SUMS, "the word embeddings are multiplied by √H, H the hidden size",
+                "constructed", _words_scaled, "the embeddings of the Transformer of 2017, and of engines that have run it",
                 (".word_embeddings", *SUMMED), late=True,
                 equation="√H word + token type + position",
                 fix="Add the word embeddings without a factor.")

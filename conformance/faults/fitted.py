@@ -15,6 +15,8 @@ from conformance.faults.fitted_dropout import FITTED_DROPOUT
 from conformance.faults.projections import LINEARS
 from conformance.faults.quantized import DYNAMIC
 from conformance.model.batch import Ids
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.embeddings import positions
 from conformance.oracle.products import Linear
@@ -92,7 +94,12 @@ def _statistics(step: Step, seen: FitData) -> Fit | None:
     value = gamma * (target.mean(-1, keepdims=True) + slope * centred) + beta
     off = np.where(seen.judged.any(-1, keepdims=True), np.abs(slope - 1.0), 0.0)
     noise = float(seen.threshold * np.median((seen.allowed / np.abs(gamma))[seen.judged]) / gamma.size**0.5)
-    return Fit(Altered(step, lambda _: np.where(seen.judged, value, step.value)), 2 * int(off.size), "error", float(off.max()), noise)
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        return np.asarray(np.maximum(slope**2 - 1.0, 0.0) * altered.inner.roundings(arithmetic).variance())
+
+    faulty = Altered(step, lambda _: np.where(seen.judged, value, step.value), slack)
+    return Fit(faulty, 2 * int(off.size), "error", float(off.max()), noise)
 
 
 def _table(step: Step, seen: FitData) -> Fit | None:
@@ -182,9 +189,9 @@ FITTED = (
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
            _linear, "parameters that were not loaded, or trained further; an untied decoder",
            fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
-    Fitted("norm-statistics-other", frozenset({"norm"}), "tokens' means or deviations are not their own: deviations are off by up to "
-           "{value}", "constructed",
-           _statistics, "a fast inverse root; statistics of something else than the token", largest=True, loose=True,
+    Fitted("norm-statistics-other", frozenset({"norm"}), "tokens' means or deviations are not their own: the deviations are off "
+           "by up to {value}", "constructed", _statistics, "a fast inverse root; statistics of something else than the token",
+           largest=True, loose=True,
            equation="y = γ · (x − μ′) / σ′ + β", fix="Normalise each token by its own mean and deviation, with an accurate root."),
     Fitted("parameters-other", frozenset({"norm"}), OTHER, "constructed",
            _affine, "parameters that were not loaded, or trained further",

@@ -72,7 +72,7 @@ def _dropped_before_sum(step: Step, seen: FitData) -> Fit | None:
     if not count:
         return None
     share = float((distinct & ~kept).sum()) / count
-    if not 0.0 < share or abs(share - p) > seen.threshold * np.sqrt(p * (1.0 - p) / count):
+    if not share > 0.0 or abs(share - p) > seen.threshold * np.sqrt(p * (1.0 - p) / count):
         return None
     changed: Array = kept * x
     return _fit(step.again(parents=(changed, skip)), share, count)

@@ -215,8 +215,8 @@ def faults() -> Iterator[Fault]:
                 lambda step, _: with_parameters(step, bias=np.zeros_like(step.site.parameters["bias"])), "bias=False",
                 equation="y = γ · (x − μ) / √(σ² + ε)",
                 fix="Give the LayerNorm a bias and load it.")
-    yield Fault("norm-weight-missing", NORMS, "gamma is 1", "constructed", _without_weight, "a scale that was not loaded", late=True,
-                equation="y = (x − μ) / √(σ² + ε) + β",
+    yield Fault("norm-weight-missing", NORMS, "gamma is 1", "constructed", _without_weight, "a scale that was not loaded",
+                late=True, equation="y = (x − μ) / √(σ² + ε) + β",
                 fix="Load γ; old checkpoints call it gamma.")
     yield Fault("norm-affine-exchanged", NORMS, "gamma and beta are exchanged", "constructed", _affine_exchanged,
                 "arguments handed on by place", late=True,

@@ -181,7 +181,7 @@ def faults() -> Iterator[Fault]:
     for end, reading, file, read in (("", _by_head, "all of query, then key, then value", "head by head"),
                                      ("-file", _by_part, "head by head", "all of query, then key, then value")):
         yield Fault(f"qkv-interleaved{end}", linear, f"the rows of a fused matrix, which are {file}, are read {read}",
-                    "constructed", _fused(reading), "Megatron's and GPT-NeoX's order of rows, for that of others or the other way round",
+                    "constructed", _fused(reading), "Megatron's and GPT-NeoX's order of rows taken for that of others",
                     SELF, late=True, together=True, fix=_QKV)
     yield Fault("next-sentence-order", LINEARS, "the two logits are exchanged", "transformers#836, transformers#524", _reversed,
                 "1 taken as is-next, BERT has 0", ("seq_relationship",),

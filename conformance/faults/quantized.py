@@ -48,12 +48,12 @@ def int8(weight: Array, axis: int | None) -> Array:
 
 
 def _in_blocks(size: int, quantised: Callable[[Single], Single]) -> Quantiser:
-    """Of each `size` inputs; a weight that has not so many is left as it is."""
+    """Of each `size` in the order of memory; a weight that is no multiple of it is left as it is."""
 
     def quantiser(weight: Array) -> Array:
-        if weight.shape[-1] % size:
+        if weight.size % size:
             return weight
-        blocks = weight.astype(np.float32).reshape(len(weight), -1, size)
+        blocks = weight.astype(np.float32).reshape(-1, size)
         return np.asarray(quantised(blocks).reshape(weight.shape), np.float64)
 
     return quantiser
@@ -143,7 +143,7 @@ def faults() -> Iterator[Fault]:
     for name, quantiser, sentence, cause in (
         ("int8-block", _in_blocks(32, _int8_block), "the weights are rounded to 255 levels in blocks of 32", "ggml's Q8_0"),
         ("int4-block", _in_blocks(32, _int4_block), "the weights are rounded to 16 levels in blocks of 32", "ggml's Q4_0"),
-        ("nf4-block", _in_blocks(64, _nf4_block), "the weights are rounded to the 16 levels of NF4 in blocks of 64", "bitsandbytes"),
+        ("nf4-block", _in_blocks(64, _nf4_block), "the weights are rounded to 16 levels (NF4) in blocks of 64", "bitsandbytes"),
         ("float8", _float8, "the weights are rounded to float8 (E4M3), scaled by tensor", "Transformer Engine, torchao, vLLM"),
     ):
         yield Fault(f"precision-{name}", LINEARS, f"{sentence}: quantisation", "constructed", _weights(quantiser), cause, late=True,

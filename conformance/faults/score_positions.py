@@ -46,7 +46,9 @@ def _rotation_variance(x: Array, width: int, arithmetic: Arithmetic, *, neighbou
     """
     (a, b), t = _pairs(split_heads(x, width), neighbours=neighbours), _angles(x.shape[1], width)
     length = np.hypot(a, b)
-    variance = 5.0 * arithmetic.storage.rounding_variance(length) + (2.0 * arithmetic.accumulate.unit_roundoff * t * length) ** 2 / 3.0
+    variance = (
+        5.0 * arithmetic.storage.rounding_variance(length) + (2.0 * arithmetic.accumulate.unit_roundoff * t * length) ** 2 / 3.0
+    )
     return _joined(variance, variance, neighbours=neighbours)
 
 

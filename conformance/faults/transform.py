@@ -20,12 +20,12 @@ _FIX = "Apply to the hidden state transform.dense, the activation function and t
 
 def _in_place_of(step: Step, found: Step) -> Step:
     """Another step's result and roundings in the place of a step."""
+    return Altered(step, lambda _: found.value, lambda _, arithmetic: _variance(found, arithmetic))
 
-    def slack(_: Altered, arithmetic: Arithmetic) -> Array:
-        own = found.roundings(arithmetic)
-        return own.variance() + np.asarray(own.bound) ** 2 / 3.0
 
-    return Altered(step, lambda _: found.value, slack)
+def _variance(step: Step, arithmetic: Arithmetic) -> Array:
+    own = step.roundings(arithmetic)
+    return np.asarray(own.variance() + np.asarray(own.bound) ** 2 / 3.0)
 
 
 def _other_order(step: Step, place: FaultContext) -> Step:
@@ -37,7 +37,12 @@ def _other_order(step: Step, place: FaultContext) -> Step:
 def _norm_first(step: Step, place: FaultContext) -> Step | None:
     """Each module shows what it makes, the norm from the product and the function from the norm."""
     if step.site.activation.name == _ACT:
-        return _in_place_of(step, place.network.step(_ACT, place.network.step(_NORM, step.parents[0]).value))
+        norm = place.network.step(_NORM, step.parents[0])
+
+        def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+            return altered.inner.jacobians()[0].variance(_variance(norm, arithmetic))
+
+        return Altered(step.again(parents=(norm.value,)), lambda inner: inner.value, slack)
     product = place.values.get(_DENSE)
     return None if product is None else step.again(parents=(product,))
 
@@ -53,9 +58,9 @@ def faults() -> Iterator[Fault]:
     made, cause = "constructed", "layers put together as product, norm, function"
     yield Fault("transform-order", FUNCTIONS | NORMS, "the head's norm stands before its activation function", made, _other_order,
                 cause, _ENDS, late=True, equation="y = f(LayerNorm(x Wᵀ + b))", fix=_FIX)
-    yield Fault("transform-norm-first", FUNCTIONS | NORMS, "the head's norm reads the product, and its activation function the norm",
+    yield Fault("transform-norm-first", FUNCTIONS | NORMS, "the head's norm reads the product, and its function the norm",
                 made, _norm_first, cause, _ENDS, late=True, equation="y = f(LayerNorm(x Wᵀ + b))", fix=_FIX)
-    yield Fault("decoder-without-norm", frozenset({"linear"}), "the decoder reads the transform's activation function, past its norm",
+    yield Fault("decoder-without-norm", frozenset({"linear"}), "the decoder reads the transform's function, past its norm",
                 made, _reads_activation, "a norm left out, or before the function", ("predictions.decoder",), late=True,
                 equation="y = f(x W₁ᵀ + b₁) Eᵀ + b", fix=_FIX)
 # fmt: on

@@ -245,7 +245,11 @@ def _by_fitting(problem: ExplanationProblem, *, loose: bool) -> Iterator[Explana
     step, noise = problem.segment.steps[name], problem.noise
     seen = FitData(problem.actual, noise.judged, np.hypot(noise.sigma, noise.bound), problem.threshold)
     for fault in FITTED:
-        if (fault.loose and not loose) or step.site.activation.kind not in fault.kinds or not (problem.segment.is_single_step or fault.hidden_parents):
+        if (
+            (fault.loose and not loose)
+            or step.site.activation.kind not in fault.kinds
+            or not (problem.segment.is_single_step or fault.hidden_parents)
+        ):
             continue
         fit = fault.fit(step, seen)
         if fit is None:

@@ -53,8 +53,9 @@ def explained(observation: Observation, hypotheses: Sequence[Hypothesis], alpha:
     mistaken = (replace(tightest, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS, explanations=(mistake,)),) if mistake else ()
     if passed:
         # Within a wider arithmetic's noise there is no number got wrong that no filter has called.
+        late = list(directions(segment, storage, late=True)) if any(q.called for _, q in found) else []
         named = (
-            replace(one, explanations=() if one.arithmetic in passed else single_explanations(q, [*q.called, *fixed]))
+            replace(one, explanations=() if one.arithmetic in passed else single_explanations(q, [*q.called, *fixed, *late]))
             for one, q in found
         )
         return (*named, *mistaken)
@@ -146,7 +147,7 @@ def _under(
 def exactly(observation: Observation, hypothesis: Hypothesis, alpha: float, depth: Depth) -> Local:
     """The judgement of an exact activation: any difference fails.
 
-    Faults are named where they leave no difference at all, or, where they compute what should be looked up, what rounding does to it.
+    Faults are named where they leave no difference at all; those that compute what should be looked up, what rounding does to it.
     """
     block, threshold, storage = observation.whole, projection_threshold(alpha), hypothesis.arithmetic.storage
     actual, judged = block.actual, block.judged
