@@ -63,6 +63,7 @@ class Fault:
         source: where it was seen, or `constructed`.
         change: the faulty step, or None where the fault makes no sense there; a parameter gives its own.
         cause: how it usually comes about.
+        combines: whether, being `late`, it is looked for beside other faults of its step, too.
         equation: what the step computes, in the symbols of `conformance.oracle`; empty where the sentence says it.
         fix: what to change in the candidate.
         only: ends of the activation's name, where it does not act on every step of a kind.
@@ -87,6 +88,7 @@ class Fault:
     late: bool = False
     together: bool = False
     across: bool = False
+    combines: bool = False
     equation: str = ""
     fix: str = CORRECT
 

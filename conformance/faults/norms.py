@@ -150,6 +150,16 @@ def _weighted(step: Step, sublayer: float, skip: float) -> Step:
     return step.again(parents=(sublayer * x, skip * residual))
 
 
+def _sublayer_scaled(step: Step, factor: float) -> Step:
+    """The product may be rounded to storage before it is added."""
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        product = altered.inner.parents[0]
+        return altered.inner.jacobians()[0].variance(arithmetic.storage.rounding_variance(product))
+
+    return step if factor == 1.0 else Altered(_weighted(step, factor, 1.0), lambda inner: inner.value, slack)
+
+
 def _after_norm(step: Step, _: FaultContext) -> Step | None:
     if len(step.parents) != 2:
         return None
@@ -264,7 +274,7 @@ def faults() -> Iterator[Fault]:
         "sublayer-scaled", NORMS, "the sub-layer's result is multiplied by {value}", "constructed, after Srivastava et al. 2014",
         cause="dropout's share of what is kept, 1 − p = 0.9, multiplied at inference; a layer scale", only=own, late=True,
         parameter=Parameter("factor", lambda _: 1.0, lambda step: 1.0 - step.site.architecture.hidden_dropout_prob or 0.9,
-                lambda step, factor: _weighted(step, factor, 1.0), least=-16.0),
+                _sublayer_scaled, least=-16.0),
         equation="y = LayerNorm(c x + skip)",
         fix="Add the sub-layer's result without a factor: at inference dropout changes nothing.",
     )

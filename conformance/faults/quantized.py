@@ -13,6 +13,7 @@ Weights of few digits lie on ties, so what is rounded is computed in float32, as
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 
 import numpy as np
 
@@ -109,23 +110,22 @@ def _dynamic(step: Step, seen: FitData) -> Fit | None:
     if not np.isfinite(seen.actual).all():
         return None
     weight, best = step.site.parameters["weight"], None
-    for levels in (255, 127):
-        operands, tied = _operands(step.inputs, levels)
-        for axis in (None, 1):
-            for steps in (127.0, 127.5):
-                widened = with_parameters(step, weight=_symmetric(weight, axis, steps))
-                value = operands @ widened.site.parameters["weight"].T + step.bias
-                left = float((np.where(seen.judged, seen.actual - value, 0.0) ** 2).sum())
-                if best is None or left < best[0]:
-                    best = (left, widened, value, tied)
+    inputs = [_operands(step.inputs, levels) for levels in (255, 127)]
+    for axis, steps in product((None, 1), (127.0, 127.5)):
+        rounded = with_parameters(step, weight=_symmetric(weight, axis, steps))
+        for operands, tied in inputs:
+            value = operands @ rounded.site.parameters["weight"].T + step.bias
+            left = float((np.where(seen.judged, seen.actual - value, 0.0) ** 2).sum())
+            if best is None or left < best[0]:
+                best = (left, rounded, value, tied)
     assert best is not None
-    _, product, value, tied = best
-    squares = product.site.parameters["weight"].T ** 2
+    _, rounded, value, tied = best
+    squares = rounded.site.parameters["weight"].T ** 2
 
     def slack(_: Altered, __: Arithmetic) -> Array:
         return np.asarray(tied @ squares)
 
-    return Fit(Altered(product, lambda _: value, slack), 0)
+    return Fit(Altered(rounded, lambda _: value, slack), 0)
 
 
 def _symmetric(weight: Array, axis: int | None, steps: float) -> Array:
@@ -139,7 +139,8 @@ def faults() -> Iterator[Fault]:
     """The faults of quantised weights."""
     for end, axis, a in (("", None, "tensor"), ("-channel", 1, "output feature")):
         yield Fault(f"precision-int8{end}", LINEARS, f"the weights are rounded to 255 levels a {a}: int8 quantisation",
-                    "constructed", _weights(partial(int8, axis=axis)), "a quantised export", late=True, fix=_FIX)
+                    "constructed", _weights(partial(int8, axis=axis)), "a quantised export", late=True, combines=True,
+                    fix=_FIX)
     for name, quantiser, sentence, cause in (
         ("int8-block", _in_blocks(32, _int8_block), "the weights are rounded to 255 levels in blocks of 32", "ggml's Q8_0"),
         ("int4-block", _in_blocks(32, _int4_block), "the weights are rounded to 16 levels in blocks of 32", "ggml's Q4_0"),

@@ -89,8 +89,9 @@ def single_explanations(problem: ExplanationProblem, candidates: Iterable[Direct
 def _searched(problem: ExplanationProblem, candidates: Iterable[Direction], at_once: int) -> tuple[Explanation, ...]:
     candidates = list(candidates)
     level = [_Trial((), problem.segment, problem.distance(problem.segment))]
+    beside = [c for c in candidates if c.fault.combines or not c.fault.late]
     for left in range(at_once, 0, -1):
-        trials = list(_extended(level, candidates, problem, 1.0 - 1.0 / left))
+        trials = list(_extended(level, candidates if left == at_once else beside, problem, 1.0 - 1.0 / left))
         if left < at_once:  # the numbers of several faults depend on one another
             nearest = sorted(trials, key=lambda t: t.distance)[:BEAM]
             trials = [replace(_refined(t, problem), allowed=t.allowed) for t in nearest]
