@@ -56,7 +56,9 @@ def _in_format(name: str) -> Change:
         return variance(altered.value) + _of_ties(altered.inner, variance)
 
     def change(step: Step, place: FaultContext) -> Step | None:
-        return Altered(step, lambda inner: _operands(inner, rounding).value, slack) if _is_narrower(name, place) else None
+        if not _is_narrower(name, place) or not all(np.isfinite(p).all() for p in _operands(step, rounding).parents):
+            return None
+        return Altered(step, lambda inner: _operands(inner, rounding).value, slack)
 
     return change
 
