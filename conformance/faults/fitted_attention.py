@@ -41,7 +41,7 @@ def _mask_of(axis: int) -> Fitting:
         attended = _attended(step, seen)
         if attended is None:
             return None
-        keys = attended.any(axis, keepdims=True)
+        keys = np.asarray(attended.any(axis, keepdims=True))
         return _with_keys(step, keys, int((keys != step.site.batch.mask[:, None, None, :]).sum()))
 
     return fit
@@ -70,16 +70,15 @@ def _with_keys(step: Step, keys: Mask, free: int, parameter: str = "", value: fl
 def _zero_heads(step: Step, seen: FitData) -> Fit | None:
     """Heads of which the candidate has zeros alone, taken out; (B, S, H) or (B, h, S, S)."""
     row = step.site.activation
-    if "head" in row.axes:
-        shape, axes, at = step.value.shape, (0, 2, 3), (slice(None), None, None)
-    elif row.kind == "context":
-        shape, axes, at = (*step.value.shape[:-1], -1, step.site.architecture.head_size), (0, 1, 3), (slice(None), None)
-    else:
-        return None
-    zero = ~(seen.judged & (seen.actual != 0.0)).reshape(shape).any(axes)
+    shape, axes = step.value.shape, (0, 2, 3)
+    if "head" not in row.axes:
+        if row.kind != "context":
+            return None
+        shape, axes = (*shape[:-1], -1, step.site.architecture.head_size), (0, 1, 3)
+    zero = ~(seen.judged & (seen.actual != 0.0)).reshape(shape).any(axes, keepdims=True)
     if not zero.any() or zero.all():
         return None
-    without = Altered(step, lambda inner: np.where(zero[at], 0.0, inner.value.reshape(shape)).reshape(inner.value.shape))
+    without = Altered(step, lambda inner: np.where(zero, 0.0, inner.value.reshape(shape)).reshape(inner.value.shape))
     return Fit(without, int(zero.sum()), "head", int(zero.argmax()))
 
 

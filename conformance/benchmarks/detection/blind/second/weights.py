@@ -27,7 +27,7 @@ def _by_head(weights: Weights, layers: tuple[int, ...]) -> None:
         for kind in ("weight", "bias"):
             names = [f"{prefix(layer)}.{part}.{kind}" for part in _QKV]
             rows = torch.stack([weights[name] for name in names])
-            rows = rows.unflatten(1, (-1, min(64, rows.shape[1] // 4)))
+            rows = rows.view(3, -1, min(64, rows.shape[1] // 4), *rows.shape[2:])
             weights.update(zip(names, rows.transpose(0, 1).reshape(3, *weights[names[0]].shape), strict=True))
 
 
@@ -46,7 +46,7 @@ def _exchange_ends(weights: Weights, layers: tuple[int, ...]) -> None:
 
 def _four_bits(weights: Weights, layers: tuple[int, ...]) -> None:
     for name in (f"{prefix(layer)}.{part}.weight" for layer in layers for part in _DENSE):
-        blocks = weights[name].float().unflatten(-1, (-1, 32))
+        blocks = weights[name].float().view(len(weights[name]), -1, 32)
         largest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
         scale = (largest / -8).half().float()
         digits = (blocks / scale + 8.5).floor().clamp(0, 15) - 8
