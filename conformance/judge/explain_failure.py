@@ -67,14 +67,15 @@ def explained(observation: Observation, hypotheses: Sequence[Hypothesis], alpha:
 def _named(found: Sequence[tuple[Local, ExplanationProblem]], near: Sequence[Direction], storage: Format) -> tuple[Local, ...]:
     """With the explanations under each hypothesis, if there are any under the last, whose sigma is the widest.
 
-    What a narrower sigma lets pass a wider one does too.
+    What a narrower sigma lets pass a wider one does too: what only a fit explains under the widest, only a fit does under others.
     """
     segment = found[0][1].segment
     late = list(directions(segment, storage, late=True))
     named: list[Local] = []
     for local, problem in reversed(found):
-        faults = [*near, *late, *candidate_faults(segment, storage, problem.actual, problem.noise)]
         is_known = any(is_of_catalogue(explanation) for one in named for explanation in one.explanations)
+        is_fitted = bool(named) and not is_known
+        faults = [] if is_fitted else [*near, *late, *candidate_faults(segment, storage, problem.actual, problem.noise)]
         explained_by = explanations(problem, faults, loose=not is_known)
         if not explained_by and not named:
             return tuple(local for local, _ in found)
