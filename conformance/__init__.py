@@ -15,7 +15,8 @@ The way of one batch, from the command line to the report; each call is made by 
 6.  `judge.observation.Observation` cuts it into blocks; `judge.local_error.locally` judges it under each legal arithmetic:
     `judge.sweep.swept` sums errors and fault effects over blocks, with the value and the roundings of `oracle` equations
     (`judge.segment.Segment`, `judge.noise.of_segment`).
-7.  Where that fails, `judge.explain_failure.explained` runs every filter, and `judge.explain.explanations` finds the faults.
+7.  Where that fails, `judge.explain_failure.explained` runs every filter, and `judge.explain.explanations` finds the faults; of
+    several hidden layers `diagnosis.hidden_layers.HiddenLayersSearch` does.
 8.  `judge.select_arithmetic.select_arithmetic` decides under which arithmetic each step is judged, and returns the verdicts.
 9.  `judge.disambiguation.disambiguated` runs one batch more where several explanations remain.
 10. `results.to_records.records_of` makes records of the result, and `results.file.Writer` writes them.

@@ -14,6 +14,7 @@ from conformance.candidates.torch_state import restored
 from conformance.checks.integrity import unaltered
 from conformance.checks.passes import Pass, Passes, forward_passes, guarded
 from conformance.checks.placement import functions_of, require_place
+from conformance.diagnosis.hidden_layers import HiddenLayersSearch
 from conformance.errors import CandidateError, UsageError
 from conformance.goldens.custom_golden import open_golden
 from conformance.goldens.golden import Golden
@@ -114,6 +115,7 @@ def _judged(
     judged: Judged = []
     terminations = {}
     asked = passes(candidate, golden, case)
+    hidden = HiddenLayersSearch(case.dtype)
     try:
         for number, one in enumerate(asked):
             arithmetic = modular(case.dtype, case.device, functions).arithmetic
@@ -127,6 +129,7 @@ def _judged(
                 depth="screen" if one.is_of_gradients else depth,
                 sigma=cache.accumulated_sigma(one.network, arithmetic, golden.checkpoint),
                 wrong=one.wrong,
+                hidden=hidden,
             )
             label = one.label if len(asked) > 1 else ""
             with part(number, len(asked)):
@@ -135,14 +138,16 @@ def _judged(
         verdicts += select_arithmetic(judged)
     again = asked[-1].again
     if again is not None and all(termination.outcome == "pass" for termination in terminations.values()):
-        verdicts[:] = disambiguated(verdicts, asked[-1].network, case.dtype, partial(_again, again, case, functions))
+        verdicts[:] = disambiguated(verdicts, asked[-1].network, case.dtype, partial(_again, again, case, functions, hidden))
     return _together(terminations, verdicts, golden.batches)
 
 
-def _again(asked: Callable[[Batch], Pass], case: Case, functions: Accuracy, batch: Batch) -> Sequence[Verdict]:
+def _again(
+    asked: Callable[[Batch], Pass], case: Case, functions: Accuracy, hidden: HiddenLayersSearch, batch: Batch
+) -> Sequence[Verdict]:
     """The verdicts on one batch more."""
     one = asked(batch)
-    judge = Judge(one.network, case.dtype, case.device, functions=functions)
+    judge = Judge(one.network, case.dtype, case.device, functions=functions, hidden=hidden)
     return select_arithmetic(judge.judge(guarded(pairs(one.call(), judge.order))))
 
 

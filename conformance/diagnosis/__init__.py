@@ -1,4 +1,7 @@
-"""Diagnosis of a closed system: from final outputs alone, and the checkpoint, the faults that explain them."""
+"""Diagnosis of a closed system: from final outputs alone, and the checkpoint, the faults that explain them.
+
+The layers that a candidate hides are such a system too (`hidden_layers`).
+"""
 
 from conformance.diagnosis.evidence import Diagnosis, FaultAttribution, RankedExplanation, Unseen
 from conformance.diagnosis.outputs import OutputTable

@@ -4,8 +4,8 @@ The last step gathers every known number into one vector, once a pooling: (P, N)
 the noise's projections and the faults are those of any other segment of the network.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from conformance.diagnosis.pooling import Pooling, step_of
 from conformance.diagnosis.printed import Known
 from conformance.judge.selection import Mask, judged_elements
 from conformance.model.activation import SENTENCE, Activation
-from conformance.model.batch import Batch, Ids
+from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
@@ -110,10 +110,15 @@ class Printed(Step):
 
 @dataclass(frozen=True)
 class BlackBox(Network):
-    """A network, the poolings in question, and what was printed of it."""
+    """A network, the poolings in question, and what was printed of it.
+
+    Attributes:
+        leaves: activations that are known, from which it is computed; none where it begins with the token ids.
+    """
 
     outputs: tuple[Output, ...]
     poolings: tuple[Pooling, ...]
+    leaves: Mapping[str, Array] = field(default_factory=dict, kw_only=True)
 
     @cached_property
     def hidden(self) -> str:
@@ -183,11 +188,12 @@ class BlackBox(Network):
     def of_rows(self, rows: Sequence[int]) -> "BlackBox":
         """The same with these rows of the batch alone."""
         index = np.asarray(rows)
-        batch = Batch(**{name: array[index] for name, array in self.batch.arrays().items()})
+        batch = self.batch.cut(index)
         outputs = tuple(
             Output(o.name, Known(o.known.values[index], o.known.units[index])) if o.known.values.ndim else o for o in self.outputs
         )
-        return replace(self, batch=batch, outputs=outputs)
+        leaves = {n: leaf[index] if self.table[n].axes[:1] == ("batch",) else leaf for n, leaf in self.leaves.items()}
+        return replace(self, batch=batch, outputs=outputs, leaves=leaves)
 
     def with_poolings(self, poolings: Sequence[Pooling]) -> "BlackBox":
         """The same with other poolings in question."""

@@ -49,7 +49,7 @@ class FaultPlacement:
 
 
 class Forward(Segment):
-    """The whole network, from token ids to the numbers printed, evaluated; right, or with faults.
+    """The network, from token ids or known activations to the numbers printed, evaluated; right, or with faults.
 
     Attributes:
         placements: the faults.
@@ -61,7 +61,7 @@ class Forward(Segment):
 
     def __init__(self, network: BlackBox, storage: Format) -> None:
         """Evaluate it; `storage` is the format that is promised."""
-        super().__init__(network, PRINTED, {})
+        super().__init__(network, PRINTED, network.leaves)
         self.storage = storage
         self.placements: tuple[FaultPlacement, ...] = ()
         self.changed: set[str] = set()
@@ -91,7 +91,7 @@ class Forward(Segment):
         other = copy.copy(self)
         other.__dict__.pop("values", None)
         other.placements, other.landed, other.changed = tuple(placements), {}, set()
-        values: dict[str, Array] = {name: step.value for name, step in self.steps.items()}
+        values: dict[str, Array] = {**self.leaves, **{name: step.value for name, step in self.steps.items()}}
         other.steps = steps = dict(self.steps)
         place = FaultContext(self.network, values, self.storage)
         differs: set[str] = set()

@@ -88,6 +88,13 @@ def _plain(part: Any) -> Any:
     return part if isinstance(part, list | tuple) else np.asarray(part, np.float64)
 
 
+def likeliest_arithmetic(case: BlackBoxCase) -> Agreement:
+    """Take the likeliest arithmetic for the system's; returns how far the numbers are from the right network's under it."""
+    case.use(case.arithmetics[0])
+    agreements = (case.base.agreement(pooling_index, case.base.independent) for pooling_index in case.lanes)
+    return min(agreements, key=lambda a: a.nll)
+
+
 def _diagnosis(case: BlackBoxCase) -> Diagnosis:
     """The right network, and where it does not do, what does."""
     for base in [*case.arithmetics, case.arithmetics[0]]:  # it must fit one of them; where it fits none, the likeliest is reported
@@ -133,10 +140,18 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
 
 
 def _explanations(case: BlackBoxCase, trials: Sequence[Trial], best: Agreement) -> Iterator[RankedExplanation]:
-    """Explanations in order: those that explain, fewer faults and numbers, the likelier; of what is tied the widest first."""
-    if not trials:
-        return
+    """Those that are reported, in order."""
+    for trial, is_tied in ranked_trials(case, trials, best)[:MOST_EXPLANATIONS]:
+        yield _explanation(case, trial, best, is_tied)
 
+
+def ranked_trials(case: BlackBoxCase, trials: Sequence[Trial], best: Agreement) -> list[tuple[Trial, bool]]:
+    """In order: those that explain, fewer faults and numbers, the likelier; of what is tied with the first the widest first.
+
+    With each whether it is tied.
+    """
+    if not trials:
+        return []
     evidence_threshold = case.limits(best.pooling_index).evidence_threshold
 
     def cost(t: Trial) -> float:
@@ -154,8 +169,7 @@ def _explanations(case: BlackBoxCase, trials: Sequence[Trial], best: Agreement) 
         and t.complexity <= first.complexity
     ]
     tied.sort(key=lambda t: (t.complexity, sum(s.reach for s in t.fit.placements), _catalogued(t.fit)))
-    for t in [*tied, *(t for t in ordered if t not in tied)][:MOST_EXPLANATIONS]:
-        yield _explanation(case, t, best, t in tied)
+    return [*((t, True) for t in tied), *((t, False) for t in ordered if t not in tied)]
 
 
 def _explanation(case: BlackBoxCase, trial: Trial, best: Agreement, tied: bool) -> RankedExplanation:

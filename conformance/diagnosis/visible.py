@@ -56,11 +56,11 @@ def seen(
     for placement in placements:
         if not budget.take_one():
             break
-        some = _moved(part.right, placement, None, pooling_index)
+        some = moved_by(part.right, placement, None, pooling_index)
         gross = None if some is None else _gross(some, part.sigma[pooling_index], limits)
         pattern = None
         if gross is None:
-            pattern = _moved(judged.forward, placement, None, pooling_index)
+            pattern = moved_by(judged.forward, placement, None, pooling_index)
             z = 0.0 if pattern is None else _expected(pattern, noise, limits)
             if z < SEPARABLE_Z:
                 unseen.append(Unseen(placement.fault.name, z))
@@ -68,7 +68,7 @@ def seen(
             shown.append(placement.fault.name)
         if placement.fault.parameter is not None:  # of a number slightly wrong, the pattern is the derivative
             right, wrong = (of(placement, judged.forward) for of in (right_value, wrong_value))
-            pattern = _moved(judged.forward, placement, right + NUDGE * abs(wrong - right), pooling_index)
+            pattern = moved_by(judged.forward, placement, right + NUDGE * abs(wrong - right), pooling_index)
         elif pattern is not None and _gross(pattern, noise.sigma, limits) is not None:
             continue
         if pattern is not None and _calls(residual, pattern, noise, limits, signed=placement.fault.parameter is None):
@@ -76,7 +76,8 @@ def seen(
     return Detectability(tuple(called), tuple(shown), tuple(unseen))
 
 
-def _moved(right: Forward, placement: FaultPlacement, value: float | None, pooling_index: int) -> Array | None:
+def moved_by(right: Forward, placement: FaultPlacement, value: float | None, pooling_index: int) -> Array | None:
+    """How a fault, its parameter of that value (None: its usual one), moves the numbers; None where it moves none."""
     faulty = right.with_([placement.of(value)])
     if faulty is None:
         return None

@@ -124,6 +124,7 @@ class Local:
         filters: every fault that was looked for.
         explanations: where it fails, what accounts for it, best first.
         spread: how the residual is spread, to be shown.
+        hides_steps: whether the candidate hides steps between the activation and those that it is computed from.
     """
 
     hypothesis: str
@@ -136,6 +137,7 @@ class Local:
     filters: tuple[FilterResult, ...] = ()
     explanations: tuple[Explanation, ...] = ()
     spread: ErrorDistribution | None = field(default=None, repr=False)
+    hides_steps: bool = False
 
     @property
     def evidence_threshold(self) -> float:
@@ -182,6 +184,11 @@ class Local:
         if rms is None or largest is None:
             return self.error.max_abs == 0.0
         return rms <= self.rms_threshold and largest <= self.max_threshold and not self.detected
+
+    @property
+    def fails_by_filters_alone(self) -> bool:
+        """Whether RMS and largest error are within their thresholds, and a filter's z is not."""
+        return bool(self.detected) and replace(self, filters=()).passes
 
     @property
     def excess(self) -> float:

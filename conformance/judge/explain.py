@@ -41,6 +41,7 @@ class ExplanationProblem:
         passes: whether a segment accounts for the candidate's array, by RMS and largest error.
         nll: how unlikely it makes it, in nats.
         called: the directions whose filters said that this is no noise.
+        loose: whether a fit with numbers for each token may explain it.
     """
 
     segment: Segment
@@ -51,6 +52,7 @@ class ExplanationProblem:
     passes: Callable[[Segment], bool]
     nll: Callable[[Segment], float]
     called: Sequence[Direction] = ()
+    loose: bool = True
 
     def distance(self, segment: Segment) -> float:
         """Σ r²/(σ² + b²) of what a segment leaves."""
@@ -68,12 +70,9 @@ class _Trial:
     allowed: float = 0.0
 
 
-def explanations(problem: ExplanationProblem, candidates: Iterable[Direction], *, loose: bool = True) -> tuple[Explanation, ...]:
-    """Every smallest set of faults that explains the candidate's array, fewest free numbers first, then the likeliest.
-
-    Without the fits that are `loose`, if so asked.
-    """
-    return _searched(problem, candidates, AT_ONCE) or tuple(_by_fitting(problem, loose=loose))
+def explanations(problem: ExplanationProblem, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
+    """Every smallest set of faults that explains the candidate's array, fewest free numbers first, then the likeliest."""
+    return _searched(problem, candidates, AT_ONCE) or fitted_explanations(problem)
 
 
 def is_of_catalogue(explanation: Explanation) -> bool:
@@ -84,6 +83,11 @@ def is_of_catalogue(explanation: Explanation) -> bool:
 def single_explanations(problem: ExplanationProblem, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
     """The same of single faults alone, at a small part of the cost."""
     return _searched(problem, candidates, 1)
+
+
+def fitted_explanations(problem: ExplanationProblem, _: Iterable[Direction] = ()) -> tuple[Explanation, ...]:
+    """The step with a function or whole tensors fitted to the candidate's array, if that explains it."""
+    return tuple(_by_fitting(problem))
 
 
 def _searched(problem: ExplanationProblem, candidates: Iterable[Direction], at_once: int) -> tuple[Explanation, ...]:
@@ -237,7 +241,7 @@ def _is_usual(estimate: Estimate, storage: Format, threshold: float) -> bool:
     return abs(estimate.value - estimate.wrong) <= room
 
 
-def _by_fitting(problem: ExplanationProblem, *, loose: bool) -> Iterator[Explanation]:
+def _by_fitting(problem: ExplanationProblem) -> Iterator[Explanation]:
     """The step with a function or whole tensors fitted to the candidate's array, the first that explains it.
 
     Tried last, since a fit has many free numbers.
@@ -247,7 +251,7 @@ def _by_fitting(problem: ExplanationProblem, *, loose: bool) -> Iterator[Explana
     seen = FitData(problem.actual, noise.judged, np.hypot(noise.sigma, noise.bound), problem.threshold)
     for fault in FITTED:
         if (
-            (fault.loose and not loose)
+            (fault.loose and not problem.loose)
             or step.site.activation.kind not in fault.kinds
             or not (problem.segment.is_single_step or fault.hidden_parents)
         ):

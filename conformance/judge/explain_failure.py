@@ -1,12 +1,13 @@
 """What fails, judged with everything at hand: each hypothesis, every filter, and which faults explain the candidate's array.
 
 Faults of the activation's own layer are looked for always. Where a candidate hides whole layers, those further back are looked for
-here alone: they name the mistake, and add nothing to the tests that can raise a false alarm.
+here alone, in several layers at once too: they name the mistake, and add nothing to the tests that can raise a false alarm.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -14,7 +15,13 @@ from conformance.judge.by_hand import by_hand, mistaken_by_hand
 from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import spread
 from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult, Local
-from conformance.judge.explain import ExplanationProblem, explanations, is_of_catalogue, single_explanations
+from conformance.judge.explain import (
+    ExplanationProblem,
+    explanations,
+    fitted_explanations,
+    is_of_catalogue,
+    single_explanations,
+)
 from conformance.judge.fault_directions import Direction, candidate_faults, directions
 from conformance.judge.filters import matched, project
 from conformance.judge.noise import of_exact, of_segment
@@ -26,8 +33,22 @@ from conformance.judge.sums import ErrorSums, LocalSums, in_sigma
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Format
 
+Search = Callable[[ExplanationProblem, Iterable[Direction]], tuple[Explanation, ...]]
 
-def explained(observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float) -> tuple[Local, ...]:
+
+class HiddenLayers(Protocol):
+    """Looks for mistakes in several hidden layers at once; `diagnosis.hidden_layers` does."""
+
+    def explanations(self, observation: Observation) -> tuple[Explanation, ...]:
+        """The sets of faults that explain an activation, the best first; none where none does."""
+
+    def filtered(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
+        """Those that pass, with a filter of each fault that they have none of, by what the largest error would have shown."""
+
+
+def explained(
+    observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float, hidden: HiddenLayers | None = None
+) -> tuple[Local, ...]:
     """The judgement of a whole activation under each hypothesis that is needed, with explanations where it fails.
 
     Parents are taken as unrounded only under an arithmetic that fails with parents as captured: sigma is wider then, so what
@@ -61,10 +82,17 @@ def explained(observation: Observation, hypotheses: Sequence[Hypothesis], alpha:
         return (*named, *mistaken)
     if mistaken:
         return mistaken
-    return _named(found, near, storage)
+    if not observation.hides_layers:
+        return _named(found, near, storage, explanations)
+    if hidden is not None and (by_layers := hidden.explanations(observation)):
+        return tuple(replace(local, explanations=by_layers) for local, _ in found)
+    by_one = _named(found, near, storage, single_explanations)
+    return by_one if any(local.named for local in by_one) else _named(found, near, storage, fitted_explanations)
 
 
-def _named(found: Sequence[tuple[Local, ExplanationProblem]], near: Sequence[Direction], storage: Format) -> tuple[Local, ...]:
+def _named(
+    found: Sequence[tuple[Local, ExplanationProblem]], near: Sequence[Direction], storage: Format, search: Search
+) -> tuple[Local, ...]:
     """With the explanations under each hypothesis, if there are any under the last, whose sigma is the widest.
 
     What a narrower sigma lets pass a wider one does too: what only a fit explains under the widest, only a fit does under others.
@@ -74,9 +102,11 @@ def _named(found: Sequence[tuple[Local, ExplanationProblem]], near: Sequence[Dir
     named: list[Local] = []
     for local, problem in reversed(found):
         is_known = any(is_of_catalogue(explanation) for one in named for explanation in one.explanations)
-        is_fitted = bool(named) and not is_known
-        faults = [] if is_fitted else [*near, *late, *candidate_faults(segment, storage, problem.actual, problem.noise)]
-        explained_by = explanations(problem, faults, loose=not is_known)
+        if named and not is_known:
+            explained_by = fitted_explanations(problem)
+        else:
+            faults = [*near, *late, *candidate_faults(segment, storage, problem.actual, problem.noise)]
+            explained_by = search(replace(problem, loose=not is_known), faults)
         if not explained_by and not named:
             return tuple(local for local, _ in found)
         named.append(replace(local, explanations=explained_by))
@@ -132,6 +162,7 @@ def _under(
         limits.filter,
         tuple(f for _, f in filters),
         spread=spread(block.row, in_sigma(residual, noise), block.judged, "sigma", observation.heads, fails=fails),
+        hides_steps=not block.segment.is_single_step,
     )
     return local, ExplanationProblem(
         block.segment,

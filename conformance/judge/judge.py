@@ -15,7 +15,7 @@ from conformance.errors import CandidateError, NotFiniteError
 from conformance.judge.cores import products_on_one_thread
 from conformance.judge.depth import SCREENED, Depth
 from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
-from conformance.judge.explain_failure import exactly
+from conformance.judge.explain_failure import HiddenLayers, exactly
 from conformance.judge.global_error import GlobalError
 from conformance.judge.local_error import locally
 from conformance.judge.observation import Block, Observation
@@ -53,6 +53,7 @@ class Judge:
         depth: `screen` leaves out the filters, the global error and the names.
         sigma: what rounding adds up to at each activation (`reference.accumulated_sigma`); sampled, if not given.
         wrong: of a false-alarm probability, what of an activation is wrong whatever its values are, in words, by its name.
+        hidden: looks for mistakes in the layers that a candidate hides; without it, in the layer of an activation alone.
     """
 
     def __init__(
@@ -68,12 +69,14 @@ class Judge:
         depth: Depth = "full",
         sigma: Iterable[tuple[str, Array]] | None = None,
         wrong: Callable[[float], Mapping[str, str]] = lambda alpha: {},
+        hidden: HiddenLayers | None = None,
     ) -> None:
         """Share the run's false-alarm probability among all activations, and start the reference."""
         self._network, self._dtype, self._device = network, dtype, "cpu" if recorded else device
         self._hypotheses = hypotheses(dtype, device, functions)
         self._alpha = share(tests_of(network) * runs)
         self._wrong = wrong(self._alpha)
+        self._hidden = hidden
         self._stored = stored or {}
         self._depth: Depth = depth
         self._sigma = iter(sigma or accumulated_sigma(network, modular(dtype, device, functions).arithmetic))
@@ -202,7 +205,7 @@ class Judge:
             overall = None if sigma is None else GlobalError.of(observation.whole, sigma)
             reason = reason or _exact_reason(observation.whole, storage)
         elif self._depth == "full":
-            locals_, overall = locally(observation, self._hypotheses, self._alpha)
+            locals_, overall = locally(observation, self._hypotheses, self._alpha, self._hidden)
         else:
             locals_, overall = screened_locally(observation, self._hypotheses, self._alpha), None
         if overall:

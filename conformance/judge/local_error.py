@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from conformance.judge.evidence import FilterResult, Local
-from conformance.judge.explain_failure import explained
+from conformance.judge.explain_failure import HiddenLayers, explained
 from conformance.judge.fault_directions import Direction, looked_for
 from conformance.judge.filters import is_gross, with_filter, without_filter
 from conformance.judge.global_error import GlobalError
@@ -19,11 +19,12 @@ from conformance.numerics.arithmetic import Hypothesis
 
 
 def locally(
-    observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float
+    observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float, hidden: HiddenLayers | None = None
 ) -> tuple[tuple[Local, ...], GlobalError | None]:
     """The judgement under each hypothesis that is needed, at false-alarm probability alpha in all; and the global error.
 
     Needed are those of parents as captured, if they pass: with parents unrounded sigma is wider, so that they would pass as well.
+    Mistakes of layers that are hidden are looked for by `hidden`.
     """
     as_captured = [h for h in hypotheses if h.parents == "as captured"]
     near = looked_for(observation.probe.segment, hypotheses[0].arithmetic.storage)
@@ -31,7 +32,11 @@ def locally(
     widest = Limits.of(1, observation.count, STATISTICS + len(looks), alpha)
     found, overall = swept(observation, looks, as_captured, widest.max)
     locals_ = tuple(_local(observation, h, looks, one, alpha) for h, one in zip(as_captured, found, strict=True))
-    return (locals_ if all(local.passes for local in locals_) else explained(observation, hypotheses, alpha)), overall
+    if not all(local.passes for local in locals_):
+        locals_ = explained(observation, hypotheses, alpha, hidden)
+    if hidden is not None and observation.hides_layers and any(local.passes for local in locals_):
+        locals_ = hidden.filtered(observation, locals_)
+    return locals_, overall
 
 
 def _local(observation: Observation, hypothesis: Hypothesis, looks: Sequence[Direction], found: Swept, alpha: float) -> Local:

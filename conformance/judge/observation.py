@@ -137,6 +137,11 @@ class Observation:
         """The steps from what is captured to it."""
         return tuple(self.network.table[name] for name in between(self.network, self.name, self.captured))
 
+    @property
+    def hides_layers(self) -> bool:
+        """Whether several layers lie between it and what is captured before, in a forward pass."""
+        return self.network.source is None and len({step.layer for step in self.steps}) > 1
+
     @cached_property
     def judged(self) -> Mask:
         """Which elements are judged."""

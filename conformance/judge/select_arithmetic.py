@@ -8,7 +8,9 @@ rounded one by one, passes whatever its like do (`oracle.operations`); since it 
 widest. Of equal costs, that under which most faults have a name is taken; then the tightest. The parts, embeddings, encoder,
 pooler and each head, are often written apart and may differ; a kernel may choose its arithmetic by the width of a row, as torch's
 log-softmax does, which is a vocabulary in one head and two in the other. Whether a step consumed its parents rounded or not may
-differ from place to place; it passes if either fits.
+differ from place to place; it passes if either fits. Where a candidate hides steps, one that is written by hand cannot be judged by
+its operations. If what fails under its kind's arithmetic is a filter alone, it is judged under the arithmetic that passes and is
+likelier, if any: a mistake beside roundings of the kind's own arithmetic would make a wider sigma less likely.
 
 A step that passes under that arithmetic is a mistake nevertheless if a mistake under another explains it better: if the likelihood
 of that pair is more than r times as large, with ln r = ln 2/α, and ln of the number of hypotheses, and what fitted numbers cost
@@ -69,6 +71,8 @@ def _best(locals_: tuple[Local, ...], arithmetic: str) -> Local:
     """
     fitting = [local for local in locals_ if local.arithmetic == arithmetic] or list(locals_)
     best = min(fitting, key=lambda local: (not local.passes, not local.named))
+    if best.hides_steps and best.fails_by_filters_alone:
+        best = min((best, *(local for local in locals_ if local.passes)), key=lambda local: local.nll)
     if not best.passes:
         return best
     mistaken = [local for local in locals_ if local.named]

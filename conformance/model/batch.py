@@ -203,8 +203,11 @@ class Batch:
         """(B, S): the token types; zeros where none are given."""
         return np.zeros_like(self.input_ids) if self.token_type_ids is None else self.token_type_ids
 
-    def cut(self, rows: slice, length: int | None = None) -> "Batch":
-        """Some of its rows; of each, the first `length` tokens. Questions are labelled where no row is left out."""
+    def cut(self, rows: slice | Ids, length: int | None = None) -> "Batch":
+        """Some of its rows, a part or those of these numbers; of each, the first `length` tokens.
+
+        Questions are labelled where no row is left out.
+        """
         arrays, along = self.arrays(), {"S": slice(length)}
         questions = arrays.pop("choice_labels", None)
         cut = {k: v[(rows, *(along.get(axis, slice(None)) for axis in _axes(k, v)[1:]))] for k, v in arrays.items()}

@@ -13,7 +13,7 @@ from conformance.benchmarks.detection.bert import Bert
 from conformance.benchmarks.detection.bert import Candidate as Planted
 from conformance.benchmarks.detection.planted import PLANTS
 from conformance.benchmarks.detection.rewritten import places
-from conformance.benchmarks.detection.variants import Variant
+from conformance.benchmarks.detection.variant import Variant
 from conformance.errors import DeviceLostError, Unavailable
 from conformance.judge.evidence import Verdict
 from conformance.judge.judge import Judge

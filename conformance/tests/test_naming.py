@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from conformance import Checkpoint, check, golden_of, load_golden
+from conformance.benchmarks.detection import alarms
 from conformance.benchmarks.detection.bert import Candidate
 from conformance.benchmarks.detection.names import HELD_OUT
 from conformance.benchmarks.detection.networks import network
 from conformance.benchmarks.detection.plan import SAME_STEP
 from conformance.benchmarks.detection.planted import PLANTS
-from conformance.benchmarks.detection.score import Alarm, table
+from conformance.benchmarks.detection.score import table
 from conformance.benchmarks.detection.trial import Trial, scored
 from conformance.cli import main
 from conformance.judge.words import figure
@@ -127,14 +128,27 @@ def test_a_mistake_that_changes_nothing_is_not_counted() -> None:
 
 def test_the_table_of_detection_counts_what_is_missed() -> None:
     right = scored(Trial((("bias-missing", 0),), "bert", 1, "float32"))
-    text = table([("alone", right)], [Alarm("float32", 10, ("x",))])
+    text = table([("alone", right)])
     assert "| float32 | alone | 1 | 1 | 100.0 % | 100.0 % | 100.0 % | 100.0 % | - |" in text
-    assert "False alarms: 1 in 10 judged activations" in text
     from dataclasses import replace
 
-    missed = table([("alone", replace(right, detected=False))], [])
+    missed = table([("alone", replace(right, detected=False))])
     assert "| float32 | alone | 1 | 1 | 0.0 % |" in missed
     assert "not detected" in missed
+
+
+def test_the_table_of_false_alarms_counts_and_lists_them() -> None:
+    text = alarms.table([alarms.Alarm("float32", 10, ("x",)), alarms.Alarm("bfloat16", 5, ())], 1)
+    assert "| float32 | 10 | 1 |" in text
+    assert "| bfloat16 | 5 | 0 |" in text
+    assert "| all | 15 | 1 |" in text
+    assert text.endswith("\n\n- x\n")
+
+
+def test_a_correct_variant_on_a_network_of_the_benchmark_is_counted_and_raises_none() -> None:
+    found = alarms.alarm(("norm in float32", "bert", alarms.FIRST, "float32"))
+    assert (found.dtype, found.failed) == ("float32", ())
+    assert found.judged > 50
 
 
 def test_the_report_tells_the_mistake_its_evidence_and_its_usual_cause() -> None:

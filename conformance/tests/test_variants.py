@@ -8,6 +8,8 @@ from torch.nn import functional as F
 
 from conformance import check, golden_of, load_golden
 from conformance.benchmarks.detection.bert import Bert, Candidate
+from conformance.benchmarks.detection.networks import network
+from conformance.benchmarks.detection.planted.plant import override
 from conformance.benchmarks.detection.rewritten import places
 from conformance.benchmarks.detection.steps import LayerNorm, tanh_gelu
 from conformance.benchmarks.detection.variants import VARIANTS
@@ -49,6 +51,25 @@ def long_golden() -> Any:
 def test_a_correct_variant_passes_on_a_large_batch(name: str, dtype: str, long_golden: Any) -> None:
     result = check(VARIANTS[name], long_golden, dtype=dtype)
     assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
+
+
+@pytest.mark.parametrize("architecture", ["bert", "sinusoidal"])
+def test_a_norm_by_hand_behind_hidden_steps_raises_no_alarm_where_others_are_not_by_hand(architecture: str) -> None:
+    result = check(VARIANTS["several kinds, norms only"], network(architecture, 101), dtype="bfloat16")
+    assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
+
+
+@pytest.mark.parametrize("epsilon", [3e-7, 1e-6])
+def test_behind_hidden_steps_a_filter_alone_tells_a_small_epsilon_in_one_layer(epsilon: float) -> None:
+    def plant(model: Bert) -> None:
+        norm = model.layer(0).attention.output.LayerNorm
+        override(norm, "normalise", lambda x: F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, epsilon))
+
+    wrong = Candidate((plant,), exposes=lambda name: name.endswith("LayerNorm"))
+    (verdict,) = check(wrong, "tiny", dtype="bfloat16").origins
+    assert verdict.local
+    assert verdict.local.fails_by_filters_alone
+    assert "epsilon" in {f.name for e in (*verdict.local.explanations,) for f in e.faults}
 
 
 @pytest.mark.parametrize("factor", [1.01, 1.003])

@@ -1,6 +1,6 @@
-"""Running a BERT on its batch in another arrangement: a sequence at a time, or without its padding."""
+"""Running a BERT on its batch in another arrangement: in another order, a sequence at a time, or without its padding."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,6 +11,8 @@ from conformance.benchmarks.detection.planted.plant import override
 from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
+
+INPUTS = ("input_ids", "token_type_ids", "attention_mask")
 
 Runner = Callable[[TorchBatch], Mapping[str, Tensor]]
 Arrangement = Callable[[Bert, Runner], Runner]
@@ -24,8 +26,7 @@ def as_given(model: Bert, run: Runner) -> Runner:
 def _row(batch: Batch, row: int, positions: slice | Tensor = slice(None)) -> Batch:
     """One sequence, or some of its positions; without labels, since a mean over sequences is not that over tokens."""
     kept = positions.numpy() if isinstance(positions, Tensor) else positions
-    names = ("input_ids", "token_type_ids", "attention_mask")
-    return Batch.of({name: array[row : row + 1, kept] for name, array in batch.arrays().items() if name in names})
+    return Batch.of({name: array[row : row + 1, kept] for name, array in batch.arrays().items() if name in INPUTS})
 
 
 def row_by_row(model: Bert, run: Runner) -> Runner:
@@ -37,6 +38,22 @@ def row_by_row(model: Bert, run: Runner) -> Runner:
         return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
 
     return runner
+
+
+def in_order(order: Callable[[int], Sequence[int]]) -> Arrangement:
+    """The sequences in another order, some of them several times; losses are not shown."""
+
+    def arranged(model: Bert, run: Runner) -> Runner:
+        def runner(batch: TorchBatch) -> dict[str, Tensor]:
+            whole, device = batch.numpy(), str(batch.input_ids.device)
+            rows = list(order(whole.size))
+            inputs = {name: array[rows] for name, array in whole.arrays().items() if name in INPUTS}
+            found, first = run(Batch.of(inputs).on(device)), torch.tensor([rows.index(row) for row in range(whole.size)])
+            return {name: x if len(x) == 1 else x[first.to(x.device)] for name, x in found.items()}
+
+        return runner
+
+    return arranged
 
 
 def unpadded(model: Bert, run: Runner) -> Runner:

@@ -1,4 +1,4 @@
-"""The mutation score: of the mistakes planted, how many are detected, placed and named; and correct variants' false alarms."""
+"""The mutation score: of the mistakes planted, how many are detected, placed and named."""
 
 import argparse
 import multiprocessing
@@ -6,27 +6,13 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from multiprocessing.pool import Pool
 from pathlib import Path
 
-from conformance.benchmarks.detection.networks import ARCHITECTURES, network
 from conformance.benchmarks.detection.plan import everything
 from conformance.benchmarks.detection.trial import Score, Trial, scored
-from conformance.benchmarks.detection.variants import VARIANTS
-from conformance.checks.run import check_values
 
 TABLE = Path(__file__).with_name("RESULTS.md")
-DTYPES = ("float32", "bfloat16", "float16", "float64")
-
-
-@dataclass(frozen=True)
-class Alarm:
-    """What came of correct candidates: activations judged, and those that failed."""
-
-    dtype: str
-    judged: int
-    failed: tuple[str, ...]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -34,22 +20,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks.detection")
     parser.add_argument("--pairs", type=int, default=40, help="sets of two mistakes a dtype (default: 40)")
     parser.add_argument("--triples", type=int, default=40, help="sets of three (default: 40)")
-    parser.add_argument("--activations", type=int, default=100_000, help="of correct variants to judge (default: 100000)")
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--write", action="store_true", help=f"write the table to {TABLE.name}")
     arguments = parser.parse_args(argv)
     start = time.perf_counter()
-    with multiprocessing.get_context("spawn").Pool(arguments.processes, _one_thread) as pool:
+    with multiprocessing.get_context("spawn").Pool(arguments.processes, one_thread) as pool:
         scores = _scores(pool, arguments.pairs, arguments.triples)
-        alarms = _alarms(pool, arguments.activations)
-    text = table(scores, alarms)
+    text = table(scores)
     print(text)
     print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
     if arguments.write:
         TABLE.write_text(text, "utf-8")
 
 
-def _one_thread() -> None:
+def one_thread() -> None:
+    """Products of torch on one thread: the processes share the cores."""
     import torch
 
     torch.set_num_threads(1)
@@ -70,38 +55,12 @@ def _scores(pool: Pool, pairs: int, triples: int) -> list[tuple[str, Score]]:
     return found
 
 
-def _variant(task: tuple[str, str, int, str]) -> Alarm:
-    """One correct variant on one network; none judged where it does not support it."""
-    variant, architecture, seed, dtype = task
-    result = check_values(VARIANTS[variant], network(architecture, seed), dtype=dtype)
-    if result.outcome not in ("pass", "fail", "skip"):
-        raise RuntimeError(f"{task}: {result.outcome}: {result.reason}")
-    judged = [v for v in result.verdicts if v.outcome in ("pass", "fail")]
-    return Alarm(
-        dtype,
-        len(judged),
-        tuple(f"{variant}, {architecture} {seed}, {dtype}: {v.activation}" for v in judged if v.outcome == "fail"),
-    )
-
-
-def _alarms(pool: Pool, wanted: int) -> list[Alarm]:
-    """Correct variants on ever more seeds until enough activations are judged."""
-    found: list[Alarm] = []
-    seed = 100
-    while sum(a.judged for a in found) < wanted:
-        seed += 1
-        tasks = [(v, which, seed, dtype) for v in VARIANTS for which in ARCHITECTURES for dtype in DTYPES]
-        found += pool.imap_unordered(_variant, tasks, chunksize=8)
-        _progress("activations of correct variants", sum(a.judged for a in found), wanted)
-    return found
-
-
 def _progress(what: str, done: int, of: int) -> None:
     if sys.stderr.isatty():
         print(f"\r{what}: {done} of {of}", end="", file=sys.stderr, flush=True)
 
 
-def table(scores: Iterable[tuple[str, Score]], alarms: Sequence[Alarm]) -> str:
+def table(scores: Iterable[tuple[str, Score]]) -> str:
     """The committed table."""
     by_row: defaultdict[tuple[str, str], list[Score]] = defaultdict(list)
     for kind, score in scores:
@@ -119,10 +78,6 @@ def table(scores: Iterable[tuple[str, Score]], alarms: Sequence[Alarm]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     lines += [_row(dtype, kind, found) for (dtype, kind), found in by_row.items()]
-    failed = [name for alarm in alarms for name in alarm.failed]
-    judged = sum(a.judged for a in alarms)
-    lines += ["", f"False alarms: {len(failed)} in {judged} judged activations of {len(VARIANTS)} correct variants", ""]
-    lines += [f"- {name}" for name in failed]
     missed = [(kind, s) for (_, kind), found in by_row.items() for s in found if s.counted and not _is_right(kind, s)]
     lines += ["", "Counted, and not detected, placed and (where it has a name) named:", ""] if missed else []
     lines += [f"- {kind}: {_rendered(s)}" for kind, s in missed]

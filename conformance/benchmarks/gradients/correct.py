@@ -10,7 +10,8 @@ from torch import Tensor
 from conformance import Checkpoint, ModuleRunner, Tap, TorchBatch, captured_with_gradients, load_golden
 from conformance.benchmarks.detection.batching import as_given
 from conformance.benchmarks.detection.bert import stored_name
-from conformance.benchmarks.detection.variants import VARIANTS, Variant
+from conformance.benchmarks.detection.variant import Variant
+from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.model.activations import parameter_shapes, table
 
 GOLDEN = "tiny"

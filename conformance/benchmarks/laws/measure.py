@@ -15,7 +15,8 @@ from pathlib import Path
 
 import torch
 
-from conformance.benchmarks.detection.variants import VARIANTS, Variant
+from conformance.benchmarks.detection.variant import Variant
+from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run
 from conformance.checks.search.plan import EXAMPLES, Plan

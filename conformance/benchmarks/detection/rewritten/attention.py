@@ -48,6 +48,50 @@ def online_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) ->
     return (mixed / total).to(value.dtype)
 
 
+def online_attention_backwards(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
+    """The same from the last key to the first."""
+    return online_attention(query, key.flip(-2), value.flip(-2), keys.flip(-1))
+
+
+def two_pass_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
+    """The normaliser of a row from one pass over its logits, probabilities times values in the next, in at least float32."""
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    logits = (query.to(dtype) @ key.to(dtype).transpose(-1, -2) / math.sqrt(query.shape[-1])).masked_fill(~keys, -math.inf)
+    normaliser = torch.logsumexp(logits, -1, keepdim=True)
+    return (torch.exp(logits - normaliser) @ value.to(dtype)).to(value.dtype)
+
+
+def ring_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
+    """Two halves of the keys as on two devices, each with its logsumexp, then merged; in at least float32."""
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    halves = []
+    for part in torch.arange(key.shape[-2]).tensor_split(2):
+        logits = hidden_keys(
+            query.to(dtype) @ key[:, :, part].to(dtype).transpose(-1, -2) / math.sqrt(query.shape[-1]), keys[..., part]
+        )
+        halves.append((torch.softmax(logits, -1) @ value[:, :, part].to(dtype), torch.logsumexp(logits, -1, keepdim=True)))
+    (first, a), (second, b) = halves
+    return (first * torch.sigmoid(a - b) + second * torch.sigmoid(b - a)).to(value.dtype)
+
+
+def padded_heads_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
+    """torch's own on heads padded with zeros to a multiple of 32 features, the scale given: as kernels ask for."""
+    size = query.shape[-1]
+    q, k, v = (F.pad(x, (0, -size % 32)) for x in (query, key, value))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=keys, scale=size**-0.5)[..., :size]
+
+
+def float64_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
+    """torch's own in float64, rounded once."""
+    return F.scaled_dot_product_attention(query.double(), key.double(), value.double(), attn_mask=keys).to(value.dtype)
+
+
+def query_at_a_time(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
+    """torch's own, a query at a time, as with a cache of keys."""
+    rows = [F.scaled_dot_product_attention(query[:, :, i : i + 1], key, value, attn_mask=keys) for i in range(query.shape[-2])]
+    return torch.cat(rows, -2)
+
+
 def masked_scores_shown(model: Bert) -> None:
     """Scores are handed on, and shown, with masked keys at −∞."""
     for index in range(model.architecture.num_hidden_layers):

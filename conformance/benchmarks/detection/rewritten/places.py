@@ -1,6 +1,8 @@
-"""Which steps of a module are written in another way: all of a kind."""
+"""Which steps of a module are written in another way: all of a kind, in one way or in several ways in turn."""
 
 from collections.abc import Callable
+from functools import partial
+from itertools import cycle
 from typing import TypeVar
 
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ from conformance.benchmarks.detection.steps import (
     Sum,
     WordLookup,
     erf_gelu,
+    tanh_gelu,
 )
 
 Change = Callable[[Bert], None]
@@ -25,20 +28,29 @@ Change = Callable[[Bert], None]
 M = TypeVar("M", bound=nn.Module)
 
 
-def every(kind: type[M], change: Callable[[M], None]) -> Change:
-    """Change every module of a kind."""
+def every(kind: type[M], *changes: Callable[[M], None]) -> Change:
+    """Change every module of a kind: the first by the first change, the next by the next, and from the first one again."""
 
     def changed(model: Bert) -> None:
-        for module in list(model.modules()):
-            if isinstance(module, kind):
-                change(module)
+        found = [module for module in model.modules() if isinstance(module, kind)]
+        for module, change in zip(found, cycle(changes), strict=False):
+            change(module)
 
     return changed
 
 
-def norms(written: Callable[[LayerNorm, Tensor], Tensor]) -> Change:
+def as_it_is(module: nn.Module) -> None:
+    """Leave it: among changes that take turns."""
+
+
+def norms(*written: Callable[[LayerNorm, Tensor], Tensor]) -> Change:
     """Every norm, of the sum that it normalises."""
-    return every(LayerNorm, lambda norm: override(norm, "normalise", lambda x: written(norm, x)))
+    return every(LayerNorm, *(partial(_of_itself, "normalise", function) for function in written))
+
+
+def _of_itself(method: str, function: Callable[..., Tensor], module: nn.Module) -> None:
+    """Put a function of the module and its input in the place of a method."""
+    override(module, method, lambda x: function(module, x))
 
 
 def embedding_norm(written: Callable[[LayerNorm, Tensor], Tensor]) -> Change:
@@ -47,19 +59,24 @@ def embedding_norm(written: Callable[[LayerNorm, Tensor], Tensor]) -> Change:
     def changed(model: Bert) -> None:
         norm = model.embeddings.last
         if isinstance(norm, LayerNorm):
-            override(norm, "normalise", lambda x: written(norm, x))
+            _of_itself("normalise", written, norm)
 
     return changed
 
 
-def sums(written: Callable[..., Tensor]) -> Change:
+def sums(*written: Callable[..., Tensor]) -> Change:
     """Every sum: of a residual, of the embeddings, of the losses."""
-    return every(Sum, lambda step: override(step, "add", written))
+    return every(Sum, *(partial(_method, "add", function) for function in written))
 
 
-def products(written: Callable[[Linear, Tensor], Tensor]) -> Change:
+def _method(method: str, function: Callable[..., Tensor], module: nn.Module) -> None:
+    """Put a function of the method's own inputs in its place."""
+    override(module, method, function)
+
+
+def products(*written: Callable[[Linear, Tensor], Tensor]) -> Change:
     """Every linear product."""
-    return every(Linear, lambda linear: override(linear, "product", lambda x: written(linear, x)))
+    return every(Linear, *(partial(_of_itself, "product", function) for function in written))
 
 
 def feed_forward(written: Callable[[Linear, Tensor], Tensor]) -> Change:
@@ -69,24 +86,28 @@ def feed_forward(written: Callable[[Linear, Tensor], Tensor]) -> Change:
         for index in range(model.architecture.num_hidden_layers):
             layer = model.layer(index)
             for linear in (layer.intermediate.dense, layer.output.dense):
-                override(linear, "product", lambda x, linear=linear: written(linear, x))
+                _of_itself("product", written, linear)
 
     return changed
 
 
-def softmax(written: Callable[[Tensor, Tensor], Tensor]) -> Change:
+def softmax(*written: Callable[[Tensor, Tensor], Tensor]) -> Change:
     """Every softmax, of scores and of (B, 1, 1, S), True where a key is attended to."""
-    return every(Probabilities, lambda probs: override(probs, "forward", lambda s, mask: written(s, mask[:, None, None, :] == 1)))
+    return every(Probabilities, *(partial(_of_keys, function) for function in written))
 
 
-def scores(written: Callable[[Tensor, Tensor], Tensor]) -> Change:
+def _of_keys(function: Callable[[Tensor, Tensor], Tensor], probs: Probabilities) -> None:
+    override(probs, "forward", lambda s, mask: function(s, mask[:, None, None, :] == 1))
+
+
+def scores(*written: Callable[[Tensor, Tensor], Tensor]) -> Change:
     """Every product of queries and keys, (B, h, S, d) each."""
-    return every(Scores, lambda step: override(step, "product", written))
+    return every(Scores, *(partial(_method, "product", function) for function in written))
 
 
-def contexts(written: Callable[[Tensor, Tensor], Tensor]) -> Change:
+def contexts(*written: Callable[[Tensor, Tensor], Tensor]) -> Change:
     """Every product of probabilities and values, (B, h, S, S) and (B, h, S, d)."""
-    return every(Context, lambda step: override(step, "product", written))
+    return every(Context, *(partial(_method, "product", function) for function in written))
 
 
 def lookups(written: Callable[[Tensor, Tensor], Tensor]) -> Change:
@@ -94,31 +115,37 @@ def lookups(written: Callable[[Tensor, Tensor], Tensor]) -> Change:
     return every(WordLookup, lambda step: override(step, "forward", lambda inputs: written(step.weight, step.rows(inputs))))
 
 
-def erf_gelus(written: Callable[[Tensor], Tensor]) -> Change:
+def erf_gelus(*written: Callable[[Tensor], Tensor]) -> Change:
     """Every GELU of the erf form."""
-
-    def change(step: Pointwise) -> None:
-        if step.function is erf_gelu:
-            step.function = written
-
-    return every(Pointwise, change)
+    return every(Pointwise, *(partial(_in_place_of, erf_gelu, function) for function in written))
 
 
-def attention(written: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Change:
+def tanh_gelus(*written: Callable[[Tensor], Tensor]) -> Change:
+    """Every GELU of the tanh form."""
+    return every(Pointwise, *(partial(_in_place_of, tanh_gelu, function) for function in written))
+
+
+def _in_place_of(usual: Callable[[Tensor], Tensor], function: Callable[[Tensor], Tensor], step: Pointwise) -> None:
+    if step.function is usual:
+        step.function = function
+
+
+def attention(*written: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Change:
     """Everything from query, key and value, (B, h, S, d) each, and (B, 1, 1, S) keys to the heads' results: no scores, no probs."""
+    return every(SelfAttention, *(partial(fused_attention, function) for function in written))
 
-    def change(own: SelfAttention) -> None:
-        step = own.context
 
-        def context(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-            keys = mask[:, None, None, :] == 1
-            return step.merge(written(step.split(query), step.split(key), step.split(value), keys))
+def fused_attention(function: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], own: SelfAttention) -> None:
+    """The same in one layer."""
+    step = own.context
 
-        def forward(hidden: Tensor, mask: Tensor) -> Tensor:
-            made: Tensor = step(own.query(hidden), own.key(hidden), own.value(hidden), mask)
-            return made
+    def context(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        keys = mask[:, None, None, :] == 1
+        return step.merge(function(step.split(query), step.split(key), step.split(value), keys))
 
-        override(step, "forward", context)
-        override(own, "forward", forward)
+    def forward(hidden: Tensor, mask: Tensor) -> Tensor:
+        made: Tensor = step(own.query(hidden), own.key(hidden), own.value(hidden), mask)
+        return made
 
-    return every(SelfAttention, change)
+    override(step, "forward", context)
+    override(own, "forward", forward)

@@ -54,6 +54,71 @@ def chunked_product(linear: Linear, x: Tensor) -> Tensor:
     return torch.cat([F.linear(part, linear.weight, linear.bias) for part in torch.split(x, 3, 1)], 1)
 
 
+def augmented_product(linear: Linear, x: Tensor) -> Tensor:
+    """The bias as one more column of the weight, and a feature of ones."""
+    ones = x.new_ones((*x.shape[:-1], 1))
+    return torch.cat([x, ones], -1) @ torch.cat([linear.weight, linear.bias[:, None]], 1).T
+
+
+def shuffled_product(linear: Linear, x: Tensor) -> Tensor:
+    """Every other feature first."""
+    order = torch.arange(x.shape[-1], device=x.device)
+    order = torch.cat([order[::2], order[1::2]])
+    return F.linear(x[..., order], linear.weight[:, order], linear.bias)
+
+
+def outputs_in_parts(linear: Linear, x: Tensor) -> Tensor:
+    """Thirds of the outputs, as over three devices."""
+    parts = zip(linear.weight.tensor_split(3), linear.bias.tensor_split(3), strict=True)
+    return torch.cat([F.linear(x, weight, bias) for weight, bias in parts], -1)
+
+
+def padded_product(linear: Linear, x: Tensor) -> Tensor:
+    """Features and outputs padded with zeros to multiples of 64."""
+    outputs, inputs = linear.weight.shape
+    weight = F.pad(linear.weight, (0, -inputs % 64, 0, -outputs % 64))
+    return F.linear(F.pad(x, (0, -inputs % 64)), weight, F.pad(linear.bias, (0, -outputs % 64)))[..., :outputs]
+
+
+def power_of_two_product(linear: Linear, x: Tensor) -> Tensor:
+    """The weight divided by 16 and the input times 16, which is exact: as for a format of a narrow range."""
+    return F.linear(x * 16.0, linear.weight / 16.0, linear.bias)
+
+
+def token_product(linear: Linear, x: Tensor) -> Tensor:
+    """A matrix times a vector for each token."""
+    rows = [torch.mv(linear.weight, row) + linear.bias for row in x.reshape(-1, x.shape[-1])]
+    return torch.stack(rows).view(*x.shape[:-1], -1)
+
+
+def summed_product(linear: Linear, x: Tensor) -> Tensor:
+    """Elementwise products, then torch's sum, in at least float32."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    return ((x.to(dtype).unsqueeze(-2) * linear.weight.to(dtype)).sum(-1) + linear.bias.to(dtype)).to(x.dtype)
+
+
+def blocked_product(linear: Linear, x: Tensor) -> Tensor:
+    """Four features at a time added to an accumulator in at least float32, which begins with the bias."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    total = linear.bias.to(dtype).expand(*x.shape[:-1], -1)
+    for part, weight in zip(torch.split(x.to(dtype), 4, -1), torch.split(linear.weight.to(dtype), 4, -1), strict=True):
+        total = total + part @ weight.T
+    return total.to(x.dtype)
+
+
+def three_part_product(linear: Linear, x: Tensor) -> Tensor:
+    """Each float32 operand as the sum of three bfloat16 numbers, the six largest of nine products added in float32."""
+    (a, b, c), (d, e, f) = _parts(x), _parts(linear.weight.T)
+    return c @ d + b @ e + a @ f + (b @ d + a @ e) + a @ d + linear.bias
+
+
+def _parts(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Three bfloat16 numbers whose sum is x, as float32."""
+    first = x.bfloat16().float()
+    second = (x - first).bfloat16().float()
+    return first, second, x - first - second
+
+
 def by_head(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
     """A product of two tensors with a head axis, a head at a time."""
     return lambda a, b: torch.stack([function(a[:, head], b[:, head]) for head in range(a.shape[1])], 1)
@@ -81,3 +146,41 @@ def projection_by_head(model: Bert) -> None:
     for index in range(model.architecture.num_hidden_layers):
         dense = model.layer(index).attention.output.dense
         override(dense, "product", lambda x, dense=dense: product(dense, x))
+
+
+def scale_in_query(model: Bert) -> None:
+    """1/√d is in the weight and bias of the query, not in the scores."""
+    for index in range(model.architecture.num_hidden_layers):
+        own = model.layer(index).attention.self
+        scale = own.scores.root**-1
+        weight, bias = own.query.weight * scale, own.query.bias * scale
+        override(own.query, "product", lambda x, w=weight, b=bias: F.linear(x, w, b))
+        override(own.scores, "product", lambda query, key: query @ key.transpose(-1, -2))
+
+
+def transposed_scores(query: Tensor, key: Tensor) -> Tensor:
+    """(k qᵀ)ᵀ, scaled."""
+    made: Tensor = (key @ query.transpose(-1, -2)).transpose(-1, -2) * query.shape[-1] ** -0.5
+    return made
+
+
+def summed_scores(query: Tensor, key: Tensor) -> Tensor:
+    """Elementwise products, summed, in at least float32."""
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    made: Tensor = (query.to(dtype).unsqueeze(-2) * key.to(dtype).unsqueeze(-3)).sum(-1) * query.shape[-1] ** -0.5
+    return made.to(query.dtype)
+
+
+def transposed_context(probs: Tensor, value: Tensor) -> Tensor:
+    """(vᵀ pᵀ)ᵀ."""
+    return (value.transpose(-1, -2) @ probs.transpose(-1, -2)).transpose(-1, -2)
+
+
+def context_in_blocks(probs: Tensor, value: Tensor) -> Tensor:
+    """Three keys at a time added in at least float32."""
+    dtype = torch.promote_types(probs.dtype, torch.float32)
+    blocks = zip(torch.split(probs.to(dtype), 3, -1), torch.split(value.to(dtype), 3, -2), strict=True)
+    total = torch.zeros_like(value, dtype=dtype)
+    for part, rows in blocks:
+        total = total + part @ rows
+    return total.to(value.dtype)

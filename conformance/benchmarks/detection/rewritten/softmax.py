@@ -54,3 +54,42 @@ def added_softmax(s: Tensor, keys: Tensor) -> Tensor:
 def added_least_softmax(s: Tensor, keys: Tensor) -> Tensor:
     """The least number of the format added at masked keys."""
     return torch.softmax(s + torch.zeros_like(s[:, :1, :1]).masked_fill(~keys, torch.finfo(s.dtype).min), -1)
+
+
+def exponential_of_log_softmax(s: Tensor, keys: Tensor) -> Tensor:
+    """The exponential of torch's log-softmax."""
+    return torch.exp(torch.log_softmax(s.masked_fill(~keys, -math.inf), -1))
+
+
+def unshifted_softmax(s: Tensor, keys: Tensor) -> Tensor:
+    """Without taking off the largest score: right where no exponential overflows."""
+    weights = torch.exp(s) * keys.to(s.dtype)
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def multiplied_softmax(s: Tensor, keys: Tensor) -> Tensor:
+    """Exponentials less the largest score of those that count, times the mask, normalised by torch."""
+    weights = torch.exp(hidden_keys(s, keys) - hidden_keys(s, keys).amax(-1, keepdim=True)) * keys.to(s.dtype)
+    return torch.nn.functional.normalize(weights, p=1.0, dim=-1)
+
+
+def float32_softmax(s: Tensor, keys: Tensor) -> Tensor:
+    """In float32 by torch's argument, rounded to the format of the scores: as Hugging Face has it for half formats."""
+    dtype = torch.promote_types(s.dtype, torch.float32)
+    return torch.softmax(hidden_keys(s, keys), -1, dtype=dtype).to(s.dtype)
+
+
+def half_least_softmax(s: Tensor, keys: Tensor) -> Tensor:
+    """Half of the least number of the format at masked keys."""
+    return torch.softmax(s.masked_fill(~keys, torch.finfo(s.dtype).min / 2), -1)
+
+
+def unmasked_keys_softmax(s: Tensor, keys: Tensor) -> Tensor:
+    """Of a row's own keys alone, a row at a time, zeros put at the others."""
+    probs = torch.zeros_like(s)
+    for row, mask in enumerate(keys.expand(len(s), 1, 1, s.shape[-1])[:, 0, 0]):
+        if mask.any():
+            probs[row][..., mask] = torch.softmax(s[row][..., mask], -1)
+        else:  # what a row without a token gets is undefined
+            probs[row] = 1.0 / s.shape[-1]
+    return probs

@@ -1,0 +1,55 @@
+"""What a correct variant is: a candidate that computes unusually, and where and in which formats it is correct."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from conformance.benchmarks.detection.batching import Arrangement, as_given
+from conformance.benchmarks.detection.bert import Bert, Candidate
+from conformance.benchmarks.detection.planted.plant import DTYPES, Suits, always
+from conformance.model.architecture import Architecture
+from conformance.model.batch import TorchBatch
+from conformance.model.checkpoint import Checkpoint
+
+Change = Callable[[Bert], None]
+HALVES_AND_FLOAT32 = ("float32", "bfloat16", "float16")
+HALVES = ("bfloat16", "float16")
+WIDE = ("float64", "float32")
+
+
+@dataclass(frozen=True)
+class Variant(Candidate):
+    """A correct candidate.
+
+    Attributes:
+        arranged: how it runs its batch.
+        last_only: whether only the last hidden state is shown.
+        dtypes: those in which it is correct.
+        suits: which architectures it shows anything of.
+    """
+
+    arranged: Arrangement = as_given
+    last_only: bool = False
+    dtypes: tuple[str, ...] = DTYPES
+    suits: Suits = always
+
+    def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
+        """Why it cannot be judged there, if so."""
+        if not self.suits(architecture):
+            return "what it shows, this architecture does not have"
+        return None if dtype in self.dtypes else f"what it computes is no correct {dtype}"
+
+    def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[TorchBatch], Mapping[str, Tensor]]:
+        """The candidate, its batch arranged."""
+        model = self.build(checkpoint, device, dtype)
+        run = self.arranged(model, self.runner(model, dtype))
+        if not self.last_only:
+            return run
+        last = f"encoder.layer.{checkpoint.architecture.num_hidden_layers - 1}.output.LayerNorm"
+        return lambda batch: {last: run(batch)[last]}
+
+
+def changed(*changes: Change, dtypes: tuple[str, ...] = DTYPES) -> Variant:
+    """One whose module is changed, and which shows everything."""
+    return Variant(changes, dtypes=dtypes)

@@ -1,0 +1,115 @@
+"""Mistakes in the layers that a candidate hides, between one activation that it shows and the next.
+
+A port that makes a mistake makes it in every layer. Where each layer is shown, each is a failure with a name; where none is, there
+is one failure, of all of them together, and it is searched as the outputs of a closed system are: each fault wherever it can act,
+in one kind of place, in one layer or at one place, and sets of two and three.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from conformance.diagnosis.case import BlackBoxCase, numbers
+from conformance.diagnosis.closed import BlackBox, Output
+from conformance.diagnosis.fitting import Fit, estimates
+from conformance.diagnosis.judgement import JudgedForward
+from conformance.diagnosis.printed import Known
+from conformance.diagnosis.rank import likeliest_arithmetic, ranked_trials
+from conformance.diagnosis.search_budget import SearchBudget
+from conformance.diagnosis.visible import Detectability, moved_by
+from conformance.judge.cores import on_all_cores
+from conformance.judge.evidence import Explanation, FilterResult, Local
+from conformance.judge.filters import is_gross, project
+from conformance.judge.observation import Observation
+from conformance.model.checkpoint import Checkpoint
+
+SEARCHES = 2  # of every fault, in a run: one costs hundreds of passes, and a port makes one mistake wherever it can
+
+
+class HiddenLayersSearch:
+    """The search, for the activations of one candidate.
+
+    The faults that explained one activation are tried first on the next, and all others for the first `SEARCHES` that fail.
+    """
+
+    def __init__(self, dtype: str) -> None:
+        """`dtype` is the format that the candidate was asked for."""
+        self._dtype = dtype
+        self._found: set[str] = set()
+        self._left = SEARCHES
+
+    def explanations(self, observation: Observation) -> tuple[Explanation, ...]:
+        """The sets of faults that explain an activation and cannot be distinguished by it, the best first; none where none does."""
+        case = self._case(observation)
+        every = case.placements
+        found: tuple[Explanation, ...] = ()
+        if self._found:
+            case.placements = tuple(s for s in every if s.fault.name in self._found)
+            found = _explanations(case)
+        if not found and self._left:
+            self._left -= 1
+            case.placements = every
+            found = _explanations(case)
+        self._found |= {fault.name for explanation in found for fault in explanation.faults}
+        return found
+
+    def filtered(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
+        """Those that pass, with a filter of each fault that they have none of: of its largest element, were it wherever it can act.
+
+        What is not gross (`filters.is_gross`) on the part of the batch that is searched does not count as separable: its own filter
+        is not evaluated.
+        """
+        case, known = self._case(observation), {f.name for local in locals_ for f in local.filters}
+        case.use(case.arithmetics[0])
+        part, absent = case.part().right, [s for s in case.filters if s.fault.name not in known]
+        bases = {base.hypothesis.arithmetic.name: JudgedForward(part, base.hypothesis).sigma[0] for base in case.arithmetics}
+        widest = np.max(list(bases.values()), axis=0)
+        moved = on_all_cores(lambda placement: moved_by(part, placement, None, 0), absent)
+
+        def filters(local: Local) -> Iterator[FilterResult]:
+            sigma, limit = bases.get(local.arithmetic, widest), local.max_threshold
+            for placement, change in zip(absent, moved, strict=True):
+                if change is not None:
+                    z = float((np.abs(change) / sigma).max())
+                    seen = z if is_gross(z, limit) else min(z, limit)
+                    yield FilterResult(placement.fault.name, placement.places[0], 0.0, 0.0, seen)
+
+        return tuple(replace(one, filters=(*one.filters, *filters(one))) if one.passes else one for one in locals_)
+
+    def _case(self, observation: Observation) -> BlackBoxCase:
+        """The activation as the outputs of a closed system, whose inputs are the activations that are captured before."""
+        network, block = observation.network, observation.whole
+        output = Output(observation.name, Known(block.actual, np.zeros(block.actual.shape)))
+        closed = BlackBox(
+            network.architecture, network.weights, network.batch, (output,), (), leaves=block.segment.leaves, kept=network.kept
+        )
+        checkpoint = Checkpoint(network.architecture, network.weights)
+        return BlackBoxCase(checkpoint, closed, self._dtype, None, SearchBudget(None, time.monotonic))
+
+
+def _explanations(case: BlackBoxCase) -> tuple[Explanation, ...]:
+    """Of sets of the same faults at other places, which cannot be distinguished either, the widest."""
+    best = likeliest_arithmetic(case)
+    trials = case.explained(best, Detectability((), (), ()))
+    found: dict[frozenset[str], Explanation] = {}
+    for trial, is_tied in ranked_trials(case, trials, best):
+        faults = tuple(_faults(case, trial.fit)) if is_tied else ()
+        if faults:
+            free = numbers(trial.fit)
+            found.setdefault(frozenset(f.name for f in faults), Explanation(faults, free, trial.agreement.nll, not free))
+    return tuple(found.values())
+
+
+def _faults(case: BlackBoxCase, fit: Fit) -> Iterator[FilterResult]:
+    """Each fault at each of its places, with the evidence of all of them together, the other faults in place."""
+    values = estimates(case.problem, fit, case.base.hypothesis)
+    with_all = case.problem.value(fit.placements)[0]
+    for index, (placement, estimate) in enumerate(zip(fit.placements, values, strict=True)):
+        others = case.problem.value([*fit.placements[:index], *fit.placements[index + 1 :]])[0]
+        found = project(case.problem.actual - others, with_all - others, case.base.noise(0))
+        if found is not None:
+            for place in placement.places:
+                own = FilterResult(placement.fault.name, place, found.amplitude, found.z, found.expected_z)
+                yield own.as_detected(True, estimate)

@@ -1,0 +1,128 @@
+"""Candidates that hide layers: a mistake that all of them have is named, with its places, and what a pass excludes counts them."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from conformance import Result, check
+from conformance.benchmarks.detection.bert import Bert, Candidate
+from conformance.benchmarks.detection.networks import network
+from conformance.benchmarks.detection.rewritten import places
+from conformance.benchmarks.detection.steps import LayerNorm, tanh_gelu
+from conformance.results.to_records import excludes
+
+NORMS = {
+    "embeddings.LayerNorm",
+    *(f"encoder.layer.{i}.{part}.LayerNorm" for i in (0, 1) for part in ("attention.output", "output")),
+}
+SCORES = {f"encoder.layer.{i}.attention.self.scores" for i in (0, 1)}
+GELUS = {f"encoder.layer.{i}.intermediate.intermediate_act_fn" for i in (0, 1)}
+
+
+def _epsilon(norm: LayerNorm, x: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, 1e-5)
+
+
+def _unbiased(norm: LayerNorm, x: Tensor) -> Tensor:
+    variance = x.var(-1, keepdim=True, unbiased=True)
+    return (x - x.mean(-1, keepdim=True)) * torch.rsqrt(variance + norm.eps) * norm.weight + norm.bias
+
+
+def _scale(query: Tensor, key: Tensor) -> Tensor:
+    return query @ key.transpose(-1, -2) * 0.35
+
+
+def _transposed(query: Tensor, key: Tensor) -> Tensor:
+    return key @ query.transpose(-1, -2) * query.shape[-1] ** -0.5
+
+
+def _tanh_gelu_in_layer_0(model: Bert) -> None:
+    model.layer(0).intermediate.intermediate_act_fn.function = tanh_gelu
+
+
+def _no_token_types(model: Bert) -> None:
+    lookup = model.embeddings.token_type_embeddings
+    lookup.weight = nn.Parameter(torch.zeros_like(lookup.weight), requires_grad=False)
+
+
+def _no_positions(model: Bert) -> None:
+    lookup = model.embeddings.position_embeddings
+    lookup.weight = nn.Parameter(torch.zeros_like(lookup.weight), requires_grad=False)
+
+
+EPSILON, TANH_GELU = places.norms(_epsilon), places.erf_gelus(tanh_gelu)
+EVERYWHERE: dict[str, tuple[Callable[[Bert], None], set[str], tuple[str, ...]]] = {
+    "epsilon": (EPSILON, NORMS, ("float32", "bfloat16", "float16")),
+    "norm-variance": (places.norms(_unbiased), NORMS, ("float32", "bfloat16", "float16")),
+    "scale-missing": (places.scores(_scale), SCORES, ("float32", "float16")),
+    "scores-transposed": (places.scores(_transposed), SCORES, ("float32", "bfloat16", "float16")),
+    "gelu-variant": (TANH_GELU, GELUS, ("float32",)),
+}
+
+
+def judged(*plants: Callable[[Bert], None], golden: str = "tiny", dtype: str = "float32", layers: tuple[int, ...] = (1,)) -> Result:
+    shown = {f"encoder.layer.{layer}.output.LayerNorm" for layer in layers}
+    return check(Candidate(plants, exposes=shown.__contains__), golden, dtype=dtype)
+
+
+def named(result: Result) -> list[set[tuple[str, str]]]:
+    """Of each activation that fails, the faults of the best explanation, each with its place."""
+    return [{(f.name, f.step) for f in verdict.local.named} for verdict in result.origins if verdict.local]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [(name, dtype) for name, (_, _, dtypes) in EVERYWHERE.items() for dtype in dtypes])
+def test_a_mistake_in_every_hidden_layer_is_named_at_all_its_places(name: str, dtype: str) -> None:
+    plant, steps, _ = EVERYWHERE[name]
+    assert named(judged(plant, dtype=dtype)) == [{(name, step) for step in steps}]
+
+
+def test_the_number_that_every_hidden_layer_has_wrong_is_estimated() -> None:
+    (verdict,) = judged(EPSILON).origins
+    assert verdict.local
+    for fault in verdict.local.named:
+        assert fault.estimate
+        assert fault.estimate.value == pytest.approx(1e-5, abs=fault.estimate.room(verdict.local.filter_threshold))
+        assert fault.estimate.deviation < 1e-9
+
+
+def test_two_mistakes_in_every_hidden_layer_are_both_named() -> None:
+    both = {*(("epsilon", step) for step in NORMS), *(("gelu-variant", step) for step in GELUS)}
+    assert named(judged(EPSILON, TANH_GELU)) == [both]
+
+
+def test_a_mistake_in_one_of_the_hidden_layers_is_placed_there() -> None:
+    (gelu, *_) = sorted(GELUS)
+    assert named(judged(_tanh_gelu_in_layer_0)) == [{("gelu-variant", gelu)}]
+
+
+def test_where_every_other_layer_is_hidden_each_failure_names_the_mistake_of_its_layers() -> None:
+    found = named(judged(EPSILON, golden="deep", layers=(1, 3, 5)))
+    assert [{name for name, _ in one} for one in found] == [{"epsilon"}] * 3
+    assert [len(one) for one in found] == [5, 4, 4]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("plant", "name"), [(_no_token_types, "token-types-missing"), (_no_positions, "positions-missing")])
+def test_a_pass_excludes_mistakes_of_hidden_layers_that_would_fail(plant: Callable[[Bert], None], name: str, dtype: str) -> None:
+    excluded = {s.fault: s for s in excludes(judged(dtype=dtype).verdicts)}
+    assert excluded[name].separable == excluded[name].places == 1
+    assert {fault for one in named(judged(plant, dtype=dtype)) for fault, _ in one} == {name}
+
+
+def test_a_pass_does_not_exclude_what_the_rounding_of_the_hidden_layers_hides() -> None:
+    result = judged(TANH_GELU, dtype="bfloat16")
+    assert result.conforms
+    assert {s.fault: s.separable for s in excludes(result.verdicts)}["gelu-variant"] == 0
+
+
+def test_hidden_layers_are_searched_where_rows_are_the_choices_of_a_question() -> None:
+    exposes = {"encoder.layer.2.output.LayerNorm"}.__contains__
+    several = network("sentence-heads", 1)
+    assert several.batches["sentence-heads-1"].choice_labels is not None
+    assert check(Candidate(exposes=exposes), several).conforms
+    (found,) = named(check(Candidate((EPSILON,), exposes=exposes), several))
+    assert {name for name, _ in found} == {"epsilon"}
+    assert len(found) == 7
