@@ -6,6 +6,7 @@ side it is rounded, there are several; the one that is nearest to the candidate'
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -82,8 +83,10 @@ def _constant(number: float, r: Rounding) -> Array:
 
 
 def _norm(step: Norm, r: Rounding, actual: Array) -> Iterator[Array]:
-    """γ (x − μ)/√(σ² + ε) + β, each way of computing σ² in turn; μ and σ² as the step has them."""
+    """γ (x − μ)/√(σ² + ε) + β, each way of computing σ² in turn; μ and σ² as the step has them. Or all but γ and β in float32."""
+    weight, bias = step.site.parameters["weight"], step.site.parameters["bias"]
     for x in _sums(step.parents, r):
+        yield _nearest(actual, [r(r(z * weight) + bias) for z in _normal_in_float32(step, x, r)])
         means = _sides(step.mean_of(x), _of_mean(x), r) if step.centred else (step.mean_of(x),)
         for variances in (_of_differences, _of_sum, _in_float32, _in_one_pass):
             found: list[list[Array]] = []
@@ -92,6 +95,14 @@ def _norm(step: Norm, r: Rounding, actual: Array) -> Iterator[Array]:
                     found += _normalised(step, x, μ, shifted, r)
             for alternatives in zip(*found, strict=True):
                 yield _nearest(actual, alternatives, by_row=True)
+
+
+def _normal_in_float32(step: Norm, x: Array, r: Rounding) -> tuple[Array, ...]:
+    """(x − μ)/√(σ² + ε) in float32, rounded; it may be off by FAR deviations of what `Norm.roundings` has for float32."""
+    width = x.shape[-1]
+    site = replace(step.site, parameters={"weight": np.ones(width), "bias": np.zeros(width)})
+    plain = step.again(site=site, parents=(x,))
+    return _sides(plain.value, FAR * np.sqrt(plain.roundings(Arithmetic(SINGLE, SINGLE, "modular")).variance()), r)
 
 
 def _of_differences(step: Norm, x: Array, mean: Array, r: Rounding) -> Iterator[Array]:

@@ -59,6 +59,11 @@ def test_a_norm_by_hand_behind_hidden_steps_raises_no_alarm_where_others_are_not
     assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
 
 
+def test_a_norm_that_is_rounded_before_its_scale_raises_no_alarm() -> None:
+    result = check(VARIANTS["norm in float32, rounded before the scale"], network("tanh-form", 104), dtype="bfloat16")
+    assert result.conforms, (result.reason, [(v.place, v.local and v.local.error) for v in result.origins])
+
+
 @pytest.mark.parametrize("epsilon", [3e-7, 1e-6])
 def test_behind_hidden_steps_a_filter_alone_tells_a_small_epsilon_in_one_layer(epsilon: float) -> None:
     def plant(model: Bert) -> None:

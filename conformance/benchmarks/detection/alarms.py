@@ -51,8 +51,9 @@ def table(alarms: Sequence[Alarm], seeds: int) -> str:
     lines = [
         "# False alarms",
         "",
-        f"Written by `python -m conformance.benchmarks.detection.alarms --seeds {seeds} --write`: {len(VARIANTS)} correct variants,",
-        f"{len(ARCHITECTURES)} architectures, {seeds} seeds, the formats in which each is correct.",
+        f"Written by `python -m conformance.benchmarks.detection.alarms --seeds {seeds} --write`: correct variants, "
+        f"{len(VARIANTS)} of them,",
+        f"on networks of {len(ARCHITECTURES)} architectures and {seeds} seeds, in the formats in which each is correct.",
         "",
         "| dtype | judged activations | false alarms |",
         "| --- | ---: | ---: |",
