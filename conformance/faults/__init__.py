@@ -22,12 +22,16 @@ from conformance.faults import (
     heads,
     layers,
     losses,
+    masks,
     norms,
     optimizer,
     pooling,
     precision,
     projections,
+    quantized,
+    score_positions,
     target_losses,
+    transform,
 )
 from conformance.faults.fault import Fault, FaultContext, Parameter
 
@@ -36,9 +40,12 @@ _THEMES = (
         functions,
         norms,
         attention,
+        masks,
+        score_positions,
         distances,
         heads,
         projections,
+        transform,
         embeddings,
         losses,
         target_losses,
@@ -46,6 +53,7 @@ _THEMES = (
         dense,
         layers,
         precision,
+        quantized,
     ),
     *(dropout, gradients, optimizer),
 )

@@ -202,7 +202,7 @@ class Judge:
         broken = bool(reason)
         locals_: tuple[Local, ...]
         if all(step.exact for step in observation.steps):
-            locals_ = (exactly(observation, storage, self._alpha, self._depth),)
+            locals_ = (exactly(observation, self._hypotheses[0], self._alpha, self._depth),)
             overall = None if sigma is None else GlobalError.of(observation.whole, sigma)
             reason = reason or _exact_reason(observation.whole, storage)
         elif self._depth == "full":
