@@ -67,10 +67,13 @@ class Cost:
     memory: dict[str, float]
 
 
-def network(layers: int) -> tuple[Checkpoint, Batch]:
-    """A network of base size with random weights, and a batch of which every other row is half padding."""
+def network(layers: int, **settings: Any) -> tuple[Checkpoint, Batch]:
+    """A network of base size with random weights, and a batch of which every other row is half padding.
+
+    `settings` are of its architecture, beside the usual ones.
+    """
     architecture = Architecture(
-        vocab_size=30522,
+        **{"vocab_size": 30522, **settings},
         hidden_size=768,
         num_hidden_layers=layers,
         num_attention_heads=12,

@@ -93,6 +93,13 @@ CHECKS: Mapping[str, Check] = {
             remedy="Step the schedule once after each step of the optimizer; `explain rate-other` has the usual ways to fail.",
         ),
         Check(
+            "loss-curve",
+            "over a hundred steps the loss of the training loop stays as close to the oracle's as rounding explains",
+            "a state of Adam that is lost on the way; a rate that is 1 % off; a batch that is another",
+            "checks.loss_curve:loss_curve",
+            remedy="Run `optimizer-step` and `schedule`, which name most causes; else see what the loop does at the step given.",
+        ),
+        Check(
             "learning",
             "a training loop learns: the masked-LM loss falls below the entropy of the tokens' frequencies",
             "labels that are not those of their places; an optimizer that moves nothing, or uphill",

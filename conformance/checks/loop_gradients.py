@@ -36,7 +36,7 @@ def gradient_passes(label: str, run: TrainingRun, stream: Stream, case: Case) ->
 
     Nothing where no head's bias is trained, or where these parameters are not there or not finite, which fails by itself.
     """
-    loss = " + ".join(loss for bias, loss in _HEADS.items() if bias in run.gradients[0])
+    loss = trained_loss(run)
     arrays, shapes = dict(stream), parameter_shapes(run.architecture)
     read = {name: values_of(arrays.get(at(STEP - 1, name)), shapes[name]) for name in run.gradients[0]}
     before = {name: x for name, x in read.items() if x is not None and np.isfinite(x).all()}
@@ -46,6 +46,11 @@ def gradient_passes(label: str, run: TrainingRun, stream: Stream, case: Case) ->
     found = [(grad(name), arrays[at(STEP, grad(name))]) for name in run.gradients[0]]
     said = partial(_said, run, network, case)
     yield Pass(f"{label}, gradients of step {STEP}", "", network, partial(iter, found), said=said, is_of_gradients=True)
+
+
+def trained_loss(run: TrainingRun) -> str:
+    """The loss of a run: the sum of those of the heads whose bias has a gradient; empty where none has."""
+    return " + ".join(loss for bias, loss in _HEADS.items() if bias in run.gradients[0])
 
 
 def _said(run: TrainingRun, network: Network, case: Case) -> str:

@@ -33,16 +33,16 @@ from conformance.results.termination import call_candidate
 
 
 def optimizer_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
-    """A few steps with each of `STEPPED`, of all parameters, and the gradients of the first of these runs; raises as `_runs`."""
-    found = list(_runs(candidate, golden, case, STEPPED, STEPS))
+    """A few steps with each of `STEPPED`, of all parameters, and the gradients of the first of these runs; raises as `runs_of`."""
+    found = list(runs_of(candidate, golden, case, STEPPED, STEPS))
     label, (network, stream) = found[0]
     return [*gradient_passes(label, network, stream, case), *(_pass(label, *run) for label, run in found)]
 
 
 def schedule_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
-    """A whole run with each of `SCHEDULED`, of which the parameter with the most elements is judged; raises as `_runs`."""
+    """A whole run with each of `SCHEDULED`, of which the parameter with the most elements is judged; raises as `runs_of`."""
     found = []
-    for label, (network, stream) in _runs(candidate, golden, case, SCHEDULED, WHOLE):
+    for label, (network, stream) in runs_of(candidate, golden, case, SCHEDULED, WHOLE):
         first = network.gradients[0]
         largest = max(first, key=lambda name: first[name].size)
         seen = [pair for pair in stream if is_gradient(pair[0]) or parameter_of(pair[0]) == largest]
@@ -54,7 +54,7 @@ def _pass(label: str, network: TrainingRun, stream: Stream) -> Pass:
     return Pass(label, "", network, partial(iter, stream))
 
 
-def _runs(
+def runs_of(
     candidate: Implementation, golden: Golden, case: Case, settings: Mapping[str, Training], steps: int
 ) -> Iterator[tuple[str, tuple[TrainingRun, Stream]]]:
     """A run with each of the settings that the candidate has.

@@ -30,6 +30,7 @@ from conformance.faults import (
     projections,
     quantized,
     score_positions,
+    target_gradients,
     target_losses,
     transform,
 )
@@ -55,7 +56,7 @@ _THEMES = (
         precision,
         quantized,
     ),
-    *(dropout, gradients, optimizer),
+    *(dropout, target_gradients, gradients, optimizer),
 )
 CATALOGUE: tuple[Fault, ...] = tuple(fault for theme in _THEMES for fault in theme.faults())
 """Every fault that has a name, in the order in which equally good explanations are reported."""
@@ -64,7 +65,7 @@ BY_NAME: Mapping[str, Fault] = {fault.name: fault for fault in CATALOGUE}
 
 OF_SOME: tuple[frozenset[str], ...] = tuple(
     frozenset(fault.name for fault in theme.faults())
-    for theme in (distances, target_losses, pooling, dense, dropout, gradients, optimizer)
+    for theme in (distances, target_losses, target_gradients, pooling, dense, dropout, gradients, optimizer)
 )
 """The names of each theme whose steps only some networks, or some checks, have."""
 

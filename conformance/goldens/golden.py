@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.errors import FixtureError, UsageError
-from conformance.goldens.manifest import Entry, fixtures_directory, located, manifest
+from conformance.goldens.manifest import GRADIENTS, Entry, fixtures_directory, located, manifest
 from conformance.goldens.recipe import Recipe
 from conformance.goldens.recipes import RECIPES
 from conformance.goldens.saved_golden import SavedGolden
@@ -20,6 +20,8 @@ from conformance.model.checkpoint import Checkpoint
 from conformance.model.digest import content_digest
 from conformance.model.files import read_safetensors, reading
 from conformance.numerics.formats import Array
+
+Gradients = Mapping[str, Mapping[str, Mapping[str, Array]]]
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Golden:
             differently in every format, so the judge has the oracle run on the spot, as for every other golden of one's own.
         origin: under which name `open_golden` finds its network, where that is another.
         folder: where its tokenizer lies; None where it has none.
+        read_gradients: reads `gradients`; None where none are stored.
 
     Example:
         >>> golden = load_golden("tiny")
@@ -52,6 +55,16 @@ class Golden:
     origin: str = ""
     folder: Path | None = None
     recorded: Mapping[str, Mapping[str, Array]] = field(default_factory=dict, repr=False)
+    read_gradients: Callable[[], Gradients] | None = field(default=None, repr=False)
+
+    @cached_property
+    def gradients(self) -> Gradients:
+        """True gradients that are stored, of the weights as they are: by batch and by what the backward pass starts from.
+
+        Raises:
+            FixtureError: the file is missing, altered or cut short.
+        """
+        return self.read_gradients() if self.read_gradients else {}
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
@@ -71,6 +84,16 @@ def stored_arrays(batches: Mapping[str, Batch], activations: Mapping[str, Mappin
     }
     arrays |= {f"activation/{name}/{key}": array for name, found in activations.items() for key, array in found.items()}
     return arrays
+
+
+def stored_gradients(gradients: Gradients) -> dict[str, Array]:
+    """What the file of a golden's gradients holds: `gradient/BATCH/SOURCE/NAME.grad`."""
+    return {
+        f"gradient/{batch}/{source}/{name}": array
+        for batch, by_source in gradients.items()
+        for source, found in by_source.items()
+        for name, array in found.items()
+    }
 
 
 def nested(arrays: Mapping[str, npt.NDArray[Any]], what: str) -> dict[str, dict[str, npt.NDArray[Any]]]:
@@ -108,21 +131,22 @@ def load_golden(name: str | Path, folder: Path | None = None) -> Golden:
     if not entry.is_whole:
         raise FixtureError(f"golden {called}: its entry in the manifest is not as it was written; it was altered")
     try:
-        return _described(called, entry, _stored(called, entry, home or fixtures_directory()), home)
+        stored = _stored(called, entry, f"{called}.safetensors", entry.stored_digest, home or fixtures_directory())
+        return _described(called, entry, stored, home)
     except (KeyError, OSError, TypeError, ValueError, UsageError) as error:
         raise FixtureError(f"golden {called}: its manifest does not describe it ({error!r:.300}); it was altered") from error
 
 
-def _stored(name: str, entry: Entry, home: Path) -> dict[str, npt.NDArray[Any]]:
-    """The tensors of its file, which are what the manifest says."""
-    file = home / f"{name}.safetensors"
+def _stored(name: str, entry: Entry, called: str, digest: str, home: Path) -> dict[str, npt.NDArray[Any]]:
+    """The tensors of a file of its, which are what the manifest says."""
+    file = home / called
     restore = "make it again" if entry.checkpoint else "reinstall"
     try:
         with reading(file, "the arrays of a golden", FixtureError):
             stored, _ = read_safetensors(file)
     except FixtureError as error:
         raise FixtureError(f"golden {name}: {error}; {restore}, or restore it from a checkout") from error
-    if content_digest(stored) != entry.stored_digest:
+    if content_digest(stored) != digest:
         raise FixtureError(f"golden {name}: {file} is not what the manifest describes; it was altered")
     return stored
 
@@ -148,7 +172,19 @@ def _described(name: str, entry: Entry, stored: Mapping[str, npt.NDArray[Any]], 
         recorded=activations if kept else {},
         origin=str(home) if kept else "",
         folder=recipe.folder,
+        read_gradients=partial(_gradients, name, entry, home or fixtures_directory()) if entry.gradients_digest else None,
     )
+
+
+def _gradients(name: str, entry: Entry, home: Path) -> Gradients:
+    """Those of the file beside the golden's own."""
+    stored = _stored(name, entry, f"{name}{GRADIENTS}", entry.gradients_digest, home)
+    found: dict[str, dict[str, dict[str, Array]]] = {}
+    for batch, arrays in nested(stored, "gradient").items():
+        for key, array in arrays.items():
+            source, _, of = key.partition("/")
+            found.setdefault(batch, {}).setdefault(source, {})[of] = np.asarray(array, np.float64)
+    return found
 
 
 def forget_checkpoints() -> None:

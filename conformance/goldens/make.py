@@ -10,9 +10,9 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from conformance.errors import UsageError
-from conformance.goldens.golden import Golden, load_golden, stored_arrays
-from conformance.goldens.manifest import MANIFEST, SCHEMA, Entry, manifest, of_entry
-from conformance.goldens.recipe import Recipe
+from conformance.goldens.golden import Golden, load_golden, stored_arrays, stored_gradients
+from conformance.goldens.manifest import GRADIENTS, MANIFEST, SCHEMA, SMALL, Entry, manifest, of_entry
+from conformance.goldens.recipe import Recipe, keeps_gradient
 from conformance.goldens.recipes import RECIPES
 from conformance.goldens.saved_golden import SavedGolden
 from conformance.model.batch import Batch
@@ -30,7 +30,12 @@ def make(folder: Path, recipes: Iterable[Recipe] = tuple(RECIPES.values())) -> N
         batches, checkpoint = recipe.batches(), recipe.checkpoint()
         arrays = stored_arrays(batches, {b: _kept(recipe, checkpoint, batch) for b, batch in batches.items()})
         save_file(arrays, folder / f"{recipe.name}.safetensors")
-        entries[recipe.name] = _entry(recipe, batches, content_digest(arrays))
+        gradients_digest = ""
+        if recipe.name in SMALL and not isinstance(recipe, SavedGolden):
+            gradients = stored_gradients({b: _kept_gradients(checkpoint, batch) for b, batch in batches.items()})
+            save_file(gradients, folder / f"{recipe.name}{GRADIENTS}")
+            gradients_digest = content_digest(gradients)
+        entries[recipe.name] = _entry(recipe, batches, content_digest(arrays), gradients_digest)
     text = json.dumps(msgspec.to_builtins({"schema": SCHEMA, "goldens": entries}), indent=2)
     (folder / MANIFEST).write_text(f"{text}\n", "utf-8")
 
@@ -56,7 +61,13 @@ def _kept(recipe: Recipe, checkpoint: Checkpoint, batch: Batch) -> dict[str, Arr
     return {name: np.array(value, order="C") for name, value in walk if recipe.keeps(name)}
 
 
-def _entry(recipe: Recipe, batches: Mapping[str, Batch], stored_digest: str) -> Entry:
+def _kept_gradients(checkpoint: Checkpoint, batch: Batch) -> dict[str, dict[str, Array]]:
+    """By what the backward pass starts from."""
+    networks = Network(checkpoint.architecture, checkpoint.weights, batch).backward_passes()
+    return {str(n.source): {key: np.array(value, order="C") for key, value in n.walk() if keeps_gradient(key)} for n in networks}
+
+
+def _entry(recipe: Recipe, batches: Mapping[str, Batch], stored_digest: str, gradients_digest: str) -> Entry:
     architecture, weights_digest = recipe.checkpoint().architecture.as_dict(), recipe.weights_digest()
     return Entry(
         recipe.version,
@@ -65,8 +76,9 @@ def _entry(recipe: Recipe, batches: Mapping[str, Batch], stored_digest: str) -> 
         list(batches),
         weights_digest,
         stored_digest,
-        of_entry(recipe.version, architecture, list(batches), weights_digest, stored_digest),
+        of_entry(recipe.version, architecture, list(batches), weights_digest, stored_digest, gradients_digest),
         recipe.beside if isinstance(recipe, SavedGolden) else "",
+        gradients_digest,
     )
 
 

@@ -12,6 +12,7 @@ from conformance.model.files import read_json, reading
 from conformance.names import nearest
 
 MANIFEST = "manifest.json"
+GRADIENTS = ".gradients.safetensors"  # what the file of a golden's gradients is called, after its name
 SCHEMA = 2
 SMALL = ("tiny", "sinusoidal")  # between them the steps of every architecture but for other activation functions
 
@@ -35,8 +36,9 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         batches: names, in the order in which they are run.
         weights_digest: of the weights, in float64.
         stored_digest: of the arrays in the file.
-        digest: of the version, the architecture, the batches and both digests: `of_entry`.
+        digest: of the version, the architecture, the batches and the other digests: `of_entry`.
         checkpoint: of one that was made from a checkpoint, where that lies as seen from the folder; else empty.
+        gradients_digest: of the arrays in the file of its gradients; empty where there is none.
     """
 
     version: Annotated[int, msgspec.Meta(ge=0)]
@@ -47,16 +49,20 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stored_digest: str
     digest: str
     checkpoint: str = ""
+    gradients_digest: str = ""
 
     @property
     def is_whole(self) -> bool:
         """Whether it is as it was written."""
-        return self.digest == of_entry(self.version, self.architecture, self.batches, self.weights_digest, self.stored_digest)
+        digests = (self.weights_digest, self.stored_digest, self.gradients_digest)
+        return self.digest == of_entry(self.version, self.architecture, self.batches, *digests)
 
 
-def of_entry(version: int, architecture: Mapping[str, Any], batches: Sequence[str], weights: str, stored: str) -> str:
+def of_entry(
+    version: int, architecture: Mapping[str, Any], batches: Sequence[str], weights: str, stored: str, gradients: str = ""
+) -> str:
     """SHA-256 of what an entry says, but for where the weights lie, since they may be moved: so an edited entry is noticed."""
-    said = (version, architecture, batches, weights, stored)
+    said = (version, architecture, batches, weights, stored, *([gradients] if gradients else []))
     return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
 
 

@@ -11,8 +11,15 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, read_only
 from conformance.model.digest import content_digest
+from conformance.model.gradients import grad
 
 SEED = 20_260_101
+_GRADIENTS = tuple(grad(end) for end in ("weight", "bias", "LayerNorm"))  # ends of the names of those that are stored
+
+
+def keeps_gradient(name: str) -> bool:
+    """Whether a gradient is stored, where any of that golden are: those of parameters, and of what a norm gives."""
+    return name.endswith(_GRADIENTS)
 
 
 class Recipe(Protocol):

@@ -1,16 +1,16 @@
-"""What depends on no candidate, kept from run to run: what rounding adds up to in a network on a batch.
+"""What depends on no candidate, kept from run to run: what rounding adds up to in a network on a batch, and in a training loop.
 
 An entry is a safetensors file, named by the digest of all that it is computed from: checkpoint, architecture, batch, arithmetic,
-the accuracy of library functions, and the code. It holds the digest of its own content; what is damaged is computed anew, with a
-warning. Entries lie in the platform's cache directory, or in the one that the environment variable BERT_CONFORMANCE_CACHE names;
-`off` keeps none. Those that were not used for longest give way beyond LIMIT bytes.
+the accuracy of library functions, settings of training, and the code. It holds the digest of its own content; what is damaged is
+computed anew, with a warning. Entries lie in the platform's cache directory, or in the one that the environment variable
+BERT_CONFORMANCE_CACHE names; `off` keeps none. Those that were not used for longest give way beyond LIMIT bytes.
 """
 
 import hashlib
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -20,9 +20,13 @@ from platformdirs import user_cache_path
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from conformance.judge.loss_curve import Expected, TrainedLoss
+from conformance.judge.loss_curve import expected as sampled_losses
 from conformance.judge.reference import accumulated_sigma as sampled_sigma
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.digest import content_digest
+from conformance.model.training import Training, at
+from conformance.numerics.accuracy import Accuracy
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
@@ -66,26 +70,49 @@ def accumulated_sigma(network: Network, arithmetic: Arithmetic, checkpoint: Chec
 
     `checkpoint` has the weights before they are rounded to the arithmetic's format.
     """
+    if not network.is_repeatable:
+        return sampled_sigma(network, arithmetic)
+    key = _key(network, arithmetic, arithmetic.functions, checkpoint.digest)
+    return _kept(key, list(network.table), lambda: sampled_sigma(network, arithmetic))
+
+
+def expected_losses(
+    loss: TrainedLoss, start: Array, training: Training, dtype: str, device: str, functions: Accuracy, checkpoint: Checkpoint
+) -> Iterator[Expected]:
+    """As `judge.loss_curve.expected`, likewise; `start` are parameters of the checkpoint."""
+    said = (training, dtype, device, sorted(loss.layout.shapes.items()))
+    names = [at(step, "loss") for step in range(1, training.max_steps + 1)]
+
+    def computed() -> Iterator[tuple[str, Array]]:
+        for name, found in zip(names, sampled_losses(loss, start, training, dtype, device, functions), strict=True):
+            yield name, np.array([found.loss, found.spread])
+
+    for _, (value, spread) in _kept(_key(loss.network, said, functions, checkpoint.digest), names, computed):
+        yield Expected(float(value), float(spread))
+
+
+def _kept(key: str, names: Sequence[str], computed: Callable[[], Iterator[tuple[str, Array]]]) -> Iterator[tuple[str, Array]]:
+    """What is computed under these names, in their order."""
     home = folder()
-    if home is None or not network.is_repeatable:
-        yield from sampled_sigma(network, arithmetic)
+    if home is None:
+        yield from computed()
         return
-    path = home / f"{_key(network, arithmetic, checkpoint.digest)}{SUFFIX}"
-    known = _read(path, network) if path.exists() else None
+    path = home / f"{key}{SUFFIX}"
+    known = _read(path, names) if path.exists() else None
     if known is not None:
         yield from known.items()
         return
-    sampled: dict[str, Array] = {}
-    for name, sigma in sampled_sigma(network, arithmetic):
-        sampled[name] = sigma
-        if len(sampled) == len(network.table):  # a consumer that takes the last one may not ask for more
-            _write(path, sampled)
-        yield name, sigma
+    found: dict[str, Array] = {}
+    for name, value in computed():
+        found[name] = value
+        if len(found) == len(names):  # a consumer that takes the last one may not ask for more
+            _write(path, found)
+        yield name, value
 
 
-def _key(network: Network, arithmetic: Arithmetic, checkpoint: str) -> str:
-    """Of all that the entry is computed from."""
-    said = (network.architecture, network.source, arithmetic, sorted(arithmetic.functions.bounds.items()), _code(), np.__version__)
+def _key(network: Network, asked: object, functions: Accuracy, checkpoint: str) -> str:
+    """Of all that the entry is computed from; `asked` is what is computed of the network, as its `repr` says it."""
+    said = (network.architecture, network.source, asked, sorted(functions.bounds.items()), _code(), np.__version__)
     parts = (checkpoint, content_digest(network.batch.arrays()), repr(said))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -100,20 +127,20 @@ def _code() -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path, network: Network) -> Mapping[str, Array] | None:
-    """The entry in the table's order; None, with a warning, where it is not what was written."""
+def _read(path: Path, names: Sequence[str]) -> Mapping[str, Array] | None:
+    """The entry in the order of its names; None, with a warning, where it is not what was written."""
     try:
         with safe_open(path, "np") as stored:
             found = {name: np.asarray(stored.get_tensor(name)) for name in stored.keys()}  # noqa: SIM118  # no mapping
             digest = (stored.metadata() or {}).get("digest")
-        if set(found) != set(network.table) or digest != content_digest(found):
+        if set(found) != set(names) or digest != content_digest(found):
             raise ValueError("its content is not what was written")
     except (OSError, SafetensorError, ValueError) as error:
         warnings.warn(f"the cache's entry {path} is damaged ({error}); it is computed anew", CacheWarning, stacklevel=2)
         return None
     with suppress(OSError):
         os.utime(path)
-    return {name: found[name] for name in network.table}
+    return {name: found[name] for name in names}
 
 
 def _write(path: Path, sigma: Mapping[str, Array]) -> None:

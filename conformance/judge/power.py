@@ -22,14 +22,14 @@ from conformance.judge.statistics import SEPARABLE_Z, max_threshold, share
 from conformance.model.activations import parameter_shapes
 from conformance.model.checkpoint import rounded_weights
 from conformance.model.dropout import dropouts, rate_of
-from conformance.model.gradients import ends, grad, is_gradient, sources
+from conformance.model.gradients import grad, is_gradient
 from conformance.model.training import GIVEN, STEPPED, STEPS, Training, decays
 from conformance.numerics.arithmetic import modular
 from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network
 from conformance.oracle.training_run import TrainingRun
 
-BACKWARD = (*SMALL, "tanh")  # goldens that have, between them, a step of every kind
+BACKWARD = (*SMALL, "tanh", "regression", "multi-label")  # goldens that have, between them, a step of every kind
 _OF_TRAINING = {fault.name for fault in dropout.faults()}
 
 
@@ -70,20 +70,19 @@ def _passes(golden: Golden, dtype: str) -> Iterator[tuple[str, Network]]:
         forward = Network(architecture, weights, batch)
         yield f" [{name}]" if len(golden.batches) > 1 else "", forward
         if golden.name in BACKWARD:
-            for source in sources(forward.table, ends(architecture) & set(forward.table)):
-                backward = replace(forward, source=source)
-                yield f" [from {source}]", backward
-                yield f" [from {source}, training]", replace(backward, kept=_masks(forward))
+            for backward in forward.backward_passes():
+                yield f" [from {backward.source}]", backward
+                yield f" [from {backward.source}, training]", replace(backward, kept=_masks(forward))
 
 
 def _run(golden: Golden, training: Training, dtype: str) -> TrainingRun:
-    """Steps of a matrix and of a bias, with the gradients of a batch, of another size in each step."""
+    """Steps of a matrix and of a bias, with the gradients of a batch, features rolled in each: clipped, they would be the same."""
     architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, dtype)
     batch = next(iter(golden.batches.values()))
     values = dict(replace(Network(architecture, weights, batch), source="cls.loss").walk())
     gradients = {name: values[grad(name)] for name in parameter_shapes(architecture) if grad(name) in values}
     judged = [next(name for name in gradients if decays(name) is which) for which in (True, False)]
-    steps = tuple({name: t * g for name, g in gradients.items()} for t in range(1, STEPS + 1))
+    steps = tuple({name: t * np.roll(g, t, -1) for name, g in gradients.items()} for t in range(1, STEPS + 1))
     return TrainingRun(architecture, weights, batch, training=training, gradients=steps, judged=tuple(judged))
 
 

@@ -1,10 +1,11 @@
-"""Verifying the goldens that are stored, in three parts.
+"""Verifying the goldens that are stored, part by part.
 
-Files match their digests; weights and batches regenerate exactly; activations regenerate within what float64 rounding explains,
-since BLAS kernels sum in different orders. Of a golden that was made from a checkpoint the weights are those that it was made from,
-and the batches have nothing to be regenerated from: their digest is all.
+Files match their digests; weights and batches regenerate exactly; activations, and gradients where they are stored, regenerate
+within what float64 rounding explains, since BLAS kernels sum in different orders. Of a golden that was made from a checkpoint the
+weights are those that it was made from, and the batches have nothing to be regenerated from: their digest is all.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import numpy as np
 from conformance.errors import ConformanceError, DependencyMissingError, FixtureError
 from conformance.goldens.golden import Golden, load_golden, stored_arrays
 from conformance.goldens.manifest import located
+from conformance.goldens.recipe import keeps_gradient
 from conformance.goldens.recipes import RECIPES
 from conformance.judge.segment import Segment
 from conformance.judge.statistics import max_threshold, share
@@ -33,7 +35,7 @@ class Verification:
 
 
 def verify(name: str | Path, folder: Path | None = None) -> list[Verification]:
-    """The three parts' outcomes: `pass`, `fail`, or `skip` with its reason; of what `load_golden` takes.
+    """The parts' outcomes: `pass`, `fail`, or `skip` with its reason; of what `load_golden` takes.
 
     Raises:
         UsageError: there is no such golden.
@@ -45,7 +47,10 @@ def verify(name: str | Path, folder: Path | None = None) -> list[Verification]:
         results = [Verification(name, "stored files", "pass")]
     except ConformanceError as error:
         results = [Verification(name, "stored files", "fail", str(error))]
-    for part, check in (("weights and batches", _inputs), ("activations", _activations)):
+    parts = [("weights and batches", _inputs), ("activations", _activations)]
+    if golden is not None and golden.read_gradients:
+        parts.append(("gradients", _gradients))
+    for part, check in parts:
         if golden is None:
             results.append(Verification(name, part, "skip", "the stored files could not be read"))
             continue
@@ -69,22 +74,41 @@ def _inputs(golden: Golden) -> None:
 
 
 def _activations(golden: Golden) -> None:
-    """Stored against regenerated, each from its nearest stored ancestors, within the threshold of two float64 computations."""
+    """Those of every batch."""
     recorded = golden.recorded or golden.activations
     if not recorded:
         raise DependencyMissingError("nothing to compare: this golden stores no activations, the oracle computes them on the spot")
+    for batch, network in _networks(golden).items():
+        kept = {name for name in network.table if golden.recorded or RECIPES[golden.name].keeps(name)}
+        _regenerate(f"golden {golden.name}: {{}} of {batch}", network, recorded[batch], kept)
+
+
+def _gradients(golden: Golden) -> None:
+    """Those of every batch from every source."""
+    for batch, network in _networks(golden).items():
+        stored = golden.gradients.get(batch, {})
+        passes = {str(one.source): one for one in network.backward_passes()}
+        if set(passes) != set(stored):
+            raise FixtureError(f"golden {golden.name}: the stored gradients of {batch} start from {', '.join(stored)}")
+        for source, one in passes.items():
+            kept = {name for name in one.table if keeps_gradient(name)}
+            _regenerate(f"golden {golden.name}: {{}} of {batch}, from {source},", one, stored[source], kept)
+
+
+def _networks(golden: Golden) -> dict[str, Network]:
     checkpoint = golden.checkpoint
-    networks = {n: Network(checkpoint.architecture, checkpoint.weights, batch) for n, batch in golden.batches.items()}
-    alpha = share(sum(len(network.table) for network in networks.values()))
-    for batch, network in networks.items():
-        stored = recorded[batch]
-        if {n for n in network.table if golden.recorded or RECIPES[golden.name].keeps(n)} != set(stored):
-            raise FixtureError(f"golden {golden.name}: the stored activations of {batch} are not those of the table")
-        before: dict[str, Array] = {}
-        for name in (n for n in network.table if n in stored):
-            if _differs(Segment(network, name, before), stored[name], alpha):
-                raise FixtureError(f"golden {golden.name}: {name} of {batch} regenerates differently")
-            before[name] = stored[name]
+    return {n: Network(checkpoint.architecture, checkpoint.weights, batch) for n, batch in golden.batches.items()}
+
+
+def _regenerate(said: str, network: Network, stored: Mapping[str, Array], kept: set[str]) -> None:
+    """Stored against regenerated, each from its nearest stored ancestors, within the threshold of two float64 computations."""
+    if kept != set(stored):
+        raise FixtureError(f"{said.format('what is stored')} is not what is kept of the table")
+    alpha, before = share(len(stored)), dict[str, Array]()
+    for name in (n for n in network.table if n in stored):
+        if _differs(Segment(network, name, before), stored[name], alpha):
+            raise FixtureError(f"{said.format(name)} regenerates differently")
+        before[name] = stored[name]
 
 
 def _differs(segment: Segment, stored: Array, alpha: float) -> bool:

@@ -90,6 +90,16 @@ STEPPED: Mapping[str, Training] = {
     "nothing to clip": replace(_FEW, max_grad_norm=1e3),
     "BERT's own": replace(_FEW, lr_scheduler_type="bert", bias_correction=False),
 }
+_LONG = replace(_FEW, learning_rate=1e-3, adam_epsilon=1.0, max_grad_norm=10.0, warmup_steps=10, max_steps=100)
+# Whole runs whose loss is followed. Gradients are clipped at first and not in the end, so that one that is scaled shows. The batch
+# is not learnt by heart, so that what goes wrong late shows as well: after the last step the loss is 0.16 on `tiny` and 4.3 on
+# `sinusoidal`. In float32 rounding takes it apart by 2e-6 at most; with the rate and ε of `STEPPED`, where errors grow
+# exponentially, by as much as the loss itself after 20 steps.
+FOLLOWED: Mapping[str, Training] = {
+    "linear": _LONG,
+    "inverse_sqrt": replace(_LONG, lr_scheduler_type="inverse_sqrt"),
+    "BERT's own": replace(_LONG, lr_scheduler_type="bert", bias_correction=False),
+}
 SCHEDULED: Mapping[str, Training] = {name: replace(_MANY, lr_scheduler_type=name) for name in SCHEDULES}
 
 

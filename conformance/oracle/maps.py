@@ -9,7 +9,7 @@ First order in the error throughout (Higham, *Accuracy and Stability of Numerica
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -62,10 +62,20 @@ def rows_times(x: Matrix, right: Matrix) -> Matrix:
 
 @dataclass(frozen=True)
 class Source:
-    """Independent rounding errors of elementwise variance `variance`, and the map that takes them to the step's result."""
+    """Independent rounding errors of elementwise variance `variance`, and the map that takes them to the step's result.
+
+    Attributes:
+        direction: of one error a row (`shared_by_row`), how it moves that row, where a later step may sum over it.
+    """
 
     variance: Array
     to_result: LinearMap
+    direction: Array | None = None
+
+    def scaled(self, factor: Array) -> "Source":
+        """Those of a result whose errors are `factor` times larger, elementwise."""
+        direction = None if self.direction is None else factor * self.direction
+        return Source(self.variance, self.to_result.then_times(factor), direction)
 
 
 @dataclass(frozen=True)
@@ -87,9 +97,8 @@ class Roundings:
 
     def scaled(self, factor: Array) -> "Roundings":
         """Those of a result whose errors are `factor` times larger, elementwise."""
-        sources = (Source(s.variance, s.to_result.then_times(factor)) for s in self.sources)
-        return Roundings(tuple(sources), factor * self.bound)
+        return Roundings(tuple(s.scaled(factor) for s in self.sources), factor * self.bound)
 
     def twice(self) -> "Roundings":
         """Those of two independent computations: variances and bounds double."""
-        return Roundings(tuple(Source(2.0 * s.variance, s.to_result) for s in self.sources), 2.0 * self.bound)
+        return Roundings(tuple(replace(s, variance=2.0 * s.variance) for s in self.sources), 2.0 * self.bound)

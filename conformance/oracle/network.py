@@ -15,7 +15,7 @@ from conformance.model.activations import parameter_shapes, table
 from conformance.model.architecture import Architecture
 from conformance.model.batch import IGNORED_LABEL, Batch, Ids
 from conformance.model.dropout import in_training
-from conformance.model.gradients import with_gradients
+from conformance.model.gradients import ends, sources, with_gradients
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.equations import EQUATIONS
@@ -81,6 +81,12 @@ class Network:
             losses = ", ".join(name for name, row in rows.items() if row.axes == SCALAR) or "none"
             raise UsageError(f"no backward pass starts from {self.source}, which this batch does not define; its losses: {losses}")
         return with_gradients(rows, self.source, parameter_shapes(self.architecture))
+
+    def backward_passes(self) -> Iterator["Network"]:
+        """The same from each loss and output from which no other is computed: together they reach everything."""
+        forward = replace(self, source=None)
+        for source in sources(forward.table, ends(self.architecture) & forward.table.keys()):
+            yield replace(forward, source=source)
 
     @property
     def is_repeatable(self) -> bool:

@@ -33,9 +33,11 @@ class Step(ABC):
 
     Attributes:
         couples_positions: whether an element is computed from several positions of its parents.
+        sums_rows: whether it is linear in its first parent, and an element is computed from one row of that, of its last axis.
     """
 
     couples_positions: ClassVar[bool] = False
+    sums_rows: ClassVar[bool] = False
 
     def __init__(self, site: Site, *parents: Array) -> None:
         """Bind the equation to a place and to its parents."""

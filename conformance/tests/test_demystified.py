@@ -163,7 +163,7 @@ def test_what_is_declared_of_a_check_is_so(name: str) -> None:
     assert outcome == "pass" if name == "data-labels" else outcome in ("xfail", "skip")
 
 
-@pytest.mark.parametrize("name", ["optimizer-step", "schedule"])
+@pytest.mark.parametrize("name", ["optimizer-step", "schedule", "loss-curve"])
 def test_its_trainer_fails_as_declared(name: str) -> None:
     screen = replace(USUAL, depth="screen")
     result = run(CHECKS[name], demystified_as_written, "sinusoidal", "cpu", "float32", plan=screen)

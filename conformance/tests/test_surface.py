@@ -194,17 +194,20 @@ def test_a_wrong_digest_of_the_weights_is_a_broken_harness(fixtures: Path) -> No
     manifest = json.loads((fixtures / "manifest.json").read_text())
     entry = manifest["goldens"]["tiny"]
     entry["weights_digest"] = "0" * 64
-    entry["digest"] = of_entry(*(entry[k] for k in ("version", "architecture", "batches", "weights_digest", "stored_digest")))
+    entry["digest"] = of_entry(
+        *(entry[k] for k in ("version", "architecture", "batches", "weights_digest", "stored_digest", "gradients_digest"))
+    )
     (fixtures / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(FixtureError, match="expected 0000"):
         assert load_golden("tiny", fixtures).checkpoint
 
 
-def test_the_goldens_verify_in_their_three_parts() -> None:
+def test_the_goldens_verify_part_by_part() -> None:
     assert [(v.part, v.outcome) for v in verify("tiny")] == [
         ("stored files", "pass"),
         ("weights and batches", "pass"),
         ("activations", "pass"),
+        ("gradients", "pass"),
     ]
     assert {v.outcome for v in verify("minilm")} <= {"pass", "skip"}
 

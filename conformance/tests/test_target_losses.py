@@ -13,12 +13,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conformance import ModuleRunner, TorchBatch, check, golden_of, load_golden
+from conformance.benchmarks.gradients.wrong import rewritten
 from conformance.errors import UsageError
-from conformance.faults import BY_NAME
+from conformance.faults import BY_NAME, target_gradients
 from conformance.faults.target_losses import faults
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from implementations.hugging_face import HuggingFace, run, run_backward
+from implementations.hugging_face_losses import losses
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -103,7 +105,8 @@ def test_each_mistake_fails_at_the_loss_and_is_named(name: str, dtype: str) -> N
 
 def test_every_fault_of_these_losses_is_planted() -> None:
     assert {fault.name for fault in faults()} == set(WRONG)
-    assert set(WRONG) <= set(BY_NAME)
+    assert {fault.name for fault in target_gradients.faults()} == set(WRONG_GRADIENTS)
+    assert {*WRONG, *WRONG_GRADIENTS} <= set(BY_NAME)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -111,6 +114,65 @@ def test_every_fault_of_these_losses_is_planted() -> None:
 def test_gradients_of_a_right_loss_conform(golden: Any, dtype: str) -> None:
     result = check(HuggingFace("eager"), golden, dtype=dtype, check="gradients")
     assert result.conforms, result.reason
+
+
+Slope = Callable[[Tensor, Tensor, Tensor], Tensor]  # of logits, targets and the right gradient with respect to the logits
+
+
+def sigmoid_slope(x: Tensor) -> Tensor:
+    return x.sigmoid() * (1 - x.sigmoid())
+
+
+WRONG_GRADIENTS: dict[str, list[tuple[str, Slope]]] = {
+    "targets-gradient-summed": [(golden, lambda x, t, g: g * x.numel()) for golden in ("regression", "multi-label")],
+    "targets-gradient-summed-over-labels": [("multi-label", lambda x, t, g: g * x.shape[1])],
+    "targets-gradient-summed-over-rows": [("multi-label", lambda x, t, g: g * x.shape[0])],
+    "targets-gradient-without-target": [
+        ("regression", lambda x, t, g: 2 * x / x.numel()),
+        ("multi-label", lambda x, t, g: x.sigmoid() / x.numel()),
+    ],
+    "regression-gradient-halved": [("regression", lambda x, t, g: g / 2)],
+    "regression-gradient-absolute": [("regression", lambda x, t, g: (x - t).sign() / x.numel())],
+    "multi-label-gradient-sigmoid-twice": [
+        ("multi-label", lambda x, t, g: (x.sigmoid().sigmoid() - t) * sigmoid_slope(x) / x.numel()),
+    ],
+    "multi-label-gradient-of-logits": [("multi-label", lambda x, t, g: (x - t) / x.numel())],
+    "multi-label-gradient-squared": [("multi-label", lambda x, t, g: 2 * (x.sigmoid() - t) * sigmoid_slope(x) / x.numel())],
+    "multi-label-gradient-as-classes": [("multi-label", lambda x, t, g: (t.sum(-1, True) * x.softmax(-1) - t) / len(x))],
+    "multi-label-positives-weighted": [("multi-label", lambda x, t, g: ((1 + 2 * t) * x.sigmoid() - 3 * t) / x.numel())],
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", WRONG_GRADIENTS)
+def test_a_wrong_gradient_of_a_right_loss_is_found_at_the_logits_and_named(
+    name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for golden, slope in WRONG_GRADIENTS[name]:
+
+        def planted(logits: dict[str, Tensor], batch: TorchBatch, problem: str | None, slope: Slope = slope) -> dict[str, Tensor]:
+            assert batch.class_targets is not None
+            targets = batch.class_targets.to(logits["classifier"].dtype)
+            changed = rewritten(logits["classifier"], Tensor.clone, lambda x, g: slope(x, targets, g))
+            return losses({**logits, "classifier": changed}, batch, problem)
+
+        monkeypatch.setattr("implementations.hugging_face.losses", planted)
+        origins = check(HuggingFace("eager"), golden, dtype=dtype, check="gradients").origins
+        found = {v.activation: [f.name for f in v.local.explanations[0].faults] for v in origins if v.local}
+        assert found == {"classifier.grad": [name]}, golden
+
+
+def test_the_weight_of_positives_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def weighted(x: Tensor, t: Tensor, problem: str | None) -> Tensor:
+        return F.binary_cross_entropy_with_logits(x, t.to(x.dtype), pos_weight=torch.full(x.shape[1:], 3.0, dtype=x.dtype))
+
+    monkeypatch.setattr("implementations.hugging_face_losses._loss_of_targets", weighted)
+    (origin,) = (
+        v for v in check(HuggingFace("eager"), "multi-label", check="gradients").origins if v.activation == "classifier.grad"
+    )
+    assert origin.local is not None
+    (fault,) = origin.local.named
+    assert (fault.name, fault.estimate and round(fault.estimate.value, 3)) == ("multi-label-positives-weighted", 3.0)
 
 
 class Halved(HuggingFace):

@@ -1,7 +1,8 @@
 """What the check `gradients` says of correct and of wrong backward passes, in each format.
 
 False alarms: every correct variant of the detection benchmark that runs its batch at once, on `tiny`, from every loss. Detection:
-the mistakes of `benchmarks.gradients.wrong`, each planted by hand in a real module.
+the mistakes of `benchmarks.gradients.wrong`, each planted by hand in a real module. `--alarms` counts the false alarms alone, at
+depth screen, which takes a tenth of the time.
 """
 
 import argparse
@@ -15,15 +16,17 @@ from conformance.benchmarks.gradients.correct import CORRECT, GOLDEN
 from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward
 from conformance.checks.backward import backward_passes
 from conformance.checks.run import check_values
+from conformance.judge.depth import Depth
 from conformance.model.gradients import is_gradient
 from conformance.results.result import Result
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
+ALARMS = RESULTS.with_name("ALARMS.md")
 
 
-def judged(candidate: object, dtype: str) -> Result:
+def judged(candidate: object, dtype: str, depth: Depth = "full") -> Result:
     """The check `gradients`."""
-    return check_values(candidate, GOLDEN, dtype=dtype, passes=backward_passes)
+    return check_values(candidate, GOLDEN, dtype=dtype, passes=backward_passes, depth=depth)
 
 
 def origins(result: Result) -> dict[str, tuple[str, ...]]:
@@ -38,24 +41,27 @@ def origins(result: Result) -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Alarms:
-    """In one format: how many variants and gradients were judged, and which fail."""
+    """In one format: how many variants, tensors and gradients among them were judged, and which fail."""
 
     variants: int
+    tensors: int
     gradients: int
     failed: tuple[str, ...]
 
 
-def alarms(dtype: str) -> Alarms:
+def alarms(dtype: str, depth: Depth = "full") -> Alarms:
     """Every correct variant."""
-    variants, gradients, failed = 0, 0, []
+    variants, tensors, gradients, failed = 0, 0, 0, []
     for name, candidate in CORRECT.items():
         if dtype in candidate.variant.dtypes:
-            result = judged(candidate, dtype)
+            result = judged(candidate, dtype, depth)
+            found = [v for v in result.verdicts if v.outcome in ("pass", "fail")]
             variants += 1
-            gradients += sum(is_gradient(v.activation) and not v.hidden for v in result.verdicts)
+            tensors += len(found)
+            gradients += sum(is_gradient(v.activation) for v in found)
             if result.outcome != "pass":
                 failed.append(f"{name}, {dtype}: {result.reason or result.outcome}")
-    return Alarms(variants, gradients, tuple(failed))
+    return Alarms(variants, tensors, gradients, tuple(failed))
 
 
 @dataclass(frozen=True)
@@ -82,17 +88,23 @@ def detected(dtype: str) -> Detected:
     return Detected(found, placed, named, tuple(notes))
 
 
+def _correct(formats: Sequence[str], depth: Depth) -> Iterator[str]:
+    notes: list[str] = []
+    yield f"Correct backward passes on `{GOLDEN}`, from every loss, at depth {depth}:"
+    yield ""
+    yield "| format | variants | tensors judged | gradients among them | false alarms |"
+    yield "| --- | --- | --- | --- | --- |"
+    for dtype in formats:
+        found = alarms(dtype, depth)
+        notes += found.failed
+        yield f"| {dtype} | {found.variants} | {found.tensors} | {found.gradients} | {len(found.failed)} |"
+    yield ""
+    yield from (f"- {note}" for note in notes)
+
+
 def _rendered(formats: Sequence[str]) -> Iterator[str]:
     notes: list[str] = []
-    yield f"Correct backward passes on `{GOLDEN}`, from every loss:"
-    yield ""
-    yield "| format | variants | gradients judged | false alarms |"
-    yield "| --- | --- | --- | --- |"
-    for dtype in formats:
-        correct = alarms(dtype)
-        notes += correct.failed
-        yield f"| {dtype} | {correct.variants} | {correct.gradients} | {len(correct.failed)} |"
-    yield ""
+    yield from _correct(formats, "full")
     yield f"{len(WRONG)} mistakes planted by hand:"
     yield ""
     yield "| format | found | placed | named |"
@@ -110,12 +122,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--formats", nargs="+", choices=DTYPES, default=list(DTYPES), help="default: all")
     parser.add_argument("--write", action="store_true", help=f"into {RESULTS.name}")
+    parser.add_argument("--alarms", action="store_true", help=f"correct ones alone, at depth screen; into {ALARMS.name}")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     lines = []
-    for line in _rendered(arguments.formats):
+    for line in _correct(arguments.formats, "screen") if arguments.alarms else _rendered(arguments.formats):
         print(line, flush=True)
         lines.append(line)
     if arguments.write:
-        command = f"Made by `python -m conformance.benchmarks.gradients --formats {' '.join(arguments.formats)} --write`."
-        RESULTS.write_text("\n".join(["# Backward passes", "", command, "", *lines]).rstrip() + "\n", "utf-8")
+        options = f"{'--alarms ' if arguments.alarms else ''}--formats {' '.join(arguments.formats)} --write"
+        command = f"Made by `python -m conformance.benchmarks.gradients {options}`."
+        text = "\n".join(["# Backward passes", "", command, "", *lines]).rstrip() + "\n"
+        (ALARMS if arguments.alarms else RESULTS).write_text(text, "utf-8")

@@ -94,6 +94,7 @@ class ScoresBackwardQuery(ScaledBackward):
     """∂L/∂q = w k / √d a head; w (B, h, S, S), k (B, S, H), result (B, S, H)."""
 
     left, right, result = Factor(0, "as it is"), Factor(1, "heads"), "heads"
+    sums_rows = True
 
 
 class ScoresBackwardKey(ScaledBackward):

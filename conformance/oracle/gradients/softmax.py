@@ -75,7 +75,7 @@ class ProbabilitiesBackward(Step):
         inner = u2 * ((p * w) ** 2 + (p * d) ** 2 + y**2)
         own = np.maximum(inner + arithmetic.store_variance(y), arithmetic.storage.floor_variance)
         at_largest = Source(inner + arithmetic.function_variance(y), _to_largest(p))
-        return Roundings((Source(own, identity()), Source(shared, shared_by_row(p)), at_largest))
+        return Roundings((Source(own, identity()), Source(shared, shared_by_row(p), p), at_largest))
 
 
 def _to_largest(p: Array) -> LinearMap:

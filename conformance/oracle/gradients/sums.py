@@ -142,17 +142,18 @@ class LookupGradient(Step):
         A kernel that adds in the table itself rounds each partial sum to storage. A single term is moved, not rounded.
         """
         (ids, rows), table = self._places, self.site.parameters["weight"]
-        partial, in_order = np.zeros_like(table), np.zeros_like(table)
-        terms = np.zeros_like(table)
-        np.add.at(terms, ids, rows**2)
-        for r, row in zip(ids, rows, strict=True):
+        read, place, counts = np.unique(ids, return_inverse=True, return_counts=True)  # the other rows, most of them, are 0
+        partial, in_order, terms = (np.zeros((len(read), rows.shape[-1])) for _ in range(3))
+        np.add.at(terms, place, rows**2)
+        for r, row in zip(place, rows, strict=True):
             partial[r] += row
             in_order[r] += partial[r] ** 2
-        n = np.bincount(ids, minlength=len(table))[:, None].astype(np.float64)
-        y = self.value
+        y, n = self.value[read], counts[:, None].astype(np.float64)
         coarse = arithmetic.accumulate if arithmetic.rounding == "fused" else arithmetic.storage
         variance = coarse.unit_roundoff**2 / 3.0 * np.maximum(in_order, _at_random(n, y, terms)) + arithmetic.store_variance(y)
-        return elementwise(np.maximum(np.where(n > 1, variance, 0.0), arithmetic.storage.floor_variance))
+        full = np.full(table.shape, arithmetic.storage.floor_variance)
+        full[read] = np.maximum(np.where(n > 1, variance, 0.0), full[read])
+        return elementwise(full)
 
 
 class WordLookupGradient(LookupGradient):

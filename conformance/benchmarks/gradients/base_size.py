@@ -1,0 +1,60 @@
+"""Correct backward passes of a network of base size: none may fail.
+
+Width 768, 12 layers, 12 heads, a vocabulary of 1000 tokens, the heads of pre-training and a classifier; two sequences of 32
+tokens, one of them half padding; float32, at depth screen: RMS and largest error, without the filters of mistakes.
+
+    python -m conformance.benchmarks.gradients.base_size
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from conformance import Golden, golden_of
+from conformance.benchmarks.cost import LAYERS, network
+from conformance.benchmarks.gradients.correct import CORRECT
+from conformance.checks.backward import backward_passes
+from conformance.checks.run import check_values
+from conformance.goldens.batches import batch
+from conformance.goldens.recipe import SEED
+from conformance.model.checkpoint import Checkpoint
+from implementations.hugging_face import hf_eager, hf_sdpa
+from implementations.inner_workings import inner_workings
+from implementations.making_bert import making_bert
+from implementations.torch_encoder import torch_encoder
+
+LENGTH, VOCABULARY = 32, 1000
+IN_USE: tuple[Any, ...] = (hf_eager, hf_sdpa, making_bert, inner_workings, torch_encoder)
+
+
+def golden(layers: int = LAYERS) -> Golden:
+    """The network and its batch."""
+    checkpoint, _ = network(layers, vocab_size=VOCABULARY, heads=("masked_lm", "next_sentence", "classification"), num_labels=2)
+    mask = np.ones((2, LENGTH), np.int64)
+    mask[1, LENGTH // 2 :] = 0
+    given = batch(SEED, checkpoint.architecture, mask)
+    ids = np.maximum(given.input_ids, 1)  # 0 is the token of padding, of which some embeddings learn nothing
+    return golden_of("base", Checkpoint(checkpoint.architecture, checkpoint.weights), {"two": replace(given, input_ids=ids)})
+
+
+def candidates() -> Iterator[tuple[str, Any]]:
+    """Those in use, then the variants that compute in the format that they show."""
+    yield from ((each.name, each) for each in IN_USE)
+    yield from ((name, each) for name, each in CORRECT.items() if "float32" in each.variant.dtypes and not each.variant.computes)
+
+
+def main() -> None:
+    """Print a line a candidate, and the sums."""
+    base, tensors, failed, count = golden(), 0, 0, 0
+    for name, candidate in candidates():
+        result = check_values(candidate, base, passes=backward_passes, depth="screen")
+        judged = sum(verdict.outcome in ("pass", "fail") for verdict in result.verdicts)
+        count, tensors, failed = count + (judged > 0), tensors + judged, failed + (result.outcome == "fail")
+        print(f"{name}: {result.outcome}, {judged} tensors{'; ' + result.reason if result.reason else ''}", flush=True)
+    print(f"{count} candidates, {tensors} tensors, {failed} false alarms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""What judging a backward pass costs, as ratios to a plain forward and backward pass, in CPU seconds, which no neighbour adds to.
+
+A network of base size with a classifier (width 768, 12 heads, random weights; batch 8, length 128, float32), Hugging
+Face's eager attention, in evaluation mode.
+
+- *plain*: forward pass, loss, and backward pass to every parameter, with no hooks; the median of five.
+- *hooks*: the same with every activation and every gradient copied, and nothing done with them.
+- *full, nothing kept*, *full*, *screen*: all of them judged; before the accumulated sigma is in the cache, afterwards, and at depth
+  screen.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from conformance import golden_of
+from conformance.benchmarks.cost import LAYERS, Ratio, network, ratio, times
+from conformance.checks.backward import backward_passes_of
+from conformance.judge import cache
+from conformance.judge.depth import Depth
+from conformance.judge.judge import Judge
+from conformance.judge.select_arithmetic import select_arithmetic
+from conformance.numerics.arithmetic import modular
+from conformance.results.case import Case
+from implementations.hugging_face import HuggingFace
+
+RESULTS = Path(__file__).with_name("cost.json")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """CPU seconds of the plain passes, the number of tensors judged, and ratios by what was done."""
+
+    processor: str
+    layers: int
+    plain_cpu: float
+    tensors: int
+    ratios: dict[str, Ratio]
+
+
+class Subject:
+    """A candidate with a batch, and what may be done with it."""
+
+    def __init__(self, layers: int) -> None:
+        """Build it; no time of it counts."""
+        checkpoint, given = network(layers, heads=("classification",), num_labels=2)
+        batch = replace(given, class_labels=np.arange(given.size, dtype=np.int64) % 2)
+        runner = HuggingFace("eager").prepare(checkpoint, "cpu", "float32")
+        self.checkpoint, self.batch, self.model = checkpoint, batch.on("cpu"), cast(Any, runner.module)
+        (self.backward,) = backward_passes_of(runner, golden_of("base", checkpoint, {"one": batch}), Case("hf-eager", "base"))
+
+    def plain(self) -> None:
+        """A forward and a backward pass."""
+        b = self.batch
+        assert b.class_labels is not None
+        self.model.requires_grad_(True)
+        self.model.zero_grad()
+        found = self.model["bert"](b.input_ids, attention_mask=b.attention_mask, token_type_ids=b.token_type_ids)
+        torch.autograd.backward(cross_entropy(self.model["classifier"](found.pooler_output), b.class_labels))
+
+    def hooks(self) -> None:
+        """Every activation and gradient copied."""
+        for _ in self.backward.call():
+            pass
+
+    def judged(self, depth: Depth = "full") -> int:
+        """How many are judged; `SystemExit` if one fails, since the candidate is correct."""
+        one = self.backward.network
+        sigma = cache.accumulated_sigma(one, modular("float32").arithmetic, self.checkpoint)
+        verdicts = list(select_arithmetic(Judge(one, "float32", depth=depth, sigma=sigma).judge(self.backward.call())))
+        failed = [v.activation for v in verdicts if v.outcome == "fail"]
+        if failed:
+            raise SystemExit(f"false alarms: {failed}")
+        return sum(v.outcome == "pass" for v in verdicts)
+
+
+def measured(layers: int, repeats: int) -> Cost:
+    """All of it, on this machine."""
+    subject = Subject(layers)
+    subject.plain()
+    plain = times(subject.plain, 5)
+    found = {"hooks": times(subject.hooks, repeats)}
+    with tempfile.TemporaryDirectory() as home:
+        os.environ[cache.VARIABLE] = home
+        found["full, nothing kept"] = times(subject.judged, 1)
+        found["full"] = times(subject.judged, repeats)
+        found["screen"] = times(lambda: subject.judged("screen"), repeats)
+        tensors = subject.judged("screen")
+    processor = f"{os.cpu_count()} cores, torch {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
+    ratios = {what: ratio(each, plain) for what, each in found.items()}
+    return Cost(processor, layers, round(statistics.median(cpu for _, cpu in plain), 2), tensors, ratios)
+
+
+def main() -> None:
+    """Measure, print, and with `--write` commit the figures to the file beside this one."""
+    parser = argparse.ArgumentParser(
+        prog="python -m conformance.benchmarks.gradients.cost", description=str(__doc__).split("\n", 1)[0]
+    )
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")
+    asked = parser.parse_args()
+    text = json.dumps(asdict(measured(asked.layers, asked.repeats)), indent=2)
+    print(text)
+    if asked.write:
+        RESULTS.write_text(f"{text}\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

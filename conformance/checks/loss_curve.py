@@ -1,0 +1,93 @@
+"""Whether the loss of a training loop follows the oracle's over a hundred steps, as closely as rounding explains.
+
+All steps are done on one batch, without dropout. After each the loss is computed in float64 at the parameters that the candidate
+then has, and compared with that of the oracle's own loop, which starts from the same parameters and has its own gradients: an error
+in any step stays in all later ones. How far rounding takes the two apart is sampled (`conformance.judge.loss_curve`).
+
+It is the accumulated judgement of a loop. `optimizer-step` and `schedule` are the local ones: they judge each step from the
+candidate's own gradients, over fewer steps, and give mistakes their names.
+"""
+
+import time
+
+import numpy as np
+
+from conformance.candidates.torch_state import restored
+from conformance.checks.check import CheckRequest
+from conformance.checks.loop_gradients import trained_loss
+from conformance.checks.optimizer import runs_of
+from conformance.checks.placement import functions_of
+from conformance.checks.training import Stream, values_of
+from conformance.errors import CandidateError, NotApplicable
+from conformance.goldens.manifest import SMALL
+from conformance.judge.cache import expected_losses
+from conformance.judge.loss_curve import Expected, TrainedLoss, threshold
+from conformance.judge.statistics import share
+from conformance.model.training import FOLLOWED, at
+from conformance.numerics.formats import Array
+from conformance.oracle import Network
+from conformance.oracle.training_loop import Layout
+from conformance.oracle.training_run import TrainingRun
+from conformance.results.result import Result, Searched
+from conformance.results.termination import Termination, run_guarded
+
+STEPS = 100
+
+
+def loss_curve(request: CheckRequest) -> Result:
+    """Train, and compare after each step; nothing is raised."""
+    start, case, steps = time.perf_counter(), request.case, 0
+
+    def judged() -> Termination:
+        nonlocal steps
+        if request.golden.name not in SMALL:
+            raise NotApplicable(f"it is asked on {' and '.join(SMALL)}: elsewhere the oracle's hundred steps take too long")
+        label, (run, stream) = next(runs_of(request.candidate, request.golden, case, FOLLOWED, STEPS))
+        steps = STEPS
+        return _compared(label, run, stream, request)
+
+    with restored():
+        ending = run_guarded(judged)
+    executed, seconds = steps > 0 and ending.outcome in ("pass", "fail"), time.perf_counter() - start
+    found = (ending.outcome, ending.reason, ending.exit_code, ending.declared)
+    return Result(case, *found, executed=executed, seconds=seconds, searched=Searched(steps))
+
+
+def _compared(label: str, run: TrainingRun, stream: Stream, request: CheckRequest) -> Termination:
+    """The end of the check, at the first step after which the loss is too far off."""
+    case, source = request.case, trained_loss(run)
+    if not source:
+        raise NotApplicable("no bias of a head is trained, so that it is not known of which loss the gradients are")
+    layout = Layout({name: gradient.shape for name, gradient in run.gradients[0].items()})
+    loss = TrainedLoss(Network(run.architecture, run.weights, run.batch, source=source), layout)
+    parameters = _vectors(stream, layout)
+    limit = threshold(share(STEPS * request.runs))
+    functions, checkpoint = functions_of(request.candidate, case.device), request.golden.checkpoint
+    oracle = expected_losses(loss, parameters[0], run.training, case.dtype, case.device, functions, checkpoint)
+    for step, (right, vector) in enumerate(zip(oracle, parameters[1:], strict=True), 1):
+        found = loss.value(vector) if np.isfinite(vector).all() else np.nan
+        if not right.deviation(found) <= limit:
+            return Termination("fail", f"{label}: {_said(step, source, found, right, limit)}", 1)
+    return Termination("pass")
+
+
+def _said(step: int, source: str, found: float, right: Expected, limit: float) -> str:
+    """What is wrong after a step."""
+    if not np.isfinite(found):
+        return f"after step {step} {source}, or a parameter, is not finite"
+    return (
+        f"after step {step} {source} is {found:.7g}, expected {right.loss:.7g}: the difference is "
+        f"{right.deviation(found):.3g} times what rounding explains ({right.spread:.2g}), where at most {limit:.1f} times is right"
+    )
+
+
+def _vectors(stream: Stream, layout: Layout) -> list[Array]:
+    """The parameters before the first step and after each; `CandidateError` where one is not there."""
+    arrays, found = dict(stream), []
+    for step in range(STEPS + 1):
+        values = {name: values_of(arrays.get(at(step, name)), shape) for name, shape in layout.shapes.items()}
+        missing = next((name for name, value in values.items() if value is None), None)
+        if missing is not None:
+            raise CandidateError(f"step {step} of training yields no {missing} of shape {layout.shapes[missing]}, and its gradient")
+        found.append(layout.vector({name: value for name, value in values.items() if value is not None}))
+    return found

@@ -1,0 +1,186 @@
+"""The check `loss-curve`: correct loops pass, and one that goes wrong, early or late, fails at the step at which it does."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import t as student
+
+from conformance import TorchBatch, TorchImplementation, Training, check, load_golden
+from conformance.benchmarks.training.loops import CORRECT, WRONG, WRONG_GRADIENTS, ByHand, Loop
+from conformance.judge import loss_curve
+from conformance.judge.loss_curve import Expected, TrainedLoss, expected, threshold
+from conformance.model.activations import parameter_shapes
+from conformance.model.checkpoint import rounded_weights
+from conformance.model.gradients import grad
+from conformance.model.training import FOLLOWED
+from conformance.numerics.accuracy import known
+from conformance.oracle import Network
+from conformance.oracle.training_loop import Layout
+from implementations.demystified import demystified
+from implementations.demystified_as_written import demystified_as_written
+from implementations.hugging_face import hf_eager
+from implementations.making_bert import Bert, making_bert
+
+LOST = 50
+
+
+def _forgetful(groups: Any, training: Training) -> torch.optim.Optimizer:
+    """Adam whose averages are lost after step 50, as by a resumed run that restores the parameters alone."""
+    made = ByHand(groups, training)
+
+    def forget(*_: Any) -> None:
+        for state in made.state.values():
+            if state["t"] == LOST:
+                state["m"], state["v"] = torch.zeros_like(state["m"]), torch.zeros_like(state["v"])
+
+    made.register_step_post_hook(forget)
+    return made
+
+
+def _decayed_after(groups: Any, training: Training) -> torch.optim.Optimizer:
+    """The decay is taken from what the update leaves."""
+
+    class After(ByHand):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]  # without a closure
+            super().step()
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.mul_(1.0 - group["lr"] * group["weight_decay"])
+
+    return After(groups, training, decay=lambda p, group: p)
+
+
+def _late(wrong: Callable[[Bert, TorchBatch], None], right: Callable[[Bert, TorchBatch], None]) -> Any:
+    """A backward pass that is wrong after step 50."""
+
+    def candidate() -> TorchImplementation:
+        done = 0
+
+        def backward(model: Bert, batch: TorchBatch) -> None:
+            nonlocal done
+            done += 1
+            (wrong if done > LOST else right)(model, batch)
+
+        return Loop(backward=backward).candidate
+
+    return candidate
+
+
+def _rate_off(training: Training, step: int) -> float:
+    return 1.01 * training.rate(step)
+
+
+BROKEN = {  # candidates, and the first step that is wrong
+    "averages lost": (lambda: Loop(_forgetful).candidate, LOST + 1),
+    "rate 1 % off": (lambda: Loop(rate=_rate_off).candidate, 2),
+    "bias correction missing": (lambda: WRONG["bias correction missing"].loop.candidate, 2),
+    "decay after the update": (lambda: Loop(_decayed_after).candidate, 2),
+    "mask left out in the end": (_late(WRONG_GRADIENTS["no mask"].loop.backward, Loop().backward), LOST + 1),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_loop_that_goes_wrong_fails_at_the_step_at_which_it_does(name: str) -> None:
+    made, first = BROKEN[name]
+    result = check(made(), "tiny", check="loss-curve")
+    assert (result.outcome, result.exit_code) == ("fail", 1)
+    assert f"linear: after step {first} cls.predictions.loss is " in result.reason
+
+
+def test_a_gradient_that_is_scaled_shows_where_it_is_no_longer_clipped() -> None:
+    result = check(WRONG_GRADIENTS["averaged over all positions"].loop.candidate, "tiny", check="loss-curve")
+    assert result.outcome == "fail"
+
+
+@pytest.mark.parametrize(
+    ("candidate", "golden", "dtype"),
+    [
+        (hf_eager, "tiny", "float64"),
+        (demystified, "sinusoidal", "float32"),
+        (CORRECT["foreach"].candidate, "tiny", "float32"),
+        (CORRECT["fused"].candidate, "tiny", "bfloat16"),
+        (CORRECT["by hand, with and without correction"].candidate, "tiny", "bfloat16"),
+        (CORRECT["clipped as in TensorFlow"].candidate, "tiny", "float32"),
+        (CORRECT["accumulated over micro-batches"].candidate, "tiny", "float32"),
+    ],
+)
+def test_correct_loops_pass(candidate: Any, golden: str, dtype: str) -> None:
+    result = check(candidate, golden, dtype=dtype, check="loss-curve")
+    assert result.outcome == "pass", result.reason
+
+
+def test_two_threads_pass() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert check(Loop().candidate, "tiny", check="loss-curve").outcome == "pass"
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_in_bfloat16_a_loop_that_moves_nothing_fails() -> None:
+    still = Loop(rate=lambda training, step: 0.0)
+    assert check(still.candidate, "tiny", dtype="bfloat16", check="loss-curve").outcome == "fail"
+
+
+def test_parameters_that_are_not_finite_fail() -> None:
+    def nowhere(parameters: Any, c: float) -> None:
+        for p in parameters:
+            p.grad = torch.full_like(p, torch.nan)
+
+    result = check(Loop(clip=nowhere).candidate, "tiny", check="loss-curve")
+    assert "after step 1 cls.predictions.loss, or a parameter, is not finite" in result.reason
+
+
+def test_the_tutorials_own_loop_is_found() -> None:
+    assert check(demystified_as_written, "sinusoidal", check="loss-curve").outcome == "fail"
+
+
+@pytest.mark.parametrize(
+    ("candidate", "golden", "dtype", "reason"),
+    [
+        (making_bert, "tiny", "float32", "its runner has no training loop"),
+        (hf_eager, "edges", "float32", "it is asked on tiny and sinusoidal"),
+        (hf_eager, "tiny", "float16", "underflow"),
+        (replace(Loop().candidate, frozen=("lm_head.unembedding.bias",)), "tiny", "float32", "no bias of a head is trained"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_skipped_with_the_reason(candidate: Any, golden: str, dtype: str, reason: str) -> None:
+    result = check(candidate, golden, dtype=dtype, check="loss-curve")
+    assert result.outcome == "skip"
+    assert reason in result.reason
+
+
+def test_other_replicas_lie_where_the_threshold_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what has rounding errors of the model half lie within the median of |t|, and none beyond the threshold."""
+    golden, steps = load_golden("tiny"), 8
+    architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, "float32")
+    network = Network(architecture, weights, golden.batches["padded"], source="cls.predictions.loss")
+    layout = Layout({name: shape for name, shape in parameter_shapes(architecture).items() if grad(name) in network.table})
+    loss, training = TrainedLoss(network, layout), replace(FOLLOWED["linear"], max_steps=steps)
+    own = list(expected(loss, layout.vector(weights), training, "float32", "cpu", known()))
+    distances = []
+    for seed in range(12):
+        with monkeypatch.context() as patched:
+            patched.setattr(loss_curve, "REPLICAS", 1)
+            patched.setattr(loss_curve, "FIRST_SEED", 100 + seed)
+            one = list(expected(loss, layout.vector(weights), training, "float32", "cpu", known()))
+        distances.append(one[-1].spread / own[-1].spread)
+    assert max(distances) < threshold(1e-6)
+    median = student.isf(0.25, loss_curve.REPLICAS)
+    assert 2 <= sum(distance <= median for distance in distances) <= 10  # binomial (12, 1/2): 0.3 % beyond on either side
+
+
+def test_a_spread_of_none_allows_no_difference() -> None:
+    assert Expected(1.0, 0.0).deviation(1.0) == 0.0
+    assert Expected(1.0, 0.0).deviation(1.5) == np.inf
+    assert Expected(1.0, 0.1).deviation(1.5) == pytest.approx(5.0)
+
+
+def test_the_threshold_is_that_of_students_distribution() -> None:
+    assert threshold(1e-8) == pytest.approx(student.isf(0.5e-8, loss_curve.REPLICAS))

@@ -1,0 +1,113 @@
+"""Gradients that are stored beside a golden: those of the oracle and of autograd, and what is altered in them is noticed."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from conformance import load_golden
+from conformance.errors import FixtureError
+from conformance.goldens.manifest import GRADIENTS, MANIFEST, SMALL, Entry, fixtures_directory, of_entry
+from conformance.judge.verify import verify
+from conformance.model.activations import parameter_shapes
+from conformance.model.digest import content_digest
+from conformance.model.gradients import grad
+from conformance.oracle import Network
+from implementations.demystified import demystified
+from implementations.hugging_face import hf_eager
+
+CANDIDATES = {"tiny": hf_eager, "sinusoidal": demystified}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The goldens' folder, to be damaged."""
+    shutil.copytree(fixtures_directory(), tmp_path / "fixtures")
+    return tmp_path / "fixtures"
+
+
+def _rewritten(home: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Another file of `tiny`'s gradients, with digests that are right."""
+    file, manifest = home / f"tiny{GRADIENTS}", home / MANIFEST
+    arrays = load_file(file)
+    change(arrays)
+    save_file(arrays, file)
+    said = json.loads(manifest.read_text("utf-8"))
+    entry = said["goldens"]["tiny"] | {"gradients_digest": content_digest(arrays)}
+    of = Entry(**entry)
+    entry["digest"] = of_entry(of.version, of.architecture, of.batches, of.weights_digest, of.stored_digest, of.gradients_digest)
+    said["goldens"]["tiny"] = entry
+    manifest.write_text(json.dumps(said), "utf-8")
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_parameter_has_one_from_one_source_at_least(name: str) -> None:
+    golden = load_golden(name)
+    for by_source in golden.gradients.values():
+        found = {of for gradients in by_source.values() for of in gradients}
+        assert {grad(of) for of in parameter_shapes(golden.checkpoint.architecture)} <= found
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_they_are_the_oracles_and_those_of_autograd_in_float64(name: str) -> None:
+    golden = load_golden(name)
+    runner: Any = CANDIDATES[name].prepare(golden.checkpoint, "cpu", "float64")
+    compared = 0
+    for batch, by_source in golden.gradients.items():
+        for source, stored in by_source.items():
+            given = golden.batches[batch]
+            network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, given, source=source)
+            oracle = dict(network.walk())
+            autograd = dict(runner.gradients(given.on("cpu"), source, torch.ones((), dtype=torch.float64)))
+            for of, gradient in stored.items():
+                # 5000 units in the last place of float64; that of a key's bias is 0 but for rounding
+                room = 1e-12 * max(np.abs(gradient).max(), 1e-4)
+                np.testing.assert_allclose(oracle[of], gradient, rtol=0.0, atol=room, err_msg=of)
+                if of in autograd:
+                    compared += 1
+                    np.testing.assert_allclose(autograd[of].numpy(), gradient, rtol=0.0, atol=10.0 * room, err_msg=of)
+    assert compared > 40
+
+
+def test_a_file_that_is_altered_gone_or_another_is_an_error(home: Path) -> None:
+    file = home / f"tiny{GRADIENTS}"
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(FixtureError, match="it was altered"):
+        load_golden("tiny", home).gradients  # noqa: B018 -- it is read when it is asked for
+    assert [(v.part, v.outcome) for v in verify("tiny", home)][-1] == ("gradients", "fail")
+    file.unlink()
+    assert verify("tiny", home)[-1].outcome == "fail"
+    shutil.copy(home / f"sinusoidal{GRADIENTS}", file)
+    assert verify("tiny", home)[-1].outcome == "fail"
+
+
+def test_a_manifest_with_another_digest_of_them_is_an_error(home: Path) -> None:
+    text = (home / MANIFEST).read_text("utf-8")
+    digest = json.loads(text)["goldens"]["tiny"]["gradients_digest"]
+    (home / MANIFEST).write_text(text.replace(digest, "0" * 64), "utf-8")
+    with pytest.raises(FixtureError, match="its entry in the manifest is not as it was written"):
+        load_golden("tiny", home)
+
+
+def test_a_gradient_that_is_off_by_more_than_rounding_explains_is_noticed(home: Path) -> None:
+    name = "gradient/padded/cls.loss/bert.encoder.layer.0.attention.self.query.weight.grad"
+
+    def moved(arrays: dict[str, Any]) -> None:
+        arrays[name] = arrays[name] * (1.0 + 1e-12)
+
+    _rewritten(home, moved)
+    last = verify("tiny", home)[-1]
+    assert (last.part, last.outcome) == ("gradients", "fail")
+    assert "query.weight.grad of padded, from cls.loss, regenerates differently" in last.reason
+
+
+def test_a_gradient_that_is_not_there_is_noticed(home: Path) -> None:
+    _rewritten(home, lambda arrays: arrays.pop("gradient/padded/cls.loss/bert.pooler.dense.weight.grad"))
+    assert "is not what is kept of the table" in verify("tiny", home)[-1].reason
