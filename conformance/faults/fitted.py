@@ -39,11 +39,16 @@ def _linear(step: Step, seen: FitData) -> Fit | None:
 
 
 def _other_bias(step: Step, seen: FitData) -> Fit | None:
-    """The weight's product with another bias: the mean of what is left."""
+    """The weight's product with another bias: the mean of what is left, which for most features is beyond the noise of an element.
+
+    A weight of few digits moves the means too, but little.
+    """
     rows = seen.judged.any(-1)
     if "bias" not in step.site.parameters or len(np.unique(seen.actual[rows], axis=0)) < MANY:
         return None
     moved = (seen.actual - step.value)[rows].mean(0)
+    if np.median(np.abs(moved)) <= seen.threshold * np.median(seen.allowed[rows]):
+        return None
     return Fit(with_parameters(step, bias=step.site.parameters["bias"] + moved), moved.size)
 
 
