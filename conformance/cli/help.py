@@ -130,6 +130,7 @@ rank where it changes order with another pair. For each pair that does, the repo
 rounding explains it: how far rounding, of every step since the token ids and of printed numbers, may
 move each cosine is derived from the checkpoint. With two formats (--dtype float32 --dtype bfloat16) the
 weights of each are rounded to its own. N texts take N² sweeps back through the network on one text.
+There is no --golden: a golden holds token ids, and similarity ranks texts.
 
 Exit code 0: rounding explains every change of order, or there is none; 1: it does not.
 """,

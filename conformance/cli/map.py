@@ -36,7 +36,7 @@ def run(arguments: Namespace) -> int:
         )
     else:
         show_document(tuple(_blocks(found, arguments.output)), arguments.format)
-    if arguments.output:
+    if arguments.output and found.parameters:
         from conformance.mapping.source import adaptor
 
         arguments.output.write_text(adaptor(found), "utf-8")
@@ -79,7 +79,9 @@ def _blocks(found: "Proposal", output: Path | None) -> Iterator[Block]:
     if found.open:
         yield Heading("open", str(len(found.open)), "odd")
         yield Items(tuple((sentence,) for sentence in found.open))
-    if output:
+    if output and not found.parameters:
+        yield Paragraph(f"{output} is not written: no parameter of {found.name} was recognised as one of BERT's")
+    elif output:
         yield Paragraph(f"the adaptor is in {output}; now: bert-conformance run -i {output}:{variable(found)}")
 
 

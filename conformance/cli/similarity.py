@@ -2,16 +2,17 @@
 
 import json
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 
 from conformance.candidates.archives import READERS
 from conformance.cli.output import show_document
-from conformance.cli.progress import progress
+from conformance.cli.progress import ProgressDisplay, progress
 from conformance.cli.subject import in_a_worker, traced
 from conformance.diagnosis.outputs import resolved
 from conformance.diagnosis.reading import read
@@ -41,16 +42,18 @@ def run(arguments: Namespace) -> int:
             "1_Pooling/config.json say it"
         )
     names, dtypes = (arguments.a, arguments.b), _dtypes(arguments.dtype)
-    with progress(1) as shown, shown.case(f"{arguments.a} and {arguments.b}"), products_on_one_thread():
-        given = [
-            _embeddings(side, golden, Namespace(device=arguments.device, dtype=dtype))
-            for side, dtype in zip(names, dtypes, strict=True)
-        ]
-        for side, (values, _) in zip(names, given, strict=True):
-            _require_directions(side, values)
-        rounded = cache(lambda dtype: _rounded(golden, dtype, arguments.device))
+    with progress(len(names) + len(set(dtypes))) as shown, products_on_one_thread():
+        given = []
+        for side, dtype in zip(names, dtypes, strict=True):
+            with _step(shown, f"{side}, {dtype}", "embedded"):
+                given.append(_embeddings(side, golden, Namespace(device=arguments.device, dtype=dtype)))
+            _require_directions(side, given[-1][0])
+        rounded = {}
+        for dtype in dict.fromkeys(dtypes):
+            with _step(shown, f"what rounding to {dtype} does to the cosines of {len(texts)} texts", "computed"):
+                rounded[dtype] = _rounded(golden, dtype, arguments.device)
         a, b = (
-            rounded(dtype).with_printing(printing).judge(values) for dtype, (values, printing) in zip(dtypes, given, strict=True)
+            rounded[dtype].with_printing(printing).judge(values) for dtype, (values, printing) in zip(dtypes, given, strict=True)
         )
         found = compare_ranks(a, b)
     if arguments.format == "json":
@@ -58,6 +61,15 @@ def run(arguments: Namespace) -> int:
     else:
         show_document(document(found, names, dtypes, texts), arguments.format)
     return 0 if found.explained else 1
+
+
+@contextmanager
+def _step(shown: ProgressDisplay, name: str, outcome: str) -> Iterator[None]:
+    """One of the steps that progress counts; where it is no terminal, a line when it ends."""
+    started = monotonic()
+    with shown.case(name):
+        yield
+        shown.ended(outcome, monotonic() - started)
 
 
 def _texts(file: Path) -> list[str]:

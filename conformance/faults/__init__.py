@@ -22,13 +22,17 @@ from conformance.faults import (
     heads,
     layers,
     losses,
+    masks,
     norms,
     optimizer,
     pooling,
     precision,
     projections,
+    quantized,
+    score_positions,
     target_gradients,
     target_losses,
+    transform,
 )
 from conformance.faults.fault import Fault, FaultContext, Parameter
 
@@ -37,9 +41,12 @@ _THEMES = (
         functions,
         norms,
         attention,
+        masks,
+        score_positions,
         distances,
         heads,
         projections,
+        transform,
         embeddings,
         losses,
         target_losses,
@@ -47,6 +54,7 @@ _THEMES = (
         dense,
         layers,
         precision,
+        quantized,
     ),
     *(dropout, target_gradients, gradients, optimizer),
 )

@@ -1,4 +1,4 @@
-"""Scores, mask, softmax and heads."""
+"""Scores, softmax and heads."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,19 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.faults.altered import Altered, Rearranged
-from conformance.faults.fault import Change, Fault, FaultContext, Parameter, with_batch
+from conformance.faults.fault import Fault, FaultContext, Parameter
 from conformance.model.attention import attended_keys
-from conformance.model.batch import Ids
 from conformance.numerics.formats import Array
-from conformance.numerics.memo import cached_property
 from conformance.oracle import Step
 from conformance.oracle.products import merge_heads, split_heads
-from conformance.oracle.softmax import Probabilities
 
 _HEADS = "Split with x.view(B, S, h, d).transpose(1, 2), and merge with x.transpose(1, 2).reshape(B, S, h · d)."
-_MASK = (
-    "Set the scores of keys with attention_mask 0 to −∞ (or the format's lowest number) before the softmax; mask[:, None, None, :]."
-)
 
 Mask = npt.NDArray[np.bool_]
 SUMMED = frozenset({"scores_sum"})
@@ -29,17 +23,17 @@ def _heads(step: Step) -> int:
     return int(step.parents[-1].shape[-1]) // step.site.architecture.head_size
 
 
-def _keys(step: Step) -> Mask:
+def keys_of(step: Step) -> Mask:
     """(B, 1, Q, S): which keys may be attended to."""
     return attended_keys(step.site.activation, step.site.batch)[:, None]
 
 
-def _of_tokens(step: Step) -> bool:
+def of_tokens(step: Step) -> bool:
     """Whether the keys are the tokens, and not an encoder's states."""
     return "key" in step.site.activation.axes
 
 
-def _softmax(s: Array, keys: Mask, axis: int = -1, more: float = 0.0) -> Array:
+def softmax(s: Array, keys: Mask, axis: int = -1, more: float = 0.0) -> Array:
     """exp(s) / (more + Σ exp(s)) over an axis of the unmasked scores; 0 at masked ones and where all are masked."""
     masked = np.where(keys, s, -np.inf)
     top = masked.max(axis, keepdims=True, initial=0.0 if more else -np.inf)
@@ -49,27 +43,11 @@ def _softmax(s: Array, keys: Mask, axis: int = -1, more: float = 0.0) -> Array:
     return np.asarray(weights / np.where(total > 0, total, 1.0))
 
 
-def _probabilities(f: Callable[[Array, Mask], Array]) -> Callable[[Step, FaultContext], Step]:
+def probabilities(f: Callable[[Array, Mask], Array]) -> Callable[[Step, FaultContext], Step]:
     """f of the scores and the keys that are attended to, (B, 1, Q, S), in place of the probabilities."""
 
     def change(step: Step, _: FaultContext) -> Step:
-        return Altered(step, lambda inner: f(inner.parents[0], _keys(step)))
-
-    return change
-
-
-def _with_keys(f: Callable[[Mask, Ids], Mask]) -> Change:
-    """In a decoder, f of the keys that the mask lets through and of the positions, in place of those up to the query.
-
-    Where none is left every score is the same lowest number.
-    """
-
-    def change(step: Step, _: FaultContext) -> Step | None:
-        if not step.site.activation.causal:
-            return None
-        keys = f(step.site.batch.mask[:, None, None, :], np.arange(step.site.batch.length))
-        some, uniform = keys.any(-1, keepdims=True), 1.0 / keys.shape[-1]
-        return Altered(step, lambda inner: np.where(some, _softmax(inner.parents[0], keys), uniform))
+        return Altered(step, lambda inner: f(inner.parents[0], keys_of(step)))
 
     return change
 
@@ -90,69 +68,6 @@ def _bias_unscaled(step: Step, place: FaultContext) -> Step | None:
 
 def _with_temperature(step: Step, temperature: float) -> Step:
     return step.again(parents=(step.parents[0] / temperature,))
-
-
-class _OverAllKeys(Probabilities):
-    """The softmax over every key, masked or not."""
-
-    @property
-    def keys(self) -> Mask:
-        return np.ones_like(super().keys)
-
-
-def _weighing(step: Step, weight: float) -> Step:
-    """Masked keys keep a share of their weight: e^c where c is added to their scores."""
-
-    class Weighed(_OverAllKeys):
-        @cached_property
-        def value(self) -> Array:
-            weights = np.exp(self._shifted) * np.where(_keys(step), 1.0, weight)
-            return np.asarray(weights / weights.sum(-1, keepdims=True))
-
-    return step.recast(Weighed)
-
-
-def _after_softmax(step: Step, _: FaultContext) -> Step:
-    return Altered(step.recast(_OverAllKeys), lambda inner: inner.value * _keys(step))
-
-
-def _added_raw(step: Step, _: FaultContext) -> Step:
-    return step.again(parents=(step.parents[0] + _keys(step),)).recast(_OverAllKeys)
-
-
-def _ignored(step: Step, _: FaultContext) -> Step | None:
-    batch, name = step.site.batch, "attention_mask" if _of_tokens(step) else "encoder_attention_mask"
-    return None if getattr(batch, name) is None or getattr(batch, name).all() else with_batch(step, **{name: None})
-
-
-def _inverted(step: Step, _: FaultContext) -> Step | None:
-    mask = step.site.batch.mask
-    if mask.all():
-        return None
-    other = np.where(mask.all(-1, keepdims=True), mask, ~mask)
-    return with_batch(step, attention_mask=other.astype(np.int64))
-
-
-def _from_token_types(step: Step, _: FaultContext) -> Step | None:
-    """Tokens of type 0 are masked; where all are, every score is the same lowest number."""
-    types = step.site.batch.types
-    if not types.any() or not _of_tokens(step):
-        return None
-    keys = (types != 0)[:, None, None, :]
-
-    def masked(inner: Step) -> Array:
-        return np.where(keys.any(-1, keepdims=True), _softmax(inner.parents[0], keys), 1.0 / types.shape[1])
-
-    return Altered(step, masked)
-
-
-def _shifted(step: Step, _: FaultContext) -> Step:
-    mask = step.site.batch.mask
-    return with_batch(step, attention_mask=np.concatenate([mask[:, :1], mask[:, :-1]], 1).astype(np.int64))
-
-
-def _causal(s: Array, keys: Mask) -> Array:
-    return _softmax(s, keys & np.tri(*s.shape[-2:], dtype=np.bool_))
 
 
 def _split_interleaved(x: Array, heads: int) -> Array:
@@ -206,32 +121,31 @@ def _of_keys(step: Step, place: FaultContext) -> Step | None:
     return None if keys is None else step.again(parents=(step.parents[0], keys))
 
 
-def _over_queries(step: Step, _: FaultContext) -> Step:
-    """A masked key has no unmasked query to share with: what it gets, anything from 0 to 1, depends on the mask's constant."""
-    keys = _keys(step)
+def _softmax_over(axis: int) -> Callable[[Step, FaultContext], Step | None]:
+    """Over queries or heads: what a masked key gets there, anything from 0 to 1, depends on the mask's constant."""
 
-    def over(inner: Step) -> Array:
-        return _softmax(inner.parents[0], np.broadcast_to(keys, inner.parents[0].shape), axis=-2)
+    def change(step: Step, _: FaultContext) -> Step | None:
+        keys, scores = keys_of(step), step.parents[0]
+        if scores.shape[axis] == 1:
+            return None
 
-    return Altered(step, over, slack=lambda altered, _: np.where(keys, np.zeros_like(altered.value), 1.0))
+        def over(inner: Step) -> Array:
+            return softmax(inner.parents[0], np.broadcast_to(keys, inner.parents[0].shape), axis)
+
+        return Altered(step, over, slack=lambda altered, _: np.where(keys, np.zeros_like(altered.value), 1.0))
+
+    return change
 
 
-class _Multiplied(Probabilities):
-    @cached_property
-    def value(self) -> Array:
-        s = self.parents[0] * self.keys
-        return _softmax(s, np.ones_like(s, np.bool_))
-
-
-class _OnQueries(Probabilities):
-    @cached_property
-    def value(self) -> Array:
-        return _softmax(self.parents[0], np.broadcast_to(self.keys.swapaxes(-1, -2), self.parents[0].shape))
+def _interleaved(step: Step, place: FaultContext) -> Step:
+    """Split and, of values, merged with the features in turns: `(d h)` for `(h d)` throughout."""
+    split = _split(_split_interleaved)(step, place)
+    return split if step.site.activation.kind == "scores" else Rearranged(split, lambda x: _merged_interleaved(x, _heads(step)))
 
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of scores, mask, softmax and heads."""
+    """The faults of scores, softmax and heads."""
     yield Fault(
         "scale-missing", SCORES | SUMMED, "the scores are multiplied by {value}, not by 1/√d = {right}",
         "mlc-llm#3426, flexflow#467",
@@ -259,69 +173,21 @@ def faults() -> Iterator[Fault]:
         fix="Scale the scores once, by 1/√d, and apply the softmax to them.",
     )
     yield Fault("softmax-queries", PROBS, "softmax runs over the queries, not over the keys", "constructed",
-                _over_queries, "a wrong axis",
+                _softmax_over(-2), "a wrong axis",
                 equation="p_ij = exp(s_ij) / Σ_i exp(s_ij)",
                 fix="Apply the softmax over the last axis, the keys.")
+    yield Fault("softmax-heads", PROBS, "softmax runs over the heads, not over the keys", "constructed", _softmax_over(1),
+                "F.softmax without dim, which takes axis 1 of four", late=True,
+                equation="p_h = exp(s_h) / Σ_h exp(s_h) over the heads",
+                fix="Apply the softmax over the last axis, the keys.")
     yield Fault("softmax-missing", PROBS, "there is no softmax", "flexflow#467",
-                _probabilities(lambda s, keys: np.where(keys, s, 0.0)), "commented out",
+                probabilities(lambda s, keys: np.where(keys, s, 0.0)), "commented out",
                 equation="p = s, 0 at masked keys",
                 fix="Apply the softmax over the last axis, the keys.")
     yield Fault("softmax-plus-one", PROBS, "softmax has one more in its denominator", "constructed",
-                _probabilities(lambda s, keys: _softmax(s, keys, more=1.0)), "softmax-one",
+                probabilities(lambda s, keys: softmax(s, keys, more=1.0)), "softmax-one",
                 equation="p_j = exp(s_j) / (1 + Σ_k exp(s_k))",
                 fix="Use the plain softmax.")
-    yield Fault("mask-ignored", PROBS, "padded keys are attended to", "candle#1552, candle#1798", _ignored,
-                "the mask is not handed on, or built as all ones",
-                equation="p = softmax(s) over all keys",
-                fix=_MASK)
-    yield Fault("mask-inverted", PROBS, "only padded keys are attended to", "constructed", _inverted,
-                "True means masked in one API and kept in another",
-                fix=f"{_MASK} 1 in attention_mask means that a key is attended to.")
-    yield Fault("mask-on-queries", PROBS, "the mask lies along the queries, not along the keys", "constructed",
-                lambda step, _: step.recast(_OnQueries) if _of_tokens(step) else None, "mask[:, :, None] for mask[:, None, :]",
-                equation="mask[:, None, :, None] in place of mask[:, None, None, :]",
-                fix=_MASK)
-    yield Fault(
-        "mask-constant", PROBS, "masked keys keep {value} of their weight", "constructed",
-        cause="too small a number is added at masked keys",
-        parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing),
-        equation="p_j ∝ w exp(s_j) at masked keys, w > 0",
-        fix=_MASK,
-    )
-    yield Fault("mask-from-token-types", PROBS, "token types are taken as the mask", "transformers#1788, pytorch#52667",
-                _from_token_types, "inputs given by position in another order",
-                fix="Pass attention_mask and token_type_ids by keyword.")
-    yield Fault("mask-shifted", PROBS, "the mask is off by one position", "constructed", _shifted, "a special token not counted",
-                equation="key j has the mask of key j − 1",
-                fix="Apply attention_mask[:, j] to key j.")
-    yield Fault("mask-after-softmax", PROBS, "the mask is applied behind the softmax, over all keys, and the rest is not rescaled",
-                "constructed", _after_softmax, "a mask that is multiplied with the probabilities",
-                equation="p = softmax(s) · mask",
-                fix=_MASK)
-    yield Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞", "constructed",
-                lambda step, _: step.recast(_Multiplied), "masked before softmax as one would after it",
-                equation="p = softmax(s · mask)",
-                fix=_MASK)
-    yield Fault("mask-causal", PROBS, "later keys are hidden", "constructed", _probabilities(_causal), "a decoder's attention",
-                equation="p = softmax over the keys j ≤ i",
-                fix="Let every token attend to all unmasked keys (is_causal=False).")
-    yield Fault("mask-not-causal", PROBS, "later keys are attended to, in a decoder", "constructed",
-                _with_keys(lambda keys, _: keys), "an encoder's attention; is_decoder of the config not read",
-                equation="p = softmax over all keys, not over the keys j ≤ i",
-                fix="In a decoder let a token attend to itself and to what is before it alone (is_causal=True).")
-    yield Fault("mask-causal-strict", PROBS, "a token does not attend to itself, in a decoder", "constructed",
-                _with_keys(lambda keys, i: keys & (i[:, None] > i)), "tril(diagonal=-1) for tril()",
-                equation="p = softmax over the keys j < i",
-                fix="Let a token attend to the keys j ≤ i, itself among them.")
-    yield Fault("mask-causal-late", PROBS, "a token attends to the next one too, in a decoder", "constructed",
-                _with_keys(lambda keys, i: keys & (i[:, None] + 1 >= i)), "tril(diagonal=1) for tril()",
-                equation="p = softmax over the keys j ≤ i + 1",
-                fix="Let a token attend to the keys j ≤ i alone.")
-    yield Fault("mask-added-raw", PROBS, "ones and zeros of the mask are added to the scores", "transformers#1788, pytorch#52667",
-                _added_raw,
-                "the mask not turned into 0 and −∞, or another input in its place",
-                equation="p = softmax(s + mask)",
-                fix=_MASK)
     unmoved = "the tensor is reshaped where an axis must be moved (transpose)"
     yield Fault("head-order", CONTEXT, "heads are merged without moving the head axis back", "constructed",
                 _merged(_unmoved_merge), unmoved,
@@ -343,5 +209,8 @@ def faults() -> Iterator[Fault]:
                 fix=_HEADS)
     yield Fault("head-split-unmoved", SCORES | CONTEXT, "heads are split by a reshape, without moving the axis", "constructed",
                 _split(_split_unmoved), unmoved,
+                fix=_HEADS)
+    yield Fault("heads-interleaved", SCORES | CONTEXT, "heads are split and merged with the features in turns", "constructed",
+                _interleaved, "einops' (d h) for (h d) on both sides", late=True,
                 fix=_HEADS)
 # fmt: on

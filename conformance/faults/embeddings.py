@@ -9,7 +9,7 @@ from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.model.batch import Ids
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
-from conformance.oracle.embeddings import positions
+from conformance.oracle.embeddings import Sinusoids, positions
 
 POSITIONS_FIX = "Look up position ids position_offset, position_offset + 1, …, the same for every row."
 _SINUSOIDS = "Feature 2i is sin(s / 10000^(2i/H)), feature 2i + 1 is cos(s / 10000^(2i/H))."
@@ -76,10 +76,8 @@ def _after_norm(step: Step, _: FaultContext) -> Step | None:
     return Altered(step.again(parents=others), lambda inner: inner.value + position)
 
 
-def _sinusoidal(step: Step, _: FaultContext) -> Step | None:
-    if step.site.activation.kind == "sinusoids":
-        return None
-    return Altered(step, lambda inner: np.broadcast_to(_waves(positions(step), inner.value.shape[-1]), inner.value.shape))
+def _sinusoidal(step: Step, _: FaultContext) -> Step:
+    return step.recast(Sinusoids)
 
 
 def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:
@@ -116,6 +114,24 @@ def _types(f: Callable[[Step], Ids]) -> Change:
         return table[np.clip(f(step), 0, len(table) - 1)]
 
     return lambda step, _: Altered(step, found)
+
+
+def _words(f: Callable[[Ids], Ids]) -> Change:
+    """The embeddings of the ids f, clipped to the table."""
+
+    def found(step: Step) -> Array:
+        table = step.site.parameters["weight"]
+        return table[np.clip(f(step.site.batch.input_ids), 0, len(table) - 1)]
+
+    return lambda step, _: Altered(step, found)
+
+
+def _words_scaled(step: Step, place: FaultContext) -> Step | None:
+    """Looked up, rounded once as a factor, and once as a product."""
+    scaled = _times("word_embeddings", float(step.site.architecture.hidden_size**0.5))(step, place)
+    if scaled is None or step.site.activation.parents:
+        return scaled
+    return Altered(scaled, lambda inner: inner.value, lambda altered, a: 2.0 * a.storage.rounding_variance(altered.value))
 
 
 def _padding_zeroed(inner: Step) -> Array:
@@ -208,6 +224,17 @@ def faults() -> Iterator[Fault]:
     yield Fault("token-types-from-positions", TYPES, "positions are taken as token types", "constructed",
                 _types(lambda s: np.broadcast_to(_counted(s), s.site.batch.types.shape)), "arguments handed on by place",
                 fix="Pass token_type_ids, attention_mask and position_ids by keyword.")
+    for end, f, which, cause in (
+        ("", lambda ids: ids + 1, "next", "a vocabulary counted from one, or with one special token more"),
+        ("-back", lambda ids: ids - 1, "previous", "a vocabulary counted from one, or with one special token less"),
+    ):
+        yield Fault(f"words-shifted{end}", WORDS, f"each token has the embedding of the {which} id", "constructed", _words(f),
+                    cause, late=True, fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary.")
+    yield Fault("word-embeddings-scaled", WORDS | SUMS, "the word embeddings are multiplied by √H, H the hidden size",
+                "constructed", _words_scaled, "the embeddings of the Transformer of 2017, and of engines that have run it",
+                (".word_embeddings", *SUMMED), late=True,
+                equation="√H word + token type + position",
+                fix="Add the word embeddings without a factor.")
     yield Fault("padding-word-zeroed", WORDS, "the word embedding of id 0 is zero", "constructed",
                 lambda step, _: Altered(step, _padding_zeroed), "padding_idx=0, with the row overwritten",
                 fix="Keep the checkpoint's row of the padding token; padding_idx stops its gradient only.")

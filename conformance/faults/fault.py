@@ -63,12 +63,14 @@ class Fault:
         source: where it was seen, or `constructed`.
         change: the faulty step, or None where the fault makes no sense there; a parameter gives its own.
         cause: how it usually comes about.
+        combines: whether, being `late`, it is looked for beside other faults of its step, too.
         equation: what the step computes, in the symbols of `conformance.oracle`; empty where the sentence says it.
         fix: what to change in the candidate.
         only: ends of the activation's name, where it does not act on every step of a kind.
         parameter: its number, where there is one.
         far: whether it replaces a whole layer, and is looked for from later layers as well.
         whole: whether by its nature it acts wherever it can, in every layer.
+        together: whether it acts on all the activations that it can act on in a layer, or on none.
         across: whether what it does to one row of the batch depends on the others.
         late: whether it is looked for only where an activation fails: it cannot hide from RMS and largest error.
     """
@@ -84,7 +86,9 @@ class Fault:
     far: bool = False
     whole: bool = False
     late: bool = False
+    together: bool = False
     across: bool = False
+    combines: bool = False
     equation: str = ""
     fix: str = CORRECT
 

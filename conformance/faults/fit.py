@@ -65,6 +65,8 @@ class Fitted:
     Attributes:
         hidden_parents: whether it can be fitted where the step's own parents were not seen.
         largest: whether its number is the largest of an error on the inputs that there were: each place gives one of its own.
+        loose: whether it has numbers for each token, and is fitted only where no mistake of the catalogue explains the array under
+            any arithmetic.
         equation, fix: as of a `Fault`.
     """
 
@@ -76,5 +78,6 @@ class Fitted:
     cause: str = ""
     hidden_parents: bool = False
     largest: bool = False
+    loose: bool = False
     equation: str = ""
     fix: str = CORRECT

@@ -10,13 +10,20 @@ from conformance.faults.approximated import APPROXIMATED
 from conformance.faults.embeddings import POSITIONS_FIX, TYPES_FIX
 from conformance.faults.fault import with_batch, with_parameters
 from conformance.faults.fit import Fit, FitData, Fitted
+from conformance.faults.fitted_attention import FITTED_ATTENTION
+from conformance.faults.fitted_dropout import FITTED_DROPOUT
 from conformance.faults.projections import LINEARS
+from conformance.faults.quantized import DYNAMIC
 from conformance.model.batch import Ids
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.embeddings import positions
 from conformance.oracle.products import Linear
 
 LEARNED = frozenset({"position_lookup"})
+MANY = 3  # different rows, the least that say anything of a number for each feature
+MOST_ROWS, MOST_FEATURES = 64, 4096  # of a search for another order of features, so that it takes a second at most
 
 
 def _linear(step: Step, seen: FitData) -> Fit | None:
@@ -29,6 +36,43 @@ def _linear(step: Step, seen: FitData) -> Fit | None:
         return None
     solution = np.linalg.lstsq(columns, seen.actual.reshape(-1, seen.actual.shape[-1])[rows], rcond=None)[0]
     return Fit(with_parameters(step, weight=solution[:-1].T, bias=solution[-1]), solution.size)
+
+
+def _other_bias(step: Step, seen: FitData) -> Fit | None:
+    """The weight's product with another bias: the mean of what is left, which for most features is beyond the noise of an element.
+
+    A weight of few digits moves the means too, but little.
+    """
+    rows = seen.judged.any(-1)
+    if "bias" not in step.site.parameters or len(np.unique(seen.actual[rows], axis=0)) < MANY:
+        return None
+    moved = (seen.actual - step.value)[rows].mean(0)
+    if np.median(np.abs(moved)) <= seen.threshold * np.median(seen.allowed[rows]):
+        return None
+    return Fit(with_parameters(step, bias=step.site.parameters["bias"] + moved), moved.size)
+
+
+def _other_order(step: Step, seen: FitData) -> Fit | None:
+    """For each feature the row of weight and bias that is nearest, by what it gives."""
+    assert isinstance(step, Linear)
+    rows, features = seen.judged.any(-1).reshape(-1), step.value.shape[-1]
+    right, found = (a.reshape(-1, features)[rows][:MOST_ROWS] for a in (step.value, seen.actual))
+    if features > MOST_FEATURES or len(right) < MANY:
+        return None
+    order = ((right**2).sum(0) - 2.0 * found.T @ right).argmin(1)
+    moved = order != np.arange(features)
+    if not moved.any():
+        return None
+    return Fit(with_parameters(step, **{name: value[order] for name, value in step.site.parameters.items()}), int(moved.sum()))
+
+
+def _zero_tokens(step: Step, seen: FitData) -> Fit | None:
+    """Tokens of which the candidate has zeros alone, taken out."""
+    zero = seen.judged.any(-1) & ~(seen.judged & (seen.actual != 0.0)).any(-1) & (step.value != 0.0).any(-1)
+    if not zero.any() or (zero == seen.judged.any(-1)).all() or "position" not in step.site.activation.axes:
+        return None
+    first = int(zero.any(0).argmax())
+    return Fit(Altered(step, lambda inner: np.where(zero[..., None], 0.0, inner.value)), int(zero.sum()), "position", first)
 
 
 def _affine(step: Step, seen: FitData) -> Fit | None:
@@ -44,6 +88,25 @@ def _affine(step: Step, seen: FitData) -> Fit | None:
     return Fit(with_parameters(step, weight=slope, bias=target.mean(0) - slope * normal.mean(0)), 2 * gamma.size)
 
 
+def _statistics(step: Step, seen: FitData) -> Fit | None:
+    """A mean and a deviation for each token, from the normalised input."""
+    gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
+    if (gamma == 0.0).any() or step.value.shape[-1] <= 2 * MANY:
+        return None
+    normal, target = (step.value - beta) / gamma, (seen.actual - beta) / gamma
+    centred = normal - normal.mean(-1, keepdims=True)
+    slope = (centred * target).sum(-1, keepdims=True) / np.maximum((centred**2).sum(-1, keepdims=True), np.finfo(np.float64).tiny)
+    value = gamma * (target.mean(-1, keepdims=True) + slope * centred) + beta
+    off = np.where(seen.judged.any(-1, keepdims=True), np.abs(slope - 1.0), 0.0)
+    noise = float(seen.threshold * np.median((seen.allowed / np.abs(gamma))[seen.judged]) / gamma.size**0.5)
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        return np.asarray(np.maximum(slope**2 - 1.0, 0.0) * altered.inner.roundings(arithmetic).variance())
+
+    faulty = Altered(step, lambda _: np.where(seen.judged, value, step.value), slack)
+    return Fit(faulty, 2 * int(off.size), "error", float(off.max()), noise)
+
+
 def _table(step: Step, seen: FitData) -> Fit | None:
     """A row of the table for each row that is read; one must be read twice."""
     width = step.value.shape[-1]
@@ -57,38 +120,15 @@ def _table(step: Step, seen: FitData) -> Fit | None:
     return Fit(Altered(step, lambda inner: value.reshape(inner.value.shape)), first.size * width)
 
 
-def _dropped(step: Step, seen: FitData) -> Fit | None:
-    """Each element zero, or the right one over 1 − p."""
-    right = step.value
-    kept = seen.judged & (seen.actual != 0.0) & (right != 0.0)
-    dropped = seen.judged & (seen.actual == 0.0) & (right != 0.0)
-    if not kept.any() or not dropped.any():
+def _other_words(step: Step, seen: FitData) -> Fit | None:
+    """The ids whose rows of the table the candidate has, bit for bit."""
+    table, ids = step.site.parameters["weight"], step.site.batch.input_ids
+    known = {row.tobytes(): index for index, row in reversed(list(enumerate(table)))}
+    other = np.array([known.get(row.tobytes(), -1) for row in np.asarray(seen.actual, table.dtype).reshape(-1, table.shape[1])])
+    other = np.where(seen.judged.any(-1), other.reshape(ids.shape), ids)
+    if (other < 0).any():
         return None
-    factor = float(np.median(seen.actual[kept] / right[kept]))
-    if factor <= 1.0:
-        return None
-    share = 1.0 - 1.0 / factor
-    count = int(kept.sum() + dropped.sum())
-    close = np.abs(seen.actual - factor * right) <= np.abs(factor * right) * 2.0**-7  # one rounding of bfloat16
-    if not close[kept].all():
-        return None
-    return Fit(
-        Altered(step, lambda _: np.where(seen.judged, seen.actual, right)),
-        1,
-        "p",
-        share,
-        float(np.sqrt(share * (1.0 - share) / count)),
-    )
-
-
-def _other_mask(step: Step, seen: FitData) -> Fit | None:
-    """The keys that get any probability, taken as the mask."""
-    mask = step.site.batch.mask
-    if seen.actual.shape[-1] != mask.shape[-1] or "key" not in step.site.activation.axes:
-        return None
-    attended = (seen.actual >= np.finfo(np.float32).tiny) & mask[:, None, :, None]
-    other = np.where(mask.any(1, keepdims=True), attended.any((1, 2)), mask)  # (B, S)
-    return Fit(with_batch(step, attention_mask=other.astype(np.int64)), int((other != mask).sum()))
+    return Fit(Altered(step, lambda inner: inner.site.parameters["weight"][other]), int((other != ids).sum()))
 
 
 def _nearest(step: Step, seen: FitData, otherwise: Ids) -> Ids:
@@ -119,20 +159,6 @@ def _at(step: Step, rows: Ids) -> Step:
     return Altered(step, lambda inner: inner.site.parameters["weight"][rows])
 
 
-def _zero_heads(step: Step, seen: FitData) -> Fit | None:
-    """Heads of which the candidate has zeros alone, taken out."""
-    heads = (*step.value.shape[:-1], -1, step.site.architecture.head_size)
-    zero = ~(seen.judged & (seen.actual != 0.0)).reshape(heads).any((0, 1, 3))
-    if not zero.any() or zero.all():
-        return None
-    return Fit(
-        Altered(step, lambda inner: np.where(zero[:, None], 0.0, inner.value.reshape(heads)).reshape(inner.value.shape)),
-        int(zero.sum()),
-        "head",
-        int(zero.argmax()),
-    )
-
-
 def _other_types(step: Step, seen: FitData) -> Fit | None:
     """The row of the table that each token's embedding is, taken as its type."""
     other = _nearest(step, seen, step.site.batch.types)
@@ -142,13 +168,14 @@ def _other_types(step: Step, seen: FitData) -> Fit | None:
 OTHER = "the equation is right, the parameters are not the checkpoint's"
 
 FITTED = (
-    Fitted("dropout-active", frozenset({"copy"}), "dropout is active, with p = {value}",
-           "transformers#695, google-research/bert#857", _dropped, "eval() was not called",
-           equation="y = x / (1 − p) or 0, at random",
-           fix="Call eval() before the forward pass."),
-    Fitted("mask-other", frozenset({"probs"}), "the mask is another than the batch's", "constructed",
-           _other_mask, "the mask of the example that was traced, baked into the graph; another batch's mask", True,
-           fix="Use the attention_mask of each call; export with the mask as an input."),
+    Fitted("words-other", frozenset({"word_lookup"}), "the word embeddings are those of other ids", "constructed",
+           _other_words, "another vocabulary, or ids that are changed before they are looked up",
+           fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary."),
+    Fitted("tokens-zero", frozenset({"linear", "context", "norm"}), "it is zero at tokens, the first of them at position {value}",
+           "constructed", _zero_tokens, "a chunk, or a remainder of one, that was never computed",
+           fix="Compute every token: the last chunk too, where the length is no multiple of it."),
+    *FITTED_DROPOUT,
+    *FITTED_ATTENTION,
     Fitted("token-types-other", frozenset({"token_type_lookup"}), "the token types are others than the batch's", "constructed",
            _other_types, "the token types of the example that was traced, baked into the graph",
            fix=TYPES_FIX),
@@ -158,17 +185,25 @@ FITTED = (
     Fitted("positions-other", LEARNED, "the positions are others than the batch's", "constructed",
            _other_positions, "position ids that are made from something else",
            fix=POSITIONS_FIX),
-    Fitted("head-zero", frozenset({"context"}), "heads are zero, the first of them head {value}", "constructed",
-           _zero_heads, "a head mask that is left in; heads pruned and not taken out",
-           fix="Use every head that the checkpoint has."),
+    Fitted("bias-other", LINEARS, "the bias is another than the checkpoint's", "constructed",
+           _other_bias, "another layer's bias, one of a fused product's for all its parts, or one that was not loaded",
+           fix="Load each bias from the checkpoint, and fail on missing and unexpected names."),
+    Fitted("features-reordered", LINEARS, "the features are in another order, or some are there twice", "constructed",
+           _other_order, "rows of the weight in another layout",
+           fix="Keep the order of the weight's rows."),
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
            _linear, "parameters that were not loaded, or trained further; an untied decoder",
            fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
+    Fitted("norm-statistics-other", frozenset({"norm"}), "tokens' means or deviations are not their own: the deviations are off "
+           "by up to {value}", "constructed", _statistics, "a fast inverse root; statistics of something else than the token",
+           largest=True, loose=True,
+           equation="y = γ · (x − μ′) / σ′ + β", fix="Normalise each token by its own mean and deviation, with an accurate root."),
     Fitted("parameters-other", frozenset({"norm"}), OTHER, "constructed",
            _affine, "parameters that were not loaded, or trained further",
            fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
     Fitted("parameters-other", frozenset({"word_lookup", "position_lookup", "token_type_lookup"}),
            OTHER, "constructed", _table, "parameters that were not loaded",
            fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
+    DYNAMIC,
     *APPROXIMATED,
 )  # fmt: skip

@@ -7,6 +7,7 @@ from scipy.special import erf, expit
 
 from conformance.faults.altered import Altered
 from conformance.faults.fault import Fault, FaultContext, Parameter, ignored
+from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.pointwise import Gelu, GeluTanh, QuickGelu, Silu
@@ -16,6 +17,8 @@ _HIDDEN_ACT = (
     "gelu_pytorch_tanh are the tanh form (approximate='tanh'), relu is max(x, 0). A Dense module of "
     "sentence-transformers has its own, activation_function in 2_Dense/config.json."
 )
+
+_POOLER = "Apply tanh to the pooler's linear layer."
 
 TANH_FORMS = frozenset({"gelu_new", "gelu_pytorch_tanh"})
 GELUS = TANH_FORMS | {"gelu"}
@@ -35,6 +38,17 @@ def _recast(equation: type[Step]) -> Callable[[Step, FaultContext], Step]:
 
 def _other_form(step: Step, _: FaultContext) -> Step:
     return step.recast(GeluTanh if step.site.activation.kind == "gelu" else Gelu)
+
+
+def _twice(step: Step, _: FaultContext) -> Step:
+    """The first's roundings travel through the second."""
+    once = step.value
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        first = step.roundings(arithmetic)
+        return altered.inner.jacobians()[0].variance(first.variance() + np.asarray(first.bound) ** 2 / 3.0)
+
+    return Altered(step.again(parents=(once,)), lambda inner: inner.value, slack)
 
 
 def _with_argument(step: Step, k: float) -> Step:
@@ -104,6 +118,14 @@ def faults() -> Iterator[Fault]:
                 function(lambda x: np.maximum(x, 0.01 * x)),
                 equation="y = max(x, 0.01 x)",
                 fix=_HIDDEN_ACT)
+    yield Fault("activation-twice", GELUS, "the activation function is applied twice", "constructed", _twice,
+                "the epilogue of a fused product applies it, and the layer once more", late=True,
+                equation="y = f(f(x))",
+                fix="Apply the function once: in the product's epilogue or behind it.")
+    yield Fault("activation-squared-relu", FUNCTIONS, "the activation is ReLU squared", "constructed, after So et al. 2021",
+                function(lambda x: np.maximum(x, 0.0) ** 2), "the function of later models", late=True,
+                equation="y = max(x, 0)²",
+                fix=_HIDDEN_ACT)
     yield Fault("activation-tanh", FUNCTIONS, "the activation is tanh", "constructed", function(np.tanh),
                 equation="y = tanh(x)",
                 fix=_HIDDEN_ACT)
@@ -132,5 +154,8 @@ def faults() -> Iterator[Fault]:
         ("pooler-sigmoid", expit, "the pooler's activation is a sigmoid, not tanh", "y = 1 / (1 + exp(−x))"),
     ):
         yield Fault(name, frozenset({"tanh"}), sentence, "constructed", function(f), only=("pooler.activation",), equation=equation,
-                    fix="Apply tanh to the pooler's linear layer.")
+                    fix=_POOLER)
+    yield Fault("pooler-gelu", frozenset({"tanh"}), "the pooler's activation is GELU, not tanh", "constructed", _recast(Gelu),
+                "hidden_act taken for the pooler too", ("pooler.activation",), late=True, equation="y = x/2 · (1 + erf(x/√2))",
+                fix=_POOLER)
 # fmt: on

@@ -95,12 +95,12 @@ def faults() -> Iterator[Fault]:
     """The faults of whole layers."""
     norm, parametrised = frozenset({"norm"}), frozenset({"norm", "linear"})
     yield Fault("layer-skipped", norm, "the layer is not run", "constructed", _skipped, "a loop that ends early, or a pruned layer",
-                LAYER_OUTPUT, far=True, late=True,
+                LAYER_OUTPUT, far=True, late=True, combines=True,
                 equation="y = x",
                 fix="Run all num_hidden_layers layers.")
     yield Fault("layer-repeated", norm, "the layer is run twice", "constructed", _repeated,
                 "layers shared, or a list copied wrongly",
-                LAYER_OUTPUT, far=True, late=True,
+                LAYER_OUTPUT, far=True, late=True, combines=True,
                 equation="y = layer(layer(x))",
                 fix="Run each layer once.")
     yield Fault(
@@ -112,7 +112,7 @@ def faults() -> Iterator[Fault]:
     )
     yield Fault("layer-before-kept", frozenset({"linear", "context"}), "it is what the layer before computed",
                 "constructed", _of_layer_before, "a cache whose index of layers is off by one, or that is not filled anew",
-                late=True,
+                late=True, combines=True,
                 equation="y of layer i − 1",
                 fix="Compute it in every layer; index a cache by the layer.")
     yield Fault("heads-read-layer-before", frozenset({"linear", "first_token_linear"}),

@@ -105,6 +105,14 @@ def _default_affine(step: Step, _: FaultContext) -> Step:
     return with_parameters(step, weight=np.ones_like(weight), bias=np.zeros_like(weight))
 
 
+def _without_weight(step: Step, _: FaultContext) -> Step:
+    return with_parameters(step, weight=np.ones_like(step.site.parameters["weight"]))
+
+
+def _affine_exchanged(step: Step, _: FaultContext) -> Step:
+    return with_parameters(step, weight=step.site.parameters["bias"], bias=step.site.parameters["weight"])
+
+
 def _plus_one(step: Step, place: FaultContext) -> Step:
     """1 + γ; it may be rounded to storage, which moves results by that error, at most half an ulp, times the normalised input.
 
@@ -140,6 +148,16 @@ def _sum_of(sublayer: float, skip: float) -> Change:
 def _weighted(step: Step, sublayer: float, skip: float) -> Step:
     x, residual = step.parents
     return step.again(parents=(sublayer * x, skip * residual))
+
+
+def _sublayer_scaled(step: Step, factor: float) -> Step:
+    """The product may be rounded to storage before it is added."""
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        product = altered.inner.parents[0]
+        return altered.inner.jacobians()[0].variance(arithmetic.storage.rounding_variance(product))
+
+    return step if factor == 1.0 else Altered(_weighted(step, factor, 1.0), lambda inner: inner.value, slack)
 
 
 def _after_norm(step: Step, _: FaultContext) -> Step | None:
@@ -207,6 +225,13 @@ def faults() -> Iterator[Fault]:
                 lambda step, _: with_parameters(step, bias=np.zeros_like(step.site.parameters["bias"])), "bias=False",
                 equation="y = γ · (x − μ) / √(σ² + ε)",
                 fix="Give the LayerNorm a bias and load it.")
+    yield Fault("norm-weight-missing", NORMS, "gamma is 1", "constructed", _without_weight, "a scale that was not loaded",
+                late=True, equation="y = (x − μ) / √(σ² + ε) + β",
+                fix="Load γ; old checkpoints call it gamma.")
+    yield Fault("norm-affine-exchanged", NORMS, "gamma and beta are exchanged", "constructed", _affine_exchanged,
+                "arguments handed on by place", late=True,
+                equation="y = β · (x − μ) / √(σ² + ε) + γ",
+                fix="Pass the norm's weight and bias by keyword.")
     yield Fault("norm-weight-plus-one", NORMS, "the scale is 1 + gamma", "constructed", _plus_one,
                 "another model family's convention",
                 equation="y = (1 + γ) · (x − μ) / √(σ² + ε) + β",
@@ -244,6 +269,14 @@ def faults() -> Iterator[Fault]:
                 least=-16.0),
         equation="y = LayerNorm(x + c skip)",
         fix="Add the residual without a factor.",
+    )
+    yield Fault(
+        "sublayer-scaled", NORMS, "the sub-layer's result is multiplied by {value}", "constructed, after Srivastava et al. 2014",
+        cause="dropout's share of what is kept, 1 − p = 0.9, multiplied at inference; a layer scale", only=own, late=True,
+        parameter=Parameter("factor", lambda _: 1.0, lambda step: 1.0 - step.site.architecture.hidden_dropout_prob or 0.9,
+                _sublayer_scaled, least=-16.0),
+        equation="y = LayerNorm(c x + skip)",
+        fix="Add the sub-layer's result without a factor: at inference dropout changes nothing.",
     )
     yield Fault("residual-from-layer-input", NORMS, "the residual is the layer's input, not the attention's output", "constructed",
                 _from_layer_input, "one variable kept for both residuals",

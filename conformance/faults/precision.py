@@ -1,7 +1,6 @@
 """Precision that was promised and is not there: operands, weights or results rounded to a narrower format."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Step
 from conformance.oracle.maps import Roundings, Source
+from conformance.oracle.norm import Norm
 from conformance.oracle.step import Site
 
 _PRECISION = "Switch off reduced precision, or declare the format that is computed in as the run's --dtype."
@@ -30,16 +30,6 @@ def _tf32(x: Array, *, truncated: bool = False) -> Array:
     return np.asarray(np.ldexp(np.trunc(scaled) if truncated else np.rint(scaled), exponent - TF32_BITS), np.float64)
 
 
-def _int8(weight: Array, axis: int | None) -> Array:
-    """weight to 255 levels, symmetric about 0, their distance max |w| / 127 of a tensor or of an output feature.
-
-    In float32, as quantisers compute it: weights of few digits lie on ties.
-    """
-    w = weight.astype(np.float32)
-    step = np.abs(w).max(axis, keepdims=axis is not None) / np.float32(127.0)
-    return np.asarray(np.rint(w / np.where(step > 0, step, 1)) * step, np.float64)
-
-
 def _narrow(name: str) -> tuple[Rounding, Callable[[Array], Array]]:
     return FORMATS[name].round, FORMATS[name].rounding_variance
 
@@ -49,19 +39,26 @@ def _is_narrower(name: str, place: FaultContext) -> bool:
 
 
 def _operands(step: Step, rounding: Rounding) -> Step:
-    parameters = {"weight": rounding(step.site.parameters["weight"])} if "weight" in step.site.parameters else {}
-    return with_parameters(step.again(parents=tuple(rounding(p) for p in step.parents)), **parameters)
+    """Of a norm, whose residual is added first, the sum; of a product not its bias, which is added to the accumulator."""
+    parents = step.parents
+    if isinstance(step, Norm):
+        parents = (step.summed, *(np.zeros_like(p) for p in parents[1:]))
+    rounded = ("weight", "bias") if isinstance(step, Norm) else ("weight",)
+    parameters = {name: rounding(step.site.parameters[name]) for name in rounded if name in step.site.parameters}
+    return with_parameters(step.again(parents=tuple(rounding(p) for p in parents)), **parameters)
 
 
 def _in_format(name: str) -> Change:
-    """A product of operands in a format, accumulated in float32, its result rounded to the format or not."""
+    """A step on operands in a format, computed in float32, its result rounded to the format or not."""
     rounding, variance = _narrow(name)
 
     def slack(altered: Altered, _: Arithmetic) -> Array:
         return variance(altered.value) + _of_ties(altered.inner, variance)
 
     def change(step: Step, place: FaultContext) -> Step | None:
-        return Altered(step, lambda inner: _operands(inner, rounding).value, slack) if _is_narrower(name, place) else None
+        if not _is_narrower(name, place) or not all(np.isfinite(p).all() for p in _operands(step, rounding).parents):
+            return None
+        return Altered(step, lambda inner: _operands(inner, rounding).value, slack)
 
     return change
 
@@ -146,18 +143,15 @@ def faults() -> Iterator[Fault]:
         yield Fault(f"precision-tf32{end}", PRODUCTS,
                 f"operands are {rendered} to TensorFloat-32: reduced precision, not a wrong equation",
                     "transformers#14450, thunder#2579", _in_tf32(truncated=truncated),
-                    "the default of CUDA's matrix products in some versions: torch.backends.cuda.matmul.allow_tf32", late=True,
+                    "the default of CUDA's matrix products in some versions: torch.backends.cuda.matmul.allow_tf32",
+                    late=True, combines=True,
                     fix="Set torch.backends.cuda.matmul.allow_tf32 = False, or the runtime's equivalent.")
     for name, cause in (("bfloat16", "autocast, or a runtime's default"), ("float16", "autocast, or a runtime's default")):
-        yield Fault(f"precision-{name}", PRODUCTS, f"operands are rounded to {name}: reduced precision, not a wrong equation",
-                    "transformers#14450", _in_format(name), cause, late=True, fix=_PRECISION)
+        yield Fault(f"precision-{name}", COMPUTED, f"operands are rounded to {name}: reduced precision, not a wrong equation",
+                    "transformers#14450", _in_format(name), cause, late=True, combines=True, fix=_PRECISION)
         yield Fault(f"weights-{name}", LINEARS | tables, f"the weights are those of the checkpoint rounded to {name}",
-                    "constructed", _held_in(name), "a checkpoint saved or loaded in half precision", late=True,
+                    "constructed", _held_in(name), "a checkpoint saved or loaded in half precision", late=True, combines=True,
                     fix="Load the weights in the format of the run, from a checkpoint that was not saved in a narrower one.")
         yield Fault(f"result-{name}", COMPUTED, f"the result is rounded to {name}: reduced precision, not a wrong equation",
-                    "constructed", _result(name), cause, late=True, fix=_PRECISION)
-    for end, axis, a in (("", None, "tensor"), ("-channel", 1, "output feature")):
-        yield Fault(f"precision-int8{end}", LINEARS, f"the weights are rounded to 255 levels a {a}: int8 quantisation",
-                    "constructed", _weights(partial(_int8, axis=axis)), "a quantised export", late=True,
-                    fix="Run without quantisation, or export without it.")
+                    "constructed", _result(name), cause, late=True, combines=True, fix=_PRECISION)
 # fmt: on

@@ -1,12 +1,12 @@
 """Linear layers: another's parameters, another layout, no bias."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from conformance.faults.altered import Altered, Rearranged
-from conformance.faults.fault import Change, Fault, FaultContext, parameters_of, with_parameters
+from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
 from conformance.faults.norms import layer_input
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -27,6 +27,53 @@ def _exchanged(**whose: str) -> Change:
         path, _, name = step.site.activation.name.rpartition(".")
         parameters = parameters_of(place, f"{path}.{whose[name]}", step) if name in whose else None
         return None if parameters is None else with_parameters(step, **parameters)
+
+    return change
+
+
+def _fused(reading: Callable[[Array, int], Array]) -> Change:
+    """The rows of query, key and value, (3, O, …), in the order that `reading` takes them in, by the width of a head."""
+
+    def change(step: Step, place: FaultContext) -> Step | None:
+        path, _, name = step.site.activation.name.rpartition(".")
+        names = [end[1:] for end in SELF]
+        found = [parameters_of(place, f"{path}.{each}", step) for each in names]
+        if None in found or step.value.shape[-1] == step.site.architecture.head_size:
+            return None
+        own, width = names.index(name), step.site.architecture.head_size
+        rows = {kind: np.stack([parameters[kind] for parameters in found if parameters]) for kind in step.site.parameters}
+        return with_parameters(step, **{kind: reading(x, width)[own] for kind, x in rows.items()})
+
+    return change
+
+
+def _by_head(rows: Array, width: int) -> Array:
+    """All of query, then key, then value in the file; read as query, key and value of a head, then of the next."""
+    return rows.reshape(-1, 3, width, *rows.shape[2:]).swapaxes(0, 1).reshape(rows.shape)
+
+
+def _by_part(rows: Array, width: int) -> Array:
+    """Query, key and value of a head, then of the next in the file; read as all of query, then key, then value."""
+    return rows.reshape(3, -1, width, *rows.shape[2:]).swapaxes(0, 1).reshape(rows.shape)
+
+
+def _product_scaled(step: Step, factor: float) -> Step:
+    return with_parameters(step, weight=factor * step.site.parameters["weight"])
+
+
+def _scaled(step: Step, factor: float) -> Step:
+    return with_parameters(step, **{name: factor * value for name, value in step.site.parameters.items()})
+
+
+def _of_layer(name: str) -> Change:
+    """The sub-layer reading another activation of its layer; an empty name is the layer's input."""
+
+    def change(step: Step, place: FaultContext) -> Step | None:
+        layer = step.site.activation.layer
+        if layer is None:
+            return None
+        found = place.values.get(f"encoder.layer.{layer}.{name}" if name else layer_input(layer))
+        return step.again(parents=(found,)) if found is not None and found.shape == step.parents[0].shape else None
 
     return change
 
@@ -121,11 +168,21 @@ def faults() -> Iterator[Fault]:
     linear, pooled = frozenset({"linear"}), frozenset({"first_token_linear"})
     for a, b in (("query", "key"), ("query", "value"), ("key", "value")):
         yield Fault(f"{a}-{b}-swapped", linear, f"{a} and {b} have each other's parameters", "jsbaan/transformer-from-scratch#1",
-                    _exchanged(**{a: b, b: a}), "a fused product unpacked in another order", (f".{a}", f".{b}"),
+                    _exchanged(**{a: b, b: a}), "a fused product unpacked in another order", (f".{a}", f".{b}"), together=True,
                     fix=_QKV)
     yield Fault("qkv-rotated", linear, "query has key's parameters, key value's and value query's", "constructed",
                 _exchanged(query="key", key="value", value="query"), "a fused product unpacked in another order", SELF,
-                fix=_QKV)
+                together=True, fix=_QKV)
+    for a in SELF:
+        for b in (end for end in SELF if end != a):
+            yield Fault(f"{a[1:]}-from-{b[1:]}", linear, f"{a[1:]} has {b[1:]}'s parameters", "constructed",
+                        _exchanged(**{a[1:]: b[1:]}), "a copied line; a name mapped twice", (a,), late=True,
+                        fix="Load each projection's own parameters.")
+    for end, reading, file, read in (("", _by_head, "all of query, then key, then value", "head by head"),
+                                     ("-file", _by_part, "head by head", "all of query, then key, then value")):
+        yield Fault(f"qkv-interleaved{end}", linear, f"the rows of a fused matrix, which are {file}, are read {read}",
+                    "constructed", _fused(reading), "Megatron's and GPT-NeoX's order of rows taken for that of others",
+                    SELF, late=True, together=True, fix=_QKV)
     yield Fault("next-sentence-order", LINEARS, "the two logits are exchanged", "transformers#836, transformers#524", _reversed,
                 "1 taken as is-next, BERT has 0", ("seq_relationship",),
                 fix="Logit 0 means that the second sentence follows the first, logit 1 that it does not.")
@@ -154,6 +211,33 @@ def faults() -> Iterator[Fault]:
                 "a layer that has a bias, and the same bias added behind it",
                 equation="y = x Wᵀ + 2 b",
                 fix="Add the bias once.")
+    yield Fault(
+        "product-scaled", LINEARS, "the product is multiplied by {value} before the bias", "constructed",
+        cause="1/√H before a tied decoder, as T5 has it; a quantised weight's scale left out or applied twice", late=True,
+        parameter=Parameter("factor", lambda _: 1.0, lambda step: step.parents[0].shape[-1] ** -0.5, _product_scaled, least=-16.0),
+        equation="y = c x Wᵀ + b",
+        fix="Multiply by the weight as it is, without a factor.",
+    )
+    yield Fault(
+        "result-scaled", LINEARS, "the result is multiplied by {value}", "constructed",
+        cause="1/√d folded into the query's product, in code that scales the scores as well", late=True,
+        parameter=Parameter("factor", lambda _: 1.0, lambda step: step.site.architecture.head_size**-0.5, _scaled, least=-16.0),
+        equation="y = c (x Wᵀ + b)",
+        fix="Hand on the product with its bias, without a factor.",
+    )
+    yield Fault("feed-forward-parallel", linear, "the feed-forward network reads the layer's input, not the attention's output",
+                "constructed, after GPT-J", _of_layer(""), "parallel attention and feed-forward, as in GPT-J and PaLM",
+                (".intermediate.dense",), late=True,
+                equation="y = layer input · Wᵀ + b",
+                fix="Feed intermediate.dense the output of attention.output.LayerNorm.")
+    yield Fault("activation-bypassed", linear, "it reads intermediate.dense, past the activation function", "constructed",
+                _of_layer("intermediate.dense"), "a variable that was not renamed", (".output.dense",), late=True,
+                equation="y = (x W₁ᵀ + b₁) W₂ᵀ + b₂",
+                fix="Feed output.dense what the activation function makes.")
+    yield Fault("attention-bypassed", linear, "it reads the values, past the attention's probabilities", "constructed",
+                _of_layer("attention.self.value"), "attention left out", (".attention.output.dense",), late=True,
+                equation="y = v Wᵀ + b",
+                fix="Feed attention.output.dense the context, probabilities times values.")
     yield Fault("pre-norm", linear, "the input is normalised first (pre-LN)", "annotated-transformer#110", _pre_norm,
                 "the order of GPT-2 and of the Annotated Transformer", (*SELF, ".intermediate.dense"),
                 equation="y = LayerNorm(x) Wᵀ + b",

@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.judge.cores import on_all_cores
+from conformance.judge.cores import cores, on_all_cores
 from conformance.judge.segment import Segment
 from conformance.judge.statistics import projection_threshold, share
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Network
+from conformance.progress import report_progress
 
 EMBEDDING = "sentence_embedding"
 SYSTEMS = 2  # that are compared, and share the false-alarm probability
@@ -68,7 +69,11 @@ class RoundedCosines:
             directions = np.concatenate([_gradients(embeddings, row), _perpendicular(embeddings[row], probes)])
             return np.array([segment.directional_variance(direction[None], hypothesis) for direction in directions])
 
-        along, probed = np.split(np.array(on_all_cores(swept, range(len(embeddings)))), [len(embeddings)], 1)
+        rows, found = range(len(embeddings)), []
+        for start in rows[:: cores()]:
+            report_progress(f"rounding of text {start + 1} of {len(rows)}", start / len(rows))
+            found += on_all_cores(swept, rows[start : start + cores()])
+        along, probed = np.split(np.array(found), [len(embeddings)], 1)
         return cls(embeddings, along, probed.mean(1), probed.std(1, ddof=1) / np.sqrt(2.0))
 
     def with_printing(self, variance: Array) -> "RoundedCosines":

@@ -22,7 +22,7 @@ from conformance.judge.fault_directions import Direction
 from conformance.judge.filters import NoiseOf, estimated, fitted, project
 from conformance.judge.noise import Noise
 from conformance.judge.segment import Segment
-from conformance.numerics.formats import Array
+from conformance.numerics.formats import Array, Format
 
 AT_ONCE = 3  # faults at one step; each more costs as many trials as there are faults, for each of the
 BEAM = 6  # sets that are followed further
@@ -41,6 +41,7 @@ class ExplanationProblem:
         passes: whether a segment accounts for the candidate's array, by RMS and largest error.
         nll: how unlikely it makes it, in nats.
         called: the directions whose filters said that this is no noise.
+        loose: whether a fit with numbers for each token may explain it.
     """
 
     segment: Segment
@@ -51,6 +52,7 @@ class ExplanationProblem:
     passes: Callable[[Segment], bool]
     nll: Callable[[Segment], float]
     called: Sequence[Direction] = ()
+    loose: bool = True
 
     def distance(self, segment: Segment) -> float:
         """Σ r²/(σ² + b²) of what a segment leaves."""
@@ -73,6 +75,11 @@ def explanations(problem: ExplanationProblem, candidates: Iterable[Direction]) -
     return _searched(problem, candidates, AT_ONCE) or fitted_explanations(problem)
 
 
+def is_of_catalogue(explanation: Explanation) -> bool:
+    """Whether nothing in it is fitted."""
+    return all(found.name in _RANK for found in explanation.faults)
+
+
 def single_explanations(problem: ExplanationProblem, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
     """The same of single faults alone, at a small part of the cost."""
     return _searched(problem, candidates, 1)
@@ -86,8 +93,9 @@ def fitted_explanations(problem: ExplanationProblem, _: Iterable[Direction] = ()
 def _searched(problem: ExplanationProblem, candidates: Iterable[Direction], at_once: int) -> tuple[Explanation, ...]:
     candidates = list(candidates)
     level = [_Trial((), problem.segment, problem.distance(problem.segment))]
+    beside = [c for c in candidates if c.fault.combines or not c.fault.late]
     for left in range(at_once, 0, -1):
-        trials = list(_extended(level, candidates, problem, 1.0 - 1.0 / left))
+        trials = list(_extended(level, candidates if left == at_once else beside, problem, 1.0 - 1.0 / left))
         if left < at_once:  # the numbers of several faults depend on one another
             nearest = sorted(trials, key=lambda t: t.distance)[:BEAM]
             trials = [replace(_refined(t, problem), allowed=t.allowed) for t in nearest]
@@ -223,8 +231,14 @@ def _explanation(trial: _Trial, problem: ExplanationProblem) -> Explanation:
             own = FilterResult(known.fault.name, known.step, found.amplitude, found.z, found.expected_z)
             filtered.append(own.as_detected(True, estimate))
     free = sum(estimate is not None for _, estimate in trial.applied)
-    usual = all(e is None or abs(e.value - e.wrong) <= problem.threshold * e.deviation for _, e in trial.applied)
+    usual = all(e is None or _is_usual(e, d.place.storage, problem.threshold) for d, e in trial.applied)
     return Explanation(tuple(filtered), free, problem.nll(trial.segment), usual)
+
+
+def _is_usual(estimate: Estimate, storage: Format, threshold: float) -> bool:
+    """Whether the number is the usual wrong one, which the candidate may have rounded to its format."""
+    room = threshold * estimate.deviation + storage.unit_roundoff * abs(estimate.wrong)
+    return abs(estimate.value - estimate.wrong) <= room
 
 
 def _by_fitting(problem: ExplanationProblem) -> Iterator[Explanation]:
@@ -236,7 +250,11 @@ def _by_fitting(problem: ExplanationProblem) -> Iterator[Explanation]:
     step, noise = problem.segment.steps[name], problem.noise
     seen = FitData(problem.actual, noise.judged, np.hypot(noise.sigma, noise.bound), problem.threshold)
     for fault in FITTED:
-        if step.site.activation.kind not in fault.kinds or not (problem.segment.is_single_step or fault.hidden_parents):
+        if (
+            (fault.loose and not problem.loose)
+            or step.site.activation.kind not in fault.kinds
+            or not (problem.segment.is_single_step or fault.hidden_parents)
+        ):
             continue
         fit = fault.fit(step, seen)
         if fit is None:

@@ -15,7 +15,13 @@ from conformance.judge.by_hand import by_hand, mistaken_by_hand
 from conformance.judge.depth import Depth
 from conformance.judge.error_distribution import spread
 from conformance.judge.evidence import BY_OPERATIONS, Explanation, FilterResult, Local
-from conformance.judge.explain import ExplanationProblem, explanations, fitted_explanations, single_explanations
+from conformance.judge.explain import (
+    ExplanationProblem,
+    explanations,
+    fitted_explanations,
+    is_of_catalogue,
+    single_explanations,
+)
 from conformance.judge.fault_directions import Direction, candidate_faults, directions
 from conformance.judge.filters import matched, project
 from conformance.judge.noise import of_exact, of_segment
@@ -68,8 +74,9 @@ def explained(
     mistaken = (replace(tightest, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS, explanations=(mistake,)),) if mistake else ()
     if passed:
         # Within a wider arithmetic's noise there is no number got wrong that no filter has called.
+        late = list(directions(segment, storage, late=True)) if any(q.called for _, q in found) else []
         named = (
-            replace(one, explanations=() if one.arithmetic in passed else single_explanations(q, [*q.called, *fixed]))
+            replace(one, explanations=() if one.arithmetic in passed else single_explanations(q, [*q.called, *fixed, *late]))
             for one, q in found
         )
         return (*named, *mistaken)
@@ -88,14 +95,18 @@ def _named(
 ) -> tuple[Local, ...]:
     """With the explanations under each hypothesis, if there are any under the last, whose sigma is the widest.
 
-    What a narrower sigma lets pass a wider one does too.
+    What a narrower sigma lets pass a wider one does too: what only a fit explains under the widest, only a fit does under others.
     """
     segment = found[0][1].segment
     late = list(directions(segment, storage, late=True))
     named: list[Local] = []
     for local, problem in reversed(found):
-        faults = [*near, *late, *candidate_faults(segment, storage, problem.actual, problem.noise)]
-        explained_by = search(problem, faults)
+        is_known = any(is_of_catalogue(explanation) for one in named for explanation in one.explanations)
+        if named and not is_known:
+            explained_by = fitted_explanations(problem)
+        else:
+            faults = [*near, *late, *candidate_faults(segment, storage, problem.actual, problem.noise)]
+            explained_by = search(replace(problem, loose=not is_known), faults)
         if not explained_by and not named:
             return tuple(local for local, _ in found)
         named.append(replace(local, explanations=explained_by))
@@ -165,9 +176,12 @@ def _under(
     )
 
 
-def exactly(observation: Observation, storage: Format, alpha: float, depth: Depth) -> Local:
-    """The judgement of an exact activation: any difference fails; faults are named where they leave no difference at all."""
-    block, threshold = observation.whole, projection_threshold(alpha)
+def exactly(observation: Observation, hypothesis: Hypothesis, alpha: float, depth: Depth) -> Local:
+    """The judgement of an exact activation: any difference fails.
+
+    Faults are named where they leave no difference at all; those that compute what should be looked up, what rounding does to it.
+    """
+    block, threshold, storage = observation.whole, projection_threshold(alpha), hypothesis.arithmetic.storage
     actual, judged = block.actual, block.judged
     noise = of_exact(block.segment.value, storage, judged)
     near = list(directions(block.segment, storage)) if depth == "full" else []
@@ -179,13 +193,19 @@ def exactly(observation: Observation, storage: Format, alpha: float, depth: Dept
     with np.errstate(over="ignore"):
         ulps = block.residual / storage.ulp(block.segment.value)
     local = replace(local, spread=spread(block.row, ulps, judged, "ulp", observation.heads, fails=True))
+
+    def accounts(faulty: Segment) -> bool:
+        rounding = faulty.steps[faulty.name].roundings(hypothesis.arithmetic)
+        allowed = threshold * np.sqrt(rounding.variance()) + rounding.bound
+        return bool((np.abs(storage.round(faulty.value) - actual) <= allowed)[judged].all())
+
     problem = ExplanationProblem(
         block.segment,
         actual,
         noise,
         threshold,
         lambda _: noise,
-        lambda faulty: not np.where(judged, storage.round(faulty.value) - actual, 0.0).any(),
+        accounts,
         lambda _: 0.0,
     )
     return replace(local, explanations=explanations(problem, [*near, *directions(block.segment, storage, late=True)]))

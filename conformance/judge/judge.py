@@ -18,6 +18,7 @@ from conformance.judge.evidence import UNJUDGED, UNKNOWN, Local, Verdict
 from conformance.judge.explain_failure import HiddenLayers, exactly
 from conformance.judge.global_error import GlobalError
 from conformance.judge.local_error import locally
+from conformance.judge.narrower_format import narrower_format
 from conformance.judge.observation import Block, Observation
 from conformance.judge.reference import accumulated_sigma
 from conformance.judge.residual_description import anatomy, sentences
@@ -201,7 +202,7 @@ class Judge:
         broken = bool(reason)
         locals_: tuple[Local, ...]
         if all(step.exact for step in observation.steps):
-            locals_ = (exactly(observation, storage, self._alpha, self._depth),)
+            locals_ = (exactly(observation, self._hypotheses[0], self._alpha, self._depth),)
             overall = None if sigma is None else GlobalError.of(observation.whole, sigma)
             reason = reason or _exact_reason(observation.whole, storage)
         elif self._depth == "full":
@@ -229,7 +230,8 @@ class Judge:
         block, segment = observation.whole, observation.whole.segment
         sigma = np.sqrt(segment.propagate(segment.leaf_variance(hypothesis), hypothesis))
         found = anatomy(segment.steps[segment.name], block.actual, sigma, segment.bound(hypothesis), block.judged, limits)
-        return sentences(found)
+        storage = hypothesis.arithmetic.storage
+        return (*sentences(found), *narrower_format(segment, block.actual, block.judged, storage, limits[1]))
 
     def _role(self, observation: Observation) -> str | None:
         """Whether the arriving global error grew or shrank beyond what propagating it, taken as random, predicts.

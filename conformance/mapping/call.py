@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -17,7 +17,12 @@ _PARTS = {
 }
 
 LENGTHS = "batch.attention_mask.sum(1)"
-_SHAPES = ("batch.attention_mask", "batch.attention_mask[:, None, None, :]", "batch.attention_mask[:, None, :]")
+_SHAPES = (
+    "batch.attention_mask",
+    "batch.attention_mask[:, None, None, :]",
+    "batch.attention_mask[:, None, :]",
+    "batch.attention_mask[:, None, :].expand(-1, batch.attention_mask.shape[1], -1)",  # (B, S, S), where it must not be broadcast
+)
 # The usual forms of a mask; which one is meant is decided by what the module computes with it.
 _ALLOWED, _AT_PADDING = (*_SHAPES, *(f"{m}.bool()" for m in _SHAPES)), tuple(f"{m} == 0" for m in _SHAPES)
 # Finite, since 0 · −∞ is no number; in the module's dtype, or its scores would be float32.
@@ -35,10 +40,12 @@ class Call:
     Attributes:
         arguments: of the call, in Python, of `batch`, whose arrays are all there, and of `dtype`, the module's.
         open: what could not be decided.
+        objects: what the arguments name besides, by name.
     """
 
     arguments: str
     open: tuple[str, ...] = ()
+    objects: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def takes_lengths(self) -> bool:
@@ -58,7 +65,7 @@ class Call:
     def run(self, model: nn.Module, batch: Any) -> Any:
         """What the module returns for a batch."""
         dtype = next((p.dtype for p in model.parameters()), torch.float32)
-        names = {"model": model, "batch": batch.filled(), "dtype": dtype, "torch": torch}
+        names = {"model": model, "batch": batch.filled(), "dtype": dtype, "torch": torch, **self.objects}
         return eval(f"model({self.arguments})", names)
 
 
@@ -118,11 +125,13 @@ def calls(module: nn.Module) -> Iterator[Call]:
         taken = [p for p in signature.parameters if p.name in fields or p.default is p.empty]
         unknown = [p.name for p in taken if p.name not in fields]
         said = tuple(f"argument {name} of forward: not known what it is, given None" for name in unknown)
-        choices = [_expressions(p.name, fields.get(p.name, "")) for p in taken]
+        own = {p.name: kind for p in taken if (kind := _own_class(p)) and _takes_one(kind)}
+        choices = [_expressions(p.name, fields.get(p.name, ""), own.get(p.name)) for p in taken]
+        objects = {kind.__name__: kind for kind in own.values()}
         if [fields.get(p.name) for p in taken] == ["input_ids"]:
             choices = [[*choices[0], _ALL]]
         for chosen in product(*choices):
-            yield Call(", ".join(_written(signature.parameters, taken, chosen)), said)
+            yield Call(", ".join(_written(signature.parameters, taken, chosen)), said, objects)
 
 
 def wrapper(module: nn.Module) -> str:
@@ -139,9 +148,21 @@ def wrapper(module: nn.Module) -> str:
 
 def _made(parameter: inspect.Parameter, array: str) -> str:
     """An array, in an object of the class that the argument is annotated with, where that is no tensor."""
+    kind = _own_class(parameter)
+    return f"{kind.__name__}({array})" if kind else array
+
+
+def _own_class(parameter: inspect.Parameter) -> type | None:
+    """The class that the argument is annotated with, where that is no tensor's and none of Python's own."""
     kind = parameter.annotation
     is_own = isinstance(kind, type) and kind is not parameter.empty and not issubclass(kind, torch.Tensor)
-    return f"{kind.__name__}({array})" if is_own else array
+    return kind if is_own and kind.__module__ != "builtins" else None
+
+
+def _takes_one(kind: type) -> bool:
+    """Whether it is made of one array."""
+    parameters = list(inspect.signature(kind).parameters.values())
+    return [p.default is p.empty for p in parameters].count(True) == 1 and parameters[0].default is parameters[0].empty
 
 
 def _array(name: str) -> str:
@@ -149,8 +170,13 @@ def _array(name: str) -> str:
     return next((array for array, parts in _PARTS.items() if any(part in name.lower() for part in parts)), "")
 
 
-def _expressions(name: str, array: str) -> Sequence[str]:
-    """What may be given for an argument."""
+def _expressions(name: str, array: str, own: type | None = None) -> Sequence[str]:
+    """What may be given for an argument; in an object of its own class, where it takes one."""
+    found = _forms(name, array)
+    return [f"{own.__name__}({form})" for form in found] if own and array else found
+
+
+def _forms(name: str, array: str) -> Sequence[str]:
     if array != "attention_mask":
         return [f"batch.{array}" if array else "None"]
     lower = name.lower()

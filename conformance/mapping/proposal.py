@@ -1,8 +1,9 @@
 """A proposal: what an unknown module's registration would be, how sure each part of it is, and what stays open."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 from conformance.candidates.layouts import LAYER, expanded
 from conformance.mapping.call import Call
@@ -112,6 +113,11 @@ class Proposal:
         """Whether the last hidden state or logits of a head are shown."""
         shown = {n.replace(LAYER, str(self.architecture.num_hidden_layers - 1)) for one in self.activations for n in one.names}
         return bool(self.last) or not shown.isdisjoint(outputs(self.architecture))
+
+    @property
+    def objects(self) -> Mapping[str, Any]:
+        """What the adaptor names of the module's own, by name."""
+        return {**self.builder.objects, **self.call.objects}
 
     @property
     def is_complete(self) -> bool:

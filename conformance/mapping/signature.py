@@ -80,6 +80,11 @@ def builder_of(factory: Any, name: str) -> Builder:
         return _configured(factory, name, config[0])
     if not arguments and len(unknown) == 1 and unknown[0].lower() in _ARCHITECTURES:
         return Builder(f"{name}(a)", {name: factory})
+    if not arguments and not unknown and _takes_any_keyword(factory):
+        raise UsageError(
+            f"{name} takes its sizes as **{_takes_any_keyword(factory)}, which has no names: name them, such as "
+            "def __init__(self, vocab_size, hidden_size, num_hidden_layers, num_attention_heads, intermediate_size, ...)"
+        )
     if unknown:
         raise UsageError(
             f"{name}: what is its argument {', '.join(unknown)}? It has no default, and its name is no usual name of a size; "
@@ -112,12 +117,20 @@ def _arguments(factory: Callable[..., Any]) -> tuple[dict[str, str], list[str]]:
             continue
         is_required = parameter.default is parameter.empty
         expression = _EXPRESSION_OF.get(parameter.name.lower().replace("_", ""))
-        is_function = callable(parameter.default) and not is_required  # which no name of one can take the place of
-        if expression and not (expression == "a.hidden_act" and is_function):
+        # A function or a member of an enumeration, whose place no name can take.
+        is_object = not (is_required or parameter.default is None or isinstance(parameter.default, str))
+        if expression and not (expression == "a.hidden_act" and is_object):
             known[parameter.name] = expression
         elif is_required:
             unknown.append(parameter.name)
     return known, unknown
+
+
+def _takes_any_keyword(factory: Callable[..., Any]) -> str:
+    """The name of its `**` argument, if it has one of its own."""
+    if isinstance(factory, type) and getattr(factory, "__init__", None) is nn.Module.__init__:
+        return ""
+    return next((p.name for p in inspect.signature(factory).parameters.values() if p.kind is p.VAR_KEYWORD), "")
 
 
 def _defaults_kept(factory: Callable[..., Any], name: str, arguments: Mapping[str, str]) -> Iterator[str]:

@@ -73,7 +73,7 @@ def _broken(before: str, expression: _Expression, indent: int, after: str) -> It
 def variable(proposal: Proposal) -> str:
     """What the adaptor calls the implementation."""
     found = "_".join(w for w in words(proposal.name) if not w.isdigit()) or "module"
-    return f"{found}_implementation" if keyword.iskeyword(found) or found in proposal.builder.objects else found
+    return f"{found}_implementation" if keyword.iskeyword(found) or found in proposal.objects else found
 
 
 def adaptor(proposal: Proposal) -> str:
@@ -84,10 +84,10 @@ def adaptor(proposal: Proposal) -> str:
 def _head(proposal: Proposal) -> Iterator[str]:
     yield f'"""{proposal.name} as an implementation for bert-conformance."""'
     yield ""
-    copied = "deepcopy" in proposal.builder.objects
+    copied = "deepcopy" in proposal.objects
     yield from ["from copy import deepcopy", ""] if copied else []
     own: dict[str, list[str]] = {}
-    for name, value in proposal.builder.objects.items():
+    for name, value in proposal.objects.items():
         if name != "deepcopy":
             home = proposal.home if name == proposal.name else getattr(value, "__module__", proposal.home)
             own.setdefault(require_identifiers(home), []).append(name)

@@ -14,7 +14,7 @@ def require_writable(proposal: Proposal) -> Proposal:
     for name in _quoted(proposal):
         if not name.isprintable() or _QUOTES & set(name):
             raise UsageError(_wrong(name, "printable characters without quotes and backslashes"))
-    for name in proposal.builder.objects:
+    for name in proposal.objects:
         require_identifiers(name)
     if proposal.last:  # len(model.layers) - 1
         require_identifiers(proposal.last.removeprefix("len(").removesuffix(") - 1"))

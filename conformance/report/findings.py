@@ -55,7 +55,7 @@ def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
     failed = [a for a in activations if a.outcome == "fail"]
     chosen = _chosen([a for a in failed if a.faults], activations)
     named = [_finding(group) for group in _grouped(chosen)]
-    unnamed = [_unnamed(alike) for alike in _alike(a for a in failed if not a.faults and not a.reason)]
+    unnamed = [_unnamed(alike) for alike in _alike(a for a in failed if not a.faults and (not a.reason or a.local))]
     return sorted([*named, *unnamed], key=lambda f: -(float("inf") if f.excess is None else f.excess))
 
 
@@ -110,9 +110,11 @@ def _numbers(found: Sequence[int]) -> str:
     return f"{found[0]} to {found[-1]}" if run else ", ".join(map(str, found))
 
 
-def _chosen(
-    failed: Sequence[ActivationRecord], activations: Sequence[ActivationRecord]
-) -> list[tuple[ActivationRecord, Sequence[FaultRecord]]]:
+_Set = Sequence[FaultRecord]  # faults that together explain an activation
+_Choice = tuple[ActivationRecord, _Set, Sequence[_Set]]  # an activation, what explains it, and all that could
+
+
+def _chosen(failed: Sequence[ActivationRecord], activations: Sequence[ActivationRecord]) -> list[_Choice]:
     """For each activation that failed the explanation whose faults account for most of them."""
     layers = _layers(activations)
     options = {
@@ -123,7 +125,7 @@ def _chosen(
     def weight(explanation: Sequence[FaultRecord]) -> tuple[float, bool]:
         return min(count[f.name] for f in explanation), any(f.name in WHOLE for f in explanation)
 
-    return [(a, max(options[id(a)], key=weight)) for a in failed]
+    return [(a, max(options[id(a)], key=weight), options[id(a)]) for a in failed]
 
 
 def _is_possible(explanation: Sequence[FaultRecord], activations: Sequence[ActivationRecord], layers: int) -> bool:
@@ -145,23 +147,32 @@ def _is_possible(explanation: Sequence[FaultRecord], activations: Sequence[Activ
         )
         if spared or len(applied) < layers - 1:
             return False
-    return True
+    return not any(_is_half(fault, activations) for fault in explanation)
 
 
-_Evidence = tuple[ActivationRecord, FaultRecord, Sequence[FaultRecord]]
+def _is_half(fault: FaultRecord, activations: Sequence[ActivationRecord]) -> bool:
+    """Whether a mistake that acts on several activations of a layer at once acts there on some, and others of them pass."""
+    known, match = BY_NAME.get(fault.name), _LAYER.fullmatch(fault.step)
+    if known is None or not known.together or match is None:
+        return False
+    layer = f"encoder.layer.{match[1]}."
+    return any(a.outcome == "pass" and a.activation.startswith(layer) and a.activation.endswith(known.only) for a in activations)
 
 
-def _grouped(chosen: Iterable[tuple[ActivationRecord, Sequence[FaultRecord]]]) -> Iterator[list[_Evidence]]:
+_Evidence = tuple[ActivationRecord, FaultRecord, _Set, Sequence[_Set]]
+
+
+def _grouped(chosen: Iterable[_Choice]) -> Iterator[list[_Evidence]]:
     """Evidence of the same mistake, with the same number within the errors; the largest error on some inputs is one of its own."""
     groups: dict[str, list[list[_Evidence]]] = {}
-    for activation, explanation in chosen:
+    for activation, explanation, options in chosen:
         for fault in explanation:
             alike = groups.setdefault(fault.name, [])
             limit = activation.limits.get("filter", 0.0)
             group = next((g for g in alike if fault.name in LARGEST or agrees(fault, g[0][1], limit)), None)
             if group is None:
                 alike.append(group := [])
-            group.append((activation, fault, explanation))
+            group.append((activation, fault, explanation, options))
     yield from chain.from_iterable(groups.values())
 
 
@@ -173,26 +184,26 @@ def agrees(a: FaultRecord, b: FaultRecord, limit: float) -> bool:
 
 
 def _finding(group: Sequence[_Evidence]) -> Finding:
-    strongest = max((fault for _, fault, _ in group), key=lambda f: abs(f.z))
+    strongest = max((fault for _, fault, *_ in group), key=lambda f: abs(f.z))
     sharpest = min(
-        (fault for _, fault, _ in group if fault.deviation is not None), key=lambda f: f.deviation or 0.0, default=strongest
+        (fault for _, fault, *_ in group if fault.deviation is not None), key=lambda f: f.deviation or 0.0, default=strongest
     )
     if strongest.name in LARGEST:
-        sharpest = max((fault for _, fault, _ in group), key=lambda f: f.estimate or 0.0)
-    excesses = [a.excess for a, _, _ in group]
+        sharpest = max((fault for _, fault, *_ in group), key=lambda f: f.estimate or 0.0)
+    excesses = [a.excess for a, *_ in group]
     return Finding(
         sharpest if sharpest.estimate is not None else strongest,
-        tuple(dict.fromkeys(fault.step for _, fault, _ in group)),
+        tuple(dict.fromkeys(fault.step for _, fault, *_ in group)),
         _others(group),
         _largest(excesses),
-        tuple(dict.fromkeys(a.activation for a, _, _ in group)),
+        tuple(dict.fromkeys(a.activation for a, *_ in group)),
     )
 
 
 def _others(group: Sequence[_Evidence]) -> tuple[str, ...]:
     """What explains every activation of the group alone as well."""
     name = group[0][1].name
-    alone = [{e[0].name for e in (a.faults, *a.alternatives) if len(e) == 1} - {name} for a, _, e in group if len(e) == 1]
+    alone = [{e[0].name for e in options if len(e) == 1} - {name} for _, _, explanation, options in group if len(explanation) == 1]
     return tuple(sorted(set.intersection(*alone) - WHOLE)) if alone else ()
 
 

@@ -1,7 +1,7 @@
 """How a case ends, and who caused it: the candidate (1), the caller (2), the harness (3), or none of them (a skip)."""
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -93,9 +93,20 @@ def _rendered(error: BaseException) -> str:
     """Its message, then its traceback. The message is the candidate's code, too: it may raise, or return no text."""
     try:
         *lines, last = traceback.format_exception(error)
-        return "".join([last, *lines])
+        return "".join([last, *lines, *_missing_programs(error)])
     except BaseException as another:
         return f"{type(error).__name__}, whose text raises {type(another).__name__}"
+
+
+def _missing_programs(error: BaseException | None) -> Iterator[str]:
+    """What a person may do about each program that the candidate started and that there is not, such as a compiler."""
+    seen: list[BaseException] = []
+    while error is not None and not any(error is one for one in seen):  # a chain of causes may be a ring
+        seen.append(error)
+        frames = traceback.extract_tb(error.__traceback__)
+        if isinstance(error, FileNotFoundError) and frames and frames[-1].name == "_execute_child":
+            yield f"the candidate starts the program {error.filename!a}, which is not found: install it or put it on PATH"
+        error = error.__cause__ or error.__context__
 
 
 def termination_of(work: Callable[[], object]) -> Result | None:

@@ -37,19 +37,19 @@ def test_there_are_sixty_and_it_is_said_of_each_what_it_is_rightly_called() -> N
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_mistakes_that_had_no_name_or_a_wrong_one_are_placed_and_named_rightly(dtype: str) -> None:
-    for found in outcomes("tiny", dtype, HELD):
+    for found in outcomes("tiny", dtype, [MISTAKES[name] for name in HELD], RIGHT):
         assert found == Outcome("tiny", dtype, found.mistake, True, True, False, "right")
 
 
 def test_a_norm_without_mean_written_by_hand_in_bfloat16_has_one_name_where_copies_are_not_shown() -> None:
-    (found,) = outcomes("wide", "bfloat16", ["RMSNorm"])
+    (found,) = outcomes("wide", "bfloat16", [MISTAKES["RMSNorm"]], RIGHT)
     assert (found.placed, found.naming) == (True, "right")
 
 
 def test_a_name_that_is_not_the_mistakes_counts_as_wrong_and_a_missed_origin_as_not_placed() -> None:
     mistake = MISTAKES["causal"]
     result, architecture = check(MISTAKES["softmax over queries"]), load_golden("tiny").checkpoint.architecture
-    found = outcome(mistake, result, origins(mistake, architecture))
+    found = outcome(mistake, result, origins(mistake, architecture), RIGHT[mistake.name])
     assert (found.detected, found.placed, found.naming) == (True, False, "wrong")
     assert "- tiny, float32: not placed exactly: causal" in table([found])
     assert "| tiny | float32 | 1 | 1 | 0 | 0 | 0 | 0 | 1 |" in table([found])

@@ -1,5 +1,7 @@
 """How a module of strange arguments is called: masks in every form, sizes that are named otherwise, and what cannot be called."""
 
+from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +9,8 @@ import torch
 from torch import nn
 
 from conformance import CandidateError, check, golden_of, load_golden
+from conformance.cli import main
+from conformance.errors import UsageError
 from conformance.mapping.call import calls
 from conformance.mapping.mapped import implementation_of, proposed
 from conformance.mapping.probe import batch_for
@@ -21,10 +25,18 @@ from conformance.tests.strangers import proposal, stranger
         ("AddedMaskBert", "(1 - batch.attention_mask[:, None, None, :].to(dtype)) * torch.finfo(dtype).min"),
         ("BlockedBert", "batch.attention_mask == 0"),
         ("LengthsBert", "batch.attention_mask.sum(1)"),
+        ("KeptMaskBert", "Kept(batch.attention_mask.bool())"),
+        ("SquareMaskBert", "batch.attention_mask[:, None, :].expand(-1, batch.attention_mask.shape[1], -1)"),
     ],
 )
 def test_a_mask_in_another_form_is_made_of_the_batch_s(name: str, mask: str) -> None:
     assert mask in adaptor(proposal(f"masked:{name}"))
+
+
+def test_an_object_that_holds_the_mask_alone_is_made_and_imported() -> None:
+    found = proposal("masked:KeptMaskBert")
+    assert "from conformance.tests.strangers.masked import Kept, KeptMaskBert" in adaptor(found)
+    assert check(implementation_of(found), "tiny", depth="screen").outcome == "pass"
 
 
 def test_a_forward_pass_without_a_mask_is_open_and_named_by_the_run() -> None:
@@ -40,6 +52,26 @@ class Activated(nn.Module):
 
 def test_the_name_of_the_activation_is_given_and_a_function_is_left_as_it_is() -> None:
     assert builder_of(Activated, "Activated").text == "Activated(vocab=a.vocab_size, act=a.hidden_act)"
+
+
+class Kind(Enum):
+    GELU = "gelu"
+
+
+class Chosen(nn.Module):
+    def __init__(self, vocab: int, activation: Kind = Kind.GELU) -> None:
+        super().__init__()
+
+
+class Unnamed(nn.Module):
+    def __init__(self, **sizes: int) -> None:
+        super().__init__()
+
+
+def test_a_member_of_an_enumeration_is_left_as_it_is_and_sizes_without_names_are_refused() -> None:
+    assert builder_of(Chosen, "Chosen").text == "Chosen(vocab=a.vocab_size)"
+    with pytest.raises(UsageError, match=r"Unnamed takes its sizes as \*\*sizes, which has no names: name them"):
+        builder_of(Unnamed, "Unnamed")
 
 
 def test_an_added_mask_is_of_the_module_s_dtype() -> None:
@@ -102,3 +134,19 @@ class Particular(nn.Module):
 def test_a_module_that_no_call_gets_a_tensor_from_is_refused_with_what_to_give_in_its_place(module: Any, said: str) -> None:
     with pytest.raises(CandidateError, match=rf"(?s){said}.*def forward\(self, input_ids, token_type_ids, attention_mask\)"):
         proposed(module, module.__name__, __name__)
+
+
+class NoBert(nn.Module):
+    def __init__(self, vocab: int, hidden: int) -> None:
+        super().__init__()
+        self.odd = nn.Parameter(torch.zeros(3))
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        return input_ids * self.odd.sum()
+
+
+def test_an_adaptor_in_which_nothing_is_mapped_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "adaptor.py"
+    assert main(["map", f"{__name__}:NoBert", "-o", str(file)]) == 1
+    assert "is not written: no parameter of NoBert was recognised" in " ".join(capsys.readouterr().out.split())
+    assert not file.exists()

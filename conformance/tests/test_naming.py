@@ -106,7 +106,7 @@ def test_active_dropout_is_named_with_its_probability() -> None:
     assert fault.estimate == pytest.approx(0.1, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["norm-per-head", "heads-unsplit", "activation-softplus", "first-token-zeroed"])
+@pytest.mark.parametrize("name", ["norm-per-head", "heads-unsplit", "activation-softplus", "norm-twice"])
 def test_a_mistake_that_has_no_name_is_found_placed_and_described_and_given_none(name: str) -> None:
     assert name in HELD_OUT
     found = _found(_planted((name, 1)))

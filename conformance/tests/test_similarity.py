@@ -17,6 +17,7 @@ from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import modular
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
+from conformance.progress import watched
 from conformance.tests.dense import ARCHITECTURE, TANH, directory
 
 Captured = pytest.CaptureFixture[str]
@@ -60,6 +61,28 @@ def test_between_two_attention_kernels_no_pair_of_distinct_texts_changes_rank(mo
     code, found = compared(["hf-eager", "hf-sdpa", "--texts", str(texts), "--checkpoint", str(model)], capsys)
     assert (code, found["discordant"], found["tau"], found["pairs"]) == (0, 0, 1.0, 28)
     assert max(found["excess"]) <= 1.0  # type: ignore[call-overload]
+
+
+def test_each_step_is_reported_as_it_ends_where_there_is_no_terminal(model: Path, texts: Path, capsys: Captured) -> None:
+    main(["similarity", "hf-eager", "hf-sdpa", "--texts", str(texts), "--checkpoint", str(model), "--format", "json"])
+    lines = [line.rpartition(",")[0] for line in capsys.readouterr().err.splitlines() if line[:2] in ("1/", "2/", "3/")]
+    assert lines == [
+        "1/3 hf-eager, float32: embedded",
+        "2/3 hf-sdpa, float32: embedded",
+        "3/3 what rounding to float32 does to the cosines of 8 texts: computed",
+    ]
+
+
+def test_while_the_rounding_is_computed_the_number_of_the_text_is_reported(model: Path) -> None:
+    seen: list[tuple[str, float]] = []
+    with watched(lambda what, done: seen.append((what, done))):
+        golden = from_directory(model, APART + ALIKE)
+        RoundedCosines.of(
+            Network(golden.checkpoint.architecture, golden.checkpoint.weights, golden.batches["text"]), modular("float32")
+        )
+    assert seen[0] == ("rounding of text 1 of 8", 0.0)
+    assert [done for _, done in seen] == sorted(done for _, done in seen)
+    assert seen[-1][1] < 1.0
 
 
 def test_near_duplicates_change_rank_by_rounding_to_bfloat16_and_that_is_explained(

@@ -22,13 +22,23 @@ from conformance.report.findings import Finding, findings
 from conformance.results.records import ActivationRecord, FaultRecord
 from conformance.results.to_records import activation_records
 
-ALIASES: Mapping[str, str] = {"decoder-untied": "parameters-other", "parameters-default": "norm-affine-missing"}
+ALIASES: Mapping[str, str] = {
+    "bias-negated": "bias-other",
+    "decoder-untied": "parameters-other",
+    "first-token-zeroed": "tokens-zero",
+    "mask-diagonal": "mask-by-query",
+    "mask-of-first-row": "mask-ignored",
+    "norm-by-variance": "norm-statistics-other",
+    "parameters-default": "norm-affine-missing",
+    "residual-subtracted": "residual-scaled",
+    "sublayer-doubled": "sublayer-scaled",
+}
 """Planted under one name, named by another, since they are the same to what is computed."""
 
 ESTIMATES: Mapping[str, float] = {
     "epsilon": 1e-5, "scale-missing": 1.0, "softmax-temperature": 2.0, "gelu-argument": 1.0, "gelu-tanh-constant": 0.44715,
     "residual-scaled": 0.5**0.5, "mask-constant": float(np.exp(-1.0)), "epsilon-outside-root": 1e-5,
-    "norm-unbiased-deviation": 1e-3,
+    "norm-unbiased-deviation": 1e-3, "sublayer-scaled": 0.9,
 }  # fmt: skip
 """The number that was planted, as it is written."""
 

@@ -37,3 +37,26 @@ class ObjectMaskBert(JoinedBert):
     def forward(self, ids, kinds, visible: Visible):
         assert not visible.causal
         return super().forward(ids, kinds, visible.tokens)
+
+
+class Kept:
+    """A mask alone in an object, which checks its type."""
+
+    def __init__(self, bool_mask: torch.Tensor, note: str = ""):
+        if bool_mask.dtype != torch.bool:
+            raise ValueError("expected a mask of bool")
+        self.bool_mask = bool_mask
+
+
+class KeptMaskBert(JoinedBert):
+    def forward(self, ids, kinds, kept: Kept):
+        return super().forward(ids, kinds, kept.bool_mask)
+
+
+class SquareMaskBert(JoinedBert):
+    """The mask is asked for with a row for each query, and each is used."""
+
+    def forward(self, ids, kinds, mask):
+        if mask.shape[1:] != (ids.shape[1], ids.shape[1]):
+            raise ValueError("expected a mask (B, S, S)")
+        return super().forward(ids, kinds, mask.bool().all(1))

@@ -4,17 +4,28 @@ import argparse
 
 import torch
 
+from conformance.benchmarks.detection.blind import MISTAKES, named, second
 from conformance.benchmarks.detection.blind.score import outcomes, table
+from conformance.benchmarks.detection.blind.second import named as second_named
+
+_SETS = {
+    "first": (MISTAKES, named.RIGHT),
+    "second": (second.MISTAKES, second_named.RIGHT),
+    "second-new": ({n: m for n, m in second.MISTAKES.items() if n not in second_named.REPEATED}, second_named.RIGHT),
+}
 
 
 def main() -> None:
     """Run every mistake on every golden and format that is asked for."""
     parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks.detection.blind")
     parser.add_argument("--golden", nargs="+", default=["tiny", "wide"], help="goldens with a GELU and both heads")
+    parser.add_argument("--set", choices=_SETS, default="first", help="second-new: those of the second that the first has not")
     parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print(table(one for golden in arguments.golden for dtype in arguments.dtype for one in outcomes(golden, dtype)))
+    mistakes, right = _SETS[arguments.set]
+    cases = [(golden, dtype) for golden in arguments.golden for dtype in arguments.dtype]
+    print(table(one for golden, dtype in cases for one in outcomes(golden, dtype, mistakes.values(), right)))
 
 
 if __name__ == "__main__":

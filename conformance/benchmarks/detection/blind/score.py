@@ -1,11 +1,11 @@
 """What the suite makes of the blind mistakes, as a table of counts."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from conformance import Architecture, Result, check, load_golden
-from conformance.benchmarks.detection.blind import MISTAKES
-from conformance.benchmarks.detection.blind.named import RIGHT
+import torch
+
+from conformance import Architecture, Golden, Result, check, load_golden
 from conformance.benchmarks.detection.blind.port import Mistake
 
 _OUTSIDE = ("embeddings.", "pooler.", "cls.")
@@ -37,21 +37,30 @@ def origins(mistake: Mistake, architecture: Architecture) -> frozenset[str]:
     return frozenset([*layers, *(name for name in mistake.origins if name.startswith(_OUTSIDE))])
 
 
-def outcomes(golden: str, dtype: str, names: Iterable[str] = MISTAKES) -> Iterator[Outcome]:
-    """Of each mistake that the golden's architecture can have."""
-    architecture = load_golden(golden).checkpoint.architecture
-    for mistake in (MISTAKES[name] for name in names):
-        if mistake.layers(architecture):
-            yield outcome(mistake, check(mistake, golden, dtype=dtype), origins(mistake, architecture))
+def outcomes(golden: str, dtype: str, mistakes: Iterable[Mistake], right: Mapping[str, tuple[str, ...]]) -> Iterator[Outcome]:
+    """Of each mistake that the golden's architecture can have and that changes anything there; `right` has what to call it."""
+    given = load_golden(golden)
+    architecture = given.checkpoint.architecture
+    for mistake in mistakes:
+        if mistake.layers(architecture) and _changes(mistake, given, dtype):
+            result = check(mistake, golden, dtype=dtype)
+            yield outcome(mistake, result, origins(mistake, architecture), right[mistake.name])
 
 
-def outcome(mistake: Mistake, result: Result, expected: frozenset[str]) -> Outcome:
-    """The result, compared with what was planted."""
+def _changes(mistake: Mistake, golden: Golden, dtype: str) -> bool:
+    """Whether any activation differs from that of the port without it."""
+    without = replace(mistake, operations={}, load=None)
+    ((_, batch),) = golden.batches.items()
+    made, right = (m.prepare(golden.checkpoint, "cpu", dtype)(batch.on("cpu")) for m in (mistake, without))
+    return any(not torch.equal(value, right[name]) for name, value in made.items())
+
+
+def outcome(mistake: Mistake, result: Result, expected: frozenset[str], names: Iterable[str]) -> Outcome:
+    """The result, compared with what was planted and what that is rightly called."""
     found = {verdict.activation for verdict in result.origins}
-    names = [{finding.name, *finding.others} for finding in result.findings]
-    right = set(RIGHT[mistake.name])
-    is_wrong = any(None not in group and not group & right for group in names)
-    is_right = bool(names) and all(group & right for group in names)
+    reported, right = [{finding.name, *finding.others} for finding in result.findings], set(names)
+    is_wrong = any(None not in group and not group & right for group in reported)
+    is_right = bool(reported) and all(group & right for group in reported)
     return Outcome(
         result.case.golden,
         result.case.dtype,

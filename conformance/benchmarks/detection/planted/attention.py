@@ -70,6 +70,19 @@ def _plus_one(scores: Tensor, mask: Tensor) -> Tensor:
     return torch.softmax(beside, -1)[..., :-1]
 
 
+def _tiled(scores: Tensor, mask: Tensor) -> Tensor:
+    """(B · h, S) of masks by `repeat`, where the scores' rows need `repeat_interleave`."""
+    tiled = mask.repeat(scores.shape[1], 1).view(*scores.shape[:2], 1, -1)
+    return torch.softmax(hidden_keys(scores, tiled == 1), -1)
+
+
+def _by_head(scores: Tensor, mask: Tensor) -> Tensor:
+    """Head j does not see the j-th of the unmasked keys, but where that is the only one."""
+    order, heads = mask.cumsum(-1)[:, None] - 1, torch.arange(scores.shape[1], device=mask.device)[:, None]
+    seen = (mask[:, None] == 1) & ((order != heads) | (mask.sum(-1)[:, None, None] == 1))
+    return torch.softmax(hidden_keys(scores, seen[:, :, None]), -1)
+
+
 _SOFTMAX: dict[str, tuple[Softmax, Suits]] = {
     "softmax-temperature": (lambda s, m: torch.softmax(_masked(s / 2.0, m), -1), always),
     "softmax-queries": (lambda s, m: torch.softmax(_masked(s, m), -2), always),
@@ -85,6 +98,9 @@ _SOFTMAX: dict[str, tuple[Softmax, Suits]] = {
     "mask-diagonal": (_with_pairs(lambda square: ~torch.eye(len(square), dtype=torch.bool, device=square.device)), always),
     "mask-of-first-row": (_with_mask(lambda mask: mask[:1].expand_as(mask)), always),
     "softmax-heads": (lambda s, m: torch.softmax(_masked(s, m), 1), many_heads),
+    "mask-tiled": (_tiled, many_heads),
+    "mask-window": (_with_pairs(lambda square: square.tril(3) & square.triu(-3)), always),
+    "mask-by-head": (_by_head, many_heads),
     "softmax-missing": (lambda s, m: s.masked_fill(~_over_keys(m), 0.0), always),
     "softmax-plus-one": (_plus_one, always),
 }
@@ -171,6 +187,55 @@ def _first_values(model: Bert, layer: int) -> None:
     override(context, "forward", forward)
 
 
+def _interleaved(model: Bert, layer: int) -> None:
+    """Heads are the inner part of the width: in scores, in values, and where they are put together."""
+    own = _own(model, layer)
+    for step in (own.scores, own.context):
+        override(step, "split", lambda x, heads=step.heads: _SPLIT["head-split-interleaved"](x, heads))
+    override(own.context, "merge", _MERGE["head-merge-interleaved"])
+
+
+def _turned(x: Tensor, *, neighbours: bool) -> Tensor:
+    """(B, h, S, d) turned by the angles s / 10000^(2i/d); computed in float32 and rounded once."""
+    width = x.shape[-1]
+    angles = torch.arange(x.shape[-2], device=x.device)[:, None] / 10000.0 ** (torch.arange(0, width, 2, device=x.device) / width)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    a, b = (wide[..., ::2], wide[..., 1::2]) if neighbours else wide.chunk(2, -1)
+    turned = (a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin())
+    return (torch.stack(turned, -1).flatten(-2) if neighbours else torch.cat(turned, -1)).to(x.dtype)
+
+
+def _rotary(name: str, *, neighbours: bool) -> Plant:
+    def install(model: Bert, layer: int) -> None:
+        scores = _own(model, layer).scores
+        right = scores.split
+        override(scores, "split", lambda x: _turned(right(x), neighbours=neighbours))
+
+    return in_layer(name, install, SCORES, suits=lambda a: a.head_size % 2 == 0)
+
+
+def _distance(scores: Tensor) -> Tensor:
+    at = torch.arange(scores.shape[-1], device=scores.device)
+    return (at[:, None] - at).to(scores.dtype)
+
+
+def _falling(scores: Tensor) -> Tensor:
+    """ALiBi, where the number of heads is a power of two."""
+    heads = scores.shape[1]
+    slopes = 2.0 ** (-8.0 * torch.arange(1, heads + 1, device=scores.device) / heads)
+    return scores - slopes.to(scores.dtype)[:, None, None] * _distance(scores).abs()
+
+
+def _biased(scores: Tensor) -> Tensor:
+    """A bias for each distance, and another for each head."""
+    heads = torch.arange(1, scores.shape[1] + 1, device=scores.device, dtype=scores.dtype)
+    return scores + torch.sin(heads[:, None, None] * _distance(scores))
+
+
+def _scores_changed(name: str, change: Callable[[Tensor], Tensor], suits: Suits = always) -> Plant:
+    return in_layer(name, lambda model, layer: after(_own(model, layer).scores, change), SCORES, suits=suits)
+
+
 def _head_zero(model: Bert, layer: int) -> None:
     """The second head's context is zero."""
     own = _own(model, layer)
@@ -221,5 +286,10 @@ PLANTS = (
     in_layer("context-of-keys", _context_of_keys, CONTEXT),
     in_layer("scale-without-bias", _bias_unscaled, SCORES, suits=lambda a: a.head_size > 1),
     in_layer("heads-share-first", _first_values, CONTEXT, suits=many_heads),
+    in_layer("heads-interleaved", _interleaved, SCORES, CONTEXT, suits=many_heads),
+    _rotary("scores-rotary", neighbours=False),
+    _rotary("scores-rotary-neighbours", neighbours=True),
+    _scores_changed("scores-linear-bias", _falling, lambda a: a.num_attention_heads.bit_count() == 1),
+    _scores_changed("scores-bias-by-distance", _biased),
     in_layer("head-zero", _head_zero, CONTEXT, suits=many_heads),
 )

@@ -190,4 +190,6 @@ PLANTS = (
     in_place("word-embeddings-scaled", _words_scaled, WORDS),
     in_place("padding-word-zeroed", _padding_zeroed, WORDS),
     in_place("words-shifted", _words_shifted, WORDS),
+    in_place("words-shifted-back", lambda m: _read(m.embeddings.word_embeddings, lambda inputs: inputs.ids - 1), WORDS),
+    in_place("words-other", lambda m: _read(m.embeddings.word_embeddings, lambda inputs: inputs.ids.flip(-1)), WORDS),
 )

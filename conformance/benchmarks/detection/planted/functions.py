@@ -61,6 +61,7 @@ _FUNCTIONS: dict[str, tuple[Callable[[Function], Function], Suits]] = {
     "activation-twice": (lambda right: lambda x: right(right(x)), gelu),
     "activation-leaky-relu": (lambda _: F.leaky_relu, always),  # 0.01 is torch's own slope
     "activation-softplus": (lambda _: F.softplus, always),
+    "activation-squared-relu": (lambda _: lambda x: torch.relu(x) ** 2, always),
     "activation-tanh": (lambda _: torch.tanh, always),
     "gelu-half-missing": (lambda right: lambda x: 2.0 * right(x), gelu),
 }

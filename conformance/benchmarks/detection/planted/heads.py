@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conformance.benchmarks.detection.bert import Bert
-from conformance.benchmarks.detection.heads import Classifier, PlainClassifier, Pooler, Predictions, Spans
+from conformance.benchmarks.detection.heads import Classifier, PlainClassifier, Pooler, Predictions, Spans, Transform
 from conformance.benchmarks.detection.planted.initial import initial
 from conformance.benchmarks.detection.planted.plant import (
     Plant,
@@ -25,6 +25,7 @@ from conformance.model.batch import IGNORED_LABEL
 
 PAIR, PAIR_LOSS, TOKENS_LOSS = "cls.seq_relationship", "cls.seq_relationship.loss", "cls.predictions.loss"
 SPANS = "qa_outputs"
+TRANSFORM = tuple(f"cls.predictions.transform.{name}" for name in ("transform_act_fn", "LayerNorm"))
 
 
 def _pooled(a: Architecture) -> bool:
@@ -89,6 +90,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "pooler-activation-missing": lambda x: x,
     "pooler-sigmoid": torch.sigmoid,
     "pooler-relu": torch.relu,
+    "pooler-gelu": F.gelu,
 }
 
 
@@ -129,6 +131,46 @@ def _without_transform(model: Bert) -> None:
         transform(hidden)
         logits: Tensor = decoder(hidden)
         return logits
+
+    override(own, "forward", forward)
+
+
+def _transform(model: Bert) -> Transform:
+    found = _predictions(model).transform
+    assert found
+    return found
+
+
+def _other_order(model: Bert) -> None:
+    """Norm, then function, each shown in the other's place."""
+    own = _transform(model)
+    norm, function = own.LayerNorm.forward, own.transform_act_fn.forward
+    override(own.transform_act_fn, "forward", norm)
+    override(own.LayerNorm, "forward", function)
+
+
+def _norm_first(model: Bert) -> None:
+    """Norm, then function, each shown where its module stands; what is handed on is the norm's place all the same."""
+    own = _transform(model)
+
+    def forward(hidden: Tensor) -> Tensor:
+        product = own.dense(hidden)
+        normed: Tensor = own.LayerNorm.normalise(product)
+        own.transform_act_fn(normed)
+        handed_on: Tensor = own.LayerNorm(product)
+        return handed_on
+
+    override(own, "forward", forward)
+
+
+def _without_norm(model: Bert) -> None:
+    """The norm is computed, and not used."""
+    own = _transform(model)
+
+    def forward(hidden: Tensor) -> Tensor:
+        activated: Tensor = own.transform_act_fn(own.dense(hidden))
+        own.LayerNorm(activated)
+        return activated
 
     override(own, "forward", forward)
 
@@ -220,6 +262,9 @@ PLANTS = (
     in_place("head-without-pooler", _reads_hidden, PAIR, suits=_of_pair),
     in_place("head-without-tanh", _reads_product, PAIR, suits=_of_pair),
     in_place("decoder-without-transform", _without_transform, "cls.predictions.decoder", suits=_tied),
+    in_place("transform-order", _other_order, *TRANSFORM, suits=_tied),
+    in_place("transform-norm-first", _norm_first, *TRANSFORM, suits=_tied),
+    in_place("decoder-without-norm", _without_norm, "cls.predictions.decoder", suits=_tied),
     in_place("decoder-untied", _untied, "cls.predictions.decoder", suits=_tied),
     in_place("next-sentence-order", lambda model: _backwards(_pair(model)), PAIR, suits=next_sentence),
     in_place("next-sentence-label", lambda m: override(_pair(m).loss, "labels", _other_label), PAIR_LOSS, suits=next_sentence),

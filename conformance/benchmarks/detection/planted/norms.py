@@ -59,6 +59,8 @@ _NORMALISED: dict[str, Callable[[LayerNorm, Tensor], Tensor]] = {
     "norm-affine-missing": _plain,
     "norm-bias-missing": lambda n, x: _plain(n, x) * n.weight,
     "norm-weight-missing": lambda n, x: _plain(n, x) + n.bias,
+    "norm-affine-exchanged": lambda n, x: _plain(n, x) * n.bias + n.weight,
+    "norm-statistics-other": lambda n, x: _centred(x) / x.abs().mean(-1, keepdim=True) * n.weight + n.bias,
     "norm-weight-plus-one": lambda n, x: _plain(n, x) * (1.0 + n.weight) + n.bias,
     "norm-over-positions": _over_positions,
     "norm-twice": _twice,
@@ -74,6 +76,7 @@ _ADDED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "residual-subtracted": lambda x, skip: x - skip,
     "residual-scaled": lambda x, skip: x + skip * 0.5**0.5,
     "sublayer-missing": lambda x, skip: skip,
+    "sublayer-scaled": lambda x, skip: 0.9 * x + skip,
     "sublayer-doubled": lambda x, skip: 2.0 * x + skip,
 }
 

@@ -14,6 +14,10 @@ PROJECTIONS = (
     *(f"attention.self.{n}" for n in ("query", "key", "value")), "attention.output.dense", "intermediate.dense", "output.dense",
 )  # fmt: skip
 DROPOUT = 0.1
+NF4 = (
+    -1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.091050036, 0.0,
+    0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0,
+)  # fmt: skip
 
 # x Wᵀ + b in less precision, back in the format of x.
 Product = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -36,10 +40,55 @@ def _int8(weight: Tensor) -> Tensor:
     return torch.round(weight / level) * level
 
 
+def _int8_rows(weight: Tensor) -> Tensor:
+    """The same for each output feature."""
+    level = weight.abs().amax(-1, keepdim=True) / 127
+    return torch.round(weight / level) * level
+
+
+def _blocks(weight: Tensor, size: int, quantised: Callable[[Tensor], Tensor]) -> Tensor:
+    return quantised(weight.view(-1, size)).view(weight.shape)
+
+
+def _q8_0(w: Tensor) -> Tensor:
+    level = w.abs().amax(-1, keepdim=True) / 127
+    return torch.round(w / level) * level.half().float()
+
+
+def _q4_0(w: Tensor) -> Tensor:
+    level = w.gather(-1, w.abs().argmax(-1, keepdim=True)) / -8
+    return ((w / level + 8.5).floor().clamp(0, 15) - 8) * level.half().float()
+
+
+def _nf4(w: Tensor) -> Tensor:
+    levels = torch.tensor(NF4, device=w.device)
+    largest = w.abs().amax(-1, keepdim=True)
+    return levels[(w[..., None] / largest[..., None] - levels).abs().argmin(-1)] * largest
+
+
+def _float8(weight: Tensor) -> Tensor:
+    level = weight.abs().max() / 448
+    return (weight / level).to(torch.float8_e4m3fn).to(weight.dtype) * level
+
+
+def _dynamic(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Of torch's quantize_dynamic without reduced range: inputs of 256 levels over their range."""
+    low, high = x.min().clamp(max=0), x.max().clamp(min=0)
+    level = (high - low) / 255
+    zero = torch.round(-low / level)
+    return F.linear((torch.clamp(torch.round(x / level) + zero, 0, 255) - zero) * level, _int8(weight), bias)
+
+
 _PRODUCTS: dict[str, Product] = {
     "precision-bfloat16": _in(torch.bfloat16),
     "precision-float16": _in(torch.float16),
     "precision-tf32": lambda x, weight, bias: F.linear(_tf32(x), _tf32(weight), bias),
+    "precision-int8-channel": lambda x, weight, bias: F.linear(x, _int8_rows(weight), bias),
+    "precision-int8-block": lambda x, weight, bias: F.linear(x, _blocks(weight, 32, _q8_0), bias),
+    "precision-int4-block": lambda x, weight, bias: F.linear(x, _blocks(weight, 32, _q4_0), bias),
+    "precision-nf4-block": lambda x, weight, bias: F.linear(x, _blocks(weight, 64, _nf4), bias),
+    "precision-float8": lambda x, weight, bias: F.linear(x, _float8(weight), bias),
+    "precision-int8-dynamic": _dynamic,
     "precision-int8": lambda x, weight, bias: F.linear(x, _int8(weight), bias),
 }
 

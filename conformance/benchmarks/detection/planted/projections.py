@@ -1,12 +1,23 @@
 """Mistakes in a layer's linear products and in their parameters."""
 
 from collections.abc import Callable
+from itertools import permutations
 
 import torch
 from torch import Tensor
 
 from conformance.benchmarks.detection.bert import Bert, SelfAttention
-from conformance.benchmarks.detection.planted.plant import Plant, after, in_layer, in_place, many_heads, masked_lm, parameter
+from conformance.benchmarks.detection.planted.plant import (
+    Plant,
+    after,
+    in_layer,
+    in_place,
+    kept,
+    many_heads,
+    masked_lm,
+    override,
+    parameter,
+)
 
 QUERY, KEY, VALUE = ("query", "key", "value")
 
@@ -42,6 +53,84 @@ def _interleaved(model: Bert, layer: int) -> None:
     offsets = bias.view(heads, 3, -1).transpose(0, 1).flatten(1, 2)  # (3, H)
     for index, name in enumerate((QUERY, KEY, VALUE)):
         _set_projection(own, name, by_turns[index], offsets[index])
+
+
+def _read_by_part(model: Bert, layer: int) -> None:
+    """Fused as query, key and value of a head, then of the next; read as all of query, then key, then value."""
+    own, heads = model.layer(layer).attention.self, model.architecture.num_attention_heads
+    weights, biases = zip(*(_projection(own, name) for name in (QUERY, KEY, VALUE)), strict=True)
+    weight = torch.stack([w.view(heads, -1, w.shape[-1]) for w in weights], 1).flatten(0, 2)
+    bias = torch.stack([b.view(heads, -1) for b in biases], 1).flatten()
+    for name, w, b in zip((QUERY, KEY, VALUE), weight.chunk(3), bias.chunk(3), strict=True):
+        _set_projection(own, name, w, b)
+
+
+def _product_scaled(model: Bert) -> None:
+    """x (E/√H)ᵀ + b, a decoder's."""
+    assert model.cls.predictions
+    decoder = model.cls.predictions.decoder
+    override(decoder, "product", lambda x: x * x.shape[-1] ** -0.5 @ decoder.weight.T + decoder.bias)
+
+
+def _result_scaled(model: Bert, layer: int) -> None:
+    """The query divided by √d."""
+    root = model.architecture.head_size**0.5
+    after(model.layer(layer).attention.self.query, lambda x: x / root)
+
+
+def _reads_input(model: Bert, layer: int) -> None:
+    """The feed-forward network reads what the layer is given."""
+    changed = model.layer(layer)
+
+    def forward(hidden: Tensor, mask: Tensor) -> Tensor:
+        middle = changed.attention(hidden, mask)
+        out: Tensor = changed.output(changed.intermediate(hidden), middle)
+        return out
+
+    override(changed, "forward", forward)
+
+
+def _without_function(model: Bert, layer: int) -> None:
+    """The activation function's result is not used."""
+    own = model.layer(layer).intermediate
+
+    def forward(x: Tensor) -> Tensor:
+        product: Tensor = own.dense(x)
+        own.intermediate_act_fn(product)
+        return product
+
+    override(own, "forward", forward)
+
+
+def _values_alone(model: Bert, layer: int) -> None:
+    """Attention hands on its values; all else is computed, and not used."""
+    own = model.layer(layer).attention.self
+    right, values = own.forward, kept(own.value)
+
+    def forward(hidden: Tensor, mask: Tensor) -> Tensor:
+        right(hidden, mask)
+        return values.pop()
+
+    override(own, "forward", forward)
+
+
+def _bias_of_output(model: Bert, layer: int) -> None:
+    """The attention's output projection has the bias of the feed-forward network's."""
+    own = model.layer(layer)
+    own.attention.output.dense.bias = parameter(own.output.dense.bias)
+
+
+def _reordered(model: Bert, layer: int) -> None:
+    """The first half of the features behind the second."""
+    dense = model.layer(layer).output.dense
+    half = len(dense.bias) // 2
+    dense.weight, dense.bias = parameter(dense.weight.roll(half, 0)), parameter(dense.bias.roll(half, 0))
+
+
+def _last_chunk(x: Tensor) -> Tensor:
+    """Chunks of five tokens; what is left over is not computed."""
+    whole = x.shape[1] // 5 * 5
+    return torch.cat([x[:, :whole], torch.zeros_like(x[:, whole:])], 1)
 
 
 def _transposed(model: Bert, layer: int) -> None:
@@ -97,6 +186,12 @@ _LAYERED: tuple[tuple[str, Callable[[Bert, int], None], str], ...] = (
     ("bias-negated", _bias_negated, "intermediate.dense"),
     ("weight-reversed", _reversed, "output.dense"),
     ("weight-reshaped", _reshaped, "intermediate.dense"),
+    ("result-scaled", _result_scaled, "attention.self.query"),
+    ("feed-forward-parallel", _reads_input, "intermediate.dense"),
+    ("activation-bypassed", _without_function, "output.dense"),
+    ("attention-bypassed", _values_alone, "attention.output.dense"),
+    ("bias-other", _bias_of_output, "attention.output.dense"),
+    ("features-reordered", _reordered, "output.dense"),
     ("features-dropped", _half_dropped, "intermediate.dense"),
 )
 
@@ -105,7 +200,11 @@ PLANTS = (
     _exchanged("query-value-swapped", {QUERY: VALUE, VALUE: QUERY}),
     _exchanged("key-value-swapped", {KEY: VALUE, VALUE: KEY}),
     _exchanged("qkv-rotated", {QUERY: KEY, KEY: VALUE, VALUE: QUERY}),
+    *(_exchanged(f"{a}-from-{b}", {a: b}) for a, b in permutations((QUERY, KEY, VALUE), 2)),
+    in_layer("qkv-interleaved-file", _read_by_part, *(f"attention.self.{n}" for n in (QUERY, KEY, VALUE)), suits=many_heads),
     in_layer("qkv-interleaved", _interleaved, *(f"attention.self.{n}" for n in (QUERY, KEY, VALUE)), suits=many_heads),
     *(in_layer(name, install, step) for name, install, step in _LAYERED),
+    in_place("product-scaled", _product_scaled, "cls.predictions.decoder", suits=masked_lm),
+    in_layer("tokens-zero", lambda model, layer: after(model.layer(layer).output.dense, _last_chunk), "output.dense"),
     in_place("bias-twice", _bias_twice, "cls.predictions.decoder", suits=masked_lm),
 )

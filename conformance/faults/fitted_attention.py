@@ -1,0 +1,125 @@
+"""Masks, heads and biases of attention that are read off the candidate's own array."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.attention import PROBS, SCORES, softmax
+from conformance.faults.fault import with_batch
+from conformance.faults.fit import Fit, FitData, Fitted, Mask
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+
+Fitting = Callable[[Step, FitData], Fit | None]
+
+_MASKS = "Use the attention_mask of each call, over the keys and for all heads; export with the mask as an input."
+
+
+def _attended(step: Step, seen: FitData) -> Mask | None:
+    """(B, h, Q, S): which keys get any probability from the queries that count; None of an encoder's states."""
+    mask = step.site.batch.mask
+    if seen.actual.shape[-1] != mask.shape[-1] or "key" not in step.site.activation.axes:
+        return None
+    return np.asarray((seen.actual >= np.finfo(np.float32).tiny) & mask[:, None, :, None])
+
+
+def _other_mask(step: Step, seen: FitData) -> Fit | None:
+    """The keys that get any probability, taken as the mask."""
+    mask, attended = step.site.batch.mask, _attended(step, seen)
+    if attended is None:
+        return None
+    other = np.where(mask.any(1, keepdims=True), attended.any((1, 2)), mask)  # (B, S)
+    return Fit(with_batch(step, attention_mask=other.astype(np.int64)), int((other != mask).sum()))
+
+
+def _mask_of(axis: int) -> Fitting:
+    """The keys that get any probability by what is left once `axis`, the heads or the queries, is summed over."""
+
+    def fit(step: Step, seen: FitData) -> Fit | None:
+        attended = _attended(step, seen)
+        if attended is None:
+            return None
+        keys = np.asarray(attended.any(axis, keepdims=True))
+        return _with_keys(step, keys, int((keys != step.site.batch.mask[:, None, None, :]).sum()))
+
+    return fit
+
+
+def _window(step: Step, seen: FitData) -> Fit | None:
+    """Of the keys that the mask lets through those that are no further away than the furthest that gets any probability."""
+    attended, mask = _attended(step, seen), step.site.batch.mask
+    if attended is None or step.site.activation.causal:
+        return None
+    length = mask.shape[1]
+    distance = np.abs(np.arange(length)[:, None] - np.arange(length))
+    furthest = int(np.where(attended, distance, 0).max())
+    if furthest >= np.where(mask[:, :, None] & mask[:, None, :], distance, 0).max():
+        return None
+    return _with_keys(step, mask[:, None, None, :] & (distance <= furthest), 1, "distance", furthest)
+
+
+def _with_keys(step: Step, keys: Mask, free: int, parameter: str = "", value: float = 0.0) -> Fit:
+    def value_of(inner: Step) -> Array:
+        return softmax(inner.parents[0], np.broadcast_to(keys, inner.parents[0].shape))
+
+    return Fit(Altered(step, value_of), free, parameter, value)
+
+
+def _zero_heads(step: Step, seen: FitData) -> Fit | None:
+    """Heads of which the candidate has zeros alone, taken out; (B, S, H) or (B, h, S, S)."""
+    row = step.site.activation
+    shape, axes = step.value.shape, (0, 2, 3)
+    if "head" not in row.axes:
+        if row.kind != "context":
+            return None
+        shape, axes = (*shape[:-1], -1, step.site.architecture.head_size), (0, 1, 3)
+    zero = ~(seen.judged & (seen.actual != 0.0)).reshape(shape).any(axes, keepdims=True)
+    if not zero.any() or zero.all():
+        return None
+    without = Altered(step, lambda inner: np.where(zero, 0.0, inner.value.reshape(shape)).reshape(inner.value.shape))
+    return Fit(without, int(zero.sum()), "head", int(zero.argmax()))
+
+
+def _by_distance(step: Step, seen: FitData) -> Fit | None:
+    """A number for each head and each distance of key from query, added to the scores: the mean of what is left there."""
+    if "key" not in step.site.activation.axes:
+        return None
+    heads, length = step.value.shape[1], step.value.shape[-1]
+    distance = np.arange(length)[:, None] - np.arange(length) + length - 1
+    which = np.broadcast_to(np.arange(heads)[:, None, None] * (2 * length - 1) + distance, step.value.shape)
+    used, size = which[seen.judged], heads * (2 * length - 1)
+    count = np.bincount(used, minlength=size)
+    free = int((count > 0).sum())
+    if used.size < 2 * free:
+        return None
+    total = np.bincount(used, (seen.actual - step.value)[seen.judged], size)
+    bias = (total / np.maximum(count, 1))[which]
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        stored = arithmetic.storage.rounding_variance
+        return np.asarray(stored(altered.inner.value) + stored(bias))
+
+    return Fit(Altered(step, lambda inner: inner.value + bias, slack), free)
+
+
+FITTED_ATTENTION = (
+    Fitted("mask-other", PROBS, "the mask is another than the batch's", "constructed",
+           _other_mask, "the mask of the example that was traced, baked into the graph; another batch's mask", True,
+           fix="Use the attention_mask of each call; export with the mask as an input."),
+    Fitted("mask-window", PROBS, "tokens attend to none that is more than {value} away", "constructed",
+           _window, "the window of ModernBERT's or Longformer's local layers", True,
+           equation="p = softmax over the unmasked keys j with |i − j| ≤ w", fix="Let every token attend to all unmasked keys."),
+    Fitted("mask-by-head", PROBS, "each head has a mask of its own", "constructed",
+           _mask_of(2), "masks of (B · h, S, S) in another order than the scores", True, fix=_MASKS),
+    Fitted("mask-by-query", PROBS, "each query has a mask of its own", "constructed",
+           _mask_of(1), "a mask of pairs of tokens, where the batch has one of tokens", True, fix=_MASKS),
+    Fitted("head-zero", frozenset({"context", "copy", "probs"}), "heads are zero, the first of them head {value}", "constructed",
+           _zero_heads, "a head mask that is left in; heads pruned and not taken out",
+           fix="Use every head that the checkpoint has."),
+    Fitted("scores-bias-by-distance", SCORES, "the scores have a bias for each distance of their tokens", "constructed",
+           _by_distance, "relative positions, such as T5's, or ALiBi's slopes",
+           equation="s_ij = q_i · k_j / √d + b_h(i − j)",
+           fix="Add position embeddings to the words' alone, as position_embedding_type of the config says."),
+)  # fmt: skip

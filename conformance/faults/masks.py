@@ -1,0 +1,213 @@
+"""Masks: keys that are attended to and should not be, or the other way round."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.attention import PROBS, Mask, keys_of, of_tokens, probabilities, softmax
+from conformance.faults.fault import Change, Fault, FaultContext, Parameter, with_batch
+from conformance.model.batch import Ids
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.numerics.memo import cached_property
+from conformance.oracle import Step
+from conformance.oracle.maps import Roundings, Source, identity
+from conformance.oracle.softmax import Probabilities
+
+_MASK = (
+    "Set the scores of keys with attention_mask 0 to −∞ (or the format's lowest number) before the softmax; mask[:, None, None, :]."
+)
+
+NOT_COMPUTED = 1.0 / np.finfo(np.float64).eps  # the variance of what may be anything: no float64 result is known beside it
+
+
+def _with_keys(f: Callable[[Mask, Ids], Mask]) -> Change:
+    """In a decoder, f of the keys that the mask lets through and of the positions, in place of those up to the query.
+
+    Where none is left every score is the same lowest number.
+    """
+
+    def change(step: Step, _: FaultContext) -> Step | None:
+        if not step.site.activation.causal:
+            return None
+        keys = f(step.site.batch.mask[:, None, None, :], np.arange(step.site.batch.length))
+        some, uniform = keys.any(-1, keepdims=True), 1.0 / keys.shape[-1]
+        return Altered(step, lambda inner: np.where(some, softmax(inner.parents[0], keys), uniform))
+
+    return change
+
+
+class _OverAllKeys(Probabilities):
+    """The softmax over every key, masked or not."""
+
+    @property
+    def keys(self) -> Mask:
+        return np.ones_like(super().keys)
+
+
+def _weighing(step: Step, weight: float) -> Step:
+    """Masked keys keep a share of their weight: e^c where c is added to their scores."""
+
+    class Weighed(_OverAllKeys):
+        @cached_property
+        def value(self) -> Array:
+            weights = np.exp(self._shifted) * np.where(keys_of(step), 1.0, weight)
+            return np.asarray(weights / weights.sum(-1, keepdims=True))
+
+    return step.recast(Weighed)
+
+
+def _after_softmax(step: Step, _: FaultContext) -> Step:
+    return Altered(step.recast(_OverAllKeys), lambda inner: inner.value * keys_of(step))
+
+
+def _added_raw(step: Step, _: FaultContext) -> Step:
+    return step.again(parents=(step.parents[0] + keys_of(step),)).recast(_OverAllKeys)
+
+
+def _ignored(step: Step, _: FaultContext) -> Step | None:
+    batch, name = step.site.batch, "attention_mask" if of_tokens(step) else "encoder_attention_mask"
+    return None if getattr(batch, name) is None or getattr(batch, name).all() else with_batch(step, **{name: None})
+
+
+class _Inverted(Probabilities):
+    """Where no key is masked a number is added to all scores: no more than their digits are lost, as many as it has."""
+
+    def roundings(self, arithmetic: Arithmetic) -> Roundings:
+        own, unmasked = super().roundings(arithmetic), self.keys.all(-1, keepdims=True)
+        return Roundings((*own.sources, Source(np.where(unmasked, np.ones_like(self.value), 0.0), identity())), own.bound)
+
+
+def _inverted(step: Step, _: FaultContext) -> Step | None:
+    mask = step.site.batch.mask
+    if mask.all():
+        return None
+    other = np.where(mask.all(-1, keepdims=True), mask, ~mask)
+    return with_batch(step, attention_mask=other.astype(np.int64)).recast(_Inverted)
+
+
+def _tiled(step: Step, _: FaultContext) -> Step | None:
+    """Head j of row i of the batch has the mask of row (i · h + j) mod B."""
+    mask, (size, heads) = step.site.batch.mask, step.parents[0].shape[:2]
+    if not of_tokens(step) or (mask == mask[0]).all():
+        return None
+    tiled = mask[np.arange(size * heads) % size].reshape(size, heads, 1, -1)
+    keys = np.broadcast_to(tiled, step.parents[0].shape)
+    return Altered(step, lambda inner: np.where(keys.any(-1, keepdims=True), softmax(inner.parents[0], keys), 1.0 / mask.shape[1]))
+
+
+def _from_token_types(step: Step, _: FaultContext) -> Step | None:
+    """Tokens of type 0 are masked; where all are, every score is the same lowest number."""
+    types = step.site.batch.types
+    if not types.any() or not of_tokens(step):
+        return None
+    keys = (types != 0)[:, None, None, :]
+
+    def masked(inner: Step) -> Array:
+        return np.where(keys.any(-1, keepdims=True), softmax(inner.parents[0], keys), 1.0 / types.shape[1])
+
+    return Altered(step, masked)
+
+
+def _shifted(step: Step, _: FaultContext) -> Step:
+    mask = step.site.batch.mask
+    return with_batch(step, attention_mask=np.concatenate([mask[:, :1], mask[:, :-1]], 1).astype(np.int64))
+
+
+def _as_lengths(step: Step, _: FaultContext) -> Step | None:
+    """As many keys as there are tokens, from the first on; None where the tokens are the first keys already.
+
+    Queries behind those are no tokens to such a runtime, which may compute nothing there: what they get is left open.
+    """
+    mask = step.site.batch.mask
+    first = np.arange(mask.shape[1]) < mask.sum(-1, keepdims=True)
+    if not of_tokens(step) or (first == mask).all():
+        return None
+    open_rows = np.where(first, 0.0, NOT_COMPUTED)[:, None, :, None]
+    read = with_batch(step, attention_mask=first.astype(np.int64))
+    return Altered(read, lambda inner: inner.value, slack=lambda altered, _: np.broadcast_to(open_rows, altered.value.shape))
+
+
+def _causal(s: Array, keys: Mask) -> Array:
+    return softmax(s, keys & np.tri(*s.shape[-2:], dtype=np.bool_))
+
+
+class _Multiplied(Probabilities):
+    @cached_property
+    def value(self) -> Array:
+        s = self.parents[0] * self.keys
+        return softmax(s, np.ones_like(s, np.bool_))
+
+
+class _OnQueries(Probabilities):
+    @cached_property
+    def value(self) -> Array:
+        return softmax(self.parents[0], np.broadcast_to(self.keys.swapaxes(-1, -2), self.parents[0].shape))
+
+
+# fmt: off
+def faults() -> Iterator[Fault]:
+    """The faults of masks."""
+    yield Fault("mask-ignored", PROBS, "padded keys are attended to", "candle#1552, candle#1798", _ignored,
+                "the mask is not handed on, or built as all ones",
+                equation="p = softmax(s) over all keys",
+                fix=_MASK)
+    yield Fault("mask-inverted", PROBS, "only padded keys are attended to", "constructed", _inverted,
+                "True means masked in one API and kept in another",
+                fix=f"{_MASK} 1 in attention_mask means that a key is attended to.")
+    yield Fault("mask-on-queries", PROBS, "the mask lies along the queries, not along the keys", "constructed",
+                lambda step, _: step.recast(_OnQueries) if of_tokens(step) else None, "mask[:, :, None] for mask[:, None, :]",
+                equation="mask[:, None, :, None] in place of mask[:, None, None, :]",
+                fix=_MASK)
+    yield Fault(
+        "mask-constant", PROBS, "masked keys keep {value} of their weight", "constructed",
+        cause="too small a number is added at masked keys",
+        parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing),
+        equation="p_j ∝ w exp(s_j) at masked keys, w > 0",
+        fix=_MASK,
+    )
+    yield Fault("mask-from-token-types", PROBS, "token types are taken as the mask", "transformers#1788, pytorch#52667",
+                _from_token_types, "inputs given by position in another order",
+                fix="Pass attention_mask and token_type_ids by keyword.")
+    yield Fault("mask-as-lengths", PROBS, "the mask is read as a number of tokens, as if all padding were at the right",
+                "constructed", _as_lengths,
+                "a runtime that takes lengths (attention_mask.sum(1)), as CTranslate2, given padding at the left or inside",
+                whole=True, equation="p = softmax over the keys j < Σ_k mask_k",
+                fix=f"{_MASK} A runtime that takes lengths needs padding at the right.")
+    yield Fault("mask-shifted", PROBS, "the mask is off by one position", "constructed", _shifted, "a special token not counted",
+                equation="key j has the mask of key j − 1",
+                fix="Apply attention_mask[:, j] to key j.")
+    yield Fault("mask-after-softmax", PROBS, "the mask is applied behind the softmax, over all keys, and the rest is not rescaled",
+                "constructed", _after_softmax, "a mask that is multiplied with the probabilities",
+                equation="p = softmax(s) · mask",
+                fix=_MASK)
+    yield Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞", "constructed",
+                lambda step, _: step.recast(_Multiplied), "masked before softmax as one would after it",
+                equation="p = softmax(s · mask)",
+                fix=_MASK)
+    yield Fault("mask-causal", PROBS, "later keys are hidden", "constructed", probabilities(_causal), "a decoder's attention",
+                equation="p = softmax over the keys j ≤ i",
+                fix="Let every token attend to all unmasked keys (is_causal=False).")
+    yield Fault("mask-not-causal", PROBS, "later keys are attended to, in a decoder", "constructed",
+                _with_keys(lambda keys, _: keys), "an encoder's attention; is_decoder of the config not read",
+                equation="p = softmax over all keys, not over the keys j ≤ i",
+                fix="In a decoder let a token attend to itself and to what is before it alone (is_causal=True).")
+    yield Fault("mask-causal-strict", PROBS, "a token does not attend to itself, in a decoder", "constructed",
+                _with_keys(lambda keys, i: keys & (i[:, None] > i)), "tril(diagonal=-1) for tril()",
+                equation="p = softmax over the keys j < i",
+                fix="Let a token attend to the keys j ≤ i, itself among them.")
+    yield Fault("mask-causal-late", PROBS, "a token attends to the next one too, in a decoder", "constructed",
+                _with_keys(lambda keys, i: keys & (i[:, None] + 1 >= i)), "tril(diagonal=1) for tril()",
+                equation="p = softmax over the keys j ≤ i + 1",
+                fix="Let a token attend to the keys j ≤ i alone.")
+    yield Fault("mask-added-raw", PROBS, "ones and zeros of the mask are added to the scores", "transformers#1788, pytorch#52667",
+                _added_raw,
+                "the mask not turned into 0 and −∞, or another input in its place",
+                equation="p = softmax(s + mask)",
+                fix=_MASK)
+    yield Fault("mask-tiled", PROBS, "each head has the mask of another row of the batch", "constructed", _tiled,
+                "mask.repeat(h, 1, 1) for repeat_interleave where scores are (B · h, S, S)", late=True, across=True,
+                equation="head j of row i has the mask of row (i · h + j) mod B",
+                fix=_MASK)
+# fmt: on

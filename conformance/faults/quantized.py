@@ -1,0 +1,159 @@
+"""Weights, and operands, of few bits: integers or short floating-point numbers, with a scale for a tensor, a feature or a block.
+
+The forms, each as its library computes it:
+
+    int8           w ≈ s k, k in −127 … 127, s = max |w| / 127 of a tensor or of an output feature
+    int8 blocks    the same of 32 inputs, s held in float16: ggml's Q8_0
+    int4 blocks    w ≈ s k, k in −8 … 7, s = −w*/8 of 32 inputs, w* the largest in size, s held in float16: ggml's Q4_0
+    nf4 blocks     w ≈ s c, c of sixteen levels, s = max |w| of 64 inputs: Dettmers et al. 2023, appendix E
+    float8         w ≈ s f, f of 4 significant bits (E4M3), s = max |w| / 448 of a tensor: Micikevicius et al. 2022
+
+Weights of few digits lie on ties, so what is rounded is computed in float32, as quantisers do.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.fault import Change, Fault, with_parameters
+from conformance.faults.fit import Fit, FitData, Fitted
+from conformance.faults.precision import LINEARS
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array, Single
+from conformance.oracle import Step
+from conformance.oracle.products import Linear
+
+Quantiser = Callable[[Array], Array]
+
+_FIX = "Run without quantisation, or export without it."
+_LEVELS = np.array(
+    [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+     -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0], np.float32)  # fmt: skip
+_LARGEST, _SMALLEST_EXPONENT, _BITS = 448.0, -6, 4  # of E4M3
+_NEAR_TIE = 2.0**-10  # of a unit: a quotient within this of a tie may fall on either side of it, with a scale of float16's 11 bits
+
+
+def _scaled(weight: Single, step: Single) -> Single:
+    return np.asarray(weight / np.where(step != 0.0, step, np.float32(1.0)), np.float32)
+
+
+def int8(weight: Array, axis: int | None) -> Array:
+    """Of 255 levels, symmetric about 0, with one step for a tensor or for an output feature."""
+    w = weight.astype(np.float32)
+    step = np.abs(w).max(axis, keepdims=axis is not None) / np.float32(127.0)
+    return np.asarray(np.rint(_scaled(w, step)) * step, np.float64)
+
+
+def _in_blocks(size: int, quantised: Callable[[Single], Single]) -> Quantiser:
+    """Of each `size` in the order of memory; a weight that is no multiple of it is left as it is."""
+
+    def quantiser(weight: Array) -> Array:
+        if weight.size % size:
+            return weight
+        blocks = weight.astype(np.float32).reshape(-1, size)
+        return np.asarray(quantised(blocks).reshape(weight.shape), np.float64)
+
+    return quantiser
+
+
+def _held(step: Single) -> Single:
+    return step.astype(np.float16).astype(np.float32)
+
+
+def _int8_block(w: Single) -> Single:
+    step = np.abs(w).max(-1, keepdims=True) / np.float32(127.0)
+    return np.asarray(np.rint(_scaled(w, step)) * _held(step))
+
+
+def _int4_block(w: Single) -> Single:
+    largest = np.take_along_axis(w, np.abs(w).argmax(-1)[..., None], -1)
+    step = np.asarray(largest / np.float32(-8.0))
+    return np.asarray((np.clip(np.floor(_scaled(w, step) + np.float32(8.5)), 0, 15) - 8) * _held(step), np.float32)
+
+
+def _nf4_block(w: Single) -> Single:
+    step = np.abs(w).max(-1, keepdims=True)
+    between = (_LEVELS[1:] + _LEVELS[:-1]) / 2
+    return np.asarray(_LEVELS[np.searchsorted(between, _scaled(w, step))] * step, np.float32)
+
+
+def _float8(weight: Array) -> Array:
+    w = weight.astype(np.float32)
+    step = np.abs(w).max() / np.float32(_LARGEST)
+    x = _scaled(w, step).astype(np.float64)
+    unit = 2.0 ** (np.maximum(np.frexp(x)[1] - 1, _SMALLEST_EXPONENT) + 1 - _BITS)
+    return np.asarray(np.rint(x / unit) * unit * float(step), np.float64)
+
+
+def _weights(quantiser: Quantiser) -> Change:
+    return lambda step, _: with_parameters(step, weight=quantiser(step.site.parameters["weight"]))
+
+
+def _operands(x: Array, levels: int) -> tuple[Array, Array]:
+    """Integers 0 … `levels` times a step, over the range of all inputs and 0; and the variance of what lies next to a tie."""
+    wide = x.astype(np.float32)
+    low, high = min(wide.min(initial=0.0), np.float32(0.0)), max(wide.max(initial=0.0), np.float32(0.0))
+    step = np.float32((high - low) / np.float32(levels)) or np.float32(1.0)
+    zero, quotient = np.rint(-low / step), wide / step
+    made = np.asarray((np.clip(np.rint(quotient) + zero, 0, levels) - zero) * step, np.float64)
+    near = np.abs(quotient - np.floor(quotient) - np.float32(0.5)) < _NEAR_TIE
+    return made, np.where(near, float(step) ** 2, 0.0)
+
+
+def _dynamic(step: Step, seen: FitData) -> Fit | None:
+    """Whichever of the forms of a dynamically quantised product is nearest: torch's and ONNX Runtime's, by tensor or feature."""
+    assert isinstance(step, Linear)
+    if not np.isfinite(seen.actual).all():
+        return None
+    weight, best = step.site.parameters["weight"], None
+    inputs = [_operands(step.inputs, levels) for levels in (255, 127)]
+    for axis, steps in product((None, 1), (127.0, 127.5)):
+        rounded = with_parameters(step, weight=_symmetric(weight, axis, steps))
+        for operands, tied in inputs:
+            value = operands @ rounded.site.parameters["weight"].T + step.bias
+            left = float((np.where(seen.judged, seen.actual - value, 0.0) ** 2).sum())
+            if best is None or left < best[0]:
+                best = (left, rounded, value, tied)
+    assert best is not None
+    _, rounded, value, tied = best
+    squares = rounded.site.parameters["weight"].T ** 2
+
+    def slack(_: Altered, __: Arithmetic) -> Array:
+        return np.asarray(tied @ squares)
+
+    return Fit(Altered(rounded, lambda _: value, slack), 0)
+
+
+def _symmetric(weight: Array, axis: int | None, steps: float) -> Array:
+    w = weight.astype(np.float32)
+    step = np.abs(w).max(axis, keepdims=axis is not None) / np.float32(steps)
+    return np.asarray(np.clip(np.rint(_scaled(w, step)), -128, 127) * step, np.float64)
+
+
+# fmt: off
+def faults() -> Iterator[Fault]:
+    """The faults of quantised weights."""
+    for end, axis, a in (("", None, "tensor"), ("-channel", 1, "output feature")):
+        yield Fault(f"precision-int8{end}", LINEARS, f"the weights are rounded to 255 levels a {a}: int8 quantisation",
+                    "constructed", _weights(partial(int8, axis=axis)), "a quantised export", late=True, combines=True,
+                    fix=_FIX)
+    for name, quantiser, sentence, cause in (
+        ("int8-block", _in_blocks(32, _int8_block), "the weights are rounded to 255 levels in blocks of 32", "ggml's Q8_0"),
+        ("int4-block", _in_blocks(32, _int4_block), "the weights are rounded to 16 levels in blocks of 32", "ggml's Q4_0"),
+        ("nf4-block", _in_blocks(64, _nf4_block), "the weights are rounded to 16 levels (NF4) in blocks of 64", "bitsandbytes"),
+        ("float8", _float8, "the weights are rounded to float8 (E4M3), scaled by tensor", "Transformer Engine, torchao, vLLM"),
+    ):
+        yield Fault(f"precision-{name}", LINEARS, f"{sentence}: quantisation", "constructed", _weights(quantiser), cause, late=True,
+                    fix=_FIX)
+# fmt: on
+
+
+DYNAMIC = Fitted(
+    "precision-int8-dynamic", LINEARS, "weights and inputs are rounded to int8, the inputs' step taken from each call",
+    "constructed", _dynamic, "quantize_dynamic of torch or of ONNX Runtime", fix=_FIX,
+)  # fmt: skip
+"""Its inputs' scale depends on all that is in a call, padding too."""

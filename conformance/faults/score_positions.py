@@ -1,0 +1,106 @@
+"""Positions that scores of a BERT with absolute positions do not have: rotary ones, and biases that fall with distance."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from conformance.faults.altered import Altered
+from conformance.faults.attention import SCORES
+from conformance.faults.fault import Change, Fault, FaultContext
+from conformance.numerics.arithmetic import Arithmetic
+from conformance.numerics.formats import Array
+from conformance.oracle import Step
+from conformance.oracle.products import merge_heads, split_heads
+
+_FIX = "Add position embeddings to the words' alone, as position_embedding_type of the config says."
+_BASE = 10000.0  # Su et al. 2021, section 3.2.2
+
+
+def _pairs(x: Array, *, neighbours: bool) -> tuple[Array, Array]:
+    """The features that are rotated together: each with its neighbour, or with that half a head further."""
+    half = x.shape[-1] // 2
+    return (x[..., ::2], x[..., 1::2]) if neighbours else (x[..., :half], x[..., half:])
+
+
+def _angles(length: int, width: int) -> Array:
+    """(S, d/2): s / 10000^(2i/d)."""
+    return np.asarray(np.arange(length)[:, None] / _BASE ** (2.0 * np.arange(width // 2) / width))
+
+
+def _joined(a: Array, b: Array, *, neighbours: bool) -> Array:
+    """The inverse of `_pairs`, with the heads side by side again."""
+    joined = np.stack([a, b], -1).reshape(*a.shape[:-1], -1) if neighbours else np.concatenate([a, b], -1)
+    return merge_heads(joined)
+
+
+def _rotated(x: Array, width: int, *, neighbours: bool) -> Array:
+    """(B, S, H) with each head's features turned by the position's angles."""
+    (a, b), t = _pairs(split_heads(x, width), neighbours=neighbours), _angles(x.shape[1], width)
+    return _joined(a * np.cos(t) - b * np.sin(t), b * np.cos(t) + a * np.sin(t), neighbours=neighbours)
+
+
+def _rotation_variance(x: Array, width: int, arithmetic: Arithmetic, *, neighbours: bool) -> Array:
+    """Sine, cosine, both products and their sum, each at most r, the length of the pair, and rounded to storage.
+
+    An angle t carries the relative errors of 10000^(-2i/d) and of a product, 2u t at most, and moves the pair by r times that.
+    """
+    (a, b), t = _pairs(split_heads(x, width), neighbours=neighbours), _angles(x.shape[1], width)
+    length = np.hypot(a, b)
+    variance = (
+        5.0 * arithmetic.storage.rounding_variance(length) + (2.0 * arithmetic.accumulate.unit_roundoff * t * length) ** 2 / 3.0
+    )
+    return _joined(variance, variance, neighbours=neighbours)
+
+
+def _rotary(*, neighbours: bool) -> Change:
+    def change(step: Step, _: FaultContext) -> Step | None:
+        width = step.site.architecture.head_size
+        if width % 2 or "key" not in step.site.activation.axes:
+            return None
+        given = step.parents
+        turned = tuple(_rotated(x, width, neighbours=neighbours) for x in given)
+
+        def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+            turning = (_rotation_variance(x, width, arithmetic, neighbours=neighbours) for x in given)
+            return np.asarray(sum(j.variance(v) for j, v in zip(altered.inner.jacobians(), turning, strict=True)))
+
+        return Altered(step.again(parents=turned), lambda inner: inner.value, slack)
+
+    return change
+
+
+def slopes(heads: int) -> Array:
+    """(h,): 2^(-8i/h) for i = 1 … h where h is a power of two; else those of the next lower one, and of its double every other."""
+    lower = 2 ** int(np.log2(heads))
+    own = 2.0 ** (-8.0 * np.arange(1, lower + 1) / lower)
+    between = 2.0 ** (-4.0 * np.arange(1, 2 * (heads - lower), 2) / lower)
+    return np.concatenate([own, between])
+
+
+def _falling(step: Step, _: FaultContext) -> Step | None:
+    if "key" not in step.site.activation.axes:
+        return None
+    heads, length = step.value.shape[1], step.value.shape[-1]
+    distance = np.abs(np.arange(length)[:, None] - np.arange(length))
+    bias = slopes(heads)[:, None, None] * distance
+
+    def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
+        stored = arithmetic.storage.rounding_variance
+        return np.asarray(stored(altered.inner.value) + stored(np.broadcast_to(bias, altered.value.shape)))
+
+    return Altered(step, lambda inner: inner.value - bias, slack)
+
+
+# fmt: off
+def faults() -> Iterator[Fault]:
+    """The faults of positions in scores."""
+    yield Fault("scores-rotary", SCORES, "query and key are rotated by their positions (rotary embeddings)", "constructed",
+                _rotary(neighbours=False), "an engine, or a config's default, made for Llama", late=True,
+                equation="s_ij = (R_i q_i) · (R_j k_j) / √d, features d/2 apart in pairs", fix=_FIX)
+    yield Fault("scores-rotary-neighbours", SCORES, "query and key are rotated by their positions (rotary embeddings of GPT-J)",
+                "constructed", _rotary(neighbours=True), "an engine, or a config's default, made for GPT-J", late=True,
+                equation="s_ij = (R_i q_i) · (R_j k_j) / √d, neighbouring features in pairs", fix=_FIX)
+    yield Fault("scores-linear-bias", SCORES, "scores fall with the distance of their tokens (ALiBi)", "constructed", _falling,
+                "a code path that is shared with MPT or JinaBERT", late=True,
+                equation="s_ij = q_i · k_j / √d − m_h |i − j| (Press, Smith and Lewis 2021, section 3)", fix=_FIX)
+# fmt: on

@@ -1,0 +1,42 @@
+"""A runtime that computes in a narrower format than it promises, seen by its last hidden state alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance import check, load_golden, trace
+from conformance.numerics.formats import Array
+
+LAST = f"encoder.layer.{load_golden('tiny').checkpoint.architecture.num_hidden_layers - 1}.output.LayerNorm"
+SAID = "as much as computing in {} would leave"
+
+
+class LastState:
+    """The last hidden state of Hugging Face's BERT in some format, as float32."""
+
+    def __init__(self, dtype: str, change: Callable[[Array], Array] = lambda x: x) -> None:
+        self.dtype, self.change = dtype, change
+
+    def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
+        activations = trace("hf-sdpa", "tiny", dtype=self.dtype).activations["padded"]
+        return lambda _: {LAST: self.change(np.asarray(activations[LAST], np.float32))}
+
+
+@pytest.mark.parametrize(("dtype", "other"), [("bfloat16", "float16"), ("float16", "bfloat16")])
+def test_the_format_in_whose_sigma_the_residual_is_usual_is_said(dtype: str, other: str) -> None:
+    rendered = " ".join(str(check(LastState(dtype), "tiny")).split())
+    assert SAID.format(dtype) in rendered
+    assert SAID.format(other) not in rendered
+
+
+@pytest.mark.parametrize("times", [1e-2, 30.0])
+def test_noise_of_another_size_is_not_said_to_be_a_format_s(times: float) -> None:
+    def noisy(x: Array) -> Array:
+        noise = np.random.default_rng(0).standard_normal(x.shape)
+        return (x * (1.0 + times * 2.0**-8 * noise)).astype(np.float32)
+
+    result = check(LastState("float32", noisy), "tiny")
+    assert result.outcome == "fail"
+    assert "would leave: RMS" not in str(result)
