@@ -71,7 +71,9 @@ def ring_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> T
         )
         halves.append((torch.softmax(logits, -1) @ value[:, :, part].to(dtype), torch.logsumexp(logits, -1, keepdim=True)))
     (first, a), (second, b) = halves
-    return (first * torch.sigmoid(a - b) + second * torch.sigmoid(b - a)).to(value.dtype)
+    largest = torch.maximum(a, b)
+    of_first, of_second = torch.exp(a - largest), torch.exp(b - largest)
+    return ((first * of_first + second * of_second) / (of_first + of_second)).to(value.dtype)
 
 
 def padded_heads_attention(query: Tensor, key: Tensor, value: Tensor, keys: Tensor) -> Tensor:
