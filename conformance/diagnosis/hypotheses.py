@@ -124,7 +124,7 @@ class Forward(Segment):
         landed = set()
         for placement in placements:
             faulty = placement.fault.applied(step, place, placement.value)
-            if faulty is not None:
+            if faulty is not None and faulty.value.shape == step.value.shape:
                 step = faulty
                 landed.add(placement.key)
         self.landed[name] = frozenset(landed)

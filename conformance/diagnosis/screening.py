@@ -63,7 +63,8 @@ def _products(
         step = forward.steps[name]
         with np.errstate(all="ignore"):
             faulty = fault.applied(step, place)
-            moved = None if faulty is None else faulty.value - step.value
+            fits = faulty is not None and faulty.value.shape == step.value.shape
+            moved = faulty.value - step.value if faulty is not None and fits else None
         return None if moved is None else np.array([float((a[name] * moved).sum()) for a in adjoints])
 
     return dict(zip(wanted, on_all_cores(product, list(wanted.items())), strict=True))

@@ -38,6 +38,7 @@ class Finding:
         activations: the activations that it explains.
         anatomy: for a mistake without a name, what can be said of it.
         screened: whether no name was looked for.
+        reason: what is wrong whatever the values are, in words, where that is known and no name is.
     """
 
     fault: FaultRecord | None
@@ -47,6 +48,12 @@ class Finding:
     activations: tuple[str, ...]
     anatomy: tuple[str, ...] = ()
     screened: bool = False
+    reason: str = ""
+
+
+def is_unnamed(a: ActivationRecord) -> bool:
+    """Whether a failing activation is a finding without a name: it was judged, and no fault explains it."""
+    return not a.faults and (not a.reason or a.local is not None)
 
 
 def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
@@ -55,7 +62,7 @@ def findings(activations: Iterable[ActivationRecord]) -> list[Finding]:
     failed = [a for a in activations if a.outcome == "fail"]
     chosen = _chosen([a for a in failed if a.faults], activations)
     named = [_finding(group) for group in _grouped(chosen)]
-    unnamed = [_unnamed(alike) for alike in _alike(a for a in failed if not a.faults and (not a.reason or a.local))]
+    unnamed = [_unnamed(alike) for alike in _alike(filter(is_unnamed, failed))]
     return sorted([*named, *unnamed], key=lambda f: -(float("inf") if f.excess is None else f.excess))
 
 
@@ -220,7 +227,7 @@ def _unnamed(alike: Sequence[ActivationRecord]) -> Finding:
     places = tuple(dict.fromkeys(a.activation for a in alike))
     excesses = [a.excess for a in alike]
     said = tuple(line for line in alike[0].anatomy if line != SCREENED)
-    return Finding(None, places, (), _largest(excesses), places, said, screened=SCREENED in alike[0].anatomy)
+    return Finding(None, places, (), _largest(excesses), places, said, SCREENED in alike[0].anatomy, alike[0].reason)
 
 
 def _largest(excesses: Sequence[float | None]) -> float | None:
@@ -258,7 +265,7 @@ UNNAMED = "no mistake that has a name explains it"
 def sentence(finding: Finding, layers: int) -> str:
     """The mistake in one sentence: where, what, and what it cannot be distinguished from."""
     if finding.fault is None:
-        return f"{where(finding.steps, layers)}: {SCREENED if finding.screened else UNNAMED}"
+        return f"{where(finding.steps, layers)}: {finding.reason or (SCREENED if finding.screened else UNNAMED)}"
     others = f"; on these inputs it cannot be distinguished from {', '.join(finding.others)}" if finding.others else ""
     return f"{where(finding.steps, layers)}: {_said(finding.fault)}{others}"
 

@@ -93,7 +93,7 @@ def exclusion_lists(rendered: Sequence[Sensitivity]) -> list[tuple[str, list[str
 def mistakes(activations: Iterable[ActivationRecord]) -> list[Finding]:
     """The findings, worst first; those of which nothing can be said but where they are, as one."""
     found = findings(activations)
-    bare = [f for f in found if f.fault is None and not f.anatomy]
+    bare = [f for f in found if f.fault is None and not f.anatomy and not f.reason]
     if not bare:
         return found
     steps, names = (

@@ -22,6 +22,8 @@ from conformance.results.termination import Termination, call_candidate, run_gua
 REDUCED = ("precision-bfloat16", "precision-float16", "precision-tf32")  # how the names of the faults begin that a setting makes
 NOISE = re.compile(r"as numbers of ([\d.]+) significant bits would leave; nothing beyond noise remains$")
 """What the anatomy says where many hidden products are reduced at once: noise, and no structure."""
+NARROWER = re.compile(r"^as much as computing in b?float16 would leave")
+"""What it says of a residual with structure that is as large as a half format's rounding."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,12 @@ def _is_reduced(result: Result) -> bool:
 
 
 def _is_of_fewer_bits(origin: Verdict) -> bool:
-    """Whether it is named as reduced precision; or without a name, its residual is noise that no format above TF32's leaves."""
+    """Whether it is named as reduced precision; or without a name, its residual is noise that no format above TF32's leaves.
+
+    Or it is as large as a half format's rounding, without a name.
+    """
     named = [fault.name for fault in origin.local.named] if origin.local else []
-    evidence_threshold = [float(found[1]) for sentence in origin.anatomy if (found := NOISE.search(sentence))]
-    return all(name.startswith(REDUCED) for name in named) if named else any(bits <= TF32_BITS for bits in evidence_threshold)
+    significant_bits = [float(found[1]) for sentence in origin.anatomy if (found := NOISE.search(sentence))]
+    if named:
+        return all(name.startswith(REDUCED) for name in named)
+    return any(bits <= TF32_BITS for bits in significant_bits) or any(NARROWER.match(sentence) for sentence in origin.anatomy)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from conformance.report.document import Block, Code, Document, Folded, Heading, Items, Lists, Paragraph, Table, Verdict
-from conformance.report.findings import layers_of, where
+from conformance.report.findings import is_unnamed, layers_of, where
 from conformance.report.words import (
     duration,
     exclusion_lists,
@@ -166,8 +166,8 @@ def _worst(failed: Sequence[ActivationRecord]) -> Sequence[ActivationRecord]:
 
 
 def _reasons(failed: Sequence[ActivationRecord], worst: Sequence[ActivationRecord], layers: int) -> Iterator[str]:
-    """What is wrong with the worst whatever their values are, with all others of which the same is said."""
-    for reason in dict.fromkeys(a.reason for a in worst if a.reason):
+    """What is wrong with the worst whatever their values are and no finding says, with all others of which the same is said."""
+    for reason in dict.fromkeys(a.reason for a in worst if a.reason and not is_unnamed(a)):
         alike = [a for a in failed if a.reason == reason]
         steps = tuple(dict.fromkeys(a.activation for a in alike))
         yield f"{place(alike[0]) if len(alike) == 1 else where(steps, layers)}: {reason}"
