@@ -53,7 +53,7 @@ def table(alarms: Sequence[Alarm], seeds: int) -> str:
         "",
         f"Written by `python -m conformance.benchmarks.detection.alarms --seeds {seeds} --write`: correct variants, "
         f"{len(VARIANTS)} of them,",
-        f"on networks of {len(ARCHITECTURES)} architectures and {seeds} seed{'s' if seeds > 1 else ''} each, in the formats in which each is correct.",
+        f"on networks of {len(ARCHITECTURES)} architectures, {seeds} of each, in the formats in which the variant is correct.",
         "",
         "| dtype | judged activations | false alarms |",
         "| --- | ---: | ---: |",
