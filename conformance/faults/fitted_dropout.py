@@ -12,7 +12,7 @@ from conformance.oracle import Step
 Fitting = Callable[[Step, FitData], Fit | None]
 
 _CLOSE = 2.0**-7  # relative: one rounding of bfloat16
-_SWEEPS = 32  # of telling what was dropped and what the norm divided by, each from the other
+_SWEEPS = 32  # at the most: alternating estimates of what was dropped and of what the norm divided by, until neither changes
 
 
 def _share(step: Step, factor: float) -> float:
@@ -48,8 +48,8 @@ def _dropped(step: Step, seen: FitData) -> Fit | None:
 def _dropped_before_sum(step: Step, seen: FitData) -> Fit | None:
     """Of the sub-layer's result each element zero or over 1 − p, before the residual is added: p is the config's.
 
-    With u = (y − β)/γ the sum is a u + b in each row, and each of its elements is one of two numbers: which, and a and b, are told
-    from each other in turn. As many must be dropped as p says, of those that would move the result beyond noise.
+    With u = (y − β)/γ the sum is a u + b in each row, and each of its elements is one of two numbers: which, and a and b, are
+    estimated from each other in turn. As many must be dropped as p says, of those that would move the result beyond noise.
     """
     p, gamma = step.site.architecture.hidden_dropout_prob, step.site.parameters["weight"]
     if len(step.parents) != 2 or not 0.0 < p < 1.0 or (gamma == 0.0).any():

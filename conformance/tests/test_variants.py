@@ -65,7 +65,7 @@ def test_a_norm_that_is_rounded_before_its_scale_raises_no_alarm() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [3e-7, 1e-6])
-def test_behind_hidden_steps_a_filter_alone_tells_a_small_epsilon_in_one_layer(epsilon: float) -> None:
+def test_behind_hidden_steps_a_filter_alone_finds_a_small_epsilon_in_one_layer(epsilon: float) -> None:
     def plant(model: Bert) -> None:
         norm = model.layer(0).attention.output.LayerNorm
         override(norm, "normalise", lambda x: F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, epsilon))
