@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from conformance.errors import PluginError, UnknownNameError, UsageError
+from conformance.numerics.first_calls import make_first_calls
 
 GROUP = "bert_conformance.implementations"
 SWITCH = "BERT_CONFORMANCE_NO_PLUGINS"
@@ -104,6 +105,7 @@ def as_implementation(found: Any) -> Implementation:
     Raises:
         UsageError: it is anything else, or a function of other arguments.
     """
+    make_first_calls()
     if hasattr(found, "named_modules") and not hasattr(found, "prepare"):  # a class of `nn.Module`, or a module
         from conformance.mapping.mapped import MappedModule
 
@@ -292,6 +294,7 @@ def _imported(importer: Callable[[], Any], label: str) -> Implementation:
 
 def imported(importer: Callable[[], Any], label: str) -> Any:
     """What the importer returns; `PluginError` with the traceback for whatever the imported code raises."""
+    make_first_calls()
     try:
         return importer()
     except (UsageError, KeyboardInterrupt):

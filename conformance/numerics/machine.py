@@ -31,6 +31,7 @@ import numpy as np
 from conformance.errors import MachineError
 from conformance.numerics.accuracy import Accuracy, known, worst_places
 from conformance.numerics.devices import is_whole
+from conformance.numerics.first_calls import make_first_calls
 from conformance.numerics.formats import FORMATS, RELATIVE_RMS, Array
 from conformance.numerics.functions import FUNCTIONS, Bound, Errors, Function, measured
 
@@ -119,6 +120,7 @@ def _below_one(bound: Bound) -> float:
 @cache
 def this_machine(device: str) -> Machine:
     """The machine that this process runs on, measured on that torch device at the first call."""
+    make_first_calls()
     return measure(device, torch_functions())
 
 

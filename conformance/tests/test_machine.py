@@ -1,11 +1,16 @@
 """The accuracy of library functions: how it is bounded, what the table allows, and what the machine at hand is found to be."""
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from conformance import check
 from conformance.checks import placement
@@ -13,6 +18,8 @@ from conformance.checks.recording import header_of
 from conformance.checks.search.plan import Plan
 from conformance.numerics.accuracy import known, rows
 from conformance.numerics.arithmetic import hypotheses
+from conformance.numerics.first_calls import FUNCTIONS as FIRST_CALLED
+from conformance.numerics.first_calls import make_first_calls
 from conformance.numerics.formats import FORMATS
 from conformance.numerics.functions import BINS, FUNCTIONS, Errors, measured
 from conformance.numerics.machine import Machine, measure, this_machine, torch_functions
@@ -152,3 +159,32 @@ def test_measured_functions_enter_sigma() -> None:
     accuracy = machine_with(gelu=less_accurate_gelu).accuracy
     ours, theirs = (hypotheses("float32", functions=f)[0].arithmetic.functions for f in (accuracy, None))
     assert ours.absolute("gelu", SINGLE) > 5e-6 > theirs.absolute("gelu", SINGLE)
+
+
+class Calls(TorchDispatchMode):
+    """Which operators are called, on how many elements of which format."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple[str, int, torch.dtype]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        self.seen.add((func.overloadpacket._qualified_op_name, found.numel(), found.dtype))
+        return found
+
+
+def test_first_calls_are_made_by_one_thread_of_every_function_in_both_formats() -> None:
+    with Calls() as calls:
+        make_first_calls.__wrapped__()
+    for name in FIRST_CALLED:
+        assert {(f"aten::{name}", 1, torch.float32), (f"aten::{name}", 1, torch.float64)} <= calls.seen
+    assert {elements for _, elements, _ in calls.seen} == {1}
+
+
+def test_first_calls_are_made_before_a_candidate_is_imported(tmp_path: Path) -> None:
+    made = "from conformance.numerics.first_calls import make_first_calls\nassert make_first_calls.cache_info().currsize == 1\n"
+    (tmp_path / "imported.py").write_text(made + "def prepare(checkpoint, device, dtype): return None\n")
+    before = "from conformance.numerics.first_calls import make_first_calls\nassert make_first_calls.cache_info().currsize == 0\n"
+    program = before + "from conformance.candidates.registry import load\nload('imported:prepare')"
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
