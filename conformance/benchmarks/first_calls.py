@@ -1,14 +1,13 @@
 """How often the first call of a function goes wrong: `python -m conformance.benchmarks.first_calls [--processes N] [--function F]`.
 
-Each process is forked from one that has called nothing, and calls the function once on several threads, more than there are cores;
-half of them after `numerics.first_calls`. A result that differs from that of most is a wrong one.
+Each process is forked from one that has called nothing, and calls the function twice on several threads, more than there are cores.
+A first result that differs from the second is a wrong one. Then as many processes again, after `numerics.first_calls`.
 """
 
 import argparse
-import hashlib
 import os
+import struct
 import sys
-from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -16,24 +15,25 @@ import torch
 from conformance.numerics.first_calls import FUNCTIONS, make_first_calls
 
 ELEMENTS, THREADS, TOGETHER = 2**15, 4, 4
-DIGEST = 8  # bytes of a result's digest
+NUMBER = struct.Struct("d")
 
 
-def digests(processes: int, call: Callable[[], torch.Tensor]) -> Counter[bytes]:
-    """What so many forked processes got, some of them at a time."""
+def differences(processes: int, call: Callable[[], torch.Tensor]) -> list[float]:
+    """Of each forked process, the largest difference of its first result from its second; some are run at a time."""
     reading, writing = os.pipe()
-    found: Counter[bytes] = Counter()
+    found = []
     for _ in range(0, processes, TOGETHER):
         children = []
         for _ in range(TOGETHER):
             child = os.fork()
             if not child:
-                os.write(writing, hashlib.sha256(call().numpy().tobytes()).digest()[:DIGEST])
+                first, second = call(), call()
+                os.write(writing, NUMBER.pack(float((first - second).nan_to_num().abs().max())))
                 os._exit(0)
             children.append(child)
         for child in children:
             os.waitpid(child, 0)
-            found[os.read(reading, DIGEST)] += 1
+            found += NUMBER.unpack(os.read(reading, NUMBER.size))
     os.close(reading)
     os.close(writing)
     return found
@@ -55,9 +55,9 @@ def main() -> int:
 
     wrong = 0
     for how, call in (("as it is", lambda: function(argument)), ("after the first calls of one thread", after_first_calls)):
-        found = digests(arguments.processes, call)
-        wrong = found.total() - found.most_common(1)[0][1]
-        print(f"{arguments.function}, {how}: {wrong} of {found.total()} processes got another result")
+        found = differences(arguments.processes, call)
+        wrong = sum(difference > 0.0 for difference in found)
+        print(f"{arguments.function}, {how}: {wrong} of {len(found)} first results are wrong, by up to {max(found):.2g}")
     return int(wrong > 0)
 
 

@@ -1,5 +1,7 @@
 """The accuracy of library functions: how it is bounded, what the table allows, and what the machine at hand is found to be."""
 
+import mmap
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -30,6 +32,7 @@ from conformance.results.to_records import footer, records_of
 from conformance.tests.planted import Planted
 
 SINGLE = FORMATS["float32"]
+LIBRARY = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
 GRID = np.concatenate([s * np.geomspace(2.0**-20, 4.0, 4000) for s in (-1.0, 1.0)]).astype(np.float32)
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -180,6 +183,14 @@ def test_first_calls_are_made_by_one_thread_of_every_function_in_both_formats() 
     for name in FIRST_CALLED:
         assert {(f"aten::{name}", 1, torch.float32), (f"aten::{name}", 1, torch.float64)} <= calls.seen
     assert {elements for _, elements, _ in calls.seen} == {1}
+
+
+@pytest.mark.skipif(not LIBRARY.is_file(), reason="torch is not built as libtorch_cpu.so, which has the functions' names")
+def test_first_calls_are_made_of_every_function_that_torch_takes_from_onemkl() -> None:
+    """A function of its vector library has the name vms and its own, for float32."""
+    with LIBRARY.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
+        names = {name.decode().lower() for name in re.findall(rb"\0vms([A-Z][A-Za-z0-9]*)(?=\0)", library)}
+    assert {"log" if name == "ln" else name for name in names} == ({*FIRST_CALLED} if torch.backends.mkl.is_available() else set())
 
 
 def test_first_calls_are_made_before_a_candidate_is_imported(tmp_path: Path) -> None:

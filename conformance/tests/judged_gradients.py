@@ -1,0 +1,40 @@
+"""The check `gradients` of a candidate that a test builds."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from conformance import Checkpoint
+from conformance.checks.backward import backward_passes
+from conformance.checks.passes import Pass
+from conformance.checks.run import check_values
+from conformance.judge.depth import Depth
+from conformance.results.result import Result
+from implementations.hugging_face import BertWithHeads, HuggingFace
+
+Plant = Callable[[Any], None]
+
+
+def judged(candidate: object, golden: str = "tiny", dtype: str = "float32", source: str = "", depth: Depth = "full") -> Result:
+    """From every source, or from one."""
+
+    def passes(*asked: Any) -> Sequence[Pass]:
+        return [one for one in backward_passes(*asked) if source in (one.network.source, "")]
+
+    return check_values(candidate, golden, dtype=dtype, passes=passes, depth=depth)
+
+
+def observed(result: Result) -> set[str]:
+    return {v.activation for v in result.verdicts if v.outcome in ("pass", "fail")}
+
+
+class Changed(HuggingFace):
+    """Hugging Face's BERT, changed in a way that changes no gradient but for rounding."""
+
+    def __init__(self, plant: Plant, attention: str = "eager") -> None:
+        super().__init__(attention)
+        self.plant = plant
+
+    def module(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> BertWithHeads:
+        model = super().module(checkpoint, device, dtype)
+        self.plant(model)
+        return model
