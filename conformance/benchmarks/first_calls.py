@@ -21,7 +21,7 @@ NUMBER = struct.Struct("d")
 def differences(processes: int, call: Callable[[], torch.Tensor]) -> list[float]:
     """Of each forked process, the largest difference of its first result from its second; some are run at a time."""
     reading, writing = os.pipe()
-    found = []
+    found: list[float] = []
     for _ in range(0, processes, TOGETHER):
         children = []
         for _ in range(TOGETHER):
