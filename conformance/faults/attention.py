@@ -10,7 +10,7 @@ from conformance.faults.fault import Fault, FaultContext, Parameter
 from conformance.model.attention import attended_keys
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
-from conformance.oracle.products import merge_heads, split_heads
+from conformance.oracle.bilinear import merge_heads, split_heads
 
 _HEADS = "Split with x.view(B, S, h, d).transpose(1, 2), and merge with x.transpose(1, 2).reshape(B, S, h · d)."
 

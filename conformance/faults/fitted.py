@@ -19,7 +19,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.embeddings import positions
-from conformance.oracle.products import Linear
+from conformance.oracle.linear import Linear
 
 LEARNED = frozenset({"position_lookup"})
 MANY = 3  # different rows, the least that say anything of a number for each feature

@@ -24,7 +24,7 @@ from conformance.faults.precision import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
 from conformance.oracle import Step
-from conformance.oracle.products import Linear
+from conformance.oracle.linear import Linear
 
 Quantiser = Callable[[Array], Array]
 

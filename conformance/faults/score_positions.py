@@ -10,7 +10,7 @@ from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
-from conformance.oracle.products import merge_heads, split_heads
+from conformance.oracle.bilinear import merge_heads, split_heads
 
 _FIX = "Add position embeddings to the words' alone, as position_embedding_type of the config says."
 _BASE = 10000.0  # Su et al. 2021, section 3.2.2

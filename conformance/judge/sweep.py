@@ -100,12 +100,12 @@ def _of_block(
     rows: slice,
 ) -> tuple[list[Swept], GlobalError | None]:
     block, alone = observation.block(rows), len(observation.rows) == 1
+    noises = [of_segment(block.segment, h, block.judged, apart=not alone) for h in hypotheses]  # first: a product comes with it
     open_ = (i for i, look in enumerate(looks) if not all(i in known for known in gross) and (alone or not look.fault.across))
     here = {i: looks[i].on(block.segment) for i in open_}
     hashes = block.segment.hashes(hypotheses[0].arithmetic.storage)
     found = []
-    for hypothesis, known in zip(hypotheses, gross, strict=True):
-        noise = of_segment(block.segment, hypothesis, block.judged, apart=not alone)
+    for noise, known in zip(noises, gross, strict=True):
         effects = {
             i: Effect(Sums.of(block.residual, at.moved, noise), 0.0 if at.parameter else largest_element(at.moved, noise))
             for i, at in here.items()

@@ -8,13 +8,10 @@ Liang, Xu and Xiang 2020, *Improve transformer models with better relative posit
 import numpy as np
 
 from conformance.model.batch import Ids
-from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
-from conformance.oracle.bilinear import Factor, Product
+from conformance.oracle.bilinear import Factor, ScaledProduct
 from conformance.oracle.embeddings import Lookup, Sum
-from conformance.oracle.maps import Roundings
-from conformance.oracle.products import scaled_roundings
 
 
 class DistanceLookup(Lookup):
@@ -38,27 +35,14 @@ class DistanceLookup(Lookup):
         return np.broadcast_to(rows, (self.site.batch.size, *rows.shape))
 
 
-class _DistanceScores(Product):
-    """x · D / √d a head, x a query or a key: (B, S, H), (B, S, S, d) -> (B, h, S, S)."""
-
-    @property
-    def scale(self) -> float:
-        """1/√d."""
-        return float(self.site.architecture.head_size**-0.5)
-
-    def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """As of the scores."""
-        return scaled_roundings(self.accumulated(arithmetic), self.value, self.scale, arithmetic)
-
-
-class QueryDistanceScores(_DistanceScores):
-    """r_ij = q_i · D_ij / √d."""
+class QueryDistanceScores(ScaledProduct):
+    """r_ij = q_i · D_ij / √d a head: (B, S, H), (B, S, S, d) -> (B, h, S, S)."""
 
     left, right, result = Factor(0, "by token"), Factor(1, "as it is", transposed=True), "by query"
 
 
-class KeyDistanceScores(_DistanceScores):
-    """r_ij = k_j · D_ij / √d."""
+class KeyDistanceScores(ScaledProduct):
+    """r_ij = k_j · D_ij / √d a head, of the same shapes."""
 
     left, right, result = Factor(0, "by token"), Factor(1, "distances by key", transposed=True), "by key"
 

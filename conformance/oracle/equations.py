@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from conformance.oracle.bilinear import Context, Scores
 from conformance.oracle.distances import DistanceLookup, KeyDistanceScores, QueryDistanceScores, ScoresSum
 from conformance.oracle.dropout import Dropout
 from conformance.oracle.embeddings import Copy, EncoderStates, PositionLookup, Sinusoids, Sum, TokenTypeLookup, WordLookup
@@ -43,6 +44,7 @@ from conformance.oracle.gradients.sums import (
 )
 from conformance.oracle.gradients.target_losses import BinaryCrossEntropyBackward, SquaredErrorBackward
 from conformance.oracle.initialization import InitialConstant, InitialDraw
+from conformance.oracle.linear import FirstTokenLinear, Linear
 from conformance.oracle.losses import (
     ChoiceCrossEntropy,
     CrossEntropy,
@@ -55,7 +57,6 @@ from conformance.oracle.norm import Norm
 from conformance.oracle.optimizer import Adam, Given, GradientNorm, Initial
 from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
 from conformance.oracle.pooling import Maximum, Unit, Weighted
-from conformance.oracle.products import Context, FirstTokenLinear, Linear, Scores
 from conformance.oracle.softmax import LogSoftmax, Probabilities
 from conformance.oracle.step import Step
 from conformance.oracle.target_losses import BinaryCrossEntropy, SquaredError

@@ -136,7 +136,7 @@ def _in_one_pass(step: Norm, x: Array, mean: Array, r: Rounding) -> Iterator[Arr
 
 
 def _of_mean(terms: Array) -> Array:
-    """How far a mean in float32 may be off: FAR deviations √(u²/3 Σ s_k²)/n, s_k the partial sums (`oracle.products`)."""
+    """How far a mean in float32 may be off: FAR deviations √(u²/3 Σ s_k²)/n, s_k the partial sums (`oracle.accumulation`)."""
     squares = np.square(np.cumsum(terms, -1)).sum(-1, keepdims=True)
     return np.asarray(FAR * SINGLE.unit_roundoff * np.sqrt(squares / 3.0) / terms.shape[-1])
 

@@ -16,8 +16,8 @@ from conformance.judge.statistics import max_threshold, rms_threshold
 from conformance.numerics.arithmetic import hypotheses
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Network, Step
+from conformance.oracle.bilinear import merge_heads, split_heads
 from conformance.oracle.pointwise import gelu_tanh
-from conformance.oracle.products import merge_heads, split_heads
 
 Change = Callable[[Step], Array]
 

@@ -18,7 +18,7 @@ from conformance.checks.catalogue import CHECKS
 from conformance.checks.run_check import run
 from conformance.cli import main
 from conformance.model.batch import Batch
-from conformance.oracle.products import operand, partial_squares
+from conformance.oracle.accumulation import Accumulation
 from conformance.report.junit import junit
 from conformance.report.views import TEXTS
 from conformance.results.file import read_results
@@ -158,14 +158,14 @@ def test_partial_sums_are_not_underestimated_where_terms_cancel_within_a_block()
     left[:, 3], left[:, 20] = 1e3, 1e3
     right[3], right[20] = 1.0, -1.0
     exact = (np.cumsum(left[:, :, None] * right[None], 1) ** 2).sum(1)
-    assert (partial_squares(operand(left), operand(right)) > 0.5 * exact).all()
+    assert (Accumulation(left, right).squares > 0.5 * exact).all()
 
 
 def test_partial_sums_are_not_underestimated_when_terms_are_added_from_the_last_to_the_first() -> None:
     terms = np.array([[1e-2, -1e-2] * 16 + [1.0]])
     exact = (np.cumsum(terms[:, ::-1], 1) ** 2).sum(1)
     assert exact > 30 * (np.cumsum(terms, 1) ** 2).sum(1)
-    assert (partial_squares(operand(terms), operand(np.ones((33, 1))))[:, 0] > 0.9 * exact).all()
+    assert (Accumulation(terms, np.ones((33, 1))).squares[:, 0] > 0.9 * exact).all()
 
 
 def test_a_mapping_in_any_order_passes_every_check() -> None:

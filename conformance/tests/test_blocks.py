@@ -21,7 +21,7 @@ from conformance.model.checkpoint import rounded_weights
 from conformance.numerics.arithmetic import hypotheses, modular
 from conformance.numerics.formats import FORMATS, Array, Captured
 from conformance.oracle import Network
-from conformance.oracle.products import operand, partial_squares
+from conformance.oracle.accumulation import Accumulation
 
 ALPHA = 1e-8
 GOLDENS = ("tiny", "tanh", "sinusoidal", "narrow-heads")
@@ -189,9 +189,9 @@ def test_rows_have_the_same_hash_where_they_are_the_same(dtype: str) -> None:
 def test_partial_sums_in_float32_are_those_of_float64_whatever_the_size() -> None:
     rng = np.random.default_rng(0)
     left, right, bias = rng.standard_normal((5, 64)), rng.standard_normal((64, 3)), rng.standard_normal(3)
-    plain = partial_squares(operand(left), operand(right), bias)
+    plain = Accumulation(left, right, bias).squares
     steps = np.cumsum(left[:, :, None] * right[None], 1)
     assert (plain > 0.5 * (steps**2).sum(1)).all()
     for size in (1e-30, 1e30):
-        scaled = partial_squares(operand(size * left), operand(right), size * bias)
+        scaled = Accumulation(size * left, right, size * bias).squares
         assert scaled / size**2 == pytest.approx(plain, rel=1e-5)

@@ -7,9 +7,10 @@ import numpy as np
 
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
+from conformance.oracle.bilinear import Context, Scores, merge_heads, split_heads
+from conformance.oracle.linear import Linear
 from conformance.oracle.maps import rows_times
 from conformance.oracle.norm import Norm
-from conformance.oracle.products import Context, Linear, Scores, merge_heads, split_heads
 from conformance.oracle.softmax import LogSoftmax, Probabilities
 
 RIGHT = "the right value"

@@ -13,8 +13,8 @@ from conformance.judge.residual_models.residual_problem import ElementNoise, Pla
 from conformance.judge.selection import Mask
 from conformance.judge.statistics import FALSE_ALARM, projection_threshold
 from conformance.numerics.formats import Array
+from conformance.oracle.linear import Linear
 from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
-from conformance.oracle.products import Linear
 
 CLOSE, WIDE = (-2, -1, 1, 2), (-3, -2, -1, 1, 2, 3)  # neighbours of the cubic, and of the quintic that says how far off it is
 KINKS = 3  # where a function of few pieces may jump or bend; each shows in at most len(CLOSE) results

@@ -5,9 +5,9 @@ import numpy as np
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
-from conformance.oracle.bilinear import Factor, Product
+from conformance.oracle.accumulation import Accumulation, accumulation_variance, weight_operand
+from conformance.oracle.bilinear import Factor, Product, ScaledProduct
 from conformance.oracle.maps import LinearMap, Roundings, Source, rows_times
-from conformance.oracle.products import accumulation_variance, operand, partial_squares
 from conformance.oracle.step import Step, elementwise
 
 
@@ -15,9 +15,14 @@ class LinearBackward(Step):
     """∂L/∂x = w W; w (..., O), W (O, I), result (..., I)."""
 
     @cached_property
+    def _accumulation(self) -> Accumulation:
+        weight = self.site.parameters["weight"]
+        return Accumulation(self.parents[0], weight, right_operand=lambda: weight_operand(weight))
+
+    @cached_property
     def value(self) -> Array:
         """The equation."""
-        return rows_times(self.parents[0], self.site.parameters["weight"])
+        return self._accumulation.product
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Wᵀ."""
@@ -25,12 +30,12 @@ class LinearBackward(Step):
         return (LinearMap(lambda v: rows_times(v, weight**2), lambda u: rows_times(u, weight.T)),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """As `oracle.products` derives, accumulated over the outputs."""
-        return elementwise(self._accumulated(self.value, arithmetic))
+        """As `oracle.accumulation` derives, accumulated over the outputs."""
+        return elementwise(self._accumulated(arithmetic))
 
-    def _accumulated(self, y: Array, arithmetic: Arithmetic) -> Array:
-        w, weight = self.parents[0], self.site.parameters["weight"]
-        return accumulation_variance(partial_squares(operand(w), operand(weight)), y, w.shape[-1], arithmetic)
+    def _accumulated(self, arithmetic: Arithmetic) -> Array:
+        squares = self._accumulation.squares
+        return accumulation_variance(squares, self._accumulation.product, self.parents[0].shape[-1], arithmetic)
 
 
 class FirstTokenLinearBackward(LinearBackward):
@@ -46,7 +51,7 @@ class FirstTokenLinearBackward(LinearBackward):
     @cached_property
     def value(self) -> Array:
         """The equation."""
-        return self._placed(rows_times(self.parents[0], self.site.parameters["weight"]))
+        return self._placed(self._accumulation.product)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
         """Wᵀ, at the first token."""
@@ -55,7 +60,7 @@ class FirstTokenLinearBackward(LinearBackward):
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Those of the first token; the zeros are exact, but for the format's smallest numbers."""
-        own = self._placed(self._accumulated(self.value[:, 0], arithmetic))
+        own = self._placed(self._accumulated(arithmetic))
         return elementwise(np.maximum(own, arithmetic.storage.floor_variance))
 
 
@@ -71,13 +76,8 @@ class FirstTokenLinearGradient(Product):
     left, right = Factor(0, "rows", transposed=True), Factor(1, "first tokens")
 
 
-class ScaledBackward(Product):
+class ScaledBackward(ScaledProduct):
     """A gradient that 1/√d goes into: c = 1/√d."""
-
-    @property
-    def scale(self) -> float:
-        """1/√d."""
-        return float(self.site.architecture.head_size**-0.5)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """The product, and the scaling of w before it, which is a call of its own.

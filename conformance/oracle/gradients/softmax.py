@@ -5,8 +5,8 @@ import numpy as np
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
+from conformance.oracle.bilinear import Context, split_heads
 from conformance.oracle.maps import LinearMap, Roundings, Source, diagonal, identity, shared_by_row
-from conformance.oracle.products import Context, split_heads
 from conformance.oracle.step import Step
 
 

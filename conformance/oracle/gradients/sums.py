@@ -10,9 +10,9 @@ from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
+from conformance.oracle.accumulation import Accumulation, accumulation_variance
 from conformance.oracle.embeddings import Exact, Lookup, PositionLookup, TokenTypeLookup, WordLookup
 from conformance.oracle.maps import LinearMap, Roundings
-from conformance.oracle.products import accumulation_variance, operand, partial_squares
 from conformance.oracle.step import Step, elementwise
 
 _GOLDEN_RATIO = 2654435769  # 2^32 divided by it: multiples of it are spread evenly (Knuth 1998, section 6.4)
@@ -75,8 +75,8 @@ def over_tokens(shape: tuple[int, ...]) -> LinearMap:
 
 
 def summation_variance(rows: Array, arithmetic: Arithmetic) -> Array:
-    """Of a sum over rows, (R, O) -> (O,): a product with ones, as `oracle.products` derives, or in random order if that is more."""
-    in_order = partial_squares(operand(np.ones((1, len(rows)))), operand(rows))[0]
+    """Of a sum over rows, (R, O) -> (O,): a product with ones (`oracle.accumulation`), or in random order if that is more."""
+    in_order = Accumulation(np.ones((1, len(rows))), rows).squares[0]
     squares = np.maximum(in_order, _at_random(np.float64(len(rows)), rows.sum(0), (rows**2).sum(0)))
     return accumulation_variance(squares, rows.sum(0), len(rows), arithmetic)
 
