@@ -15,10 +15,13 @@ from conformance.oracle.operations import by_operations
 def by_hand(observation: Observation, tightest: Hypothesis, passed: Collection[str]) -> Iterator[Array]:
     """For each order of operations f̃, actual − f̃(x) + f(x), x the captured parents: to be judged under the tightest arithmetic.
 
-    Nothing where any arithmetic other than the widest passes, or where the candidate hides a parent of the step.
+    Nothing where results are stored as they are accumulated, where any arithmetic other than the widest passes, or where the
+    candidate hides a parent of the step.
     """
+    if not tightest.arithmetic.is_mixed or not set(passed) <= {WIDEST}:
+        return
     block, segment = observation.whole, observation.whole.segment
-    if segment.is_single_step and set(passed) <= {WIDEST}:
+    if segment.is_single_step:
         for value in by_operations(segment.steps[segment.name], tightest.arithmetic, block.actual):
             yield segment.value + (block.actual - value)
 
@@ -30,8 +33,10 @@ def mistaken_by_hand(
 
     Of those alone that are nearer to the candidate's array than the right step is: the orders of a step are many.
     """
+    if not tightest.arithmetic.is_mixed or not set(passed) <= {WIDEST}:
+        return
     block, segment = observation.whole, observation.whole.segment
-    if not segment.is_single_step or not set(passed) <= {WIDEST}:
+    if not segment.is_single_step:
         return
     for mistake in mistakes:
         if mistake.parameter is None and mistake.usual is not None:

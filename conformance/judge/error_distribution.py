@@ -75,12 +75,13 @@ def spread(
 def counts(scaled: Captured) -> Histogram:
     """How many values lie below −REACH, in each STEP from there on, and above REACH; what is no number counts as above."""
     bins = round(2.0 * REACH / STEP)
-    index = np.clip(scaled, -2.0 * REACH, 2.0 * REACH).astype(np.float32).ravel()
+    with np.errstate(over="ignore"):
+        index = scaled.astype(np.float32).ravel()
     index += np.float32(REACH + STEP)  # one step more, so that cutting off is rounding down
     index *= np.float32(1.0 / STEP)
     np.fmin(index, np.float32(bins + 1), out=index)
     np.maximum(index, np.float32(0.0), out=index)
-    return np.bincount(index.astype(np.intp), minlength=bins + 2)
+    return np.bincount(index.astype(np.uint8), minlength=bins + 2)
 
 
 def _strips(row: Activation, squares: Array, places: Array, heads: int) -> Iterator[Strip]:

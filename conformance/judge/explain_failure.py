@@ -28,6 +28,7 @@ from conformance.judge.noise import of_exact, of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.screen import STATISTICS
 from conformance.judge.segment import Segment
+from conformance.judge.selection import zeroed
 from conformance.judge.statistics import Limits, projection_threshold
 from conformance.judge.sums import ErrorSums, LocalSums, in_sigma
 from conformance.numerics.arithmetic import Hypothesis
@@ -183,12 +184,15 @@ def exactly(observation: Observation, hypothesis: Hypothesis, alpha: float, dept
     """
     block, threshold, storage = observation.whole, projection_threshold(alpha), hypothesis.arithmetic.storage
     actual, judged = block.actual, block.judged
+    error = ErrorSums.of(np.zeros(0), 0, zeroed(block.residual, judged)).exact
+    local = Local("exact", "exact", error, 0.0, 0.0, 0.0, threshold)
+    if depth == "screen":
+        return local
     noise = of_exact(block.segment.value, storage, judged)
-    near = list(directions(block.segment, storage)) if depth == "full" else []
+    near = list(directions(block.segment, storage))
     filters = (matched(d, actual, noise, threshold, threshold) for d in near)
-    error = ErrorSums.of(np.zeros(0), 0, np.where(judged, block.residual, 0.0)).exact
-    local = Local("exact", "exact", error, 0.0, 0.0, 0.0, threshold, tuple(f for f in filters if f))
-    if local.passes or depth == "screen":
+    local = replace(local, filters=tuple(f for f in filters if f))
+    if local.passes:
         return local
     with np.errstate(over="ignore"):
         ulps = block.residual / storage.ulp(block.segment.value)

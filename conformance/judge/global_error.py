@@ -13,6 +13,7 @@ import numpy as np
 
 from conformance.judge.evidence import Error
 from conformance.judge.observation import Block
+from conformance.judge.selection import zeroed
 from conformance.judge.sums import ErrorSums
 from conformance.numerics.formats import Array, Single
 
@@ -38,7 +39,7 @@ class GlobalError:
         """Of a block; `sigma` broadcasts to it."""
         everywhere = bool(block.judged.all())
         error = block.error.astype(np.float32)
-        judged = error if everywhere else np.where(block.judged, error, np.float32(0.0))
+        judged = zeroed(error, block.judged)
         precision = np.divide(1.0, sigma, out=np.zeros(sigma.shape), where=sigma > 0)
         scaled = np.asarray(judged * precision, np.float64)
         padded = 0.0 if everywhere else float(np.abs(block.residual).max(initial=0.0, where=~block.judged))

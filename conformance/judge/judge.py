@@ -23,7 +23,7 @@ from conformance.judge.observation import Block, Observation
 from conformance.judge.reference import accumulated_sigma
 from conformance.judge.residual_description import anatomy, sentences
 from conformance.judge.screen import screened_locally
-from conformance.judge.selection import independent_rows, judged_elements
+from conformance.judge.selection import independent_rows, judged_elements, zeroed
 from conformance.judge.statistics import rms_threshold, share
 from conformance.judge.validate import accepted_array, known
 from conformance.model.activation import Activation
@@ -259,7 +259,7 @@ class Judge:
         """The global error, 0 where it is not judged."""
         error = self._global_errors[name]
         judged = judged_elements(self._network.table[name], self._network.batch, error.shape)
-        return np.where(judged, error, 0.0).astype(np.float64)
+        return zeroed(error, judged).astype(np.float64)
 
 
 def tests_of(network: Network) -> int:
@@ -274,7 +274,7 @@ def _separates(row: Activation) -> bool:
 
 def _exact_reason(block: Block, storage: Format) -> str:
     """How an exact activation differs, or an empty text."""
-    differing = np.where(block.judged, block.residual, 0.0)
+    differing = zeroed(block.residual, block.judged)
     if not differing.any():
         return ""
     ulps, count = np.abs(differing) / storage.ulp(block.segment.value), int(block.judged.sum())

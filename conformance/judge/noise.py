@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.judge.segment import Segment
-from conformance.judge.selection import Mask
+from conformance.judge.selection import Mask, zeroed
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Format
 from conformance.numerics.memo import cached_property
@@ -36,7 +36,7 @@ class Noise:
         if np.any(self.bound):
             precision += np.square(self.bound)
         np.divide(1.0, precision, out=precision)
-        return precision if self.all_judged else np.where(self.judged, precision, 0.0)
+        return zeroed(precision, self.judged)
 
 
 def of_segment(segment: Segment, hypothesis: Hypothesis, judged: Mask, *, apart: bool = False) -> Noise:

@@ -13,6 +13,7 @@ from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.evidence import BY_OPERATIONS, Local
 from conformance.judge.noise import of_segment
 from conformance.judge.observation import Observation
+from conformance.judge.selection import zeroed
 from conformance.judge.statistics import Limits, share
 from conformance.judge.sums import LocalSums
 from conformance.judge.sweep import Swept, swept
@@ -104,7 +105,7 @@ def screened(
 
 def _screened(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> Screened:
     block = observation.whole
-    residual = np.where(block.judged, block.residual, 0.0)
+    residual = zeroed(block.residual, block.judged)
     index = np.unravel_index(int(np.abs(residual).argmax()), residual.shape) if residual.ndim else ()
     excess = 0.0
     if residual.any():

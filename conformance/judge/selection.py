@@ -1,5 +1,7 @@
 """Which elements are judged, and how many of their rows are independent."""
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
@@ -7,8 +9,10 @@ from conformance.model.activation import Activation
 from conformance.model.attention import attended_keys
 from conformance.model.batch import Batch
 from conformance.model.training import GIVEN
+from conformance.numerics.formats import Array, Single
 
 Mask = npt.NDArray[np.bool_]
+Numbers = TypeVar("Numbers", Array, Single)
 
 
 def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Mask:
@@ -35,6 +39,18 @@ def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Ma
     else:
         keep = np.ones((1,) * len(shape), np.bool_)
     return np.broadcast_to(keep, shape)
+
+
+def zeroed(x: Numbers, judged: Mask) -> Numbers:
+    """x with 0 where nothing is judged; x itself where everything is."""
+    if judged.all():
+        return x
+    found = x.copy()
+    if judged.ndim and judged.strides[-1] == 0:  # whole rows
+        found[~judged[..., 0]] = 0.0
+    else:
+        np.copyto(found, 0.0, where=~judged)
+    return found
 
 
 def _read_sentences(row: Activation, batch: Batch) -> Mask:

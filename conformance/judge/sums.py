@@ -7,6 +7,7 @@ import numpy as np
 from conformance.judge.error_distribution import ZERO, Histogram, counts
 from conformance.judge.evidence import Error
 from conformance.judge.noise import Noise
+from conformance.judge.selection import zeroed
 from conformance.judge.statistics import Limits
 from conformance.numerics.formats import Array, Captured
 from conformance.numerics.memo import cached_property
@@ -85,10 +86,9 @@ class LocalSums:
     @classmethod
     def of(cls, residual: Array, noise: Noise, first: int = 0) -> "LocalSums":
         """Of a residual, that of a block whose first batch row is `first`."""
-        scaled, logarithms, count = in_sigma(residual, noise), np.log(noise.sigma), residual.size
-        if not noise.all_judged:
-            residual, scaled, logarithms = (np.where(noise.judged, x, 0.0) for x in (residual, scaled, logarithms))
-            count = int(noise.judged.sum())
+        scaled, logarithms, judged = in_sigma(residual, noise), np.log(noise.sigma), noise.judged
+        count = residual.size if noise.all_judged else int(judged.sum())
+        scaled, residual, logarithms = (zeroed(x, judged) for x in (scaled, residual, logarithms))
         errors, nll = ErrorSums.of(scaled, count, residual, first), float(logarithms.sum())
         found = counts(scaled)
         found[ZERO] -= residual.size - count

@@ -47,7 +47,8 @@ class Accuracy:
     def error(self, function: str, y: Array, evaluated: Format) -> Array:
         """The largest error at results y, evaluated in that format."""
         spacing = evaluated.ulp(y)
-        first, *others = (b.absolute + b.ulp * spacing for b in self._of(function, evaluated))
+        bounds = _upper(self._of(function, evaluated), float(spacing.max(initial=0.0)))
+        first, *others = (b.absolute + b.ulp * spacing for b in bounds)
         return np.asarray(reduce(np.maximum, others, first))
 
     def relative(self, function: str, evaluated: Format) -> float:
@@ -68,6 +69,15 @@ class Accuracy:
         """The same with one implementation more."""
         key = (function, evaluated.name)
         return Accuracy({**self.bounds, key: _undominated([*self.bounds[key], bound])})
+
+
+def _upper(bounds: Iterable[Bound], largest: float) -> list[Bound]:
+    """Those that are not below another one at both ends of the spacings from 0 to `largest`, and so, being lines, between them."""
+    found: list[Bound] = []
+    for bound in sorted(bounds, key=lambda b: (b.absolute, b.ulp), reverse=True):
+        if not found or bound.absolute + bound.ulp * largest > found[-1].absolute + found[-1].ulp * largest:
+            found.append(bound)
+    return found
 
 
 def _undominated(bounds: Iterable[Bound]) -> tuple[Bound, ...]:

@@ -59,12 +59,17 @@ class Format:
 
     def ulp(self, x: Array) -> Array:
         """The spacing of the format at |x|, elementwise and never zero."""
-        power = (np.asarray(x, np.float64).view(np.int64) & _EXPONENT).view(np.float64)
-        return np.asarray(np.clip(power, self.smallest_normal, 2.0**1023) * 2.0 ** (1 - self.precision))
+        power = np.asarray(np.asarray(x, np.float64).view(np.int64) & _EXPONENT).view(np.float64)
+        np.clip(power, self.smallest_normal, 2.0**1023, out=power)
+        power *= 2.0 ** (1 - self.precision)
+        return power
 
     def rounding_variance(self, x: Array) -> Array:
         """Variance of rounding x to nearest: uniform on ±ulp/2, so ulp²/12 (Widrow and Kollár, 2008, section 1)."""
-        return np.maximum(self.ulp(x) ** 2 / 12.0, self.floor_variance)
+        variance = self.ulp(x)
+        variance *= variance
+        variance /= 12.0
+        return np.maximum(variance, self.floor_variance, out=variance)
 
     def stored(self, x: Array) -> Captured:
         """x as it is stored: rounded to nearest, in the smaller of float32 and float64 that holds the format."""

@@ -56,7 +56,10 @@ class Gelu(Pointwise):
     @cached_property
     def _density_term(self) -> Array:
         x = self.parents[0]
-        return np.asarray(x * np.exp(-(x**2) / 2.0) / np.sqrt(2.0 * np.pi))
+        term = np.exp(x**2 * -0.5)
+        term *= x
+        term /= np.sqrt(2.0 * np.pi)
+        return np.asarray(term)
 
     @cached_property
     def slope(self) -> Array:
@@ -70,14 +73,18 @@ class Gelu(Pointwise):
         ulp of y; and the constant 1/√2 is rounded, relative u.
         """
         x, y, e, inner = self.parents[0], self.value, self._erf, arithmetic.elementwise
-        u2 = inner.unit_roundoff**2 / 3.0
-        argument = np.abs(x * self._density_term)
-        functions = inner.rounding_variance(1.0 + e) + arithmetic.function_variance(e)
-        variance = u2 * (argument**2 + 2.0 * y**2) + (x / 2.0) ** 2 * functions
+        argument, half = np.abs(x * self._density_term), np.abs(x) / 2.0
+        variance = inner.rounding_variance(1.0 + e)
+        variance += arithmetic.function_variance(e)
+        variance *= half**2
+        variance += inner.unit_roundoff**2 / 3.0 * (argument**2 + 2.0 * y**2)
+        variance += arithmetic.storage.rounding_variance(y)
         wide = arithmetic.accumulate
-        inner_error = np.maximum(arithmetic.functions.error("erf", e, wide), arithmetic.functions.absolute("gelu", wide))
-        bound = np.abs(x) / 2.0 * inner_error + argument * wide.unit_roundoff
-        return elementwise(variance + arithmetic.storage.rounding_variance(y), bound)
+        bound = arithmetic.functions.error("erf", e, wide)
+        np.maximum(bound, arithmetic.functions.absolute("gelu", wide), out=bound)
+        bound *= half
+        bound += argument * wide.unit_roundoff
+        return elementwise(variance, bound)
 
 
 class Silu(Gelu):
