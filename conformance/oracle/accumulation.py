@@ -98,21 +98,15 @@ class Accumulation:
         rows, row_squares = self._left, left.squares
         if self._right.ndim == 2:  # one product for all sequences
             rows, row_squares = rows.reshape(-1, rows.shape[-1]), row_squares.reshape(-1, rows.shape[-1])
-        both = left.scale * right.scale
-        scale = 1.0 if _SAFE[0] <= both <= _SAFE[1] else both
-        sums = _by_blocks(rows, self._right, scale)
-        terms = np.matmul(row_squares * np.float32((scale / both) ** 2), right.squares)
-        found = _bridged(sums, terms, rows.shape[-1], np.float32(self._bias * scale))
-        shape = (*self._left.shape[:-1], self._right.shape[-1])
-        self.__dict__.setdefault("product", sums.product.reshape(shape))
+        scale, shape = left.scale * right.scale, (*self._left.shape[:-1], self._right.shape[-1])
+        sums = _by_blocks(rows * scale, self._right)
+        found = _bridged(sums, row_squares @ right.squares, rows.shape[-1], np.float32(self._bias * scale))
+        self.__dict__.setdefault("product", (sums.product / scale).reshape(shape))
         return np.asarray(found * np.float64(scale**-2.0)).reshape(shape)
 
 
-_SAFE = 2.0**-40, 2.0**8  # the scales of a product that squares in float32 do without: its largest term is 2^-8 to 2^40
-
-
 class _Sums(NamedTuple):
-    """A product y by n blocks of terms, with partial sums s_i at their ends; all but the product in float32, and scaled.
+    """A product y by n blocks of terms, with partial sums s_i at their ends; all but the product in float32.
 
     Attributes:
         product, last: y.
@@ -129,30 +123,23 @@ class _Sums(NamedTuple):
     blocks: int
 
 
-def _by_blocks(left: Array, right: Array, scale: float) -> _Sums:
-    """The partial sums at the ends of at most eight blocks of terms."""
+def _by_blocks(left: Array, right: Array) -> _Sums:
+    """The partial sums at the ends of at most eight blocks of terms; of factors whose product's square does not overflow."""
     length, shape = left.shape[-1], (*left.shape[:-1], right.shape[-1])
     edges = np.linspace(0, length, min(BLOCKS, length) + 1).astype(int)
     y, block, single = np.zeros(shape), np.empty(shape), np.empty(shape, np.float32)
     squares, sums, increments = (np.zeros(shape, np.float32) for _ in range(3))
     for start, stop in pairwise(edges):
         if start:
-            sums += _scaled(y, scale, single)
+            single[...] = y
+            sums += single
             squares += np.multiply(single, single, out=single)
         np.matmul(left[..., start:stop], right[..., start:stop, :], out=block)
         y += block
-        _scaled(block, scale, single)
+        single[...] = block
         increments += np.multiply(single, single, out=single)
-    return _Sums(y, _scaled(y, scale, single), squares, sums, increments, len(edges) - 1)
-
-
-def _scaled(x: Array, scale: float, out: Single) -> Single:
-    """x times the scale, in float32."""
-    if scale == 1.0:
-        np.copyto(out, x, casting="same_kind")
-    else:
-        np.multiply(x, scale, out=out, casting="same_kind")
-    return out
+    single[...] = y
+    return _Sums(y, single, squares, sums, increments, len(edges) - 1)
 
 
 def _bridged(found: _Sums, terms: Single, length: int, bias: Single | np.float32) -> Single:
@@ -192,8 +179,11 @@ def _orders(y: Single, sums: Single, terms: np.float32, bias: Single | np.float3
         backwards *= y
         np.maximum(backwards, 0.0, out=backwards)
         return backwards
-    constant = terms * np.square(bias)
-    first, last = (np.maximum(2.0 * bias * t + constant, 0.0) for t in (sums, backwards))
+    twice, constant = np.float32(2.0) * bias, terms * np.square(bias)
+    first, last = twice * sums, twice * backwards
+    for larger in (first, last):
+        larger += constant
+        np.maximum(larger, 0.0, out=larger)
     backwards -= sums
     backwards *= y
     backwards += last
