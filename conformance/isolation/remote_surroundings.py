@@ -7,34 +7,34 @@ from typing import Any
 
 from conformance.checks.search.surroundings import ModuleState, Surroundings
 from conformance.errors import CandidateEnded
-from conformance.isolation.messages import Enter, Leave, Look, Tensors
+from conformance.isolation.serve import CandidateWork
 
 
 class RemoteSurroundings(Surroundings):
     """Those of one runner.
 
     Args:
-        found: the plain data with which a question is answered, of the form that is given.
-        done: asks what is answered with `Done`.
+        found: of a form, a method of `CandidateWork` and its arguments, the plain data that it gives.
+        done: asks a method that gives none.
         pairs: what is streamed after that.
     """
 
     def __init__(
         self,
-        found: Callable[[object, Any], Any],
-        done: Callable[[object], object],
+        found: Callable[..., Any],
+        done: Callable[..., object],
         pairs: Callable[[], Iterator[tuple[Any, Any]]],
     ) -> None:
         self._found, self._done, self._pairs = found, done, pairs
 
     def module(self) -> ModuleState | None:
         """See `Surroundings`."""
-        state: ModuleState | None = self._found(Look("module"), ModuleState | None)
+        state: ModuleState | None = self._found(ModuleState | None, CandidateWork.look, "module")
         return state
 
     def tensors(self, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
         """See `Surroundings`."""
-        self._done(Tensors(tuple(names)))
+        self._done(CandidateWork.tensors, tuple(names))
         for name, (found, value) in zip(names, self._pairs(), strict=False):
             if found != name:
                 raise CandidateEnded(f"its process sends {found!r:.100}, where the tensor {name!r:.100} is asked for")
@@ -42,33 +42,33 @@ class RemoteSurroundings(Surroundings):
 
     def save(self, path: Path) -> None:
         """See `Surroundings`."""
-        self._found(Look("save", (path,)), None)
+        self._found(None, CandidateWork.look, "save", path)
 
     def load(self, path: Path) -> None:
         """See `Surroundings`."""
-        self._found(Look("load", (path,)), None)
+        self._found(None, CandidateWork.look, "load", path)
 
     def settings(self) -> Mapping[str, str]:
         """See `Surroundings`."""
-        settings: Mapping[str, str] = self._found(Look("settings"), dict[str, str])
+        settings: Mapping[str, str] = self._found(dict[str, str], CandidateWork.look, "settings")
         return settings
 
     def usual(self) -> AbstractContextManager[object]:
         """See `Surroundings`."""
-        return self._inside(Enter("usual"))
+        return self._inside("usual")
 
     def one_thread(self) -> AbstractContextManager[object]:
         """See `Surroundings`."""
-        return self._inside(Enter("one_thread"))
+        return self._inside("one_thread")
 
     def seeded(self, seed: int) -> AbstractContextManager[object]:
         """See `Surroundings`."""
-        return self._inside(Enter("seeded", (seed,)))
+        return self._inside("seeded", seed)
 
     @contextmanager
-    def _inside(self, question: Enter) -> Iterator[None]:
-        self._done(question)
+    def _inside(self, method: str, *arguments: object) -> Iterator[None]:
+        self._done(CandidateWork.enter, method, *arguments)
         try:
             yield
         finally:
-            self._done(Leave())
+            self._done(CandidateWork.leave)
