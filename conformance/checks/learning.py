@@ -22,8 +22,8 @@ from conformance.candidates.arrays import described
 from conformance.candidates.registry import Runner
 from conformance.candidates.torch_state import restored
 from conformance.checks.check import CheckRequest
-from conformance.checks.optimizer import require_trainer
 from conformance.checks.passes import opened, with_config, yielded
+from conformance.checks.session import ability
 from conformance.checks.training import RATES, random_numbers_from
 from conformance.errors import NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
@@ -64,10 +64,9 @@ def learning(request: CheckRequest) -> Result:
         return Termination("fail", f"{reason}, and what has learnt anything at most {bound:.3f}", 1)
 
     with restored():
-        ending = run_guarded(judged)
-    executed, seconds = steps > 0 and ending.outcome in ("pass", "fail"), time.perf_counter() - start
-    found = (ending.outcome, ending.reason, ending.exit_code, ending.declared)
-    return Result(case, *found, executed=executed, seconds=seconds, searched=Searched(steps))
+        termination = run_guarded(judged)
+    executed = steps > 0 and termination.is_judged
+    return termination.result(case, executed=executed, seconds=time.perf_counter() - start, searched=Searched(steps))
 
 
 def _require_fit(golden: Golden, dtype: str) -> None:
@@ -96,7 +95,7 @@ def _loss_after_training(request: CheckRequest) -> tuple[float, int]:
 
 def _train(runner: Runner, training: Training, a: Architecture, rng: np.random.Generator, device: str) -> None:
     """Do the steps; `Unsupported` where the candidate has no such settings."""
-    trainer = require_trainer(runner)
+    trainer = ability(runner, "trainer")
     step = call_candidate(lambda: trainer(training), may_refuse=True)
     with random_numbers_from(0):
         for _ in range(STEPS):

@@ -47,10 +47,9 @@ def loss_curve(request: CheckRequest) -> Result:
         return _compared(label, run, stream, request)
 
     with restored():
-        ending = run_guarded(judged)
-    executed, seconds = steps > 0 and ending.outcome in ("pass", "fail"), time.perf_counter() - start
-    found = (ending.outcome, ending.reason, ending.exit_code, ending.declared)
-    return Result(case, *found, executed=executed, seconds=seconds, searched=Searched(steps))
+        termination = run_guarded(judged)
+    executed = steps > 0 and termination.is_judged
+    return termination.result(case, executed=executed, seconds=time.perf_counter() - start, searched=Searched(steps))
 
 
 def _compared(label: str, run: TrainingRun, stream: Stream, request: CheckRequest) -> Termination:

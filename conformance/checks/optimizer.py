@@ -7,10 +7,9 @@ correction; transformers' linear or inverse-square-root schedule, or BERT's own.
 parameters before it, so that a missing `zero_grad()`, or a loss that is scaled wrongly where gradients are accumulated, is found.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -18,11 +17,11 @@ from conformance.candidates.arrays import Described, held_in
 from conformance.candidates.registry import Implementation, Runner
 from conformance.checks.loop_gradients import gradient_passes
 from conformance.checks.passes import Pass, opened, with_config, yielded
+from conformance.checks.session import ability
 from conformance.checks.training import RATES, Stream, random_numbers_from, read
 from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
 from conformance.model.activations import parameter_shapes, table
-from conformance.model.batch import TorchBatch
 from conformance.model.checkpoint import rounded_weights
 from conformance.model.gradients import SUFFIX, is_gradient
 from conformance.model.training import SCHEDULED, STEPPED, STEPS, WHOLE, Training, at, parameter_of
@@ -81,7 +80,7 @@ def runs_of(
 
 def _run(runner: Runner, golden: Golden, case: Case, training: Training, steps: int) -> tuple[TrainingRun, Stream]:
     """The steps, all on the first batch; `Unsupported` where the candidate has no such settings."""
-    trainer = require_trainer(runner)
+    trainer = ability(runner, "trainer")
     architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, case.dtype)
     batch = next(iter(golden.batches.values()))
     gradients: list[Mapping[str, Array]] = []
@@ -96,14 +95,6 @@ def _run(runner: Runner, golden: Golden, case: Case, training: Training, steps: 
         raise CandidateError("a step of training yields NAME.grad for the same parameters each time, and for one at least")
     initial = [(at(0, name), held_in(case.dtype, weights[name])) for name in gradients[0]]
     return TrainingRun(architecture, weights, batch, training=training, gradients=tuple(gradients)), [*initial, *stream]
-
-
-def require_trainer(runner: Runner) -> Callable[[Training], Callable[[TorchBatch], Any]]:
-    """The runner's training loop; `NotApplicable` where it has none."""
-    found = call_candidate(lambda: getattr(runner, "trainer", None))
-    if found is None:
-        raise NotApplicable("its runner has no training loop: no attribute `trainer`, as conformance.ModuleRunner has one")
-    return found  # type: ignore[no-any-return]  # called under guard
 
 
 def _gradients(found: Stream, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:

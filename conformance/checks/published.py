@@ -26,7 +26,7 @@ from conformance.numerics.arithmetic import modular
 from conformance.oracle import Network
 from conformance.results.case import Case
 from conformance.results.result import Result
-from conformance.results.termination import termination_of
+from conformance.results.termination import Termination, run_guarded
 
 CHECK = PUBLISHED
 
@@ -102,16 +102,13 @@ def check_published(
     case = Case(name_of(implementation), golden.name, device, dtype, CHECK)
     start = time.perf_counter()
 
-    def require() -> None:
+    def judged() -> Termination:
         candidate = load(implementation) if isinstance(implementation, str) else implementation
         _require(candidate, golden, published, device, dtype, share(runs))
+        return Termination("pass")
 
-    ending = termination_of(require)
-    seconds = time.perf_counter() - start
-    if ending is None:
-        return Result(case, "pass", executed=True, seconds=seconds)
-    executed = ending.outcome == "fail"
-    return Result(case, ending.outcome, ending.reason, ending.exit_code, ending.declared, executed, seconds)
+    termination = run_guarded(judged)
+    return termination.result(case, executed=termination.is_judged, seconds=time.perf_counter() - start)
 
 
 def _require(implementation: object, golden: Golden, published: Published, device: str, dtype: str, alpha: float) -> None:

@@ -38,20 +38,19 @@ def run(
     from conformance.checks.repro.artifacts import with_repro
     from conformance.goldens.custom_golden import fits, open_golden
     from conformance.results.candidate_time import timed
-    from conformance.results.termination import termination_of
+    from conformance.results.termination import Termination, run_guarded
 
     case = Case(name_of(implementation), golden if isinstance(golden, str) else golden.name, device, dtype, check.name)
-    found: list[Any] = []
 
-    def opened() -> None:
+    def opened() -> "tuple[Implementation, Golden]":
         named = isinstance(implementation, str)
-        found.append((load or registry.load)(implementation) if named else as_implementation(implementation))
-        found.append(open_golden(golden) if isinstance(golden, str) else golden)
+        candidate = (load or registry.load)(implementation) if named else as_implementation(implementation)
+        return candidate, open_golden(golden) if isinstance(golden, str) else golden
 
     start = time.perf_counter()
-    ending = termination_of(opened)
-    if ending is not None:
-        return replace(ending, case=case, seconds=time.perf_counter() - start)
+    found = run_guarded(opened)
+    if isinstance(found, Termination):
+        return found.result(case, seconds=time.perf_counter() - start)
     candidate, subject = found
     if not check.searches:
         kept = {f"example-{i}": e.batch for i, e in enumerate(known, 1) if fits(e.batch, subject.checkpoint.architecture)}

@@ -40,15 +40,11 @@ def execute(law: Law, request: CheckRequest) -> Result:
     """Search for an example on which the law does not hold; nothing is raised."""
     start, found = time.perf_counter(), SearchState()
     with restored():
-        ending = run_guarded(lambda: _guarded(law, request, found))
+        termination = run_guarded(lambda: _guarded(law, request, found))
     verdicts = _verdicts(request, found) if law.by_oracle else ()
-    return Result(
+    return termination.result(
         request.case,
-        ending.outcome,
-        ending.reason,
-        ending.exit_code,
-        ending.declared,
-        executed=ending.outcome in ("pass", "fail", "crash") and found.tried > 0,
+        executed=termination.outcome in ("pass", "fail", "crash") and found.tried > 0,
         seconds=time.perf_counter() - start,
         verdicts=verdicts,
         by_values=any(v.outcome == "fail" for v in verdicts),

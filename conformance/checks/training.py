@@ -22,6 +22,7 @@ from conformance.candidates.registry import Implementation, Runner
 from conformance.candidates.stream import pairs
 from conformance.checks.backward import backward_passes_of
 from conformance.checks.passes import Pass, forward_passes_of, guarded, opened, with_config
+from conformance.checks.session import ability
 from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
 from conformance.judge.draws import Draw, wrong_draws
@@ -139,9 +140,7 @@ def in_training(runner: Runner, seed: int, call: Callable[[], Iterator[tuple[str
     Raises:
         NotApplicable: the runner has no training mode, or says by `Unsupported` that it is not for it.
     """
-    train = call_candidate(lambda: getattr(runner, "train", None))
-    if train is None:
-        raise NotApplicable("its runner has no training mode: no method `train(mode)`, as conformance.ModuleRunner has one")
+    train = ability(runner, "train")
     with random_numbers_from(seed):
         try:
             call_candidate(lambda: train(True), may_refuse=True)

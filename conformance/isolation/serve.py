@@ -16,13 +16,11 @@ from conformance.candidates.registry import load
 from conformance.candidates.stream import pairs
 from conformance.checks.backward import backward_pass
 from conformance.checks.data.asking import epoch_of, require_data
-from conformance.checks.initialization import require_initial
-from conformance.checks.optimizer import require_trainer
 from conformance.checks.passes import guarded, yielded
 from conformance.checks.search.child import answers_in_a_child
 from conformance.checks.search.subject import Subject
 from conformance.checks.search.surroundings import LocalSurroundings
-from conformance.checks.session import named_features, prepared, refusal
+from conformance.checks.session import ability, named_features, prepared, refusal
 from conformance.checks.training import in_training, random_numbers_from
 from conformance.errors import CandidateError, ConformanceError
 from conformance.isolation.messages import (
@@ -145,7 +143,7 @@ class CandidateWork:
         """Start a training loop of what was prepared, with torch's random numbers from that seed on."""
         import torch
 
-        start = require_trainer(self._prepared.runner)
+        start = ability(self._prepared.runner, "trainer")
         torch.manual_seed(seed)
         self._step = call_candidate(lambda: start(training), may_refuse=True)
         return Done(), ()
@@ -253,7 +251,7 @@ class CandidateWork:
 
     def _initial(self, seed: int) -> Iterator[tuple[str, Any]]:
         with random_numbers_from(seed):
-            yield from yielded(require_initial(self._prepared.runner))
+            yield from yielded(ability(self._prepared.runner, "initial"))
 
     def _inputs_now(self) -> Sequence[Any]:
         return [described(tensor).read() if tensor.shape == shape else np.empty(0) for tensor, shape in self._inputs]

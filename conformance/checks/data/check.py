@@ -40,17 +40,9 @@ class DataCheck:
             return Termination("fail", "; ".join(found), 1) if found else Termination("pass")
 
         with restored():
-            ending = run_guarded(judged)
-        return Result(
-            case,
-            ending.outcome,
-            ending.reason,
-            ending.exit_code,
-            ending.declared,
-            executed=rows > 0 and ending.outcome in ("pass", "fail"),
-            seconds=time.perf_counter() - start,
-            searched=Searched(rows),
-        )
+            termination = run_guarded(judged)
+        executed = rows > 0 and termination.is_judged
+        return termination.result(case, executed=executed, seconds=time.perf_counter() - start, searched=Searched(rows))
 
 
 @lru_cache(maxsize=1)
