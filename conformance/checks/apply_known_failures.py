@@ -6,19 +6,19 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from conformance.candidates.registry import Implementation, as_implementation, load
+from conformance.candidates.registry import Implementation, load
 from conformance.checks.known_failures import KnownFailure, read, require_existing
 from conformance.errors import ConformanceError, UsageError
 from conformance.judge.evidence import Verdict
 from conformance.results.result import Result
 
-Load = Callable[[str], Implementation]
+Load = Callable[[Any], Implementation]
 
 
 def apply_known_failures(result: Result, implementation: str | Any, entries: Sequence[KnownFailure], load: Load = load) -> Result:
     """`expected` by these entries and by those that the candidate brings itself; an `error` where its file cannot be used.
 
-    `load` returns a candidate by its name.
+    `load` returns a candidate by its name; of an object, itself.
     """
     try:
         brought = declared(implementation, load)
@@ -37,7 +37,7 @@ def declared(implementation: str | Any, load: Load = load) -> list[KnownFailure]
         UsageError: the file cannot be read.
     """
     try:
-        candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
+        candidate = load(implementation)
     except ConformanceError:
         return []
     path = getattr(candidate, "known_failures", None)

@@ -27,14 +27,14 @@ def run(
     plan: Plan = USUAL,
     known: "Sequence[Example]" = (),
     require: Sequence[str] = (),
-    load: "Callable[[str], Implementation] | None" = None,
+    load: "Callable[[Any], Implementation] | None" = None,
 ) -> "Result":
     """The check's result; `implementation` and `golden` are names or objects. Nothing is raised.
 
     `load` returns a candidate by its name: `candidates.registry.load` unless another is given.
     """
     from conformance.candidates import registry
-    from conformance.candidates.registry import as_implementation, name_of
+    from conformance.candidates.registry import name_of
     from conformance.checks.repro.artifacts import with_repro
     from conformance.goldens.custom_golden import fits, open_golden
     from conformance.results.candidate_time import timed
@@ -43,9 +43,7 @@ def run(
     case = Case(name_of(implementation), golden if isinstance(golden, str) else golden.name, device, dtype, check.name)
 
     def opened() -> "tuple[Implementation, Golden]":
-        named = isinstance(implementation, str)
-        candidate = (load or registry.load)(implementation) if named else as_implementation(implementation)
-        return candidate, open_golden(golden) if isinstance(golden, str) else golden
+        return (load or registry.load)(implementation), open_golden(golden) if isinstance(golden, str) else golden
 
     start = time.perf_counter()
     found = run_guarded(opened)

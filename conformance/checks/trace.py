@@ -11,7 +11,7 @@ import torch
 from conformance import __version__
 from conformance.candidates.recorded import form
 from conformance.candidates.recorded.network import require_its_checkpoint
-from conformance.candidates.registry import Runner, as_implementation, load, name_of
+from conformance.candidates.registry import Runner, load, name_of
 from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.placement import inputs_device, require_place
@@ -107,7 +107,7 @@ def record(implementation: object, golden: Golden, device: str, dtype: str) -> T
         Unsupported: the candidate does not support it, and says why.
         Unavailable: there is no such device here.
     """
-    candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
+    candidate = load(implementation)
     checkpoint = golden.checkpoint
     format_named(dtype)
     require_place(candidate, device)
