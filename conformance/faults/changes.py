@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from conformance.faults.altered import Altered
-from conformance.faults.fault import Change, with_parameters
+from conformance.faults.fault import Change, FaultContext, with_parameters
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
@@ -35,3 +35,11 @@ def other_parameters(change: Callable[[Mapping[str, Array]], Mapping[str, Array]
 def other_weight(change: Callable[[Array], Array]) -> Change:
     """`change` of the weight in its place."""
     return other_parameters(lambda p: {"weight": change(p["weight"])})
+
+
+def with_parent(step: Step, place: FaultContext, name: str, parent: int = 0) -> Step | None:
+    """The step reading another activation in place of a parent; None where that is not known, or is of another shape."""
+    found = place.values.get(name)
+    if found is None or found.shape != step.parents[parent].shape:
+        return None
+    return step.again(parents=(*step.parents[:parent], found, *step.parents[parent + 1 :]))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered
-from conformance.faults.changes import rewritten
+from conformance.faults.changes import rewritten, with_parent
 from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.model.batch import Ids
 from conformance.oracle import Step
@@ -38,12 +38,7 @@ _TRANSPOSED = rewritten(lambda step: step.value.swapaxes(-1, -2))
 
 def _of_the_other(other: str) -> Change:
     """The term of key in place of query's, or the other way round, in the same place of the scores."""
-
-    def change(step: Step, place: FaultContext) -> Step | None:
-        x = place.values.get(step.site.activation.parents[0].rpartition(".")[0] + f".{other}")
-        return None if x is None else step.again(parents=(x, step.parents[1]))
-
-    return change
+    return lambda step, place: with_parent(step, place, step.site.activation.parents[0].rpartition(".")[0] + f".{other}")
 
 
 # fmt: off

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from conformance.faults.altered import Altered
-from conformance.faults.changes import other_parameters, other_weight, recast, rewritten
+from conformance.faults.changes import other_parameters, other_weight, recast, rewritten, with_parent
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
@@ -157,10 +157,7 @@ def _after_norm(step: Step, _: FaultContext) -> Step | None:
 
 def _from_layer_input(step: Step, place: FaultContext) -> Step | None:
     layer = step.site.activation.layer
-    if layer is None:
-        return None
-    entry = place.values.get(layer_input(layer))
-    return None if entry is None else step.again(parents=(step.parents[0], entry))
+    return None if layer is None else with_parent(step, place, layer_input(layer), parent=1)
 
 
 def layer_input(layer: int) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import product
 
-from conformance.glossary.entry import Section
-from conformance.glossary.text import paragraphs
+from conformance.glossary.entry import Section, paragraphs
 from conformance.model.activation import Activation
 from conformance.model.activations import parameter_shapes, table
 from conformance.model.architecture import ACTIVATIONS, COMPATIBLE_HEADS, POOLINGS, POSITIONS, PROBLEMS, Architecture
