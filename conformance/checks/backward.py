@@ -58,7 +58,7 @@ def _attends_to_padding(batch: Batch) -> bool:
 def _from_every_source(runner: Runner, forward: Pass, case: Case) -> Iterator[Pass]:
     """From the losses and outputs that are exposed, but for those from which another is computed."""
     output, order = forward.call(), forward.network.table
-    exposed = call_candidate(lambda: {name for name, _ in pairs(output, {}) if isinstance(name, str)})
+    exposed = call_candidate(lambda: {name for name, _ in pairs(output, ()) if isinstance(name, str)})
     found = sources(order, ends(forward.network.architecture) & exposed & order.keys())
     if not found:
         raise CandidateError(f"no output is exposed: at least one of {', '.join(outputs(forward.network.architecture))} is")
@@ -86,9 +86,9 @@ def backward_pass(
     import torch
 
     run = ability(runner, "gradients")
-    order = {name: i for i, name in enumerate(with_gradients(table(architecture), source, parameter_shapes(architecture)))}
+    names = with_gradients(table(architecture), source, parameter_shapes(architecture))
     upstream = torch.from_numpy(gradient).to(batch.input_ids.device, getattr(torch, dtype))
-    return call_candidate(lambda: pairs(run(batch, source, upstream), order))
+    return call_candidate(lambda: pairs(run(batch, source, upstream), names))
 
 
 def _is_undefined(name: Any, network: Network) -> bool:

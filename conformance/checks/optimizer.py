@@ -7,9 +7,10 @@ correction; transformers' linear or inverse-square-root schedule, or BERT's own.
 parameters before it, so that a missing `zero_grad()`, or a loss that is scaled wrongly where gradients are accumulated, is found.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -29,6 +30,8 @@ from conformance.numerics.formats import Array
 from conformance.oracle.training_run import TrainingRun
 from conformance.results.case import Case
 from conformance.results.termination import call_candidate
+
+T = TypeVar("T")
 
 
 def optimizer_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
@@ -67,18 +70,32 @@ def runs_of(
         raise NotApplicable("in float16 the second moments of Adam underflow")
     if not any(name.endswith(".loss") for name in table(golden.checkpoint.architecture)):
         raise NotApplicable(f"{golden.name} has no head with a loss, from which a step could be computed")
+    yield from with_each(candidate, golden, case, settings, partial(_run, golden, case, steps))
+
+
+def with_each(
+    candidate: Implementation, golden: Golden, case: Case, settings: Mapping[str, Training], run: Callable[[Runner, Training], T]
+) -> Iterator[tuple[str, T]]:
+    """What `run` returns with each of the settings, by a runner that is prepared for it, without dropout.
+
+    Settings for which it raises `Unsupported` are left out.
+
+    Raises:
+        NotApplicable: all are left out.
+        Unsupported, CandidateFailure: as `opened` raises them.
+    """
     still, refusals = with_config(golden, **dict.fromkeys(RATES, 0.0)), []  # no loss is repeatable with dropout
     for label, training in settings.items():
         runner = opened(candidate, still, case)
         try:
-            yield label, _run(runner, golden, case, training, steps)
+            yield label, run(runner, training)
         except Unsupported as why:
             refusals.append(str(why))
     if len(refusals) == len(settings):
         raise NotApplicable("; ".join(dict.fromkeys(refusals)))
 
 
-def _run(runner: Runner, golden: Golden, case: Case, training: Training, steps: int) -> tuple[TrainingRun, Stream]:
+def _run(golden: Golden, case: Case, steps: int, runner: Runner, training: Training) -> tuple[TrainingRun, Stream]:
     """The steps, all on the first batch; `Unsupported` where the candidate has no such settings."""
     trainer = ability(runner, "trainer")
     architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, case.dtype)

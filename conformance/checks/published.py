@@ -4,7 +4,6 @@ A number printed to d digits is off by up to half a unit of its last digit. The 
 are besides off by what rounding accumulates from the token ids on (`judge.reference`), both at random.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from conformance.judge.statistics import max_threshold, share
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import modular
 from conformance.oracle import Network
+from conformance.results.candidate_time import timed
 from conformance.results.case import Case
 from conformance.results.result import Result
 from conformance.results.termination import Termination, run_guarded
@@ -100,14 +100,16 @@ def check_published(
     The false-alarm probability of 1e-6 is shared among `runs` such calls. `load` returns a candidate by its name.
     """
     case = Case(name_of(implementation), golden.name, device, dtype, CHECK)
-    start = time.perf_counter()
 
     def judged() -> Termination:
         _require(load(implementation), golden, published, device, dtype, share(runs))
         return Termination("pass")
 
-    termination = run_guarded(judged)
-    return termination.result(case, executed=termination.is_judged, seconds=time.perf_counter() - start)
+    def result() -> Result:
+        termination = run_guarded(judged)
+        return termination.result(case, executed=termination.is_judged)
+
+    return timed(result)
 
 
 def _require(implementation: object, golden: Golden, published: Published, device: str, dtype: str, alpha: float) -> None:

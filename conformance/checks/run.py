@@ -1,7 +1,6 @@
 """Running a candidate on a golden: prepare it once, call it with each batch, judge what it yields. Effects end here."""
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -57,7 +56,6 @@ def check_values(
     """
     golden = os.fspath(golden) if isinstance(golden, os.PathLike) else golden
     case = Case(name_of(implementation), getattr(golden, "name", str(golden)), str(device), str(dtype))
-    start = time.perf_counter()
     verdicts: list[Verdict] = []
 
     def judged() -> Termination:
@@ -68,7 +66,7 @@ def check_values(
     with restored():
         termination = run_guarded(judged)
     executed = any(v.outcome in ("pass", "fail") for v in verdicts)
-    return termination.result(case, executed=executed, seconds=time.perf_counter() - start, verdicts=tuple(verdicts))
+    return termination.result(case, executed=executed, verdicts=tuple(verdicts))
 
 
 def _opened(implementation: str | Any, golden: str | Golden, case: Case, require: Sequence[str]) -> tuple[Implementation, Golden]:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ def run(
     """
     from conformance.candidates import registry
     from conformance.candidates.registry import name_of
+    from conformance.candidates.torch_state import restored
     from conformance.checks.repro.artifacts import with_repro
     from conformance.goldens.custom_golden import fits, open_golden
     from conformance.results.candidate_time import timed
@@ -53,7 +55,9 @@ def run(
     if not check.searches:
         kept = {f"example-{i}": e.batch for i, e in enumerate(known, 1) if fits(e.batch, subject.checkpoint.architecture)}
         subject = replace(subject, batches={**kept, **subject.batches}) if kept else subject
-    result = timed(lambda: _execute(check, CheckRequest(case, candidate, subject, runs, plan, known, require)))
+    request, execute = CheckRequest(case, candidate, subject, runs, plan, known, require), _function(check)
+    with restored():
+        result = timed(lambda: execute(request))
     return with_repro(replace(result, case=case), subject, candidate, implementation)
 
 
@@ -63,8 +67,8 @@ def entry_point(check: Check) -> Any:
     return getattr(import_module(f"conformance.{module}"), name)
 
 
-def _execute(check: Check, request: CheckRequest) -> "Result":
+def _function(check: Check) -> "Callable[[CheckRequest], Result]":
     from conformance.checks.searched import execute
 
     found = entry_point(check)
-    return found(request) if callable(found) else execute(found, request)
+    return found if callable(found) else partial(execute, found)

@@ -126,8 +126,7 @@ def record(implementation: object, golden: Golden, device: str, dtype: str) -> T
 
 
 def _collected(runner: Runner, batch: TorchBatch, network: Network, dtype: str, device: str) -> dict[str, Array]:
-    order = {name: i for i, name in enumerate(network.table)}
-    return dict(accepted(pairs(runner(batch), order), network, dtype, device))
+    return dict(accepted(pairs(runner(batch), network.table), network, dtype, device))
 
 
 def _ordered(found: dict[str, Array], network: Network) -> dict[str, Array]:
@@ -175,9 +174,8 @@ def read(path: Path, golden: Golden) -> Trace:
     require_its_checkpoint(recorded, golden)
     source, checkpoint, a = recorded.source, golden.checkpoint, golden.checkpoint.architecture
     rows = table(a)
-    order = {name: i for i, name in enumerate(rows)}
     found = {
-        batch: {known(name, rows, a).name: np.asarray(value, np.float64) for name, value in pairs(values, order)}
+        batch: {known(name, rows, a).name: np.asarray(value, np.float64) for name, value in pairs(values, rows)}
         for batch, values in recorded.activations.items()
     }
     about = (source.name, source.golden, source.dtype, source.device)

@@ -131,7 +131,7 @@ def _with_masks(one: Pass, stream: Stream, masks: Mapping[str, Draw]) -> Pass:
 
 
 def _called(one: Pass) -> Iterator[tuple[str, Any]]:
-    return pairs(one.call(), {name: i for i, name in enumerate(one.network.table)})
+    return pairs(one.call(), one.network.table)
 
 
 def in_training(runner: Runner, seed: int, call: Callable[[], Iterator[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:

@@ -130,11 +130,10 @@ class Subject:
 
     def _answer(self, batch: TorchBatch, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
         """What the candidate yields, each as it comes: it may use the same memory for the next."""
-        order = {name: i for i, name in enumerate(names)}
         end: Any = object()
         # Not around the yield: what a generator sets, its consumer would have for as long as it is suspended.
         with at_once():
-            stream = pairs(call_candidate(lambda: self.runner(batch)), order)
+            stream = pairs(call_candidate(lambda: self.runner(batch)), names)
         while True:
             with at_once():
                 item = call_candidate(lambda: next(stream, end))
