@@ -1,10 +1,12 @@
 """A candidate in a worker, as an implementation here: the judge does not distinguish it from one in this process."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from functools import cache, partial
 from itertools import islice
 from math import prod
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,6 +17,7 @@ from conformance.candidates.capture import is_at_once
 from conformance.candidates.registry import Isolated
 from conformance.checks.data.asking import most_rows
 from conformance.checks.search.subject import IsolatedRunner, Subject
+from conformance.checks.search.surroundings import ModuleState, Surroundings
 from conformance.errors import CandidateEnded, CandidateError, UsageError
 from conformance.isolation.messages import (
     TOGETHER,
@@ -33,7 +36,6 @@ from conformance.isolation.messages import (
     Traits,
 )
 from conformance.isolation.process import Reply, WorkerProcess
-from conformance.isolation.remote_surroundings import RemoteSurroundings
 from conformance.isolation.serve import CandidateWork
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
@@ -240,9 +242,9 @@ class RemoteRunner(IsolatedRunner):
         return values
 
     @property
-    def surroundings(self) -> "RemoteSurroundings":
+    def surroundings(self) -> Surroundings:
         """Those there."""
-        return RemoteSurroundings(self._found, lambda method, *arguments: self._ask(Done, method, *arguments), self._pairs)
+        return _RemoteSurroundings(self)
 
     def answers_apart(self, subject: Subject, batch: Batch) -> bool:
         """See `IsolatedRunner`."""
@@ -255,6 +257,51 @@ class RemoteRunner(IsolatedRunner):
             return msgspec.convert(self._ask(Found, method, *arguments)[0].value, form)
         except msgspec.ValidationError as error:
             raise CandidateEnded(f"its process answers {method.__name__} by what it cannot be: {error}") from error
+
+
+class _RemoteSurroundings(Surroundings):
+    """Read and set in the worker; what is read is compared here."""
+
+    def __init__(self, runner: RemoteRunner) -> None:
+        self._runner = runner
+
+    def module(self) -> ModuleState | None:
+        state: ModuleState | None = self._runner._found(ModuleState | None, CandidateWork.look, "module")
+        return state
+
+    def tensors(self, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
+        self._runner._ask(Done, CandidateWork.tensors, tuple(names))
+        for name, (found, value) in zip(names, self._runner._pairs(), strict=False):
+            if found != name:
+                raise CandidateEnded(f"its process sends {found!r:.100}, where the tensor {name!r:.100} is asked for")
+            yield name, value
+
+    def save(self, path: Path) -> None:
+        self._runner._found(None, CandidateWork.look, "save", path)
+
+    def load(self, path: Path) -> None:
+        self._runner._found(None, CandidateWork.look, "load", path)
+
+    def settings(self) -> Mapping[str, str]:
+        settings: Mapping[str, str] = self._runner._found(dict[str, str], CandidateWork.look, "settings")
+        return settings
+
+    def usual(self) -> AbstractContextManager[object]:
+        return self._inside("usual")
+
+    def one_thread(self) -> AbstractContextManager[object]:
+        return self._inside("one_thread")
+
+    def seeded(self, seed: int) -> AbstractContextManager[object]:
+        return self._inside("seeded", seed)
+
+    @contextmanager
+    def _inside(self, method: str, *arguments: object) -> Iterator[None]:
+        self._runner._ask(Done, CandidateWork.enter, method, *arguments)
+        try:
+            yield
+        finally:
+            self._runner._ask(Done, CandidateWork.leave)
 
 
 def asked(

@@ -19,7 +19,7 @@ from conformance.checks.data.asking import epoch_of, require_data
 from conformance.checks.passes import guarded, yielded
 from conformance.checks.search.child import answers_in_a_child
 from conformance.checks.search.subject import Subject
-from conformance.checks.search.surroundings import LocalSurroundings
+from conformance.checks.search.surroundings import surroundings_here
 from conformance.checks.session import ability, named_features, prepared, refusal
 from conformance.checks.training import in_training, random_numbers_from
 from conformance.errors import CandidateError, ConformanceError
@@ -209,7 +209,7 @@ class CandidateWork:
 
     def enter(self, method: str, *arguments: object) -> Reply:
         """Enter the context that this method of the surroundings returns, until `leave`."""
-        self._entered.append(getattr(LocalSurroundings(None, self._device), method)(*arguments))
+        self._entered.append(getattr(surroundings_here(None, self._device), method)(*arguments))
         self._entered[-1].__enter__()
         return Done(), ()
 

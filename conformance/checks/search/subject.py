@@ -11,7 +11,7 @@ from conformance.candidates.registry import Runner
 from conformance.candidates.stream import pairs
 from conformance.checks.placement import functions_of, inputs_device
 from conformance.checks.search.identity_key import IdentityKey
-from conformance.checks.search.surroundings import LocalSurroundings, Surroundings
+from conformance.checks.search.surroundings import Surroundings, surroundings_here
 from conformance.checks.session import accepted, prepared
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateError, CandidateFailure
 from conformance.model.activations import outputs, table
@@ -84,7 +84,7 @@ class Subject:
     def surroundings(self) -> Surroundings:
         """The runner's module, and its process."""
         runner = self.runner
-        return runner.surroundings if isinstance(runner, IsolatedRunner) else LocalSurroundings(runner, self.device)
+        return runner.surroundings if isinstance(runner, IsolatedRunner) else surroundings_here(runner, self.device)
 
     def network(self, batch: Batch) -> Network:
         """The oracle's network on that batch."""
