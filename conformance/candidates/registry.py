@@ -171,7 +171,7 @@ def _described(entry: metadata.EntryPoint) -> Registered:
 
 
 def load(implementation: str | Any) -> Implementation:
-    """The implementation that a name stands for, or that an object is (`as_implementation`).
+    """The implementation of that name, or made of that object (`as_implementation`).
 
     A name is registered, `cmd:` and the command line of a program, the file of an exported program or of a recorded trace, or
     `package.module:object`.

@@ -1,4 +1,4 @@
-"""Running again what a failure left behind: its file, or the results file in which it is recorded."""
+"""Run a failed check again, from the failure's file or from the results file that records it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -60,7 +60,7 @@ _LACKING = {
 
 
 def ability(runner: Runner, name: str) -> Callable[..., Any]:
-    """What a runner may have besides being called, as `candidates.registry.Implementation` lists it; `NotApplicable` without it."""
+    """A runner's optional method, as `candidates.registry.Implementation` lists them; raises `NotApplicable` where it has none."""
     found = call_candidate(lambda: getattr(runner, name, None))
     if found is None:
         raise NotApplicable(f"its runner {_LACKING[name]}: no attribute `{name}`, as conformance.ModuleRunner has one")

@@ -5,8 +5,8 @@ calls. A dropout that is not exposed must act, and is switched off for the rest.
 activation and gradient is judged as sharply as in evaluation mode.
 
 The rates that are asked for differ from each other, so that one in the place of another shows, and none is 1/2, where 1/p is
-1/(1 − p). Where a candidate does not expose every dropout of a rate, that rate is asked to be 0: what nobody sees dropped cannot
-be taken into account. That such a dropout is there is seen from what follows it, which must not be what it would be without.
+1/(1 − p). Where a candidate does not expose every dropout of a rate, that rate is asked to be 0: a mask that is not exposed cannot
+be taken into account. That such a dropout acts is seen from what follows it, which must not be what it would be without.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

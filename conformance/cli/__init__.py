@@ -1,4 +1,4 @@
-"""The command line: what may be typed. What each command does is in a module that is imported when it is run."""
+"""The command line's arguments. The function of a command is in a module that is imported when the command is run."""
 
 import argparse
 import math

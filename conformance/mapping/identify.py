@@ -35,7 +35,7 @@ DECODER = "cls.predictions.decoder.weight"  # the word embeddings in their secon
 
 @dataclass(frozen=True)
 class Value:
-    """An activation: the oracle's with what rounding may have made of it, or the module's own in its place.
+    """An activation: the oracle's with its rounding error, or the module's own instead.
 
     Attributes:
         variance: what rounding adds up to since the last of the module's own.

@@ -214,7 +214,7 @@ def _guarded(run: Callable[[], T], what: str) -> T:
 
 
 def implementation_of(proposal: Proposal) -> TorchImplementation:
-    """What the adaptor defines, with the very objects that were looked at."""
+    """The implementation that the adaptor defines, made of the objects that were inspected."""
     names = {"torch": torch, **{n: getattr(conformance, n) for n in source.public_names(proposal)}, **proposal.objects}
     exec("\n".join(source.body(proposal)), names)
     made: TorchImplementation = names[source.variable(proposal)]

@@ -79,7 +79,7 @@ def _one_row(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Vari
     return st.fixed_dictionaries({"row": st.integers(0, batch.size - 1)})
 
 
-def _disturbs_nobody(subject: Subject, example: Example) -> float:
+def _masked_row_has_no_effect(subject: Subject, example: Example) -> float:
     batch, row = example.batch, example.variation["row"]
     mask = batch.mask.astype(np.int64)
     mask[row] = 0
@@ -88,4 +88,4 @@ def _disturbs_nobody(subject: Subject, example: Example) -> float:
 
 
 # What a BERT makes of a row whose mask is all zeros is undefined; its neighbours are not.
-masked_row = Law(_disturbs_nobody, Batches(least_rows=2), _one_row)
+masked_row = Law(_masked_row_has_no_effect, Batches(least_rows=2), _one_row)

@@ -1,4 +1,4 @@
-"""A subject: one candidate, prepared for one network on one device in one dtype, and run on whatever batch a search brings."""
+"""A subject: one candidate, prepared for one network on one device in one dtype, and run on the batches of a search."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
