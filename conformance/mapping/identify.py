@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 
 from conformance.judge.statistics import max_threshold, share
+from conformance.mapping.forward_pass import Operations
 from conformance.mapping.names import score
-from conformance.mapping.seen import Operations
 from conformance.mapping.tensors import Source, Tensors
 from conformance.model.activation import SCALAR, Activation
 from conformance.model.activations import parameter_shapes, table
