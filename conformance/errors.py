@@ -1,7 +1,7 @@
-"""What can go wrong, and who is to blame.
+"""The errors, each with an exit code that says who caused it.
 
-Every error carries the exit code of its kind: 1 where it is a verdict on a candidate, 2 how the tool was called, 3 the harness or a
-fixture. In a run all of them become outcomes, and it goes on.
+It is 1 for the candidate, 2 for the caller, 3 for the harness or a fixture. In a run every error becomes the outcome of its check,
+and the run continues.
 """
 
 from typing import TYPE_CHECKING

@@ -1,1 +1,1 @@
-"""Candidates that live with the suite, registered by entry point as a stranger's would be."""
+"""Candidates that live with the suite, registered by entry point as those of any other distribution."""

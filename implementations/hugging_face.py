@@ -233,7 +233,7 @@ def taps(model: nn.Module) -> dict[str, Tap]:
     dropouts = ["output.dropout", "embeddings.dropout", *(["dropout"] if config.classifier_dropout else [])]
     found: dict[str, Tap] = {}
     for path, module in model.named_modules():
-        if isinstance(module, nn.ModuleList):  # it is called by nobody, whatever its name
+        if isinstance(module, nn.ModuleList):  # it is never called, so a hook would yield nothing
             continue
         name = path.removeprefix("bert.")
         last = name.rsplit(".", 1)[-1]

@@ -2,8 +2,8 @@
 
 A tap says where an activation is taken: the output of a module, one element of a tuple or a mapping that it returns, or one of
 its inputs. The forward pass runs in a thread of its own and hands each tensor over as it is computed, so that the consumer works
-while it goes on and no more than a few activations exist at a time, however deep the network. Who wants them all at once, of small
-batches, says so by `at_once`, and spares the handing over.
+while it goes on and no more than a few activations exist at a time, however deep the network. A consumer of small batches takes
+them all at once, within `at_once`, without a second thread.
 """
 
 import contextlib

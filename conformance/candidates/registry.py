@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from conformance.errors import PluginError, UnknownNameError, UsageError
+from conformance.names import nearest
 from conformance.numerics.first_calls import make_first_calls
 
 GROUP = "bert_conformance.implementations"
@@ -169,17 +170,20 @@ def _described(entry: metadata.EntryPoint) -> Registered:
     return Registered(entry.name, name, version, entry.value)
 
 
-def load(name: str) -> Implementation:
-    """The implementation that a name stands for.
+def load(implementation: str | Any) -> Implementation:
+    """The implementation of that name, or made of that object (`as_implementation`).
 
-    It is registered, `cmd:` and the command line of a program, the file of an exported program or of a recorded trace, or
+    A name is registered, `cmd:` and the command line of a program, the file of an exported program or of a recorded trace, or
     `package.module:object`.
 
     Raises:
         UnknownNameError: nothing of that name, with the nearest names that there are.
+        UsageError: the object is none.
         PluginError: its import failed.
     """
-    entries = _entry_points()
+    if not isinstance(implementation, str):
+        return as_implementation(implementation)
+    name, entries = implementation, _entry_points()
     if name in entries:
         described = _described(entries[name])
         return _imported(entries[name].load, f"{name} ({described.distribution} {described.version}, {described.origin})")
@@ -197,10 +201,8 @@ def require_known(name: str) -> None:
     if name not in entries and ":" not in name and not _is_file(name):
         if objects := _objects_in(name):
             raise UnknownNameError(f"{name} is a module; name one of its objects: {', '.join(f'{name}:{o}' for o in objects)}")
-        near = get_close_matches(name, entries, 3)
         known = ", ".join(entries) or (f"none, since {SWITCH}=1 is set" if os.environ.get(SWITCH) == "1" else "none")
-        hint = f"; did you mean {' or '.join(near)}?" if near else f"; registered are {known}"
-        raise UnknownNameError(f"no implementation {name!r}{hint}")
+        raise UnknownNameError(f"no implementation {name!r}; {nearest(name, entries, f'registered are {known}')}")
 
 
 def _objects_in(name: str) -> list[str]:

@@ -6,13 +6,14 @@ from typing import Any
 from conformance.errors import CandidateError
 
 
-def pairs(output: Any, order: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
-    """A mapping in the order of computation (unknown names last), or an iterable's pairs as they come.
+def pairs(output: Any, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """A mapping in the order of `names`, unknown names last, or an iterable's pairs as they come.
 
     Raises:
         CandidateError: it is neither, or yields what is no pair.
     """
     if isinstance(output, Mapping):
+        order = {name: i for i, name in enumerate(names)}
         named = ((_plain(name), value) for name, value in output.items())
         yield from sorted(named, key=lambda item: order.get(item[0], len(order)))
         return

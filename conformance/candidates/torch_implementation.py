@@ -294,7 +294,7 @@ class TorchImplementation:
         return entries, wrong
 
     def taps(self, module: nn.Module, a: Architecture) -> tuple[dict[str, Tap], dict[str, OutputMap]]:
-        """Where to listen, and what is heard there, by a key a tap; raises `RegistrationError` with all that is wrong."""
+        """The taps, and the activations that each shows, under the same keys; raises `RegistrationError` with all that is wrong."""
         rows, modules = table(a), dict(module.named_modules(remove_duplicate=False))
         taps: dict[str, Tap] = {}
         seen: dict[str, OutputMap] = {}

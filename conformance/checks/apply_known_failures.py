@@ -1,4 +1,4 @@
-"""What a result means where failures are known: each is to fail where it is declared, and nothing else is."""
+"""Apply known failures to a result: what is declared to fail must fail, and nothing else may."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -6,19 +6,19 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from conformance.candidates.registry import Implementation, as_implementation, load
+from conformance.candidates.registry import Implementation, load
 from conformance.checks.known_failures import KnownFailure, read, require_existing
 from conformance.errors import ConformanceError, UsageError
 from conformance.judge.evidence import Verdict
 from conformance.results.result import Result
 
-Load = Callable[[str], Implementation]
+Load = Callable[[Any], Implementation]
 
 
 def apply_known_failures(result: Result, implementation: str | Any, entries: Sequence[KnownFailure], load: Load = load) -> Result:
-    """`expected` by these entries and by those that the candidate brings itself; an `error` where its file cannot be used.
+    """`expected` by these entries and by those of the candidate's own file; an `error` where that file cannot be used.
 
-    `load` returns a candidate by its name.
+    `load` returns a candidate by its name; of an object, itself.
     """
     try:
         brought = declared(implementation, load)
@@ -37,7 +37,7 @@ def declared(implementation: str | Any, load: Load = load) -> list[KnownFailure]
         UsageError: the file cannot be read.
     """
     try:
-        candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
+        candidate = load(implementation)
     except ConformanceError:
         return []
     path = getattr(candidate, "known_failures", None)
@@ -45,11 +45,11 @@ def declared(implementation: str | Any, load: Load = load) -> list[KnownFailure]
 
 
 def expected(result: Result, entries: Sequence[KnownFailure]) -> Result:
-    """The result in the light of the entries that speak of its case.
+    """The result with the known failures of its case applied.
 
-    `xfail` where all that fails is declared, `xpass` where something is declared and does not fail. An entry with an activation
-    speaks of it alone, wherever it is judged; one without speaks of the whole check. Of a search whose examples are others each
-    time nothing that does not fail is made a failure.
+    It is `xfail` where all that fails is declared, and `xpass` where something is declared and does not fail. An entry with an
+    activation applies to that activation alone, in every batch; one without applies to the whole check. A search that draws other
+    examples each time and finds no failure stays a pass.
     """
     entries = [e for e in entries if e.matches(result.case)]
     if not entries or result.outcome not in ("pass", "fail", "crash", "timeout"):

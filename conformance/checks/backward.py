@@ -5,7 +5,7 @@ gradients and activations before that step: a wrong backward pass is an origin a
 parameter is the sum over all of its uses; one that is not trained is named in `frozen`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from conformance.candidates.registry import Implementation, Runner
 from conformance.candidates.stream import pairs
 from conformance.checks.passes import Pass, forward_passes_of, opened
+from conformance.checks.session import ability
 from conformance.errors import CandidateError, NotApplicable
 from conformance.goldens.golden import Golden
 from conformance.model.activations import outputs, parameter_shapes, table
@@ -43,7 +44,7 @@ def backward_passes(candidate: Implementation, golden: Golden, case: Case) -> Se
 
 def backward_passes_of(runner: Runner, golden: Golden, case: Case) -> Sequence[Pass]:
     """The same by a runner that is there."""
-    require_backward(runner)
+    ability(runner, "gradients")
     forward = [one for one in forward_passes_of(runner, golden, case, case.device) if not _attends_to_padding(one.network.batch)]
     if not forward:
         raise NotApplicable(f"every batch of {golden.name} attends to the token {_PADDING_ID}, whose gradient padding_idx removes")
@@ -57,21 +58,13 @@ def _attends_to_padding(batch: Batch) -> bool:
 def _from_every_source(runner: Runner, forward: Pass, case: Case) -> Iterator[Pass]:
     """From the losses and outputs that are exposed, but for those from which another is computed."""
     output, order = forward.call(), forward.network.table
-    exposed = call_candidate(lambda: {name for name, _ in pairs(output, {}) if isinstance(name, str)})
+    exposed = call_candidate(lambda: {name for name, _ in pairs(output, ()) if isinstance(name, str)})
     found = sources(order, ends(forward.network.architecture) & exposed & order.keys())
     if not found:
         raise CandidateError(f"no output is exposed: at least one of {', '.join(outputs(forward.network.architecture))} is")
     for source in found:
         network = replace(forward.network, source=source)
         yield Pass(f"{forward.label}, {source}", forward.batch, network, partial(_called, runner, network, case))
-
-
-def require_backward(runner: Runner) -> Callable[..., Any]:
-    """The runner's backward pass; `NotApplicable` where it has none."""
-    found = call_candidate(lambda: getattr(runner, "gradients", None))
-    if found is None:
-        raise NotApplicable("its runner has no backward pass: no attribute `gradients`, as conformance.ModuleRunner has one")
-    return found  # type: ignore[no-any-return]  # called under guard
 
 
 def _called(runner: Runner, network: Network, case: Case) -> Iterator[tuple[str, Any]]:
@@ -92,10 +85,10 @@ def backward_pass(
     """
     import torch
 
-    run = require_backward(runner)
-    order = {name: i for i, name in enumerate(with_gradients(table(architecture), source, parameter_shapes(architecture)))}
+    run = ability(runner, "gradients")
+    names = with_gradients(table(architecture), source, parameter_shapes(architecture))
     upstream = torch.from_numpy(gradient).to(batch.input_ids.device, getattr(torch, dtype))
-    return call_candidate(lambda: pairs(run(batch, source, upstream), order))
+    return call_candidate(lambda: pairs(run(batch, source, upstream), names))
 
 
 def _is_undefined(name: Any, network: Network) -> bool:

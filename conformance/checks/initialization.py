@@ -5,16 +5,15 @@ N(0, initializer_range²), truncated or not, by exact tests of its moments, its 
 independence within and between parameters (`conformance.judge.initial_draws`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from conformance.candidates.registry import Implementation, Runner
+from conformance.candidates.registry import Implementation
 from conformance.checks.passes import Pass, opened, with_config, yielded
+from conformance.checks.session import ability
 from conformance.checks.training import random_numbers_from, read, values_of
-from conformance.errors import NotApplicable
 from conformance.goldens.golden import Golden
 from conformance.judge.initial_draws import wrong_initially
 from conformance.model.activations import parameter_shapes
@@ -22,7 +21,6 @@ from conformance.model.training import at
 from conformance.numerics.formats import format_named
 from conformance.oracle.training_run import Initialization
 from conformance.results.case import Case
-from conformance.results.termination import call_candidate
 
 # The range that is asked for. At BERT's usual one, 0.02, a range that is hard-coded would not show, and hardly torch's default:
 # U(± 1/√768) of base width has a standard deviation of 1/√(3 · 768) = 0.0208.
@@ -37,8 +35,7 @@ def initial_passes(candidate: Implementation, golden: Golden, case: Case) -> Seq
         Unsupported, CandidateFailure: as `opened` and the call raise them.
     """
     asked = with_config(golden, initializer_range=RANGE)
-    runner = opened(candidate, asked, case)
-    initial = require_initial(runner)
+    initial = ability(opened(candidate, asked, case), "initial")
     with random_numbers_from(0):
         stream = [(f"{at(0, '')}{name}" if isinstance(name, str) else name, read(value)) for name, value in yielded(initial)]
     architecture, arrays = asked.checkpoint.architecture, {name: value for name, value in stream if isinstance(name, str)}
@@ -51,11 +48,3 @@ def initial_passes(candidate: Implementation, golden: Golden, case: Case) -> Seq
         return {at(0, name): sentence for name, sentence in said.items()}
 
     return [Pass("initial", "", network, partial(iter, stream), wrong=wrong)]
-
-
-def require_initial(runner: Runner) -> Callable[[], Any]:
-    """The runner's function that draws what training starts from; `NotApplicable` where it has none."""
-    found = call_candidate(lambda: getattr(runner, "initial", None))
-    if found is None:
-        raise NotApplicable("its runner does not say what training starts from: no `initial`, as conformance.ModuleRunner has one")
-    return found  # type: ignore[no-any-return]  # called under guard

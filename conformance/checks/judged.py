@@ -27,7 +27,7 @@ View = Callable[[CheckRequest], Any]
 
 @dataclass(frozen=True)
 class Judged:
-    """The judgement of a view of an order's candidate on a golden's batches; `whole` where all that it exposes is seen."""
+    """The judgement, on a golden's batches, of what `view` leaves of the candidate; `whole` where that is all that it exposes."""
 
     view: View
     whole: bool = False
@@ -43,7 +43,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class _Viewed:
-    """A candidate whose stream is looked at on its way out; `looking(checkpoint, device, dtype)` makes the look."""
+    """A candidate whose stream a function filters or inspects; `looking(checkpoint, device, dtype)` returns that function."""
 
     candidate: Any
     looking: Callable[[Any, str, str], Look]
@@ -58,8 +58,7 @@ class _Viewed:
 
     def prepare(self, checkpoint: Any, device: str, dtype: str) -> Any:
         look, runner = self.looking(checkpoint, device, dtype), self.candidate.prepare(checkpoint, device, dtype)
-        request = {name: i for i, name in enumerate(table(checkpoint.architecture))}
-        return lambda batch: look(batch, pairs(runner(batch), request))
+        return lambda batch: look(batch, pairs(runner(batch), table(checkpoint.architecture)))
 
 
 def _showing(wanted: Callable[[str, Any], bool]) -> View:
@@ -87,7 +86,7 @@ def _is_stage(name: str, architecture: Any) -> bool:
 
 
 def _with_its_moments(request: CheckRequest) -> Any:
-    """All of it, whose means and variances are looked at."""
+    """All that it exposes; means and variances are checked on the way."""
     return _Viewed(request.candidate, partial(watched, calls=request.runs * len(request.golden.batches)))
 
 

@@ -9,23 +9,22 @@ mean over the places of a row inside of the exponential (Jensen), E exp Σ_rows 
 
 with the loss the mean over all hidden places. So α bounds the probability that what has learnt nothing passes. That a
 correct loop falls below the bound in so many steps is not derived but measured, on the goldens that are named here
-(`test_learning.py`); in `deep` it does not, and nothing is asked there or on networks of other people's.
+(`test_learning.py`); in `deep` it does not, so the check does not apply there, nor to networks of users.
 """
 
 import math
-import time
 from functools import partial
 
 import numpy as np
 
 from conformance.candidates.arrays import described
 from conformance.candidates.registry import Runner
-from conformance.candidates.torch_state import restored
 from conformance.checks.check import CheckRequest
-from conformance.checks.optimizer import require_trainer
-from conformance.checks.passes import opened, with_config, yielded
-from conformance.checks.training import RATES, random_numbers_from
-from conformance.errors import NotApplicable, Unsupported
+from conformance.checks.optimizer import with_each
+from conformance.checks.passes import yielded
+from conformance.checks.session import ability
+from conformance.checks.training import random_numbers_from
+from conformance.errors import NotApplicable
 from conformance.goldens.golden import Golden
 from conformance.judge.statistics import share
 from conformance.model.architecture import Architecture
@@ -42,15 +41,15 @@ ROWS, LENGTH, HIDDEN = 32, 12, 4  # of a batch, and the places of a row that are
 EVALUATED = 8  # batches, of 256 rows together: ln(1/α)/R is 0.054 for α = 1e-6
 
 # Of each way in which the rate may go on after the warm-up.
-SETTINGS = tuple(
-    Training(learning_rate=1e-3, warmup_steps=10, max_steps=2 * STEPS, lr_scheduler_type=kind)
+SETTINGS = {
+    kind: Training(learning_rate=1e-3, warmup_steps=10, max_steps=2 * STEPS, lr_scheduler_type=kind)
     for kind in ("linear", "inverse_sqrt")
-)
+}
 
 
 def learning(request: CheckRequest) -> Result:
     """Train and evaluate; nothing is raised."""
-    start, case, steps = time.perf_counter(), request.case, 0
+    case, steps = request.case, 0
 
     def judged() -> Termination:
         nonlocal steps
@@ -63,11 +62,8 @@ def learning(request: CheckRequest) -> Result:
         reason = f"after {STEPS} steps the masked-LM loss is {loss:.3f}; frequencies alone give {math.log(tokens):.3f}"
         return Termination("fail", f"{reason}, and what has learnt anything at most {bound:.3f}", 1)
 
-    with restored():
-        ending = run_guarded(judged)
-    executed, seconds = steps > 0 and ending.outcome in ("pass", "fail"), time.perf_counter() - start
-    found = (ending.outcome, ending.reason, ending.exit_code, ending.declared)
-    return Result(case, *found, executed=executed, seconds=seconds, searched=Searched(steps))
+    termination = run_guarded(judged)
+    return termination.result(case, executed=steps > 0 and termination.is_judged, searched=Searched(steps))
 
 
 def _require_fit(golden: Golden, dtype: str) -> None:
@@ -81,22 +77,19 @@ def _require_fit(golden: Golden, dtype: str) -> None:
 def _loss_after_training(request: CheckRequest) -> tuple[float, int]:
     """The masked-LM loss on examples that were not trained on, and how many tokens there are to choose from."""
     case, a = request.case, request.golden.checkpoint.architecture
-    still, refusals = with_config(request.golden, **dict.fromkeys(RATES, 0.0)), []
     rng = np.random.default_rng(0)
-    for training in SETTINGS:
-        runner = opened(request.candidate, still, case)
-        try:
-            _train(runner, training, a, rng, case.device)
-        except Unsupported as why:
-            refusals.append(str(why))
-        else:
-            return sum(_loss(runner, _examples(a, rng), case.device) for _ in range(EVALUATED)) / EVALUATED, _tokens(a)
-    raise NotApplicable("; ".join(dict.fromkeys(refusals)))
+
+    def run(runner: Runner, training: Training) -> float:
+        _train(runner, training, a, rng, case.device)
+        return sum(_loss(runner, _examples(a, rng), case.device) for _ in range(EVALUATED)) / EVALUATED
+
+    _, loss = next(with_each(request.candidate, request.golden, case, SETTINGS, run))
+    return loss, _tokens(a)
 
 
 def _train(runner: Runner, training: Training, a: Architecture, rng: np.random.Generator, device: str) -> None:
     """Do the steps; `Unsupported` where the candidate has no such settings."""
-    trainer = require_trainer(runner)
+    trainer = ability(runner, "trainer")
     step = call_candidate(lambda: trainer(training), may_refuse=True)
     with random_numbers_from(0):
         for _ in range(STEPS):

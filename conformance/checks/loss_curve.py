@@ -8,11 +8,8 @@ It is the accumulated judgement of a loop. `optimizer-step` and `schedule` are t
 candidate's own gradients, over fewer steps, and give mistakes their names.
 """
 
-import time
-
 import numpy as np
 
-from conformance.candidates.torch_state import restored
 from conformance.checks.check import CheckRequest
 from conformance.checks.loop_gradients import trained_loss
 from conformance.checks.optimizer import runs_of
@@ -36,7 +33,7 @@ STEPS = 100
 
 def loss_curve(request: CheckRequest) -> Result:
     """Train, and compare after each step; nothing is raised."""
-    start, case, steps = time.perf_counter(), request.case, 0
+    case, steps = request.case, 0
 
     def judged() -> Termination:
         nonlocal steps
@@ -46,11 +43,8 @@ def loss_curve(request: CheckRequest) -> Result:
         steps = STEPS
         return _compared(label, run, stream, request)
 
-    with restored():
-        ending = run_guarded(judged)
-    executed, seconds = steps > 0 and ending.outcome in ("pass", "fail"), time.perf_counter() - start
-    found = (ending.outcome, ending.reason, ending.exit_code, ending.declared)
-    return Result(case, *found, executed=executed, seconds=seconds, searched=Searched(steps))
+    termination = run_guarded(judged)
+    return termination.result(case, executed=steps > 0 and termination.is_judged, searched=Searched(steps))
 
 
 def _compared(label: str, run: TrainingRun, stream: Stream, request: CheckRequest) -> Termination:

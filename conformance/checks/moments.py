@@ -24,7 +24,7 @@ Stream = Iterator[tuple[str, Any]]
 
 
 def watched(checkpoint: Checkpoint, device: str, dtype: str, *, calls: int = 1) -> Callable[[Any, Stream], Stream]:
-    """A look at a stream: raises `CandidateError` at the first mean or variance that is off, `NotApplicable` where none is seen.
+    """A check of a stream: raises `CandidateError` at the first wrong mean or variance, `NotApplicable` where none is exposed.
 
     Among `calls` calls, and the norms of each, the false-alarm probability of 1e-6 is shared.
     """

@@ -10,7 +10,7 @@ parameters before it, so that a missing `zero_grad()`, or a loss that is scaled 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,11 +18,11 @@ from conformance.candidates.arrays import Described, held_in
 from conformance.candidates.registry import Implementation, Runner
 from conformance.checks.loop_gradients import gradient_passes
 from conformance.checks.passes import Pass, opened, with_config, yielded
+from conformance.checks.session import ability
 from conformance.checks.training import RATES, Stream, random_numbers_from, read
 from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
 from conformance.model.activations import parameter_shapes, table
-from conformance.model.batch import TorchBatch
 from conformance.model.checkpoint import rounded_weights
 from conformance.model.gradients import SUFFIX, is_gradient
 from conformance.model.training import SCHEDULED, STEPPED, STEPS, WHOLE, Training, at, parameter_of
@@ -30,6 +30,8 @@ from conformance.numerics.formats import Array
 from conformance.oracle.training_run import TrainingRun
 from conformance.results.case import Case
 from conformance.results.termination import call_candidate
+
+T = TypeVar("T")
 
 
 def optimizer_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
@@ -68,20 +70,34 @@ def runs_of(
         raise NotApplicable("in float16 the second moments of Adam underflow")
     if not any(name.endswith(".loss") for name in table(golden.checkpoint.architecture)):
         raise NotApplicable(f"{golden.name} has no head with a loss, from which a step could be computed")
+    yield from with_each(candidate, golden, case, settings, partial(_run, golden, case, steps))
+
+
+def with_each(
+    candidate: Implementation, golden: Golden, case: Case, settings: Mapping[str, Training], run: Callable[[Runner, Training], T]
+) -> Iterator[tuple[str, T]]:
+    """What `run` returns with each of the settings, by a runner that is prepared for it, without dropout.
+
+    Settings for which it raises `Unsupported` are left out.
+
+    Raises:
+        NotApplicable: all are left out.
+        Unsupported, CandidateFailure: as `opened` raises them.
+    """
     still, refusals = with_config(golden, **dict.fromkeys(RATES, 0.0)), []  # no loss is repeatable with dropout
     for label, training in settings.items():
         runner = opened(candidate, still, case)
         try:
-            yield label, _run(runner, golden, case, training, steps)
+            yield label, run(runner, training)
         except Unsupported as why:
             refusals.append(str(why))
     if len(refusals) == len(settings):
         raise NotApplicable("; ".join(dict.fromkeys(refusals)))
 
 
-def _run(runner: Runner, golden: Golden, case: Case, training: Training, steps: int) -> tuple[TrainingRun, Stream]:
+def _run(golden: Golden, case: Case, steps: int, runner: Runner, training: Training) -> tuple[TrainingRun, Stream]:
     """The steps, all on the first batch; `Unsupported` where the candidate has no such settings."""
-    trainer = require_trainer(runner)
+    trainer = ability(runner, "trainer")
     architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, case.dtype)
     batch = next(iter(golden.batches.values()))
     gradients: list[Mapping[str, Array]] = []
@@ -96,14 +112,6 @@ def _run(runner: Runner, golden: Golden, case: Case, training: Training, steps: 
         raise CandidateError("a step of training yields NAME.grad for the same parameters each time, and for one at least")
     initial = [(at(0, name), held_in(case.dtype, weights[name])) for name in gradients[0]]
     return TrainingRun(architecture, weights, batch, training=training, gradients=tuple(gradients)), [*initial, *stream]
-
-
-def require_trainer(runner: Runner) -> Callable[[Training], Callable[[TorchBatch], Any]]:
-    """The runner's training loop; `NotApplicable` where it has none."""
-    found = call_candidate(lambda: getattr(runner, "trainer", None))
-    if found is None:
-        raise NotApplicable("its runner has no training loop: no attribute `trainer`, as conformance.ModuleRunner has one")
-    return found  # type: ignore[no-any-return]  # called under guard
 
 
 def _gradients(found: Stream, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:

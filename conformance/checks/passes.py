@@ -82,7 +82,7 @@ def with_config(golden: Golden, **settings: Any) -> Golden:
 
 def yielded(call: Callable[[], Any]) -> Iterator[tuple[Any, Any]]:
     """What a call into a candidate yields, pair by pair."""
-    return guarded(call_candidate(lambda: pairs(call(), {})))
+    return guarded(call_candidate(lambda: pairs(call(), ())))
 
 
 def guarded(stream: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:

@@ -4,7 +4,6 @@ A number printed to d digits is off by up to half a unit of its last digit. The 
 are besides off by what rounding accumulates from the token ids on (`judge.reference`), both at random.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +23,10 @@ from conformance.judge.statistics import max_threshold, share
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import modular
 from conformance.oracle import Network
+from conformance.results.candidate_time import timed
 from conformance.results.case import Case
 from conformance.results.result import Result
-from conformance.results.termination import termination_of
+from conformance.results.termination import Termination, run_guarded
 
 CHECK = PUBLISHED
 
@@ -93,25 +93,23 @@ def check_published(
     device: str,
     dtype: str,
     runs: int = 1,
-    load: Callable[[str], Implementation] = load,
+    load: Callable[[Any], Implementation] = load,
 ) -> Result:
     """Whether a candidate gives the published values. Nothing is raised.
 
     The false-alarm probability of 1e-6 is shared among `runs` such calls. `load` returns a candidate by its name.
     """
     case = Case(name_of(implementation), golden.name, device, dtype, CHECK)
-    start = time.perf_counter()
 
-    def require() -> None:
-        candidate = load(implementation) if isinstance(implementation, str) else implementation
-        _require(candidate, golden, published, device, dtype, share(runs))
+    def judged() -> Termination:
+        _require(load(implementation), golden, published, device, dtype, share(runs))
+        return Termination("pass")
 
-    ending = termination_of(require)
-    seconds = time.perf_counter() - start
-    if ending is None:
-        return Result(case, "pass", executed=True, seconds=seconds)
-    executed = ending.outcome == "fail"
-    return Result(case, ending.outcome, ending.reason, ending.exit_code, ending.declared, executed, seconds)
+    def result() -> Result:
+        termination = run_guarded(judged)
+        return termination.result(case, executed=termination.is_judged)
+
+    return timed(result)
 
 
 def _require(implementation: object, golden: Golden, published: Published, device: str, dtype: str, alpha: float) -> None:

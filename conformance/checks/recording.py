@@ -1,4 +1,4 @@
-"""A run as it is written down: the results file, a record a check as it comes, and beside it what the failures leave."""
+"""Write a run to its folder: the results file, a record for each check as it ends, and the files that reproduce failures."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""Running again what a failure left behind: its file, or the results file in which it is recorded."""
+"""Run a failed check again, from the failure's file or from the results file that records it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ from conformance.results.file import read_results
 from conformance.results.merge import case_of
 from conformance.results.records import CheckRecord, Header
 from conformance.results.result import Result
-from conformance.results.termination import termination_of
+from conformance.results.termination import Termination, run_guarded
 
 FAILED = ("fail", "crash", "timeout")
 
@@ -75,9 +75,8 @@ def replayed(path: Path, again: "Callable[[Failure], Result] | None" = None) -> 
 
 
 def _attempted(record: CheckRecord, headers: Sequence[Header], again: "Callable[[Failure], Result]") -> Result:
-    found: list[Result] = []
-    ending = termination_of(lambda: found.append(again(_of_record(record, headers))))
-    return found[0] if ending is None else replace(ending, case=case_of(record))
+    found = run_guarded(lambda: again(_of_record(record, headers)))
+    return found.result(case_of(record)) if isinstance(found, Termination) else found
 
 
 def failure_of(path: Path) -> Failure:

@@ -1,14 +1,13 @@
 """Running a candidate on a golden: prepare it once, call it with each batch, judge what it yields. Effects end here."""
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
-from conformance.candidates.registry import Implementation, as_implementation, load, name_of
+from conformance.candidates.registry import Implementation, load, name_of
 from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.integrity import unaltered
@@ -57,35 +56,21 @@ def check_values(
     """
     golden = os.fspath(golden) if isinstance(golden, os.PathLike) else golden
     case = Case(name_of(implementation), getattr(golden, "name", str(golden)), str(device), str(dtype))
-    start = time.perf_counter()
     verdicts: list[Verdict] = []
+
+    def judged() -> Termination:
+        candidate, opened = _opened(implementation, golden, case, require)
+        with unaltered(opened, candidate):
+            return _judged(candidate, opened, case, require, runs, depth, passes, verdicts)
+
     with restored():
-        termination = run_guarded(lambda: _run(implementation, golden, case, require, runs, depth, passes, verdicts))
-    seconds = time.perf_counter() - start
+        termination = run_guarded(judged)
     executed = any(v.outcome in ("pass", "fail") for v in verdicts)
-    return Result(
-        case,
-        termination.outcome,
-        termination.reason,
-        termination.exit_code,
-        termination.declared,
-        executed,
-        seconds,
-        tuple(verdicts),
-        termination.by_values,
-    )
+    return termination.result(case, executed=executed, verdicts=tuple(verdicts))
 
 
-def _run(
-    implementation: str | Any,
-    golden: str | Golden,
-    case: Case,
-    require: Sequence[str],
-    runs: int,
-    depth: Depth,
-    passes: Passes,
-    verdicts: list[Verdict],
-) -> Termination:
+def _opened(implementation: str | Any, golden: str | Golden, case: Case, require: Sequence[str]) -> tuple[Implementation, Golden]:
+    """The candidate and the golden; raises what the caller got wrong."""
     format_named(case.dtype)
     if isinstance(require, str):
         raise UsageError(f"require is a list of patterns: [{require!r}]")
@@ -94,9 +79,7 @@ def _run(
         raise UsageError(f"a golden is a name or what golden_of() makes, not {golden!r}")
     measure_early(case.device)
     with waiting():
-        candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
-    with unaltered(golden, candidate):
-        return _judged(candidate, golden, case, require, runs, depth, passes, verdicts)
+        return load(implementation), golden
 
 
 def _judged(
@@ -175,7 +158,7 @@ def _pass(label: str, asked: Pass, judge: Judge, require: Sequence[str], judged:
 
 
 def _together(terminations: Mapping[str, Termination], verdicts: Sequence[Verdict], batches: Mapping[str, Batch]) -> Termination:
-    """The most severe of the batches' endings; where all of them ran to their end, whether an activation fails."""
+    """The most severe of the batches' terminations; where all of them ran to their end, whether an activation fails."""
     batch, worst = max(terminations.items(), key=lambda item: item[1].rank)
     if worst.outcome != "pass":
         where = f"batch {batch}: " if len(terminations) > 1 else ""

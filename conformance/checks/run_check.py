@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -27,36 +28,36 @@ def run(
     plan: Plan = USUAL,
     known: "Sequence[Example]" = (),
     require: Sequence[str] = (),
-    load: "Callable[[str], Implementation] | None" = None,
+    load: "Callable[[Any], Implementation] | None" = None,
 ) -> "Result":
     """The check's result; `implementation` and `golden` are names or objects. Nothing is raised.
 
     `load` returns a candidate by its name: `candidates.registry.load` unless another is given.
     """
     from conformance.candidates import registry
-    from conformance.candidates.registry import as_implementation, name_of
+    from conformance.candidates.registry import name_of
+    from conformance.candidates.torch_state import restored
     from conformance.checks.repro.artifacts import with_repro
     from conformance.goldens.custom_golden import fits, open_golden
     from conformance.results.candidate_time import timed
-    from conformance.results.termination import termination_of
+    from conformance.results.termination import Termination, run_guarded
 
     case = Case(name_of(implementation), golden if isinstance(golden, str) else golden.name, device, dtype, check.name)
-    found: list[Any] = []
 
-    def opened() -> None:
-        named = isinstance(implementation, str)
-        found.append((load or registry.load)(implementation) if named else as_implementation(implementation))
-        found.append(open_golden(golden) if isinstance(golden, str) else golden)
+    def opened() -> "tuple[Implementation, Golden]":
+        return (load or registry.load)(implementation), open_golden(golden) if isinstance(golden, str) else golden
 
     start = time.perf_counter()
-    ending = termination_of(opened)
-    if ending is not None:
-        return replace(ending, case=case, seconds=time.perf_counter() - start)
+    found = run_guarded(opened)
+    if isinstance(found, Termination):
+        return found.result(case, seconds=time.perf_counter() - start)
     candidate, subject = found
     if not check.searches:
         kept = {f"example-{i}": e.batch for i, e in enumerate(known, 1) if fits(e.batch, subject.checkpoint.architecture)}
         subject = replace(subject, batches={**kept, **subject.batches}) if kept else subject
-    result = timed(lambda: _execute(check, CheckRequest(case, candidate, subject, runs, plan, known, require)))
+    request, execute = CheckRequest(case, candidate, subject, runs, plan, known, require), _function(check)
+    with restored():
+        result = timed(lambda: execute(request))
     return with_repro(replace(result, case=case), subject, candidate, implementation)
 
 
@@ -66,8 +67,8 @@ def entry_point(check: Check) -> Any:
     return getattr(import_module(f"conformance.{module}"), name)
 
 
-def _execute(check: Check, request: CheckRequest) -> "Result":
+def _function(check: Check) -> "Callable[[CheckRequest], Result]":
     from conformance.checks.searched import execute
 
     found = entry_point(check)
-    return found(request) if callable(found) else execute(found, request)
+    return found if callable(found) else partial(execute, found)

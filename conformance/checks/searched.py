@@ -1,13 +1,12 @@
 """Checks that search: they look for a batch on which a law does not hold, and report the smallest."""
 
 import math
-import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
-from conformance.candidates.torch_state import restore, restored, settings_now
+from conformance.candidates.torch_state import restore, settings_now
 from conformance.checks.check import CheckRequest
 from conformance.checks.integrity import unaltered
 from conformance.checks.laws.inputs import MASKS
@@ -38,28 +37,22 @@ _FIRST = Batch.of({"input_ids": [[0]], "token_type_ids": [[0]], "attention_mask"
 
 def execute(law: Law, request: CheckRequest) -> Result:
     """Search for an example on which the law does not hold; nothing is raised."""
-    start, found = time.perf_counter(), SearchState()
-    with restored():
-        ending = run_guarded(lambda: _guarded(law, request, found))
+    found = SearchState()
+
+    def judged() -> Termination:
+        with unaltered(request.golden, request.candidate):
+            return _searched(law, request, found)
+
+    termination = run_guarded(judged)
     verdicts = _verdicts(request, found) if law.by_oracle else ()
-    return Result(
+    return termination.result(
         request.case,
-        ending.outcome,
-        ending.reason,
-        ending.exit_code,
-        ending.declared,
-        executed=ending.outcome in ("pass", "fail", "crash") and found.tried > 0,
-        seconds=time.perf_counter() - start,
+        executed=termination.outcome in ("pass", "fail", "crash") and found.tried > 0,
         verdicts=verdicts,
         by_values=any(v.outcome == "fail" for v in verdicts),
         searched=Searched(found.tried, found.worst, request.plan.seed is not None),
         counterexample=_counterexample(found),
     )
-
-
-def _guarded(law: Law, request: CheckRequest, found: SearchState) -> Termination:
-    with unaltered(request.golden, request.candidate):
-        return _searched(law, request, found)
 
 
 def _searched(law: Law, request: CheckRequest, found: SearchState) -> Termination:

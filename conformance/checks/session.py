@@ -1,12 +1,12 @@
 """Asking a candidate: whether it supports a case, for a runner, and for what it exposes, under the contract."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from conformance.candidates.registry import Implementation, Runner, supports_of
-from conformance.errors import CandidateError, Unsupported
+from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
 from conformance.judge.validate import accepted_array, known
 from conformance.model.architecture import Architecture
@@ -49,6 +49,22 @@ def named_features(candidate: Implementation) -> tuple[str, ...]:
         found = call_candidate(lambda: repr(features))
         raise CandidateError(f"features is {found:.200}, expected a tuple of names, of {', '.join(FEATURES)}")
     return tuple(name for name in FEATURES if name in features)
+
+
+_LACKING = {
+    "gradients": "has no backward pass",
+    "train": "has no training mode",
+    "trainer": "has no training loop",
+    "initial": "does not say what training starts from",
+}
+
+
+def ability(runner: Runner, name: str) -> Callable[..., Any]:
+    """A runner's optional method, as `candidates.registry.Implementation` lists them; raises `NotApplicable` where it has none."""
+    found = call_candidate(lambda: getattr(runner, name, None))
+    if found is None:
+        raise NotApplicable(f"its runner {_LACKING[name]}: no attribute `{name}`, as conformance.ModuleRunner has one")
+    return found  # type: ignore[no-any-return]  # called under guard
 
 
 def prepared(candidate: Implementation, checkpoint: Checkpoint, device: str, dtype: str) -> Runner:

@@ -11,7 +11,7 @@ import torch
 from conformance import __version__
 from conformance.candidates.recorded import form
 from conformance.candidates.recorded.network import require_its_checkpoint
-from conformance.candidates.registry import Runner, as_implementation, load, name_of
+from conformance.candidates.registry import Runner, load, name_of
 from conformance.candidates.stream import pairs
 from conformance.candidates.torch_state import restored
 from conformance.checks.placement import inputs_device, require_place
@@ -107,7 +107,7 @@ def record(implementation: object, golden: Golden, device: str, dtype: str) -> T
         Unsupported: the candidate does not support it, and says why.
         Unavailable: there is no such device here.
     """
-    candidate = load(implementation) if isinstance(implementation, str) else as_implementation(implementation)
+    candidate = load(implementation)
     checkpoint = golden.checkpoint
     format_named(dtype)
     require_place(candidate, device)
@@ -126,8 +126,7 @@ def record(implementation: object, golden: Golden, device: str, dtype: str) -> T
 
 
 def _collected(runner: Runner, batch: TorchBatch, network: Network, dtype: str, device: str) -> dict[str, Array]:
-    order = {name: i for i, name in enumerate(network.table)}
-    return dict(accepted(pairs(runner(batch), order), network, dtype, device))
+    return dict(accepted(pairs(runner(batch), network.table), network, dtype, device))
 
 
 def _ordered(found: dict[str, Array], network: Network) -> dict[str, Array]:
@@ -175,9 +174,8 @@ def read(path: Path, golden: Golden) -> Trace:
     require_its_checkpoint(recorded, golden)
     source, checkpoint, a = recorded.source, golden.checkpoint, golden.checkpoint.architecture
     rows = table(a)
-    order = {name: i for i, name in enumerate(rows)}
     found = {
-        batch: {known(name, rows, a).name: np.asarray(value, np.float64) for name, value in pairs(values, order)}
+        batch: {known(name, rows, a).name: np.asarray(value, np.float64) for name, value in pairs(values, rows)}
         for batch, values in recorded.activations.items()
     }
     about = (source.name, source.golden, source.dtype, source.device)

@@ -5,8 +5,8 @@ calls. A dropout that is not exposed must act, and is switched off for the rest.
 activation and gradient is judged as sharply as in evaluation mode.
 
 The rates that are asked for differ from each other, so that one in the place of another shows, and none is 1/2, where 1/p is
-1/(1 − p). Where a candidate does not expose every dropout of a rate, that rate is asked to be 0: what nobody sees dropped cannot
-be taken into account. That such a dropout is there is seen from what follows it, which must not be what it would be without.
+1/(1 − p). Where a candidate does not expose every dropout of a rate, that rate is asked to be 0: a mask that is not exposed cannot
+be taken into account. That such a dropout acts is seen from what follows it, which must not be what it would be without.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,6 +22,7 @@ from conformance.candidates.registry import Implementation, Runner
 from conformance.candidates.stream import pairs
 from conformance.checks.backward import backward_passes_of
 from conformance.checks.passes import Pass, forward_passes_of, guarded, opened, with_config
+from conformance.checks.session import ability
 from conformance.errors import CandidateError, NotApplicable, Unsupported
 from conformance.goldens.golden import Golden
 from conformance.judge.draws import Draw, wrong_draws
@@ -130,7 +131,7 @@ def _with_masks(one: Pass, stream: Stream, masks: Mapping[str, Draw]) -> Pass:
 
 
 def _called(one: Pass) -> Iterator[tuple[str, Any]]:
-    return pairs(one.call(), {name: i for i, name in enumerate(one.network.table)})
+    return pairs(one.call(), one.network.table)
 
 
 def in_training(runner: Runner, seed: int, call: Callable[[], Iterator[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
@@ -139,9 +140,7 @@ def in_training(runner: Runner, seed: int, call: Callable[[], Iterator[tuple[str
     Raises:
         NotApplicable: the runner has no training mode, or says by `Unsupported` that it is not for it.
     """
-    train = call_candidate(lambda: getattr(runner, "train", None))
-    if train is None:
-        raise NotApplicable("its runner has no training mode: no method `train(mode)`, as conformance.ModuleRunner has one")
+    train = ability(runner, "train")
     with random_numbers_from(seed):
         try:
             call_candidate(lambda: train(True), may_refuse=True)

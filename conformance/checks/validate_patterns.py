@@ -1,4 +1,4 @@
-"""What exists of what a known failure speaks of: a pattern that matches none of it is a misspelling, and no other run's."""
+"""Validate the patterns of known failures: one that matches no name that exists is a misspelling, not an entry for another run."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The command line: what may be typed. What each command does is in `conformance.cli.commands`, imported when it is asked for."""
+"""The command line's arguments. The function of a command is in a module that is imported when the command is run."""
 
 import argparse
 import math
@@ -7,6 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("bert-conformance: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except SystemExit as error:  # argparse has had its say
+    except SystemExit as error:  # after argparse reported a usage error
         if isinstance(error.__context__, BrokenPipeError):  # so rich ends where the reader of a pipe has seen enough
             return 1
         print(f"bert-conformance: what was run tried to end the process ({error.code})", file=sys.stderr)
@@ -67,13 +68,14 @@ def _require_our_packages() -> None:
         )
 
 
-def _command(name: str) -> Callable[[argparse.Namespace], int]:
-    """The command of that name, found when it is run."""
+def _command(entry_point: str, *, workers: bool = False) -> Callable[[argparse.Namespace], int]:
+    """The function `module:name` of this package, imported when it is run; with `workers` while the workers' server starts."""
 
     def call(arguments: argparse.Namespace) -> int:
-        from conformance.cli import commands
-
-        return int(getattr(commands, name)(arguments))
+        if workers:
+            started_context()
+        module, _, name = entry_point.partition(":")
+        return int(getattr(import_module(f"conformance.cli.{module}"), name)(arguments))
 
     return call
 
@@ -82,28 +84,34 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bert-conformance", description="Is this BERT right, and if not, where?")
     parts = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, says: str, function: str | None = None, formats: Sequence[str] = FORMATS) -> argparse.ArgumentParser:
+    def command(
+        name: str, says: str, entry_point: str = "", *, formats: Sequence[str] = FORMATS, workers: bool = False
+    ) -> argparse.ArgumentParser:
         made = parts.add_parser(name, help=says, description=says[0].upper() + says[1:] + ".", **_reference(name))
-        made.set_defaults(command=_command(function or name))
+        made.set_defaults(command=_command(entry_point or f"{name}:run", workers=workers))
         made.add_argument("--format", choices=formats, default="pretty")
         return made
 
-    command("list", "implementations and goldens", "listing")
+    command("list", "implementations and goldens", "commands:listing")
     _add_explain(command("explain", "what a name in a report means, its equation, usual cause and remedy; no arguments: all names"))
-    _add_run(command("run", "run candidates and judge them; no arguments: everything"))
-    _add_diff(command("diff", "what differs between two implementations, traces, goldens or results files"))
-    report = command("report", "one report from one or many results files", formats=(*FORMATS, "junit"))
+    _add_run(command("run", "run candidates and judge them; no arguments: everything", "commands:run"))
+    _add_diff(command("diff", "what differs between two implementations, traces, goldens or results files", workers=True))
+    report = command("report", "one report from one or many results files", "commands:report", formats=(*FORMATS, "junit"))
     report.add_argument("results", nargs="+", type=Path)
     _add_output(report, ".txt, .md, .xml, .json or .html")
     trace = command("trace", "how an input flows through a network: tokens, and every activation's shape, equation and statistics")
     _add_trace(trace)
     _add_diagnose(command("diagnose", "which faults explain the final outputs of a closed system, given its checkpoint"))
     _add_similarity(
-        command("similarity", "which texts change rank by cosine similarity between two systems, and whether rounding explains it")
+        command(
+            "similarity",
+            "which texts change rank by cosine similarity between two systems, and whether rounding explains it",
+            workers=True,
+        )
     )
-    again = command("replay", "run again what a failure left behind, or every failure of a results file")
+    again = command("replay", "run again what a failure left behind, or every failure of a results file", "commands:replay")
     again.add_argument("file", type=Path)
-    kept = command("cache", "what is kept from run to run, and where", formats=("pretty", "json"))
+    kept = command("cache", "what is kept from run to run, and where", "commands:cache", formats=("pretty", "json"))
     kept.add_argument("--clear", action="store_true", help="remove it")
     _add_map(command("map", "propose the registration of a module of unknown names, and write its adaptor"))
     _add_new(command("new", "a package around a registration: entry point, tests, tox, CI", formats=("pretty",)))
@@ -116,14 +124,7 @@ def _reference(command: str) -> dict[str, Any]:
     return {"epilog": REFERENCE.get(command, ""), "formatter_class": argparse.RawDescriptionHelpFormatter}
 
 
-def _trace(arguments: argparse.Namespace) -> int:
-    from conformance.cli.trace import run
-
-    return run(arguments)
-
-
 def _add_trace(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(command=_trace)
     parser.add_argument("implementation", metavar="NAME", help="an implementation, golden:NAME (the true values), or a saved trace")
     parser.add_argument("other", metavar="NAME2", nargs="?", help="another one, to be shown beside it")
     _add_output(
@@ -144,14 +145,7 @@ def _add_output(parser: argparse.ArgumentParser, suffixes: str) -> None:
     )
 
 
-def _explain(arguments: argparse.Namespace) -> int:
-    from conformance.cli.explain import run
-
-    return run(arguments)
-
-
 def _add_explain(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(command=_explain)
     parser.add_argument(
         "name",
         nargs="*",
@@ -161,15 +155,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _diff(arguments: argparse.Namespace) -> int:
-    started_context()
-    from conformance.cli.diff import run
-
-    return run(arguments)
-
-
 def _add_diff(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(command=_diff)
     for side in ("a", "b"):
         parser.add_argument(side, metavar=side.upper(), help="an implementation, golden:NAME, a saved trace, or a results file")
     _add_output(parser, ".html, .md, .json or .txt")
@@ -185,14 +171,7 @@ def _add_checkpoint(parser: argparse.ArgumentParser, says: str, *, required: boo
     )
 
 
-def _diagnose(arguments: argparse.Namespace) -> int:
-    from conformance.cli.diagnose import run
-
-    return run(arguments)
-
-
 def _add_diagnose(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(command=_diagnose)
     _add_checkpoint(parser, "the local Hugging Face BERT that it should run", required=True)
     parser.add_argument(
         "--outputs",
@@ -221,15 +200,7 @@ def _add_diagnose(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _similarity(arguments: argparse.Namespace) -> int:
-    started_context()
-    from conformance.cli.similarity import run
-
-    return run(arguments)
-
-
 def _add_similarity(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(command=_similarity)
     for side in ("a", "b"):
         parser.add_argument(
             side,
@@ -247,14 +218,7 @@ def _add_similarity(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _map(arguments: argparse.Namespace) -> int:
-    from conformance.cli.map import run
-
-    return run(arguments)
-
-
 def _add_map(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(command=_map)
     parser.add_argument(
         "module", metavar="MODULE:FACTORY", help="a class of torch.nn.Module, a function that builds one, or one that is built"
     )
@@ -262,14 +226,7 @@ def _add_map(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the adaptor there: a Python file")
 
 
-def _new(arguments: argparse.Namespace) -> int:
-    from conformance.cli.new import run
-
-    return run(arguments)
-
-
 def _add_new(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(command=_new)
     parser.add_argument("folder", type=Path, metavar="DIR", help="a new folder; the package is called as it is")
     parser.add_argument("--map", metavar="MODULE:FACTORY", help="the module that it registers, mapped as `map` does")
 
@@ -372,7 +329,7 @@ def _add_golden(parser: argparse.ArgumentParser) -> None:
     verify.add_argument(
         "golden", nargs="*", metavar="GOLDEN", help="its name, or a folder that `make` wrote (default: all shipped)"
     )
-    verify.set_defaults(command=_command("verify"))
+    verify.set_defaults(command=_command("commands:verify"))
     make = parts.add_parser(
         "make",
         help="a golden of a local checkpoint, to run on again: its batches, the true activations, the weights' digest",
@@ -388,10 +345,10 @@ def _add_golden(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="a new folder; the golden is called as it is (default: DIR-golden, here)",
     )
-    make.set_defaults(command=_command("make"))
+    make.set_defaults(command=_command("commands:make"))
     power = parts.add_parser("power", help="the detection-power matrix")
     power.add_argument("--golden", action="append", metavar="NAME", help="a golden, or a folder that `make` wrote (default: all)")
     power.add_argument("--dtype", action="append")
-    power.set_defaults(command=_command("power"))
+    power.set_defaults(command=_command("commands:power"))
     for part in (verify, make, power):
         part.add_argument("--format", choices=FORMATS, default="pretty")

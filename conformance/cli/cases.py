@@ -1,4 +1,4 @@
-"""What a session comes to: every check that is asked for, once, of every candidate on every golden in every dtype."""
+"""The cases of a session: every check that is asked for, once, of every candidate on every golden in every dtype."""
 
 import hashlib
 from collections.abc import Callable, Sequence

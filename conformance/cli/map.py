@@ -40,7 +40,7 @@ def run(arguments: Namespace) -> int:
         from conformance.mapping.source import adaptor
 
         arguments.output.write_text(adaptor(found), "utf-8")
-    return 0 if found.is_complete else 1
+    return 0 if found.has_output else 1
 
 
 def _require_new_python_file(path: Path) -> None:

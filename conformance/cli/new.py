@@ -60,6 +60,6 @@ def _adaptor(mapped: str | None) -> tuple[str, str]:
     from conformance.mapping.source import adaptor, variable
 
     found = proposal_of(mapped)
-    if not found.is_complete:
+    if not found.has_output:
         raise UsageError(f"{mapped}: the mapping is not complete:\n  " + "\n  ".join(found.open))
     return adaptor(found), variable(found)

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.faults.altered import Altered, Rearranged
+from conformance.faults.changes import rewritten, with_parent
 from conformance.faults.fault import Fault, FaultContext, Parameter
 from conformance.model.attention import attended_keys
 from conformance.numerics.formats import Array
@@ -117,8 +118,7 @@ def _reversed_heads(x: Array, heads: int) -> Array:
 
 
 def _of_keys(step: Step, place: FaultContext) -> Step | None:
-    keys = place.values.get(step.site.activation.name.removesuffix("context") + "key")
-    return None if keys is None else step.again(parents=(step.parents[0], keys))
+    return with_parent(step, place, step.site.activation.name.removesuffix("context") + "key", parent=1)
 
 
 def _softmax_over(axis: int) -> Callable[[Step, FaultContext], Step | None]:
@@ -162,7 +162,7 @@ def faults() -> Iterator[Fault]:
                 equation="s = k qᵀ / √d",
                 fix="Multiply query by the transposed key: query @ key.transpose(-1, -2).")
     yield Fault("scores-clipped", SCORES, "the scores are clipped to ±1", "constructed",
-                lambda step, _: Altered(step, lambda inner: np.clip(inner.value, -1.0, 1.0)),
+                rewritten(lambda step: np.clip(step.value, -1.0, 1.0)),
                 equation="s = min(max(q kᵀ / √d, −1), 1)",
                 fix="Leave the scores as they are.")
     yield Fault(

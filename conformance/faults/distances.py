@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered
+from conformance.faults.changes import rewritten, with_parent
 from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.model.batch import Ids
 from conformance.oracle import Step
@@ -31,26 +32,13 @@ def _other_rows(f: Callable[[Ids, int], Ids]) -> Change:
     return change
 
 
-def _absent(step: Step, _: FaultContext) -> Step:
-    return Altered(step, lambda inner: np.zeros_like(inner.value))
-
-
-def _unscaled(step: Step, _: FaultContext) -> Step:
-    return Altered(step, lambda inner: inner.value * step.site.architecture.head_size**0.5)
-
-
-def _transposed(step: Step, _: FaultContext) -> Step:
-    return Altered(step, lambda inner: inner.value.swapaxes(-1, -2))
+_ABSENT = rewritten(lambda step: np.zeros_like(step.value))
+_TRANSPOSED = rewritten(lambda step: step.value.swapaxes(-1, -2))
 
 
 def _of_the_other(other: str) -> Change:
     """The term of key in place of query's, or the other way round, in the same place of the scores."""
-
-    def change(step: Step, place: FaultContext) -> Step | None:
-        x = place.values.get(step.site.activation.parents[0].rpartition(".")[0] + f".{other}")
-        return None if x is None else step.again(parents=(x, step.parents[1]))
-
-    return change
+    return lambda step, place: with_parent(step, place, step.site.activation.parents[0].rpartition(".")[0] + f".{other}")
 
 
 # fmt: off
@@ -73,18 +61,19 @@ def faults() -> Iterator[Fault]:
                 _other_rows(lambda distances, longest: distances % (2 * longest - 1) - longest + 1),
                 "P − 1 not added, so that an index counts from the end",
                 equation="D_ij = E[(i − j) mod (2P − 1)]", fix=_LOOKUP)
-    yield Fault("distance-query-missing", OF_QUERIES, "the scores lack q_i · D_ij", "constructed", _absent,
+    yield Fault("distance-query-missing", OF_QUERIES, "the scores lack q_i · D_ij", "constructed", _ABSENT,
                 "positions given to no term, as absolute ones are", equation="s_ij without q_i · D_ij", fix=_TERMS)
-    yield Fault("distance-key-missing", OF_KEYS, "the scores lack k_j · D_ij", "constructed", _absent,
+    yield Fault("distance-key-missing", OF_KEYS, "the scores lack k_j · D_ij", "constructed", _ABSENT,
                 "relative_key_query taken as relative_key", equation="s_ij without k_j · D_ij", fix=_TERMS)
     yield Fault("distance-query-transposed", OF_QUERIES, "q_j · D_ji stands in the place of q_i · D_ij", "constructed",
-                _transposed, "einsum indices l and r exchanged", equation="s_ij has q_j · D_ji", fix=_TERMS)
+                _TRANSPOSED, "einsum indices l and r exchanged", equation="s_ij has q_j · D_ji", fix=_TERMS)
     yield Fault("distance-key-transposed", OF_KEYS, "k_i · D_ji stands in the place of k_j · D_ij", "constructed",
-                _transposed, "einsum indices l and r exchanged", equation="s_ij has k_i · D_ji", fix=_TERMS)
+                _TRANSPOSED, "einsum indices l and r exchanged", equation="s_ij has k_i · D_ji", fix=_TERMS)
     yield Fault("distance-of-keys", OF_QUERIES, "key vectors at the query's place are multiplied by the distances", "constructed",
                 _of_the_other("key"), "key_layer for query_layer", equation="s_ij has k_i · D_ij for q_i · D_ij", fix=_TERMS)
     yield Fault("distance-of-queries", OF_KEYS, "query vectors at the key's place are multiplied by the distances", "constructed",
                 _of_the_other("query"), "query_layer for key_layer", equation="s_ij has q_j · D_ij for k_j · D_ij", fix=_TERMS)
     yield Fault("distance-unscaled", OF_QUERIES | OF_KEYS, "a term of distances is not divided by √d", "constructed",
-                _unscaled, "added after the division", equation="s_ij = q_i · k_j / √d + q_i · D_ij", fix=_TERMS)
+                rewritten(lambda step: step.value * step.site.architecture.head_size**0.5), "added after the division",
+                equation="s_ij = q_i · k_j / √d + q_i · D_ij", fix=_TERMS)
 # fmt: on

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered
+from conformance.faults.changes import handed_on, rewritten
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter
 from conformance.model.activation import Activation
 from conformance.model.dropout import rate_of
@@ -33,17 +34,13 @@ def _factor(step: Step) -> Array:
     return _kept(step) / (1.0 - _rate(step))
 
 
-def _rewritten(value: Callable[[Step], Array]) -> Change:
-    return lambda step, _: Altered(step, value)
-
-
 def _drops(step: Step) -> bool:
     """Whether anything is dropped: where nothing is, a dropout is missing, and nothing else can be said of it."""
     return not _kept(step).all()
 
 
 def _where_it_drops(value: Callable[[Step], Array]) -> Change:
-    return lambda step, place: _rewritten(value)(step, place) if _drops(step) else None
+    return lambda step, place: rewritten(value)(step, place) if _drops(step) else None
 
 
 def _missing(step: Step, _: FaultContext) -> Step | None:
@@ -150,5 +147,5 @@ def faults() -> Iterator[Fault]:
                 _where_it_drops(lambda step: _kept(step) * step.parents[0]), "a backward pass that is written by hand",
                 equation="∂x = ∂y m", fix="Divide by 1 − p, as in the forward pass.")
     yield Fault("dropout-gradient-identity", _BACKWARD, "the gradient passes dropout as it is (straight through)", made,
-                _rewritten(lambda step: step.parents[0]), "dropout computed on .data", equation="∂x = ∂y",
+                handed_on, "dropout computed on .data", equation="∂x = ∂y",
                 fix="Remove the detach(), no_grad() or .data on the way.")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered
+from conformance.faults.changes import recast, rewritten
 from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.model.batch import Ids
 from conformance.numerics.formats import Array
@@ -51,7 +52,7 @@ def _rows(step: Step, rows: Ids) -> Array:
 
 def _positions(f: Callable[[Step], Ids]) -> Change:
     """Position s reads row f(s)."""
-    return lambda step, _: Altered(step, lambda inner: _rows(inner, f(step)))
+    return rewritten(lambda step: _rows(step, f(step)))
 
 
 def _counted(step: Step) -> Ids:
@@ -76,15 +77,9 @@ def _after_norm(step: Step, _: FaultContext) -> Step | None:
     return Altered(step.again(parents=others), lambda inner: inner.value + position)
 
 
-def _sinusoidal(step: Step, _: FaultContext) -> Step:
-    return step.recast(Sinusoids)
-
-
 def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:
     """f of positions and width in place of the sinusoids."""
-    return lambda step, _: Altered(
-        step, lambda inner: np.broadcast_to(f(positions(step), inner.value.shape[-1]), inner.value.shape)
-    )
+    return rewritten(lambda step: np.broadcast_to(f(positions(step), step.value.shape[-1]), step.value.shape))
 
 
 def _tutorial(positions: Ids, width: int) -> Array:
@@ -106,24 +101,14 @@ def _cosine_first(positions: Ids, width: int) -> Array:
     return np.concatenate([pairs, np.cos(np.arcsin(waves[..., even:]))], -1)
 
 
-def _types(f: Callable[[Step], Ids]) -> Change:
-    """Token types f for those of the batch, clipped to the table."""
+def _of_rows(f: Callable[[Step], Ids]) -> Change:
+    """The rows f of the table, clipped to it."""
 
     def found(step: Step) -> Array:
         table = step.site.parameters["weight"]
         return table[np.clip(f(step), 0, len(table) - 1)]
 
-    return lambda step, _: Altered(step, found)
-
-
-def _words(f: Callable[[Ids], Ids]) -> Change:
-    """The embeddings of the ids f, clipped to the table."""
-
-    def found(step: Step) -> Array:
-        table = step.site.parameters["weight"]
-        return table[np.clip(f(step.site.batch.input_ids), 0, len(table) - 1)]
-
-    return lambda step, _: Altered(step, found)
+    return rewritten(found)
 
 
 def _words_scaled(step: Step, place: FaultContext) -> Step | None:
@@ -184,7 +169,7 @@ def faults() -> Iterator[Fault]:
                 fix="Pass token_type_ids and position_ids by keyword.")
     yield Fault("positions-sinusoidal", frozenset({"position_lookup"}),
                 "positions are sinusoids, the checkpoint's table is not used",
-                "rust-bert#228, rust-bert#230", _sinusoidal, "the Transformer's positions in place of BERT's",
+                "rust-bert#228, rust-bert#230", recast(Sinusoids), "the Transformer's positions in place of BERT's",
                 equation="sin(s / 10000^(2i/H)), cos(s / 10000^(2i/H))",
                 fix="Load the checkpoint's position_embeddings.")
     yield Fault("sinusoid-exponent", SINUSOIDS, "the exponents are twice too large: i steps by two already",
@@ -201,7 +186,7 @@ def faults() -> Iterator[Fault]:
                 _sinusoids(lambda s, width: _waves(s, width, 1000.0)),
                 fix=_SINUSOIDS)
     yield Fault("token-types-ignored", TYPES, "token types are taken as all zeros", "optimum#2062, optimum#2081",
-                _types(lambda s: 0 * s.site.batch.types), "the input is left out of an export or not handed on",
+                _of_rows(lambda s: 0 * s.site.batch.types), "the input is left out of an export or not handed on",
                 fix=TYPES_FIX)
     yield Fault("token-types-missing", TYPES | SUMS, "no token-type embedding is added", "constructed",
                 _times("token_type_embeddings", 0.0), "", (".token_type_embeddings", *SUMMED),
@@ -212,23 +197,24 @@ def faults() -> Iterator[Fault]:
                 equation="word + 2 token type + position",
                 fix="Add the token-type embedding once.")
     yield Fault("token-types-shifted", TYPES, "token types are one too large", "constructed",
-                _types(lambda s: s.site.batch.types + 1),
+                _of_rows(lambda s: s.site.batch.types + 1),
                 "segments counted from one",
                 fix=TYPES_FIX)
     yield Fault("token-types-inverted", TYPES, "token types 0 and 1 are exchanged", "constructed",
-                _types(lambda s: 1 - s.site.batch.types),
+                _of_rows(lambda s: 1 - s.site.batch.types),
                 fix=TYPES_FIX)
     yield Fault("token-types-from-mask", TYPES, "the attention mask is taken as token types", "pytorch#52667, transformers#1788",
-                _types(lambda s: s.site.batch.mask.astype(np.int64)), "arguments handed on by place",
+                _of_rows(lambda s: s.site.batch.mask.astype(np.int64)), "arguments handed on by place",
                 fix="Pass token_type_ids, attention_mask and position_ids by keyword.")
     yield Fault("token-types-from-positions", TYPES, "positions are taken as token types", "constructed",
-                _types(lambda s: np.broadcast_to(_counted(s), s.site.batch.types.shape)), "arguments handed on by place",
+                _of_rows(lambda s: np.broadcast_to(_counted(s), s.site.batch.types.shape)), "arguments handed on by place",
                 fix="Pass token_type_ids, attention_mask and position_ids by keyword.")
-    for end, f, which, cause in (
-        ("", lambda ids: ids + 1, "next", "a vocabulary counted from one, or with one special token more"),
-        ("-back", lambda ids: ids - 1, "previous", "a vocabulary counted from one, or with one special token less"),
+    after, before = (_of_rows(lambda s: s.site.batch.input_ids + 1), _of_rows(lambda s: s.site.batch.input_ids - 1))
+    for end, change, which, cause in (
+        ("", after, "next", "a vocabulary counted from one, or with one special token more"),
+        ("-back", before, "previous", "a vocabulary counted from one, or with one special token less"),
     ):
-        yield Fault(f"words-shifted{end}", WORDS, f"each token has the embedding of the {which} id", "constructed", _words(f),
+        yield Fault(f"words-shifted{end}", WORDS, f"each token has the embedding of the {which} id", "constructed", change,
                     cause, late=True, fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary.")
     yield Fault("word-embeddings-scaled", WORDS | SUMS, "the word embeddings are multiplied by √H, H the hidden size",
                 "constructed", _words_scaled, "the embeddings of the Transformer of 2017, and of engines that have run it",
@@ -236,6 +222,6 @@ def faults() -> Iterator[Fault]:
                 equation="√H word + token type + position",
                 fix="Add the word embeddings without a factor.")
     yield Fault("padding-word-zeroed", WORDS, "the word embedding of id 0 is zero", "constructed",
-                lambda step, _: Altered(step, _padding_zeroed), "padding_idx=0, with the row overwritten",
+                rewritten(_padding_zeroed), "padding_idx=0, with the row overwritten",
                 fix="Keep the checkpoint's row of the padding token; padding_idx stops its gradient only.")
 # fmt: on

@@ -1,11 +1,12 @@
 """Activation functions: another form, another constant, none."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from scipy.special import erf, expit
 
 from conformance.faults.altered import Altered
+from conformance.faults.changes import function, handed_on, recast, rewritten
 from conformance.faults.fault import Fault, FaultContext, Parameter, ignored
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
@@ -24,16 +25,6 @@ TANH_FORMS = frozenset({"gelu_new", "gelu_pytorch_tanh"})
 GELUS = TANH_FORMS | {"gelu"}
 RELU = frozenset({"relu"})
 FUNCTIONS = GELUS | RELU
-
-
-def function(f: Callable[[Array], Array]) -> Callable[[Step, FaultContext], Step]:
-    """f of the step's input in place of its result."""
-    return lambda step, _: Altered(step, lambda inner: f(inner.parents[0]))
-
-
-def _recast(equation: type[Step]) -> Callable[[Step, FaultContext], Step]:
-    """Another equation, with its own roundings: none of ReLU's are as large."""
-    return lambda step, _: step.recast(equation)
 
 
 def _other_form(step: Step, _: FaultContext) -> Step:
@@ -86,11 +77,11 @@ def faults() -> Iterator[Fault]:
     )
     yield Fault(
         "activation-quick-gelu", FUNCTIONS, "the activation is x · sigmoid(1.702 x)", "constructed, after CLIP's quick_gelu",
-        _recast(QuickGelu), "a third function is called gelu, the quick one",
+        recast(QuickGelu), "a third function is called gelu, the quick one",
         equation="y = x / (1 + exp(−1.702 x))",
         fix=_HIDDEN_ACT,
     )
-    yield Fault("activation-silu", FUNCTIONS, "the activation is SiLU, x · sigmoid(x)", "constructed", _recast(Silu),
+    yield Fault("activation-silu", FUNCTIONS, "the activation is SiLU, x · sigmoid(x)", "constructed", recast(Silu),
                 "the function of later models",
                 equation="y = x / (1 + exp(−x))",
                 fix=_HIDDEN_ACT)
@@ -104,13 +95,13 @@ def faults() -> Iterator[Fault]:
         ("activation-gelu-tanh", "tanh", GeluTanh, "y = x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))"),
     ):
         yield Fault(name, RELU, f"the activation is GELU in its {form} form, the checkpoint says ReLU{ignored('hidden_act')}",
-                    "constructed", _recast(step), "GELU hard-coded, as BERT has it", ("_act_fn",), equation=equation,
+                    "constructed", recast(step), "GELU hard-coded, as BERT has it", ("_act_fn",), equation=equation,
                     fix=_HIDDEN_ACT)
     yield Fault("activation-relu", GELUS, "the activation is ReLU", "constructed", function(lambda x: np.maximum(x, 0.0)),
                 "the default of most feed-forward layers, nn.TransformerEncoderLayer's among them",
                 equation="y = max(x, 0)",
                 fix=_HIDDEN_ACT)
-    yield Fault("activation-missing", FUNCTIONS | {"tanh"}, "there is no activation function", "constructed", function(lambda x: x),
+    yield Fault("activation-missing", FUNCTIONS | {"tanh"}, "there is no activation function", "constructed", handed_on,
                 "left out between the two products", ("_act_fn", "activation_function", "sentence_embedding"),
                 equation="y = x",
                 fix=_HIDDEN_ACT)
@@ -144,18 +135,18 @@ def faults() -> Iterator[Fault]:
         fix="Set the factor of x³ to 0.044715.",
     )
     yield Fault("features-dropped", FUNCTIONS | {"linear"}, "the second half of the intermediate features is zero", "constructed",
-                lambda step, _: Altered(step, _half), "a gated feed-forward layer's half",
+                rewritten(_half), "a gated feed-forward layer's half",
                 ("intermediate.dense", "_act_fn"),
                 equation="y_i = 0 for i ≥ intermediate_size / 2",
                 fix="Use all intermediate_size features.")
-    for name, f, sentence, equation in (
-        ("pooler-activation-missing", lambda x: x, "the pooler has no tanh", "y = x"),
-        ("pooler-relu", lambda x: np.maximum(x, 0.0), "the pooler's activation is ReLU, not tanh", "y = max(x, 0)"),
-        ("pooler-sigmoid", expit, "the pooler's activation is a sigmoid, not tanh", "y = 1 / (1 + exp(−x))"),
+    for name, change, sentence, equation in (
+        ("pooler-activation-missing", handed_on, "the pooler has no tanh", "y = x"),
+        ("pooler-relu", function(lambda x: np.maximum(x, 0.0)), "the pooler's activation is ReLU, not tanh", "y = max(x, 0)"),
+        ("pooler-sigmoid", function(expit), "the pooler's activation is a sigmoid, not tanh", "y = 1 / (1 + exp(−x))"),
     ):
-        yield Fault(name, frozenset({"tanh"}), sentence, "constructed", function(f), only=("pooler.activation",), equation=equation,
+        yield Fault(name, frozenset({"tanh"}), sentence, "constructed", change, only=("pooler.activation",), equation=equation,
                     fix=_POOLER)
-    yield Fault("pooler-gelu", frozenset({"tanh"}), "the pooler's activation is GELU, not tanh", "constructed", _recast(Gelu),
+    yield Fault("pooler-gelu", frozenset({"tanh"}), "the pooler's activation is GELU, not tanh", "constructed", recast(Gelu),
                 "hidden_act taken for the pooler too", ("pooler.activation",), late=True, equation="y = x/2 · (1 + erf(x/√2))",
                 fix=_POOLER)
 # fmt: on

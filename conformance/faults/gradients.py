@@ -6,7 +6,8 @@ from typing import TypeVar, cast
 import numpy as np
 
 from conformance.faults.altered import Altered
-from conformance.faults.fault import Change, Fault, FaultContext, Parameter, with_parameters
+from conformance.faults.changes import handed_on, other_weight, recast, rewritten
+from conformance.faults.fault import Change, Fault, FaultContext, Parameter
 from conformance.model.batch import IGNORED_LABEL
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
@@ -58,17 +59,8 @@ def _rewritten(equation: type[S], value: Callable[[S], Array]) -> Change:
     return change
 
 
-def _zero(step: Step, _: FaultContext) -> Step:
-    return Altered(step, lambda inner: np.zeros_like(inner.value))
-
-
 def _times(step: Step, factor: float) -> Step:
     return Altered(step, lambda inner: factor * inner.value)
-
-
-def _upstream(step: Step, _: FaultContext) -> Step:
-    """What arrives, handed on."""
-    return Altered(step, lambda inner: inner.parents[0])
 
 
 def _without(which: str) -> Change:
@@ -109,10 +101,6 @@ def _detached_variance(step: NormBackward) -> Array:
 
 def _detached_statistics(step: NormBackward) -> Array:
     return np.asarray(step.norm.inverse * step.parts[0])
-
-
-def _without_gamma(step: Step, _: FaultContext) -> Step:
-    return with_parameters(step, weight=np.ones_like(step.site.parameters["weight"]))
 
 
 def _diagonal(step: ProbabilitiesBackward) -> Array:
@@ -175,14 +163,6 @@ def _of_first_row(step: Step) -> Step:
     return step.again(parents=(*parents, *step.parents[1:]))
 
 
-def _without_factor(step: Step, _: FaultContext) -> Step:
-    return _times(step, step.site.architecture.head_size**0.5)
-
-
-def _factor_twice(step: Step, _: FaultContext) -> Step:
-    return _times(step, step.site.architecture.head_size**-0.5)
-
-
 # fmt: off
 def faults() -> Iterator[Fault]:
     """The faults of backward passes."""
@@ -197,10 +177,10 @@ def faults() -> Iterator[Fault]:
                 made, _rewritten(NormBackward, _detached_statistics), "statistics taken under no_grad()",
                 equation="∂x = r γ ∂y", fix=_ATTACH)
     yield Fault("gradient-norm-scale-missing", _NORMS, "the backward pass of the norm leaves gamma out", made,
-                _without_gamma, "a kernel that is fused by hand",
+                other_weight(np.ones_like), "a kernel that is fused by hand",
                 equation="∂x = r (∂y − mean(∂y) − z mean(z ∂y))", fix=_DIFFERENTIATE)
     yield Fault("gradient-norm-identity", _NORMS, "the gradient passes the norm as it is (straight through)", made,
-                _upstream, "a norm computed on .data", equation="∂x = ∂y", fix=_DIFFERENTIATE)
+                handed_on, "a norm computed on .data", equation="∂x = ∂y", fix=_DIFFERENTIATE)
     yield Fault("gradient-softmax-diagonal", _SOFTMAX, "the softmax is differentiated as if each result depended on its own score "
                 "alone", made, _rewritten(ProbabilitiesBackward, _diagonal), "p (1 − p), the derivative of a sigmoid",
                 equation="∂s = p (1 − p) ∂p", fix=_DIFFERENTIATE)
@@ -208,26 +188,28 @@ def faults() -> Iterator[Fault]:
                 _rewritten(ProbabilitiesBackward, _without_sum), "the normaliser detached",
                 equation="∂s = p ∂p", fix=_DIFFERENTIATE)
     yield Fault("gradient-softmax-identity", _SOFTMAX, "the gradient passes the softmax as it is (straight through)", made,
-                _upstream, "a straight-through estimator left in", equation="∂s = ∂p", fix=_DIFFERENTIATE)
-    yield Fault("gradient-scale-missing", _SCORES, "the backward pass of the scores leaves 1/√d out", made, _without_factor,
+                handed_on, "a straight-through estimator left in", equation="∂s = ∂p", fix=_DIFFERENTIATE)
+    yield Fault("gradient-scale-missing", _SCORES, "the backward pass of the scores leaves 1/√d out", made,
+                lambda step, _: _times(step, step.site.architecture.head_size**0.5),
                 "a kernel that is fused by hand", equation="∂q = ∂s k, ∂k = ∂sᵀ q", fix=_DIFFERENTIATE)
-    yield Fault("gradient-scale-twice", _SCORES, "the backward pass of the scores divides by √d twice", made, _factor_twice,
+    yield Fault("gradient-scale-twice", _SCORES, "the backward pass of the scores divides by √d twice", made,
+                lambda step, _: _times(step, step.site.architecture.head_size**-0.5),
                 "the factor in the kernel and around it", equation="∂q = ∂s k / d", fix=_DIFFERENTIATE)
     yield Fault("gradient-gelu-tanh", _GELUS, "GELU is differentiated as its tanh approximation", made,
-                lambda step, _: step.recast(GeluTanhBackward), "a backward kernel for another GELU than the forward one",
+                recast(GeluTanhBackward), "a backward kernel for another GELU than the forward one",
                 equation="derivative of x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))", fix=_DIFFERENTIATE)
     yield Fault("gradient-gelu-erf", frozenset({"gelu_new_backward", "gelu_pytorch_tanh_backward"}),
                 "the tanh approximation of GELU is differentiated as GELU itself", made,
-                lambda step, _: step.recast(GeluBackward), "a backward kernel for another GELU than the forward one",
+                recast(GeluBackward), "a backward kernel for another GELU than the forward one",
                 equation="Φ(x) + x φ(x)", fix=_DIFFERENTIATE)
     yield Fault("gradient-gelu-without-density", _GELUS, "the derivative of GELU lacks x φ(x)", made,
                 _rewritten(GeluBackward, _without_density),
                 "the gate Φ(x) detached", equation="∂x = Φ(x) ∂y", fix=_ATTACH)
     yield Fault("gradient-function-identity", _FUNCTIONS, "the gradient passes the activation function as it is (straight through)",
-                made, _upstream, "a function computed on .data", equation="∂x = ∂y", fix=_DIFFERENTIATE)
+                made, handed_on, "a function computed on .data", equation="∂x = ∂y", fix=_DIFFERENTIATE)
     yield Fault("gradient-function-relu", _FUNCTIONS - {"tanh_backward"},
                 "the activation function is differentiated as a ReLU", made,
-                lambda step, _: Altered(step, lambda s: np.where(s.parents[1] > 0.0, s.parents[0], 0.0)),
+                rewritten(lambda step: np.where(step.parents[1] > 0.0, step.parents[0], 0.0)),
                 "a backward kernel of another function", equation="∂x = ∂y where x > 0, else 0", fix=_DIFFERENTIATE)
     yield Fault("gradient-of-skip-missing", frozenset({"sum"}), "the gradient of the residual's skip is lost", made,
                 _without("output.dropout.grad"), "the residual detached", (".grad",),
@@ -269,7 +251,7 @@ def faults() -> Iterator[Fault]:
     yield Fault("gradient-of-first-row", _PARAMETERS, "the parameter learns from the first row of the batch alone", made,
                 _first_row_alone, "gradients that are overwritten, not accumulated",
                 equation="Σ over the tokens of row 0", fix="Add what each row contributes.", across=True)
-    yield Fault("gradient-missing", _ANY, "there is no gradient: it is 0", made, _zero,
+    yield Fault("gradient-missing", _ANY, "there is no gradient: it is 0", made, rewritten(lambda step: np.zeros_like(step.value)),
                 "detach(), no_grad(), requires_grad=False, or a parameter that is not registered", (".grad",),
                 equation="0", fix=_ATTACH + " A parameter that is meant to be frozen is declared (`frozen`).")
     yield Fault(

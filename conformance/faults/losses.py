@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered
+from conformance.faults.changes import rewritten
 from conformance.faults.fault import Fault, FaultContext, with_batch
 from conformance.model.batch import IGNORED_LABEL
 from conformance.numerics.formats import Array
@@ -28,11 +29,6 @@ def _without_zero(step: Step, _: FaultContext) -> Step | None:
     labels = labels_of(step.site)
     kept = np.where(labels == 0, IGNORED_LABEL, labels)
     return with_batch(step, **{LABELS[step.site.activation.kind]: kept}) if (kept != IGNORED_LABEL).any() else None
-
-
-def _over_all(step: Step, _: FaultContext) -> Step:
-    share = float((labels_of(step.site) != IGNORED_LABEL).mean())
-    return Altered(step, lambda inner: inner.value * share)
 
 
 def _shifted(step: Step, _: FaultContext) -> Step | None:
@@ -67,10 +63,6 @@ def _one_by_one(step: Step, _: FaultContext) -> Step:
     return Altered(step, value)
 
 
-def _summed(step: Step, _: FaultContext) -> Step:
-    return Altered(step, lambda inner: inner.value * len(inner.parents))
-
-
 # fmt: off
 def faults() -> Iterator[Fault]:
     """The faults of losses."""
@@ -84,7 +76,8 @@ def faults() -> Iterator[Fault]:
                 equation="mean over what has a label ≠ 0",
                 fix="Use ignore_index=-100.")
     yield Fault("loss-denominator", MASKED_LM | TOKENS, "the loss is divided by the number of all tokens, not of the labelled ones",
-                "tinygrad d2e3c391e8", _over_all, "a mean over all positions, those without a label counted as 0",
+                "tinygrad d2e3c391e8", rewritten(lambda step: step.value * (labels_of(step.site) != IGNORED_LABEL).mean()),
+                "a mean over all positions, those without a label counted as 0",
                 equation="Σ loss / (B · S)",
                 fix="Divide by the number of tokens with a label other than -100.")
     yield Fault("loss-labels-shifted", MASKED_LM | TOKENS, "the logits of each token are scored by the label of the next one",
@@ -96,7 +89,7 @@ def faults() -> Iterator[Fault]:
                 equation="cross entropy of the start logits and end_positions, and of the end logits and start_positions",
                 fix="Score logits[..., 0] by start_positions, logits[..., 1] by end_positions.")
     yield Fault("span-loss-summed", frozenset({"mean_loss"}), "the losses of start and end are added, not averaged", "constructed",
-                _summed, "the sum of two heads' losses, as pre-training has it",
+                rewritten(lambda step: step.value * len(step.parents)), "the sum of two heads' losses, as pre-training has it",
                 equation="start loss + end loss",
                 fix="Divide the sum by 2.")
     yield Fault("choices-interleaved", CHOICES, "the choices of a question are taken from rows that stand Q apart, of Q questions",

@@ -6,6 +6,7 @@ import numpy as np
 
 from conformance.faults.altered import Altered
 from conformance.faults.attention import PROBS, Mask, keys_of, of_tokens, probabilities, softmax
+from conformance.faults.changes import recast
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, with_batch
 from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
@@ -183,7 +184,7 @@ def faults() -> Iterator[Fault]:
                 equation="p = softmax(s) · mask",
                 fix=_MASK)
     yield Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞", "constructed",
-                lambda step, _: step.recast(_Multiplied), "masked before softmax as one would after it",
+                recast(_Multiplied), "masked before softmax as one would after it",
                 equation="p = softmax(s · mask)",
                 fix=_MASK)
     yield Fault("mask-causal", PROBS, "later keys are hidden", "constructed", probabilities(_causal), "a decoder's attention",

@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from conformance.faults.altered import Altered
+from conformance.faults.changes import other_parameters, other_weight, recast, rewritten, with_parent
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
@@ -96,21 +97,8 @@ def _epsilon_outside(norm: type[Norm], usual: float) -> Parameter:
     )
 
 
-def _sum(step: Step, _: FaultContext) -> Step:
-    return Altered(step, lambda inner: np.asarray(sum(inner.parents[1:], start=inner.parents[0])))
-
-
-def _default_affine(step: Step, _: FaultContext) -> Step:
-    weight = step.site.parameters["weight"]
-    return with_parameters(step, weight=np.ones_like(weight), bias=np.zeros_like(weight))
-
-
-def _without_weight(step: Step, _: FaultContext) -> Step:
-    return with_parameters(step, weight=np.ones_like(step.site.parameters["weight"]))
-
-
-def _affine_exchanged(step: Step, _: FaultContext) -> Step:
-    return with_parameters(step, weight=step.site.parameters["bias"], bias=step.site.parameters["weight"])
+def _sum(step: Step) -> Array:
+    return np.asarray(sum(step.parents[1:], start=step.parents[0]))
 
 
 def _plus_one(step: Step, place: FaultContext) -> Step:
@@ -169,10 +157,7 @@ def _after_norm(step: Step, _: FaultContext) -> Step | None:
 
 def _from_layer_input(step: Step, place: FaultContext) -> Step | None:
     layer = step.site.activation.layer
-    if layer is None:
-        return None
-    entry = place.values.get(layer_input(layer))
-    return None if entry is None else step.again(parents=(step.parents[0], entry))
+    return None if layer is None else with_parent(step, place, layer_input(layer), parent=1)
 
 
 def layer_input(layer: int) -> str:
@@ -206,29 +191,31 @@ def faults() -> Iterator[Fault]:
         fix=_NORM,
     )
     yield Fault("norm-variance", NORMS, "the variance is divided by n − 1, not by n", "constructed",
-                lambda step, _: step.recast(_UnbiasedVariance), "var() and std() are unbiased by default in PyTorch",
+                recast(_UnbiasedVariance), "var() and std() are unbiased by default in PyTorch",
                 equation="σ² = Σ (x − μ)² / (n − 1)",
                 fix="Divide by n: var(-1, unbiased=False).")
-    yield Fault("norm-missing", NORMS, "there is no LayerNorm: the sum is handed on", "constructed", _sum, "a norm left out",
+    yield Fault("norm-missing", NORMS, "there is no LayerNorm: the sum is handed on", "constructed", rewritten(_sum),
+                "a norm left out",
                 equation="y = x",
                 fix=_NORM)
     yield Fault("norm-without-mean", NORMS, "the mean is not taken off (RMSNorm)", "constructed",
-                lambda step, _: step.recast(_WithoutMean), "the norm of later models",
+                recast(_WithoutMean), "the norm of later models",
                 equation="y = γ · x / √(mean(x²) + ε) + β",
                 fix=_NORM)
     yield Fault("norm-affine-missing", NORMS, "gamma is 1 and beta is 0: no affine part, or its parameters were never loaded",
-                "constructed", _default_affine,
+                "constructed", other_parameters(lambda p: {"weight": np.ones_like(p["weight"]), "bias": np.zeros_like(p["bias"])}),
                 "elementwise_affine=False, or names that do not match in load_state_dict(strict=False)",
                 equation="y = (x − μ) / √(σ² + ε)",
                 fix="Load γ and β; old checkpoints call them gamma and beta. Let load_state_dict be strict.")
     yield Fault("norm-bias-missing", NORMS, "beta is not added", "constructed",
-                lambda step, _: with_parameters(step, bias=np.zeros_like(step.site.parameters["bias"])), "bias=False",
+                other_parameters(lambda p: {"bias": np.zeros_like(p["bias"])}), "bias=False",
                 equation="y = γ · (x − μ) / √(σ² + ε)",
                 fix="Give the LayerNorm a bias and load it.")
-    yield Fault("norm-weight-missing", NORMS, "gamma is 1", "constructed", _without_weight, "a scale that was not loaded",
-                late=True, equation="y = (x − μ) / √(σ² + ε) + β",
+    yield Fault("norm-weight-missing", NORMS, "gamma is 1", "constructed", other_weight(np.ones_like),
+                "a scale that was not loaded", late=True, equation="y = (x − μ) / √(σ² + ε) + β",
                 fix="Load γ; old checkpoints call it gamma.")
-    yield Fault("norm-affine-exchanged", NORMS, "gamma and beta are exchanged", "constructed", _affine_exchanged,
+    yield Fault("norm-affine-exchanged", NORMS, "gamma and beta are exchanged", "constructed",
+                other_parameters(lambda p: {"weight": p["bias"], "bias": p["weight"]}),
                 "arguments handed on by place", late=True,
                 equation="y = β · (x − μ) / √(σ² + ε) + γ",
                 fix="Pass the norm's weight and bias by keyword.")
@@ -238,7 +225,7 @@ def faults() -> Iterator[Fault]:
                 fix="Multiply by γ itself.")
     yield Fault("norm-over-positions", NORMS, "mean and variance are taken over the positions, not over the features",
                 "constructed",
-                lambda step, _: step.recast(_OverPositions), "a wrong axis",
+                recast(_OverPositions), "a wrong axis",
                 equation="μ and σ² over the positions of each feature",
                 fix=_NORM)
     yield Fault("norm-over-sequence", NORMS, "mean and variance are taken over positions and features together", "constructed",

@@ -5,7 +5,7 @@ from typing import cast
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.changes import handed_on, other_parameters, recast
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, with_parameters
 from conformance.model.training import ADAM, Training, at, decays, parameter_of, step_of
 from conformance.numerics.formats import Array
@@ -50,14 +50,6 @@ class _DecayNotScaled(Adam):
     @property
     def _decayed(self) -> Array:
         return (1.0 - self.number("decay")) * self.parents[0]
-
-
-def _recast(equation: type[Adam]) -> Change:
-    return lambda step, _: step.recast(equation)
-
-
-def _setting(role: str, value: float) -> Change:
-    return lambda step, _: with_parameters(step, **{role: np.asarray(value)})
 
 
 def _number(step: Step, role: str) -> float:
@@ -131,10 +123,6 @@ def _constant(step: Step, place: FaultContext) -> Step:
     return with_parameters(step, rate=np.asarray(_training(place).learning_rate))
 
 
-def _not_updated(step: Step, _: FaultContext) -> Step:
-    return Altered(step, lambda inner: inner.parents[0])
-
-
 def _parameter(name: str, role: str, setting: str, usual: float, defaults: tuple[float, ...], most: float = np.inf) -> Parameter:
     """A setting that was got wrong; twice as large, where it is what it usually is; `most` is the largest that makes sense."""
 
@@ -156,10 +144,10 @@ def _parameter(name: str, role: str, setting: str, usual: float, defaults: tuple
 def faults() -> Iterator[Fault]:
     """The faults of optimizer steps."""
     made = "constructed"
-    yield Fault("adam-epsilon-in-root", _STEPS, "Adam's epsilon is inside the root", made, _recast(_EpsilonInRoot),
+    yield Fault("adam-epsilon-in-root", _STEPS, "Adam's epsilon is inside the root", made, recast(_EpsilonInRoot),
                 "√(v̂ + ε)", equation="θ − η m̂ / √(v̂ + ε)", fix="Add ε to the root: √v̂ + ε.")
     yield Fault("adam-epsilon-before-correction", _STEPS, "Adam's epsilon is added before the bias of v is corrected",
-                "Kingma and Ba 2015, section 2, the last remark; constructed", _recast(_EpsilonBeforeCorrection),
+                "Kingma and Ba 2015, section 2, the last remark; constructed", recast(_EpsilonBeforeCorrection),
                 "the step size that is corrected in place of the moments", equation="θ − η m̂ √(1 − β₂ᵗ) / (√v + ε)",
                 fix="Correct v, take its root, then add ε.")
     yield Fault("adam-correction-missing", _STEPS, "the bias of Adam's moments is not corrected", made, _uncorrected,
@@ -175,14 +163,15 @@ def faults() -> Iterator[Fault]:
                 "one group for all parameters; names that do not match (`LayerNorm.weight`)",
                 equation="θ − η (m̂ / (√v̂ + ε) + λ θ)", fix=_DECAY)
     yield Fault("decay-not-scaled", _STEPS, "the weight decay is not multiplied by the learning rate", made,
-                _recast(_DecayNotScaled), "λ taken for η λ", equation="θ − η m̂ / (√v̂ + ε) − λ θ",
+                recast(_DecayNotScaled), "λ taken for η λ", equation="θ − η m̂ / (√v̂ + ε) − λ θ",
                 fix="Multiply λ by η.")
-    yield Fault("clip-missing", _STEPS, "the gradient is not clipped", made, _setting("clip", np.inf),
+    yield Fault("clip-missing", _STEPS, "the gradient is not clipped", made,
+                other_parameters(lambda _: {"clip": np.asarray(np.inf)}),
                 "clip_grad_norm_ left out, or after the optimizer's step", equation="g in place of g min(1, c / ‖g‖)", fix=_CLIP)
     yield Fault("clip-by-parameter", _STEPS, "each gradient is clipped by its own norm, not by that of all", made,
-                _recast(_ClippedByParameter), "clip_grad_norm_ in a loop over the parameters",
+                recast(_ClippedByParameter), "clip_grad_norm_ in a loop over the parameters",
                 equation="‖g‖ over one parameter", fix=_CLIP)
-    yield Fault("clip-by-value", _STEPS, "the gradient is clipped element by element", made, _recast(_ClippedByValue),
+    yield Fault("clip-by-value", _STEPS, "the gradient is clipped element by element", made, recast(_ClippedByValue),
                 "clip_grad_value_", equation="min(max(g, −c), c)", fix=_CLIP)
     yield Fault("rate-one-step-ahead", _STEPS, "the learning rate is that of the next step", made, _at_rate_of(1),
                 "scheduler.step() before optimizer.step(), or steps that are counted from 1",
@@ -193,7 +182,7 @@ def faults() -> Iterator[Fault]:
                 "warmup_steps left at 0", equation="η from its largest value on", fix=_SCHEDULE)
     yield Fault("rate-constant", _STEPS, "the learning rate is constant", made, _constant,
                 "a scheduler that is never stepped, or stepped by epoch", equation="η at its largest", fix=_SCHEDULE)
-    yield Fault("parameter-not-updated", _STEPS, "the parameter has a gradient and is not updated", made, _not_updated,
+    yield Fault("parameter-not-updated", _STEPS, "the parameter has a gradient and is not updated", made, handed_on,
                 "a parameter that is in no group of the optimizer", equation="θ", fix="Give the optimizer every parameter.")
     yield Fault("adam-epsilon", _STEPS, "Adam's epsilon is {value}, not {right}", made,
                 cause="the optimizer's default", equation="θ − η m̂ / (√v̂ + ε′)", fix="Pass eps.",

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.altered import Altered
+from conformance.faults.changes import function, handed_on, recast
 from conformance.faults.fault import Change, Fault, FaultContext
 from conformance.model.architecture import POOLINGS
 from conformance.model.heads import POOLING
@@ -34,15 +34,6 @@ def _weighted(name: str) -> Change:
     return change
 
 
-def _as_it_is(step: Step, _: FaultContext) -> Step:
-    return Altered(step, lambda inner: inner.parents[0])
-
-
-def _by_largest(step: Step, _: FaultContext) -> Step:
-    """Divided by the largest feature: normalised, but in another norm."""
-    return Altered(step, lambda inner: inner.parents[0] / np.abs(inner.parents[0]).max(-1, keepdims=True))
-
-
 # fmt: off
 def faults() -> Iterator[Fault]:
     """The faults of pooling and normalisation."""
@@ -60,10 +51,11 @@ def faults() -> Iterator[Fault]:
                 _weighted("mean"), "sentence-transformers' default where it finds no 1_Pooling",
                 equation="e = Σ_s m_s x_s / Σ_s m_s", fix=_FIX)
     yield Fault("pooling-max", _other_than("max"), "the largest of each feature over the tokens is taken for the sentence", made,
-                lambda step, _: step.recast(Maximum), equation="e_h = max_s x_sh", fix=_FIX)
-    yield Fault("pooling-not-normalised", _UNIT, "the embedding is not normalised", made, _as_it_is,
+                recast(Maximum), equation="e_h = max_s x_sh", fix=_FIX)
+    yield Fault("pooling-not-normalised", _UNIT, "the embedding is not normalised", made, handed_on,
                 "2_Normalize left out; dot products stand for cosines", equation="y = x",
                 fix="Divide each embedding by its length.")
     yield Fault("pooling-normalised-by-largest", _UNIT, "the embedding is divided by its largest feature, not by its length", made,
-                _by_largest, "normalize(x, p=inf)", equation="y = x / max_h |x_h|", fix="Divide each embedding by its length.")
+                function(lambda x: x / np.abs(x).max(-1, keepdims=True)), "normalize(x, p=inf)",
+                equation="y = x / max_h |x_h|", fix="Divide each embedding by its length.")
 # fmt: on

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered
+from conformance.faults.changes import other_weight
 from conformance.faults.fault import Change, Fault, FaultContext, with_parameters
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import FORMATS, Array
@@ -112,12 +113,8 @@ class _EitherWay(Altered):
         return Roundings((*own.sources, *ties), own.bound)
 
 
-def _weights(rounding: Rounding) -> Change:
-    return lambda step, _: with_parameters(step, weight=rounding(step.site.parameters["weight"]))
-
-
 def _held_in(name: str) -> Change:
-    weights = _weights(FORMATS[name].round)
+    weights = other_weight(FORMATS[name].round)
     return lambda step, place: weights(step, place) if _is_narrower(name, place) else None
 
 

@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from conformance.faults.altered import Altered, Rearranged
+from conformance.faults.changes import with_parent
 from conformance.faults.fault import Change, Fault, FaultContext, Parameter, parameters_of, with_parameters
 from conformance.faults.norms import layer_input
 from conformance.numerics.formats import Array
@@ -15,6 +17,7 @@ from conformance.oracle.norm import Norm
 _POOLER = "Read the first token of each row: hidden[:, 0]."
 _QKV = "Check in which order query, key and value stand in the fused weight, and split or map it in that order."
 
+Mask = npt.NDArray[np.bool_]
 LINEARS = frozenset({"linear", "first_token_linear"})
 SELF = (".query", ".key", ".value")
 HIDDEN_STATE = "the last hidden state"
@@ -72,8 +75,7 @@ def _of_layer(name: str) -> Change:
         layer = step.site.activation.layer
         if layer is None:
             return None
-        found = place.values.get(f"encoder.layer.{layer}.{name}" if name else layer_input(layer))
-        return step.again(parents=(found,)) if found is not None and found.shape == step.parents[0].shape else None
+        return with_parent(step, place, f"encoder.layer.{layer}.{name}" if name else layer_input(layer))
 
     return change
 
@@ -113,34 +115,24 @@ def _pre_norm(step: Step, place: FaultContext) -> Step | None:
     return step.again(parents=(Norm(site, step.parents[0]).value,))
 
 
-def _first_token_from(step: Step, token: Array) -> Step:
-    """The pooler reading `token` (B, H)."""
-    parent = np.array(step.parents[0])
-    parent[:, 0] = token
-    return step.again(parents=(parent,))
+def _pooled(token: Callable[[Array, Mask], Array | None]) -> Change:
+    """The pooler reading `token` of hidden state and mask, (B, H), in place of the first."""
+
+    def change(step: Step, _: FaultContext) -> Step | None:
+        found = token(step.parents[0], step.site.batch.mask)
+        return None if found is None else step.again(parents=(np.concatenate([found[:, None], step.parents[0][:, 1:]], 1),))
+
+    return change
 
 
-def _last(step: Step, _: FaultContext) -> Step:
-    return _first_token_from(step, step.parents[0][:, -1])
-
-
-def _second(step: Step, _: FaultContext) -> Step | None:
-    return _first_token_from(step, step.parents[0][:, 1]) if step.site.batch.length > 1 else None
-
-
-def _last_unmasked(step: Step, _: FaultContext) -> Step:
-    mask = step.site.batch.mask
+def _last_unmasked(hidden: Array, mask: Mask) -> Array:
     last = mask.shape[1] - 1 - mask[:, ::-1].argmax(1)
-    return _first_token_from(step, step.parents[0][np.arange(len(last)), last])
+    return np.asarray(hidden[np.arange(len(last)), last])
 
 
-def _mean(step: Step, _: FaultContext) -> Step:
-    mask = step.site.batch.mask[:, :, None]
-    return _first_token_from(step, (step.parents[0] * mask).sum(1) / np.maximum(mask.sum(1), 1))
-
-
-def _mean_of_all(step: Step, _: FaultContext) -> Step:
-    return _first_token_from(step, step.parents[0].mean(1))
+def _mean(hidden: Array, mask: Mask) -> Array:
+    counted = mask[:, :, None]
+    return np.asarray((hidden * counted).sum(1) / np.maximum(counted.sum(1), 1))
 
 
 def _reading(source: str, *, first: bool = False) -> Change:
@@ -242,18 +234,21 @@ def faults() -> Iterator[Fault]:
                 "the order of GPT-2 and of the Annotated Transformer", (*SELF, ".intermediate.dense"),
                 equation="y = LayerNorm(x) Wᵀ + b",
                 fix="Feed the sub-layer its input without a norm; the norm stands behind the residual.")
-    yield Fault("pooler-token", pooled, "the last token is read, not the first", "constructed", _last,
+    yield Fault("pooler-token", pooled, "the last token is read, not the first", "constructed",
+                _pooled(lambda hidden, _: hidden[:, -1]),
                 fix=_POOLER)
     yield Fault("pooler-last-unmasked", pooled, "the last token that is not padding is read, not the first", "constructed",
-                _last_unmasked, "as in models that read from left to right",
+                _pooled(_last_unmasked), "as in models that read from left to right",
                 fix=_POOLER)
-    yield Fault("pooler-mean", pooled, "the mean over all tokens is read, not the first", "constructed", _mean,
+    yield Fault("pooler-mean", pooled, "the mean over all tokens is read, not the first", "constructed",
+                _pooled(_mean),
                 "a sentence embedding's pooling",
                 fix=_POOLER)
     yield Fault("pooler-mean-with-padding", pooled, "the mean over all tokens, padding too, is read, not the first", "constructed",
-                _mean_of_all, "hidden.mean(1)",
+                _pooled(lambda hidden, _: hidden.mean(1)), "hidden.mean(1)",
                 fix=_POOLER)
-    yield Fault("pooler-second-token", pooled, "the second token is read, not the first", "constructed", _second,
+    yield Fault("pooler-second-token", pooled, "the second token is read, not the first", "constructed",
+                _pooled(lambda hidden, _: hidden[:, 1] if hidden.shape[1] > 1 else None),
                 fix=_POOLER)
     yield Fault("pooler-missing", pooled, "the first token is handed on as it is", "codertimo/BERT-pytorch#95, candle#2601",
                 _handed_on, "a BERT without pooler", ("pooler.dense",),

@@ -18,7 +18,8 @@ from itertools import product
 import numpy as np
 
 from conformance.faults.altered import Altered
-from conformance.faults.fault import Change, Fault, with_parameters
+from conformance.faults.changes import other_weight
+from conformance.faults.fault import Fault, with_parameters
 from conformance.faults.fit import Fit, FitData, Fitted
 from conformance.faults.precision import LINEARS
 from conformance.numerics.arithmetic import Arithmetic
@@ -89,10 +90,6 @@ def _float8(weight: Array) -> Array:
     return np.asarray(np.rint(x / unit) * unit * float(step), np.float64)
 
 
-def _weights(quantiser: Quantiser) -> Change:
-    return lambda step, _: with_parameters(step, weight=quantiser(step.site.parameters["weight"]))
-
-
 def _operands(x: Array, levels: int) -> tuple[Array, Array]:
     """Integers 0 … `levels` times a step, over the range of all inputs and 0; and the variance of what lies next to a tie."""
     wide = x.astype(np.float32)
@@ -139,7 +136,7 @@ def faults() -> Iterator[Fault]:
     """The faults of quantised weights."""
     for end, axis, a in (("", None, "tensor"), ("-channel", 1, "output feature")):
         yield Fault(f"precision-int8{end}", LINEARS, f"the weights are rounded to 255 levels a {a}: int8 quantisation",
-                    "constructed", _weights(partial(int8, axis=axis)), "a quantised export", late=True, combines=True,
+                    "constructed", other_weight(partial(int8, axis=axis)), "a quantised export", late=True, combines=True,
                     fix=_FIX)
     for name, quantiser, sentence, cause in (
         ("int8-block", _in_blocks(32, _int8_block), "the weights are rounded to 255 levels in blocks of 32", "ggml's Q8_0"),
@@ -147,8 +144,8 @@ def faults() -> Iterator[Fault]:
         ("nf4-block", _in_blocks(64, _nf4_block), "the weights are rounded to 16 levels (NF4) in blocks of 64", "bitsandbytes"),
         ("float8", _float8, "the weights are rounded to float8 (E4M3), scaled by tensor", "Transformer Engine, torchao, vLLM"),
     ):
-        yield Fault(f"precision-{name}", LINEARS, f"{sentence}: quantisation", "constructed", _weights(quantiser), cause, late=True,
-                    fix=_FIX)
+        yield Fault(f"precision-{name}", LINEARS, f"{sentence}: quantisation", "constructed", other_weight(quantiser), cause,
+                    late=True, fix=_FIX)
 # fmt: on
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from conformance.faults.altered import Altered
-from conformance.faults.fault import Change, Fault, FaultContext
+from conformance.faults.changes import rewritten
+from conformance.faults.fault import Change, Fault
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.target_losses import TargetLoss, sigmoid
@@ -13,22 +13,14 @@ from conformance.oracle.target_losses import TargetLoss, sigmoid
 REGRESSION, MULTI_LABEL = frozenset({"regression_loss"}), frozenset({"multi_label_loss"})
 
 
-def _rewritten(value: Callable[[Array, Array], Array | float]) -> Change:
+def _loss(value: Callable[[Array, Array], Array | float]) -> Change:
     """The loss as another function of logits and targets, (B, C) each."""
 
-    def after(inner: Step) -> Array:
-        assert isinstance(inner, TargetLoss)
-        return np.asarray(value(inner.logits, inner.targets))
+    def after(step: Step) -> Array:
+        assert isinstance(step, TargetLoss)
+        return np.asarray(value(step.logits, step.targets))
 
-    return lambda step, _: Altered(step, after)
-
-
-def _summed_over_labels(step: Step, _: FaultContext) -> Step:
-    return Altered(step, lambda inner: inner.value * inner.parents[-1].shape[-1])
-
-
-def _summed(step: Step, _: FaultContext) -> Step:
-    return Altered(step, lambda inner: inner.value * inner.parents[-1].size)
+    return rewritten(after)
 
 
 def _softmax_cross_entropy(x: Array, t: Array) -> Array:
@@ -45,27 +37,28 @@ def faults() -> Iterator[Fault]:
     """The faults of these losses."""
     made = "constructed"
     yield Fault("targets-broadcast", REGRESSION, "each row's logit is held against the targets of all rows",
-                "pytorch#16045", _rewritten(_broadcast), "logits (B, 1) and targets (B,) broadcast to (B, B), with a warning",
+                "pytorch#16045", _loss(_broadcast), "logits (B, 1) and targets (B,) broadcast to (B, B), with a warning",
                 equation="mean over i and j of (x_i − t_j)²", fix="Squeeze the logits: logits.squeeze(-1).")
     yield Fault("regression-loss-halved", REGRESSION, "the squared error is halved", made,
-                _rewritten(lambda x, t: np.square(x - t).mean() / 2.0), "a loss written so that its gradient has no factor of two",
+                _loss(lambda x, t: np.square(x - t).mean() / 2.0), "a loss written so that its gradient has no factor of two",
                 equation="mean (x − t)²/2", fix="Take the mean of the squares, as mse_loss does.")
     yield Fault("regression-loss-absolute", REGRESSION, "the error is absolute, not squared", made,
-                _rewritten(lambda x, t: np.abs(x - t).mean()), "l1_loss for mse_loss",
+                _loss(lambda x, t: np.abs(x - t).mean()), "l1_loss for mse_loss",
                 equation="mean |x − t|", fix="Use mse_loss.")
     yield Fault("regression-as-classes", REGRESSION, "the loss is the cross entropy of a single class, which is 0",
-                "transformers#7496", _rewritten(lambda x, t: 0.0), "cross_entropy whatever num_labels is",
+                "transformers#7496", _loss(lambda x, t: 0.0), "cross_entropy whatever num_labels is",
                 equation="0", fix="Use mse_loss where num_labels is 1.")
     yield Fault("multi-label-as-classes", MULTI_LABEL, "the labels are taken as classes that exclude one another", made,
-                _rewritten(_softmax_cross_entropy), "cross_entropy with targets that are numbers",
+                _loss(_softmax_cross_entropy), "cross_entropy with targets that are numbers",
                 equation="mean over rows of −Σ t log softmax(x)", fix="Use binary_cross_entropy_with_logits.")
     yield Fault("multi-label-sigmoid-twice", MULTI_LABEL, "the sigmoid is taken twice", made,
-                _rewritten(lambda x, t: (np.logaddexp(0.0, sigmoid(x)) - t * sigmoid(x)).mean()),
+                _loss(lambda x, t: (np.logaddexp(0.0, sigmoid(x)) - t * sigmoid(x)).mean()),
                 "binary_cross_entropy_with_logits of probabilities",
                 equation="the loss of σ(x)", fix="Pass the logits.")
     yield Fault("targets-loss-summed-over-labels", MULTI_LABEL, "the loss is summed over the labels of a row, not averaged", made,
-                _summed_over_labels, "a sum over labels, then a mean over rows",
+                rewritten(lambda step: step.value * step.parents[-1].shape[-1]), "a sum over labels, then a mean over rows",
                 equation="C times the loss", fix="Divide by the number of rows times the number of labels.")
     yield Fault("targets-loss-summed", REGRESSION | MULTI_LABEL, "the loss is summed, not averaged", made,
-                _summed, "reduction='sum'", equation="B · C times the loss", fix="Pass reduction='mean'.")
+                rewritten(lambda step: step.value * step.parents[-1].size), "reduction='sum'",
+                equation="B · C times the loss", fix="Pass reduction='mean'.")
 # fmt: on

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from conformance.faults.altered import Altered
+from conformance.faults.changes import with_parent
 from conformance.faults.fault import Fault, FaultContext
 from conformance.faults.functions import FUNCTIONS
 from conformance.faults.norms import NORMS
@@ -43,13 +44,7 @@ def _norm_first(step: Step, place: FaultContext) -> Step | None:
             return altered.inner.jacobians()[0].variance(_variance(norm, arithmetic))
 
         return Altered(step.again(parents=(norm.value,)), lambda inner: inner.value, slack)
-    product = place.values.get(_DENSE)
-    return None if product is None else step.again(parents=(product,))
-
-
-def _reads_activation(step: Step, place: FaultContext) -> Step | None:
-    found = place.values.get(_ACT)
-    return None if found is None else step.again(parents=(found,))
+    return with_parent(step, place, _DENSE)
 
 
 # fmt: off
@@ -61,6 +56,7 @@ def faults() -> Iterator[Fault]:
     yield Fault("transform-norm-first", FUNCTIONS | NORMS, "the head's norm reads the product, and its function the norm",
                 made, _norm_first, cause, _ENDS, late=True, equation="y = f(LayerNorm(x Wᵀ + b))", fix=_FIX)
     yield Fault("decoder-without-norm", frozenset({"linear"}), "the decoder reads the transform's function, past its norm",
-                made, _reads_activation, "a norm left out, or before the function", ("predictions.decoder",), late=True,
+                made, lambda step, place: with_parent(step, place, _ACT),
+                "a norm left out, or before the function", ("predictions.decoder",), late=True,
                 equation="y = f(x W₁ᵀ + b₁) Eᵀ + b", fix=_FIX)
 # fmt: on

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import product
 
-from conformance.glossary.entry import Section
-from conformance.glossary.text import paragraphs
+from conformance.glossary.entry import Section, paragraphs
 from conformance.model.activation import Activation
 from conformance.model.activations import parameter_shapes, table
 from conformance.model.architecture import ACTIVATIONS, COMPATIBLE_HEADS, POOLINGS, POSITIONS, PROBLEMS, Architecture
@@ -35,22 +34,24 @@ def rows() -> Mapping[str, tuple[Activation, ...]]:
     Then those of the backward passes from its losses, both in training mode, and those of an optimizer step.
     """
     found: dict[str, dict[str, Activation]] = {}
+    for row in _every_row():
+        found.setdefault(generic(row.name), {}).setdefault(row.kind, row)
+    return {name: tuple(kinds.values()) for name, kinds in found.items()}
+
+
+def _every_row() -> Iterator[Activation]:
+    """The rows of forward passes, then of backward passes, then of an optimizer step."""
     every = list(_architectures())
     for architecture in every:
-        for row in table(architecture).values():
-            found.setdefault(generic(row.name), {}).setdefault(row.kind, row)
+        yield from table(architecture).values()
     for architecture in every:
         dropping = architecture.with_(**dict.fromkeys(OPTIONAL, 0.1))
         for forward in (table(architecture), in_training(table(dropping), dropouts(dropping))):
             for source in sources(forward, ends(architecture)):
-                for row in with_gradients(forward, source, parameter_shapes(architecture)).values():
-                    if not row.is_internal:
-                        found.setdefault(generic(row.name), {}).setdefault(row.kind, row)
+                backward = with_gradients(forward, source, parameter_shapes(architecture))
+                yield from (row for row in backward.values() if not row.is_internal)
     shapes = parameter_shapes(every[0])
-    for row in run_table(shapes, 1, tuple(shapes)).values():
-        if not row.is_internal:
-            found.setdefault(generic(row.name), {}).setdefault(row.kind, row)
-    return {name: tuple(kinds.values()) for name, kinds in found.items()}
+    yield from (row for row in run_table(shapes, 1, tuple(shapes)).values() if not row.is_internal)
 
 
 def shape(row: Activation) -> str:

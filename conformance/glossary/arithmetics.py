@@ -3,8 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 
-from conformance.glossary.entry import Section
-from conformance.glossary.text import joined
+from conformance.glossary.entry import Section, joined
 from conformance.numerics import arithmetic as models
 from conformance.numerics.arithmetic import Arithmetic, hypotheses
 from conformance.numerics.formats import FORMATS

@@ -6,8 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from conformance.checks.catalogue import CHECKS
-from conformance.glossary.entry import Section
-from conformance.glossary.text import paragraphs
+from conformance.glossary.entry import Section, paragraphs
 from conformance.goldens.manifest import SMALL
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")  # with which a test id ends

@@ -1,5 +1,7 @@
-"""An entry of the glossary, and what each group of entries must offer."""
+"""An entry of the glossary, what each group of entries must offer, and docstrings as paragraphs of running text."""
 
+import inspect
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -40,3 +42,14 @@ class Group(Protocol):
 
     def names(self, written: str) -> tuple[str, ...]:
         """The names that `written` stands for, as a report, an option or a test id writes it; empty for none."""
+
+
+def joined(text: str) -> str:
+    """The text in one line."""
+    return " ".join(text.split())
+
+
+def paragraphs(docstring: str) -> tuple[str, ...]:
+    """The paragraphs of a docstring, one line each; an equation that is set off and an item of a list keep lines of their own."""
+    blocks = re.split(r"\n\s*\n|\n(?=\s*- )|\n(?=    )", inspect.cleandoc(docstring))
+    return tuple(joined(block) for block in blocks if block.strip())

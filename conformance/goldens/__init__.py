@@ -1,1 +1,1 @@
-"""Goldens: networks, batches and true activations that candidates are held against."""
+"""Goldens: networks, batches and true activations that candidates are compared with."""

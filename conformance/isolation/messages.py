@@ -4,6 +4,7 @@ A worker is asked by pickled questions: it trusts who started it. What it says i
 MessagePack, so that nothing that a candidate writes there runs in the process that judges, or is taken for what it is not.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +12,9 @@ import msgspec
 
 from conformance import errors
 from conformance.errors import CandidateFailure, ConformanceError
-from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
-from conformance.model.pretraining import PretrainingConventions, PretrainingCorpus
-from conformance.model.training import Training
+from conformance.model.pretraining import PretrainingConventions
 from conformance.names import LONGEST
-from conformance.numerics.formats import Array
 
 SMALL = 2**16  # bytes: an activation that is no larger is sent with what is said of it
 TOGETHER = 2**20  # bytes of activations that are sent together, where all of them are wanted at once
@@ -24,143 +22,11 @@ WIDEST = 8  # bytes of an element that is sent
 
 
 @dataclass(frozen=True)
-class Load:
-    """Import the candidate of that name; answered with `Traits`."""
+class Question:
+    """A method of the work that a worker does, and its arguments."""
 
-    name: str
-
-
-@dataclass(frozen=True)
-class Supports:
-    """Whether it supports a case; answered with `Reason`."""
-
-    architecture: Architecture
-    device: str
-    dtype: str
-    unobserved: bool = False
-
-
-@dataclass(frozen=True)
-class Prepare:
-    """Prepare it from parameters of these names; it takes the place of what was prepared before."""
-
-    architecture: Architecture
-    parameters: tuple[str, ...]
-    device: str
-    dtype: str
-    unobserved: bool = False
-
-
-@dataclass(frozen=True)
-class Call:
-    """Call what was prepared.
-
-    Attributes:
-        mask: the dtype of the attention mask that it is given.
-        at_once: whether the call runs to its end before its first activation is seen, as in `candidates.capture.at_once`.
-        source: the activation from which a backward pass is to start, if there is to be one, with the gradient with respect to it.
-        seed: of torch's random numbers, in training mode; None: in eval mode.
-    """
-
-    batch: Batch
-    mask: str = "int64"
-    at_once: bool = False
-    source: tuple[str, Array] | None = None
-    seed: int | None = None
-
-
-@dataclass(frozen=True)
-class Train:
-    """Start a training loop of what was prepared, with torch's random numbers from that seed on; answered with `Done`."""
-
-    training: Training
-    seed: int
-
-
-@dataclass(frozen=True)
-class Step:
-    """A step of the training loop; answered with `Done`."""
-
-    batch: Batch
-
-
-@dataclass(frozen=True)
-class Initialize:
-    """Parameters before training, with torch's random numbers from that seed on; answered with `Done`."""
-
-    seed: int
-
-
-@dataclass(frozen=True)
-class Next:
-    """The next activations of the call, one unless it is at once; answered with `Heads`, none after the last."""
-
-
-@dataclass(frozen=True)
-class Read:
-    """The values of the activation that came last, by its number in the call; answered with `Done` and an array."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class Tokenize:
-    """Read a text with the candidate's tokenizer; answered with `Reading`."""
-
-    vocabulary: tuple[str, ...]
-    lower_case: bool
-    strip_accents: bool | None
-    text: str
-
-
-@dataclass(frozen=True)
-class Conventions:
-    """Those of the pre-training data that the candidate brings; answered with `Brought`."""
-
-
-@dataclass(frozen=True)
-class MakeEpoch:
-    """The pre-training examples of an epoch of a corpus; answered with `Epoch`."""
-
-    corpus: PretrainingCorpus
-    epoch: int
-
-
-@dataclass(frozen=True)
-class Look:
-    """Call that method of the runner's `checks.search.surroundings.Surroundings`; answered with `Found`."""
-
-    method: str
-    arguments: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True)
-class Tensors:
-    """Parameters and buffers of the runner's module by name, which are the next activations; answered with `Done`."""
-
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Enter:
-    """Enter the context that this method of the surroundings returns, until `Leave`; answered with `Done`."""
-
-    method: str
-    arguments: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True)
-class Leave:
-    """Leave the context that was entered last; answered with `Done`."""
-
-
-@dataclass(frozen=True)
-class AnswerApart:
-    """Whether the candidate answers a batch in a process of its own; answered with `Found`."""
-
-    golden: str
-    name: str
-    batch: Batch
+    method: Callable[..., Any]
+    arguments: tuple[Any, ...]
 
 
 class Said(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):

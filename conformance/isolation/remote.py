@@ -1,10 +1,12 @@
 """A candidate in a worker, as an implementation here: the judge does not distinguish it from one in this process."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from functools import cache, partial
 from itertools import islice
 from math import prod
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,39 +17,26 @@ from conformance.candidates.capture import is_at_once
 from conformance.candidates.registry import Isolated
 from conformance.checks.data.asking import most_rows
 from conformance.checks.search.subject import IsolatedRunner, Subject
+from conformance.checks.search.surroundings import ModuleState, Surroundings
 from conformance.errors import CandidateEnded, CandidateError, UsageError
 from conformance.isolation.messages import (
     TOGETHER,
     WIDEST,
-    AnswerApart,
     Brought,
-    Call,
-    Conventions,
     Done,
-    Enter,
     Epoch,
     Failure,
     Found,
     Head,
     Heads,
-    Initialize,
-    Leave,
-    Load,
-    MakeEpoch,
-    Next,
-    Prepare,
-    Read,
+    Question,
     Reading,
     Reason,
     Said,
-    Step,
-    Supports,
-    Tokenize,
-    Train,
     Traits,
 )
-from conformance.isolation.process import WorkerProcess
-from conformance.isolation.remote_surroundings import RemoteSurroundings
+from conformance.isolation.process import Reply, WorkerProcess
+from conformance.isolation.serve import CandidateWork
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint
@@ -55,6 +44,10 @@ from conformance.model.pretraining import PretrainingCorpus, PretrainingData
 from conformance.model.training import Training
 
 S = TypeVar("S", bound=Said)
+Method = Callable[..., Reply]  # of CandidateWork
+
+_OF_THE_PROCESS = (CandidateWork.enter, CandidateWork.leave)  # asked whatever the worker holds
+_OF_A_CALL = (CandidateWork.next, CandidateWork.read)
 
 
 class RemoteCandidate(Isolated):
@@ -77,7 +70,7 @@ class RemoteCandidate(Isolated):
         self._load()
 
     def _load(self) -> None:
-        self._traits, _ = asked(self._worker, Load(self.name), Traits)
+        self._traits, _ = asked(self._worker, Traits, CandidateWork.load, self.name)
         self._process = self._worker.process
 
     def _require_loaded(self) -> None:
@@ -118,7 +111,7 @@ class RemoteCandidate(Isolated):
     def _tokenizer(self, vocabulary: Sequence[str], *, lower_case: bool, strip_accents: bool | None) -> Callable[[str], Any]:
         def read(text: str) -> tuple[Sequence[int], Sequence[tuple[int, int]] | None]:
             self._require_loaded()
-            reading, _ = asked(self._worker, Tokenize(tuple(vocabulary), lower_case, strip_accents, text), Reading)
+            reading, _ = asked(self._worker, Reading, CandidateWork.tokenize, tuple(vocabulary), lower_case, strip_accents, text)
             return reading.ids, reading.offsets
 
         return read
@@ -127,13 +120,13 @@ class RemoteCandidate(Isolated):
     def pretraining_data(self) -> PretrainingData | None:
         """The pipeline that makes its pre-training examples; None where it brings none."""
         self._require_loaded()
-        conventions = asked(self._worker, Conventions(), Brought)[0].conventions
+        conventions = asked(self._worker, Brought, CandidateWork.conventions)[0].conventions
         return None if conventions is None else PretrainingData(self._epoch, conventions)
 
     def _epoch(self, corpus: PretrainingCorpus, epoch: int) -> Iterator[Mapping[str, Any]]:
         self._require_loaded()
         most = WIDEST * len(fields(Batch)) * most_rows(corpus) * corpus.length
-        found, arrays = asked(self._worker, MakeEpoch(corpus, epoch), Epoch, most=most)
+        found, arrays = asked(self._worker, Epoch, CandidateWork.epoch, corpus, epoch, most=most)
         left = iter(arrays)
         for names in found.batches:
             yield dict(zip(names, islice(left, len(names)), strict=True))
@@ -141,13 +134,12 @@ class RemoteCandidate(Isolated):
     def supports(self, architecture: Architecture, device: str, dtype: str) -> object:
         """None or a reason."""
         self._require_loaded()
-        return asked(self._worker, Supports(architecture, device, dtype, self._unobserved), Reason)[0].text
+        return asked(self._worker, Reason, CandidateWork.supports, architecture, device, dtype, self._unobserved)[0].text
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> "RemoteRunner":
         """A runner; the worker asks for the parameters that the candidate reads."""
         self._require_loaded()
-        question = Prepare(checkpoint.architecture, tuple(checkpoint.weights), device, dtype, self._unobserved)
-        return RemoteRunner(self._worker, question, checkpoint)
+        return RemoteRunner(self._worker, checkpoint, device, dtype, self._unobserved)
 
 
 class RemoteRunner(IsolatedRunner):
@@ -156,8 +148,8 @@ class RemoteRunner(IsolatedRunner):
     What it yields is described first; its values are sent with that where they are few, else when they are read.
     """
 
-    def __init__(self, worker: WorkerProcess, question: Prepare, checkpoint: Checkpoint) -> None:
-        self._worker, self._question, self._checkpoint = worker, question, checkpoint
+    def __init__(self, worker: WorkerProcess, checkpoint: Checkpoint, device: str, dtype: str, unobserved: bool) -> None:
+        self._worker, self._checkpoint, self._place = worker, checkpoint, (device, dtype, unobserved)
         self._training = False
         self._prepare()
         self._process = worker.process
@@ -166,17 +158,17 @@ class RemoteRunner(IsolatedRunner):
         """What training starts from there; raises `NotApplicable` where the runner there does not say it."""
         import torch
 
-        self._ask(Initialize(torch.initial_seed()), Done)
+        self._ask(Done, CandidateWork.initialize, torch.initial_seed())
         return self._pairs()
 
     def trainer(self, training: Training) -> Callable[[TorchBatch], Iterator[tuple[Any, Any]]]:
         """Its training loop; raises what the runner there raises, and `NotApplicable` where it has none."""
         import torch
 
-        self._ask(Train(training, torch.initial_seed()), Done)
+        self._ask(Done, CandidateWork.train, training, torch.initial_seed())
 
         def step(batch: TorchBatch) -> Iterator[tuple[Any, Any]]:
-            self._ask(Step(batch.numpy()), Done)
+            self._ask(Done, CandidateWork.step, batch.numpy())
             return self._pairs()
 
         return step
@@ -192,29 +184,30 @@ class RemoteRunner(IsolatedRunner):
 
     def _prepare(self) -> None:
         self._worker.holds = None
-        asked(self._worker, self._question, Done, checkpoint=self._checkpoint)
+        architecture, parameters = self._checkpoint.architecture, tuple(self._checkpoint.weights)
+        asked(self._worker, Done, CandidateWork.prepare, architecture, parameters, *self._place, checkpoint=self._checkpoint)
         self._worker.holds = self
 
-    def _ask(self, question: object, *kinds: type[S], most: float = 0) -> tuple[S, Sequence[Any]]:
+    def _ask(self, kind: type[S], method: Method, *arguments: object, most: float = 0) -> tuple[S, Sequence[Any]]:
         if self._worker.process is not self._process:  # another one has not prepared it
             raise self._worker.failure
-        # What is of the process is asked whatever it holds.
-        if self._worker.holds is not self and not isinstance(question, Enter | Leave):
-            assert not isinstance(question, Next | Read), "it is gone: another one has been prepared"
+        if self._worker.holds is not self and method not in _OF_THE_PROCESS:
+            assert method not in _OF_A_CALL, "it is gone: another one has been prepared"
             self._prepare()
-        return asked(self._worker, question, *kinds, checkpoint=self._checkpoint, most=most)
+        return asked(self._worker, kind, method, *arguments, checkpoint=self._checkpoint, most=most)
 
     def __call__(self, batch: TorchBatch) -> Iterator[tuple[Any, Any]]:
         """The pairs, each as it comes; what the candidate writes into its inputs is in the batch's tensors after the last."""
         mask = "int64" if batch.attention_mask is None else str(batch.attention_mask.dtype).removeprefix("torch.")
         source = batch.numpy()
         inputs = [getattr(batch, name) for name in source.arrays()]
-        self._ask(Call(source, mask, is_at_once(), seed=self._seed()), Done)
+        self._ask(Done, CandidateWork.call, source, mask, is_at_once(), None, self._seed())
         return self._pairs(inputs)
 
     def gradients(self, batch: TorchBatch, source: str, gradient: Any) -> Iterator[tuple[Any, Any]]:
         """The pairs of a forward and a backward pass; raises `NotApplicable` where the runner there has none."""
-        self._ask(Call(batch.numpy(), source=(source, np.asarray(gradient.double().cpu())), seed=self._seed()), Done)
+        start = (source, np.asarray(gradient.double().cpu()))
+        self._ask(Done, CandidateWork.call, batch.numpy(), "int64", False, start, self._seed())
         return self._pairs()
 
     def _pairs(self, inputs: Sequence[Any] = ()) -> Iterator[tuple[Any, Any]]:
@@ -222,7 +215,7 @@ class RemoteRunner(IsolatedRunner):
 
         most = TOGETHER + sum(tensor.nbytes for tensor in inputs)
         while True:
-            found, arrays = self._ask(Next(), Heads, most=most)
+            found, arrays = self._ask(Heads, CandidateWork.next, most=most)
             if not found.heads:
                 if len(arrays) != len(inputs):
                     raise CandidateEnded("its process did not send the inputs of a call back")
@@ -242,45 +235,89 @@ class RemoteRunner(IsolatedRunner):
     def _values(self, head: Head, sent: Any) -> Any:
         values = sent
         if sent is None:
-            _, arrays = self._ask(Read(head.number), Done, most=prod(head.shape) * WIDEST)
+            _, arrays = self._ask(Done, CandidateWork.read, head.number, most=prod(head.shape) * WIDEST)
             values = arrays[0] if arrays else None
         if values is None or values.shape != head.shape:
             raise CandidateEnded("what its process sent for an activation is not of the shape that it said")
         return values
 
     @property
-    def surroundings(self) -> "RemoteSurroundings":
+    def surroundings(self) -> Surroundings:
         """Those there."""
-        return RemoteSurroundings(self._found, lambda question: self._ask(question, Done), self._pairs)
+        return _RemoteSurroundings(self)
 
     def answers_apart(self, subject: Subject, batch: Batch) -> bool:
         """See `IsolatedRunner`."""
-        accepted: bool = self._found(AnswerApart(subject.golden, subject.name, batch), bool)
+        accepted: bool = self._found(bool, CandidateWork.answers_apart, subject.golden, subject.name, batch)
         return accepted
 
-    def _found(self, question: object, form: Any) -> Any:
+    def _found(self, form: Any, method: Method, *arguments: object) -> Any:
         """The plain data with which it is answered."""
         try:
-            return msgspec.convert(self._ask(question, Found)[0].value, form)
+            return msgspec.convert(self._ask(Found, method, *arguments)[0].value, form)
         except msgspec.ValidationError as error:
-            raise CandidateEnded(f"its process answers {type(question).__name__} by what it cannot be: {error}") from error
+            raise CandidateEnded(f"its process answers {method.__name__} by what it cannot be: {error}") from error
+
+
+class _RemoteSurroundings(Surroundings):
+    """Read and set in the worker; what is read is compared here."""
+
+    def __init__(self, runner: RemoteRunner) -> None:
+        self._runner = runner
+
+    def module(self) -> ModuleState | None:
+        state: ModuleState | None = self._runner._found(ModuleState | None, CandidateWork.look, "module")
+        return state
+
+    def tensors(self, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
+        self._runner._ask(Done, CandidateWork.tensors, tuple(names))
+        for name, (found, value) in zip(names, self._runner._pairs(), strict=False):
+            if found != name:
+                raise CandidateEnded(f"its process sends {found!r:.100}, where the tensor {name!r:.100} is asked for")
+            yield name, value
+
+    def save(self, path: Path) -> None:
+        self._runner._found(None, CandidateWork.look, "save", path)
+
+    def load(self, path: Path) -> None:
+        self._runner._found(None, CandidateWork.look, "load", path)
+
+    def settings(self) -> Mapping[str, str]:
+        settings: Mapping[str, str] = self._runner._found(dict[str, str], CandidateWork.look, "settings")
+        return settings
+
+    def usual(self) -> AbstractContextManager[object]:
+        return self._inside("usual")
+
+    def one_thread(self) -> AbstractContextManager[object]:
+        return self._inside("one_thread")
+
+    def seeded(self, seed: int) -> AbstractContextManager[object]:
+        return self._inside("seeded", seed)
+
+    @contextmanager
+    def _inside(self, method: str, *arguments: object) -> Iterator[None]:
+        self._runner._ask(Done, CandidateWork.enter, method, *arguments)
+        try:
+            yield
+        finally:
+            self._runner._ask(Done, CandidateWork.leave)
 
 
 def asked(
-    worker: WorkerProcess, question: object, *kinds: type[S], checkpoint: Checkpoint | None = None, most: float = 0
+    worker: WorkerProcess, kind: type[S], method: Method, *arguments: object, checkpoint: Checkpoint | None = None, most: float = 0
 ) -> tuple[S, Sequence[Any]]:
-    """The answer of a worker, and its arrays; a failure there is raised here.
+    """A worker's answer, which is of that kind, and its arrays; a failure there is raised here.
 
     Raises:
-        ConformanceError: as the worker says; `CandidateEnded` where that is none of the answers to the question.
+        ConformanceError: as the worker says; `CandidateEnded` where the answer is of another kind.
     """
-    found, arrays = worker.ask(question, checkpoint.weights if checkpoint else None, most)
+    found, arrays = worker.ask(Question(method, arguments), checkpoint.weights if checkpoint else None, most)
     if isinstance(found, Failure):
         raise _error(found, arrays)
-    for kind in kinds:
-        if isinstance(found, kind):
-            return found, arrays
-    raise CandidateEnded(f"its process answers {type(question).__name__} by {type(found).__name__}")
+    if not isinstance(found, kind):
+        raise CandidateEnded(f"its process answers {method.__name__} by {type(found).__name__}")
+    return found, arrays
 
 
 def _error(found: Failure, arrays: Sequence[Any]) -> Exception:

@@ -16,51 +16,35 @@ from conformance.candidates.registry import load
 from conformance.candidates.stream import pairs
 from conformance.checks.backward import backward_pass
 from conformance.checks.data.asking import epoch_of, require_data
-from conformance.checks.initialization import require_initial
-from conformance.checks.optimizer import require_trainer
 from conformance.checks.passes import guarded, yielded
 from conformance.checks.search.child import answers_in_a_child
 from conformance.checks.search.subject import Subject
-from conformance.checks.search.surroundings import LocalSurroundings
-from conformance.checks.session import named_features, prepared, refusal
+from conformance.checks.search.surroundings import surroundings_here
+from conformance.checks.session import ability, named_features, prepared, refusal
 from conformance.checks.training import in_training, random_numbers_from
 from conformance.errors import CandidateError, ConformanceError
 from conformance.isolation.messages import (
     SMALL,
     TOGETHER,
     WIDEST,
-    AnswerApart,
     Brought,
-    Call,
-    Conventions,
     Done,
-    Enter,
     Epoch,
     Failure,
     Found,
     Head,
     Heads,
-    Initialize,
-    Leave,
-    Load,
-    Look,
-    MakeEpoch,
-    Next,
-    Prepare,
-    Read,
+    Question,
     Reading,
     Reason,
-    Step,
-    Supports,
-    Tensors,
-    Tokenize,
-    Train,
     Traits,
 )
 from conformance.isolation.process import Reply
 from conformance.model.activations import table
-from conformance.model.batch import TorchBatch
+from conformance.model.architecture import Architecture
+from conformance.model.batch import Batch, TorchBatch
 from conformance.model.checkpoint import Checkpoint, LazyWeights
+from conformance.model.pretraining import PretrainingCorpus
 from conformance.model.training import Training
 from conformance.numerics.devices import is_lost, require_device
 from conformance.numerics.formats import Array
@@ -68,7 +52,7 @@ from conformance.results.termination import call_candidate
 
 
 class CandidateWork:
-    """The work of a worker that holds a candidate.
+    """The work of a worker that holds a candidate: each public method is a question that it can be asked.
 
     Args:
         parameter: asks for a parameter of the checkpoint, float64, by its name.
@@ -95,132 +79,92 @@ class CandidateWork:
         """Whether the device still works."""
         return not is_lost(self._device)
 
-    def answer(self, question: object) -> Reply:
+    def answer(self, question: Question) -> Reply:
         """The answer, or the `Failure` that takes its place."""
         try:
-            return self._answered(question)
+            reply: Reply = question.method(self, *question.arguments)
+            return reply
         except ConformanceError as error:
             return Failure.of(error)
 
-    def _answered(self, question: object) -> Reply:
-        match question:
-            case Load(name):
-                return self._loaded(name), ()
-            case Supports(architecture, device, dtype, unobserved):
-                return Reason(refusal(self._form(unobserved=unobserved), architecture, device, dtype)), ()
-            case Prepare():
-                self._prepare(question)
-            case Call():
-                self._call(question)
-            case Train(training, seed):
-                self._train(training, seed)
-            case Step(batch):
-                assert self._step is not None, "a training loop was started"
-                self._begin(yielded(partial(self._step, batch.on(self._device))))
-            case Initialize(seed):
-                self._begin(self._initial(seed))
-            case Next():
-                return self._next()
-            case Read(number):
-                assert number == self._number, "it is gone: a candidate may use the memory of an activation again"
-                return Done(), (self._last.read(),)
-            case Tokenize():
-                return call_candidate(lambda: self._reading(question)), ()
-            case Conventions():
-                brings = self._trait("pretraining_data") is not None
-                return Brought(require_data(self._candidate).conventions if brings else None), ()
-            case MakeEpoch(corpus, epoch):
-                batches = [batch.arrays() for batch in epoch_of(require_data(self._candidate), corpus, epoch)]
-                return Epoch(tuple(map(tuple, batches))), [array for batch in batches for array in batch.values()]
-            case Look(method, arguments):
-                return Found(msgspec.to_builtins(getattr(self._prepared.surroundings, method)(*arguments))), ()
-            case Tensors(names):
-                self._begin(guarded(self._prepared.surroundings.tensors(names)), at_once=True)
-            case Enter(method, arguments):
-                self._entered.append(getattr(LocalSurroundings(None, self._device), method)(*arguments))
-                self._entered[-1].__enter__()
-            case Leave():
-                self._entered.pop().__exit__(None, None, None)
-            case AnswerApart(golden, name, batch):
-                return Found(answers_in_a_child(replace(self._prepared, golden=golden, name=name), batch)), ()
-            case _:
-                raise TypeError(f"no question: {question!r}")
-        return Done(), ()
-
-    def _loaded(self, name: str) -> Traits:
+    def load(self, name: str) -> Reply:
+        """Import the candidate of that name: its `Traits`."""
         self._candidate = load(name)
         path = self._trait("known_failures")
-        return Traits(
+        traits = Traits(
             self._form(unobserved=True) is not self._candidate,
             None if path is None else call_candidate(lambda: str.__str__(str(path))),
             call_candidate(lambda: bool(self._trait("batch_invariant"))),
             self._trait("tokenizer") is not None,
             named_features(self._candidate),
         )
+        return traits, ()
 
-    def _trait(self, name: str) -> Any:
-        return call_candidate(lambda: getattr(self._candidate, name, None))
+    def supports(self, architecture: Architecture, device: str, dtype: str, unobserved: bool) -> Reply:
+        """Whether it supports a case: a `Reason`."""
+        return Reason(refusal(self._form(unobserved=unobserved), architecture, device, dtype)), ()
 
-    def _form(self, *, unobserved: bool) -> Any:
-        """The candidate as it is looked into, or its attribute `unobserved` if it has one."""
-        return call_candidate(lambda: getattr(self._candidate, "unobserved", self._candidate)) if unobserved else self._candidate
-
-    def _prepare(self, question: Prepare) -> None:
-        require_device(question.device)
+    def prepare(self, architecture: Architecture, parameters: Sequence[str], device: str, dtype: str, unobserved: bool) -> Reply:
+        """Prepare it from parameters of these names; it takes the place of what was prepared before."""
+        require_device(device)
         self._checkpoints += 1
-        weights = LazyWeights(question.parameters, partial(self._parameter_of, self._checkpoints))
+        weights = LazyWeights(parameters, partial(self._parameter_of, self._checkpoints))
         self._subject, self._stream, self._inputs = None, iter(()), ()  # its memory is free before another is prepared
-        checkpoint, candidate = Checkpoint(question.architecture, weights), self._form(unobserved=question.unobserved)
-        runner = prepared(candidate, checkpoint, question.device, question.dtype)
-        self._subject = Subject(candidate, checkpoint, question.device, question.dtype, "", runner)
-        self._device = question.device
+        checkpoint, candidate = Checkpoint(architecture, weights), self._form(unobserved=unobserved)
+        self._subject = Subject(candidate, checkpoint, device, dtype, "", prepared(candidate, checkpoint, device, dtype))
+        self._device = device
+        return Done(), ()
 
-    def _parameter_of(self, checkpoint: int, name: str) -> Array:
-        if checkpoint != self._checkpoints:
-            raise RuntimeError(
-                "a checkpoint's weights are read in prepare() or in calls of its runner; another one has been prepared"
-            )
-        return self._parameter(name)
+    def call(self, batch: Batch, mask: str, at_once: bool, source: tuple[str, Array] | None, seed: int | None) -> Reply:
+        """Call what was prepared; its activations are the next ones.
 
-    @property
-    def _prepared(self) -> Subject:
-        assert self._subject is not None, "nothing is prepared"
-        return self._subject
-
-    def _begin(self, stream: Iterator[tuple[str, Any]], inputs: Sequence[Any] = (), *, at_once: bool = False) -> None:
-        """Let these be the next activations."""
-        self._stream, self._at_once = stream, at_once
-        self._inputs = [(tensor, tensor.shape) for tensor in inputs]
-        self._number, self._failure = 0, None
-
-    def _call(self, question: Call) -> None:
-        subject, batch = self._prepared, _given(question, self._prepared.device)
+        Args:
+            batch: the inputs.
+            mask: the dtype of the attention mask that it is given.
+            at_once: whether the call runs to its end before its first activation is seen, as in `candidates.capture.at_once`.
+            source: the activation from which a backward pass starts, if there is one, with the gradient with respect to it.
+            seed: of torch's random numbers, in training mode; None: in eval mode.
+        """
+        subject, given = self._prepared, _given(batch, mask, self._prepared.device)
         # The tensors themselves: a candidate may put others in their place on the batch.
-        inputs = [getattr(batch, name) for name in question.batch.arrays()] if question.source is None else []
+        inputs = [getattr(given, name) for name in batch.arrays()] if source is None else []
 
         def stream() -> Iterator[tuple[str, Any]]:
-            if question.source is None:
-                order = {name: i for i, name in enumerate(table(subject.checkpoint.architecture))}
-                return call_candidate(lambda: pairs(subject.runner(batch), order))
-            return backward_pass(subject.runner, batch, subject.checkpoint.architecture, subject.dtype, *question.source)
+            if source is None:
+                return call_candidate(lambda: pairs(subject.runner(given), table(subject.checkpoint.architecture)))
+            return backward_pass(subject.runner, given, subject.checkpoint.architecture, subject.dtype, *source)
 
-        with _called(at_once=question.at_once):
-            answer = stream() if question.seed is None else in_training(subject.runner, question.seed, stream)
-        self._begin(answer, inputs, at_once=question.at_once)
+        with _called(at_once=at_once):
+            answer = stream() if seed is None else in_training(subject.runner, seed, stream)
+        return self._begin(answer, inputs, at_once=at_once)
 
-    def _train(self, training: Training, seed: int) -> None:
+    def train(self, training: Training, seed: int) -> Reply:
+        """Start a training loop of what was prepared, with torch's random numbers from that seed on."""
         import torch
 
-        start = require_trainer(self._prepared.runner)
+        start = ability(self._prepared.runner, "trainer")
         torch.manual_seed(seed)
         self._step = call_candidate(lambda: start(training), may_refuse=True)
+        return Done(), ()
 
-    def _initial(self, seed: int) -> Iterator[tuple[str, Any]]:
-        with random_numbers_from(seed):
-            yield from yielded(require_initial(self._prepared.runner))
+    def step(self, batch: Batch) -> Reply:
+        """Do a step of the training loop; what it yields are the next activations."""
+        assert self._step is not None, "a training loop was started"
+        return self._begin(yielded(partial(self._step, batch.on(self._device))))
 
-    def _next(self) -> Reply:
-        """As many as are sent together. A failure after some of them is the next answer."""
+    def initialize(self, seed: int) -> Reply:
+        """Draw the parameters before training, with torch's random numbers from that seed on: the next activations."""
+        return self._begin(self._initial(seed))
+
+    def tensors(self, names: Sequence[str]) -> Reply:
+        """Parameters and buffers of the runner's module by name: the next activations."""
+        return self._begin(guarded(self._prepared.surroundings.tensors(names)), at_once=True)
+
+    def next(self) -> Reply:
+        """The next activations of the call, one unless it is at once: `Heads`, none after the last.
+
+        A failure after some of them is the next answer.
+        """
         heads: list[Head] = []
         arrays: list[Any] = []
         try:
@@ -240,6 +184,74 @@ class CandidateWork:
             self._failure = failure
         return Heads(tuple(heads)), arrays if heads else self._inputs_now()
 
+    def read(self, number: int) -> Reply:
+        """The values of the activation that came last, by its number in the call."""
+        assert number == self._number, "it is gone: a candidate may use the memory of an activation again"
+        return Done(), (self._last.read(),)
+
+    def tokenize(self, vocabulary: tuple[str, ...], lower_case: bool, strip_accents: bool | None, text: str) -> Reply:
+        """Read a text with the candidate's tokenizer: a `Reading`."""
+        return call_candidate(lambda: self._reading((vocabulary, lower_case, strip_accents), text)), ()
+
+    def conventions(self) -> Reply:
+        """Those of the pre-training data that the candidate brings: `Brought`."""
+        brings = self._trait("pretraining_data") is not None
+        return Brought(require_data(self._candidate).conventions if brings else None), ()
+
+    def epoch(self, corpus: PretrainingCorpus, epoch: int) -> Reply:
+        """The pre-training examples of an epoch of a corpus: an `Epoch`."""
+        batches = [batch.arrays() for batch in epoch_of(require_data(self._candidate), corpus, epoch)]
+        return Epoch(tuple(map(tuple, batches))), [array for batch in batches for array in batch.values()]
+
+    def look(self, method: str, *arguments: object) -> Reply:
+        """What that method of the runner's `checks.search.surroundings.Surroundings` returns: `Found`."""
+        return Found(msgspec.to_builtins(getattr(self._prepared.surroundings, method)(*arguments))), ()
+
+    def enter(self, method: str, *arguments: object) -> Reply:
+        """Enter the context that this method of the surroundings returns, until `leave`."""
+        self._entered.append(getattr(surroundings_here(None, self._device), method)(*arguments))
+        self._entered[-1].__enter__()
+        return Done(), ()
+
+    def leave(self) -> Reply:
+        """Leave the context that was entered last."""
+        self._entered.pop().__exit__(None, None, None)
+        return Done(), ()
+
+    def answers_apart(self, golden: str, name: str, batch: Batch) -> Reply:
+        """Whether the candidate answers a batch in a process of its own: `Found`."""
+        return Found(answers_in_a_child(replace(self._prepared, golden=golden, name=name), batch)), ()
+
+    def _trait(self, name: str) -> Any:
+        return call_candidate(lambda: getattr(self._candidate, name, None))
+
+    def _form(self, *, unobserved: bool) -> Any:
+        """The candidate as it is looked into, or its attribute `unobserved` if it has one."""
+        return call_candidate(lambda: getattr(self._candidate, "unobserved", self._candidate)) if unobserved else self._candidate
+
+    def _parameter_of(self, checkpoint: int, name: str) -> Array:
+        if checkpoint != self._checkpoints:
+            raise RuntimeError(
+                "a checkpoint's weights are read in prepare() or in calls of its runner; another one has been prepared"
+            )
+        return self._parameter(name)
+
+    @property
+    def _prepared(self) -> Subject:
+        assert self._subject is not None, "nothing is prepared"
+        return self._subject
+
+    def _begin(self, stream: Iterator[tuple[str, Any]], inputs: Sequence[Any] = (), *, at_once: bool = False) -> Reply:
+        """Let these be the next activations."""
+        self._stream, self._at_once = stream, at_once
+        self._inputs = [(tensor, tensor.shape) for tensor in inputs]
+        self._number, self._failure = 0, None
+        return Done(), ()
+
+    def _initial(self, seed: int) -> Iterator[tuple[str, Any]]:
+        with random_numbers_from(seed):
+            yield from yielded(ability(self._prepared.runner, "initial"))
+
     def _inputs_now(self) -> Sequence[Any]:
         return [described(tensor).read() if tensor.shape == shape else np.empty(0) for tensor, shape in self._inputs]
 
@@ -254,14 +266,13 @@ class CandidateWork:
         values = _small(last)
         return Head(self._number, name, last.dtype, tuple(map(int, last.shape)), last.device, is_sent=bool(values)), values
 
-    def _reading(self, question: Tokenize) -> Reading:
+    def _reading(self, key: tuple[tuple[str, ...], bool, bool | None], text: str) -> Reading:
         from conformance.checks.laws.tokenization import plain_reading
 
-        key = (question.vocabulary, question.lower_case, question.strip_accents)
         if key not in self._tokenizers:
             made = self._candidate.tokenizer(list(key[0]), lower_case=key[1], strip_accents=key[2])
             self._tokenizers[key] = made
-        ids, offsets = plain_reading(self._tokenizers[key](question.text))
+        ids, offsets = plain_reading(self._tokenizers[key](text))
         return Reading(tuple(ids), None if offsets is None else tuple(offsets))
 
 
@@ -280,10 +291,10 @@ def _small(described: Described) -> Sequence[Any]:
     return (values,) if values.dtype.kind in "biuf" else ()
 
 
-def _given(question: Call, device: str) -> TorchBatch:
+def _given(batch: Batch, mask: str, device: str) -> TorchBatch:
     import torch
 
-    given = question.batch.on(device)
-    if given.attention_mask is not None and question.mask != "int64":
-        given.attention_mask = given.attention_mask.to(getattr(torch, question.mask))
+    given = batch.on(device)
+    if given.attention_mask is not None and mask != "int64":
+        given.attention_mask = given.attention_mask.to(getattr(torch, mask))
     return given

@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 
 from conformance.judge.statistics import max_threshold, share
+from conformance.mapping.forward_pass import Operations
 from conformance.mapping.names import score
-from conformance.mapping.seen import Operations
 from conformance.mapping.tensors import Source, Tensors
 from conformance.model.activation import SCALAR, Activation
 from conformance.model.activations import parameter_shapes, table
@@ -35,7 +35,7 @@ DECODER = "cls.predictions.decoder.weight"  # the word embeddings in their secon
 
 @dataclass(frozen=True)
 class Value:
-    """An activation: the oracle's with what rounding may have made of it, or the module's own in its place.
+    """An activation: the oracle's with its rounding error, or the module's own instead.
 
     Attributes:
         variance: what rounding adds up to since the last of the module's own.

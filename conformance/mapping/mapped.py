@@ -17,10 +17,10 @@ from conformance.candidates.torch_state import restored
 from conformance.errors import CandidateError, RegistrationError, UsageError
 from conformance.mapping import source
 from conformance.mapping.call import Call, Signature, calls, wrapper
+from conformance.mapping.forward_pass import ForwardPass, first_tensor, observe
 from conformance.mapping.identify import Identification, Known
 from conformance.mapping.probe import PROBE, batch_for
 from conformance.mapping.proposal import Held, Proposal, counted, held, unused_patterns
-from conformance.mapping.seen import Seen, first_tensor, watched
 from conformance.mapping.signature import Builder, builder_of
 from conformance.mapping.taps import Places
 from conformance.mapping.tensors import Tensors, grouped, layer_patterns
@@ -70,15 +70,15 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
     module = _guarded(lambda: builder.build(a), "its constructor").float().eval()
     state = _drawn(module)
     tensors = grouped(state, a)
-    call, seen, known, alpha = _called(module, tensors, a)
+    call, computed, known, alpha = _called(module, tensors, a)
     containers = sorted({t.name[: t.name.index("}") + 1] for t in tensors.all if is_layered(t.name)})
-    places = Places(seen.taps, containers, a.num_hidden_layers, table(a), known, alpha)
+    places = Places(computed.taps, containers, a.num_hidden_layers, table(a), known, alpha)
     parts = tuple(held(known, tensors))
     own = {**dict(module.named_parameters(remove_duplicate=False)), **module.state_dict()}
     patterns = layer_patterns({n: tuple(t.shape) for n, t in own.items() if isinstance(t, torch.Tensor)}, a.num_hidden_layers)
     parts += tuple(_second_names(module, parts, patterns))
     buffers, unmapped = _left_over(module, parts, patterns)
-    unread = tuple(n for n in unmapped if in_layer(n.rpartition(".")[0], 0) not in seen.reading)
+    unread = tuple(n for n in unmapped if in_layer(n.rpartition(".")[0], 0) not in computed.reading)
     found = Proposal(
         name,
         home,
@@ -95,7 +95,7 @@ def _proposed(builder: Builder, name: str, home: str, a: Architecture) -> Propos
         has_dropout=any(isinstance(m, nn.Dropout) for m in module.modules()),
         unknown_results=tuple(r.shape for r in places.unknown_results()),
     )
-    return require_writable(_with_output(found, places, seen))
+    return require_writable(_with_output(found, places, computed))
 
 
 def _second_names(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, str]) -> Iterator[Held]:
@@ -115,7 +115,7 @@ def _left_over(module: nn.Module, parts: Sequence[Held], patterns: Mapping[str, 
     return tuple(buffers), tuple(dict.fromkeys(pattern for n, pattern in left.items() if n in parameters))
 
 
-def _with_output(found: Proposal, places: Places, seen: Seen) -> Proposal:
+def _with_output(found: Proposal, places: Places, computed: ForwardPass) -> Proposal:
     """With the last hidden state as the module returns it, where no submodule of each layer shows it."""
     last = f"encoder.layer.{found.architecture.num_hidden_layers - 1}.output.LayerNorm"
     if any(n.endswith("}.output.LayerNorm") for one in found.activations for n in one.names) or last not in places.known.values:
@@ -123,10 +123,10 @@ def _with_output(found: Proposal, places: Places, seen: Seen) -> Proposal:
     across = [h.tensor.name for h in found.parameters if h.tensor.across]
     lists = [c.removesuffix(f".{LAYER}") for c in places.containers if c.endswith(f".{LAYER}")]
     counted_by = [f"len(model.{n}) - 1" for n in lists or across]
-    taps = [tap for tap, array, _ in seen.taps if tap.path == "" and tap.what == "output" and places.fits(array, last)]
+    taps = [tap for tap, array, _ in computed.taps if tap.path == "" and tap.what == "output" and places.fits(array, last)]
     if not taps or not counted_by:
         return found
-    return replace(found, last=counted_by[0], element=taps[0].element if seen.is_several else None)
+    return replace(found, last=counted_by[0], element=taps[0].element if computed.is_several else None)
 
 
 def _drawn(module: nn.Module) -> dict[str, Array]:
@@ -147,17 +147,17 @@ def _deviation(tensor: torch.Tensor) -> float:
     return 0.5 if len(widths) < 2 else 1.4 / float(min(widths[-2:])) ** 0.5
 
 
-def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call, Seen, Known, float]:
+def _called(module: nn.Module, tensors: Tensors, a: Architecture) -> tuple[Call, ForwardPass, Known, float]:
     """The way of calling it with which it computes the most of the network's activations."""
     arithmetic = modular("float32", "cpu", this_machine("cpu").accuracy).arithmetic
     last = f"encoder.layer.{a.num_hidden_layers - 1}.output.LayerNorm"
-    best: tuple[int, Call, Seen, Known, float] | None = None
+    best: tuple[int, Call, ForwardPass, Known, float] | None = None
     for call, given in _distinct(module, a):
-        seen = watched(module, partial(call.run, module, given.on("cpu")))
-        search = Identification(tensors, seen.reading, seen.operations, a, given, arithmetic)
+        computed = observe(module, partial(call.run, module, given.on("cpu")))
+        search = Identification(tensors, computed.reading, computed.operations, a, given, arithmetic)
         known = search.run()
         if best is None or known.score > best[0]:
-            best = (known.score, call, seen, known, search.alpha)
+            best = (known.score, call, computed, known, search.alpha)
         if last not in known.values or known.values[last].found:
             break
     assert best is not None
@@ -214,7 +214,7 @@ def _guarded(run: Callable[[], T], what: str) -> T:
 
 
 def implementation_of(proposal: Proposal) -> TorchImplementation:
-    """What the adaptor defines, with the very objects that were looked at."""
+    """The implementation that the adaptor defines, made of the objects that were inspected."""
     names = {"torch": torch, **{n: getattr(conformance, n) for n in source.public_names(proposal)}, **proposal.objects}
     exec("\n".join(source.body(proposal)), names)
     made: TorchImplementation = names[source.variable(proposal)]

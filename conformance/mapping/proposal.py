@@ -110,7 +110,7 @@ class Proposal:
 
     @property
     def has_output(self) -> bool:
-        """Whether the last hidden state or logits of a head are shown."""
+        """Whether the last hidden state or logits of a head are shown, so that the adaptor can be run as it is."""
         shown = {n.replace(LAYER, str(self.architecture.num_hidden_layers - 1)) for one in self.activations for n in one.names}
         return bool(self.last) or not shown.isdisjoint(outputs(self.architecture))
 
@@ -118,11 +118,6 @@ class Proposal:
     def objects(self) -> Mapping[str, Any]:
         """What the adaptor names of the module's own, by name."""
         return {**self.builder.objects, **self.call.objects}
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the adaptor can be run as it is."""
-        return self.has_output
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
         """Of the table: what, its name in the module, proposed as, evidence."""

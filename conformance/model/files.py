@@ -1,4 +1,4 @@
-"""Reading files of anybody's: first the size, then the form, then the values. What is wrong is one error of the project's own.
+"""Read files from any source: first the size, then the form, then the values. What is wrong raises one of the project's errors.
 
 No file is read beyond its limits, and nothing that it says of its size is believed. The limits of text are chosen for 5 s and 1
 GiB; `python -m conformance.benchmarks.readers --full` measures files at these limits, on one machine.

@@ -13,6 +13,7 @@ from conformance.model.batch import IGNORED_LABEL, Batch
 CHOSEN, MASKED, RANDOM = 0.15, 0.8, 0.1
 NEXT = 0.5
 CONTINUES = "##"  # what a piece begins with that continues a word
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 @dataclass(frozen=True)

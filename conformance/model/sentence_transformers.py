@@ -37,7 +37,7 @@ _ACTIVATIONS = {
 
 
 def transformer_folder(folder: Path) -> Path:
-    """Where the BERT itself lies: of sentence-transformers at times in `0_Transformer`, else in the folder itself."""
+    """The folder of the BERT itself: that which `modules.json` names, such as `0_Transformer`, or else this folder."""
     return next((path for kind, path in _modules(folder) if kind == "Transformer"), folder)
 
 

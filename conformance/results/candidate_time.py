@@ -1,4 +1,4 @@
-"""How long a case waits for its candidate: the candidate's own seconds, apart from those of the judge.
+"""How long a case takes, and how long it waits for its candidate: the candidate's own seconds, apart from those of the judge.
 
 A candidate may compute its next activations while the last one is judged. That time is the judge's: only waiting counts.
 """
@@ -23,10 +23,12 @@ _waited: ContextVar[Waited | None] = ContextVar("waited", default=None)
 
 
 def timed(result_of: Callable[[], Result]) -> Result:
-    """What `result_of` returns, with the seconds of it that were waited for the candidate."""
+    """What `result_of` returns, with the seconds that it took, and those of them that were waited for the candidate."""
+    start = time.perf_counter()
     with counted() as waited:
         result = result_of()
-    return replace(result, candidate_seconds=min(waited.seconds, result.seconds))
+    seconds = time.perf_counter() - start
+    return replace(result, seconds=seconds, candidate_seconds=min(waited.seconds, seconds))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a value of results says of itself by a function of the reports, which know it: imported only when it is asked for."""
+"""Methods of results that functions of the reports implement, which are imported when the method is called."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def late(function: str) -> Callable[[Any], Any]:
-    """What `module:function`, of this package, makes of the value."""
+    """A method that returns what `module:function`, of this package, returns for the value."""
 
     def called(value: Any) -> Any:
-        """In the reports' words."""
+        """Call the function."""
         module, _, name = function.partition(":")
         return getattr(import_module(f"conformance.{module}"), name)(value)
 

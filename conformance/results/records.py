@@ -1,4 +1,4 @@
-"""What is written down of a run: one header, a record a check and an activation, one footer. The truth of every report."""
+"""The records of a run: a header, one for each check and each activation, a footer. Every report is made from them."""
 
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -3,7 +3,7 @@
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from conformance.errors import (
     CandidateCrash,
@@ -45,9 +45,18 @@ class Termination:
         """How severe."""
         return severity(self.outcome)
 
+    @property
+    def is_judged(self) -> bool:
+        """Whether it is a judgement of the candidate."""
+        return self.outcome in ("pass", "fail")
 
-def run_guarded(work: Callable[[], Termination]) -> Termination:
-    """Every way in which a case can end, with its exit code: what the candidate did not cause, the harness did (3)."""
+    def result(self, case: Case, **further: Any) -> Result:
+        """The result of a case that ended so, with further fields of a result."""
+        return Result(case, **{**vars(self), **further})
+
+
+def run_guarded(work: Callable[[], T]) -> T | Termination:
+    """What `work` returns, or how a case ends in which it raises; what the candidate did not cause, the harness did (3)."""
     try:
         return work()
     except (Unsupported, NotApplicable) as why:
@@ -107,16 +116,3 @@ def _missing_programs(error: BaseException | None) -> Iterator[str]:
         if isinstance(error, FileNotFoundError) and frames and frames[-1].name == "_execute_child":
             yield f"the candidate starts the program {error.filename!a}, which is not found: install it or put it on PATH"
         error = error.__cause__ or error.__context__
-
-
-def termination_of(work: Callable[[], object]) -> Result | None:
-    """None when `work` succeeds; else how a case that needs it ends."""
-
-    def passing() -> Termination:
-        work()
-        return Termination("pass")
-
-    ending = run_guarded(passing)
-    if ending.outcome == "pass":
-        return None
-    return Result(Case("", ""), ending.outcome, ending.reason, ending.exit_code, ending.declared)

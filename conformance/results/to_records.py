@@ -43,13 +43,9 @@ def records_of(result: Result) -> CaseRecords:
 
 def check_record(result: Result) -> CheckRecord:
     """The case's record."""
-    case, (judged, activations) = result.case, result.coverage
+    judged, activations = result.coverage
     return CheckRecord(
-        implementation=case.implementation,
-        golden=case.golden,
-        device=case.device,
-        dtype=case.dtype,
-        check=case.check,
+        **vars(result.case),
         outcome=result.outcome,
         reason=result.reason,
         seconds=result.seconds,

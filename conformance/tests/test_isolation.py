@@ -23,7 +23,19 @@ from conformance import check, load_golden
 from conformance.cli import main
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateTimeout, ConformanceError, FixtureError
 from conformance.isolation import server
-from conformance.isolation.messages import Answer, Call, Done, Failure, Found, Head, Heads, Parameter, Progress, Reason, encoded
+from conformance.isolation.messages import (
+    Answer,
+    Done,
+    Failure,
+    Found,
+    Head,
+    Heads,
+    Parameter,
+    Progress,
+    Question,
+    Reason,
+    encoded,
+)
 from conformance.isolation.process import Limits, Reply, WorkerProcess
 from conformance.isolation.remote import RemoteCandidate
 from conformance.isolation.serve import CandidateWork
@@ -248,8 +260,8 @@ class Lying(CandidateWork):
         super().__init__(parameter)
         self.lie = lie
 
-    def answer(self, question: object) -> Reply:
-        return self.lie if isinstance(question, Call) else super().answer(question)
+    def answer(self, question: Question) -> Reply:
+        return self.lie if question.method is CandidateWork.call else super().answer(question)
 
 
 LIES: dict[str, Reply] = {

@@ -1,4 +1,4 @@
-"""Every tensor reports its shape as it is computed, to whoever listens."""
+"""Report the shape of every tensor as it is computed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -111,7 +111,7 @@ def _probabilities(graph: Graph, places: _Places, rows: _Rows) -> Iterator[tuple
 
 
 def _functions(graph: Graph, places: _Places, rows: _Rows) -> Iterator[tuple[Names, str]]:
-    """What a tanh or a log-softmax makes of what was found."""
+    """The results of tanh and log-softmax of activations that were found."""
     for row in rows.values():
         if row.kind in ("tanh", "log_softmax") and (row.name,) not in places and row.parents in places:
             for value in graph.after(places[row.parents], (*MOVED, *SAME)):
@@ -119,7 +119,7 @@ def _functions(graph: Graph, places: _Places, rows: _Rows) -> Iterator[tuple[Nam
 
 
 def _dropouts(graph: Graph, places: _Places, rows: _Rows) -> Iterator[tuple[Names, str]]:
-    """What a dropout hands on of what was found."""
+    """The results of dropouts of activations that were found."""
     for row in rows.values():
         if row.kind == "copy" and row.parents in places:
             takers = graph.taken_by.get(places[row.parents], ())

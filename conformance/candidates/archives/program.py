@@ -1,4 +1,4 @@
-"""What every kind of exported program is read into."""
+"""The form in which every kind of exported program is read."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,12 +1,10 @@
 """A check of a candidate's pre-training data."""
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from conformance.candidates.torch_state import restored
 from conformance.checks.check import CheckRequest
 from conformance.checks.data.epochs import Epochs
 from conformance.checks.search.identity_key import IdentityKey
@@ -29,7 +27,7 @@ class DataCheck:
 
     def __call__(self, request: CheckRequest) -> Result:
         """Ask for the examples and judge them; nothing is raised."""
-        start, case, rows = time.perf_counter(), request.case, 0
+        case, rows = request.case, 0
 
         def judged() -> Termination:
             nonlocal rows
@@ -39,18 +37,8 @@ class DataCheck:
             found = list(self.violations(epochs, share(request.runs)))
             return Termination("fail", "; ".join(found), 1) if found else Termination("pass")
 
-        with restored():
-            ending = run_guarded(judged)
-        return Result(
-            case,
-            ending.outcome,
-            ending.reason,
-            ending.exit_code,
-            ending.declared,
-            executed=rows > 0 and ending.outcome in ("pass", "fail"),
-            seconds=time.perf_counter() - start,
-            searched=Searched(rows),
-        )
+        termination = run_guarded(judged)
+        return termination.result(case, executed=rows > 0 and termination.is_judged, searched=Searched(rows))
 
 
 @lru_cache(maxsize=1)

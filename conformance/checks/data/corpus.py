@@ -15,9 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.model.batch import Ids
-from conformance.model.pretraining import CONTINUES, PretrainingCorpus
-
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+from conformance.model.pretraining import CONTINUES, SPECIAL, PretrainingCorpus
 
 _PRIME = 211  # so that the corpus has 105 · 211 = 22,155 tokens, of which 3,323 are chosen and 332 replaced at random
 CONVERSATIONS = (_PRIME - 1) // 2

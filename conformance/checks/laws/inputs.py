@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.checks.laws.law import Law, run_of
+from conformance.checks.laws.law import Law, require_no_effect, run_of
 from conformance.checks.search.agreement import RowPairs, require_agreement
 from conformance.checks.search.strategies import Batches
 from conformance.checks.search.subject import Subject
@@ -18,20 +18,18 @@ MASKS = ("bool", "uint8", "int32", "float32")  # int64 is what a batch has
 
 
 def _omitted_is_all_ones(subject: Subject, example: Example) -> float:
-    batch, rows = example.batch, range(example.batch.size)
+    batch = example.batch
     given = replace(batch, attention_mask=np.ones_like(batch.input_ids))
-    omitted = replace(batch, attention_mask=None)
-    return require_agreement(subject, run_of(subject, given), run_of(subject, omitted), RowPairs(rows, rows))
+    return require_no_effect(subject, given, replace(batch, attention_mask=None))
 
 
 mask_omitted = Law(_omitted_is_all_ones, Batches(patterns=("omitted",)))
 
 
 def _omitted_are_zero(subject: Subject, example: Example) -> float:
-    batch, rows = example.batch, range(example.batch.size)
+    batch = example.batch
     given = replace(batch, token_type_ids=np.zeros_like(batch.input_ids))
-    omitted = replace(batch, token_type_ids=None)
-    return require_agreement(subject, run_of(subject, given), run_of(subject, omitted), RowPairs(rows, rows))
+    return require_no_effect(subject, given, replace(batch, token_type_ids=None))
 
 
 token_types_omitted = Law(_omitted_are_zero, Batches(token_types=False))

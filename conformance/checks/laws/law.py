@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from conformance.checks.search.agreement import RowPairs, require_agreement
 from conformance.checks.search.strategies import ANY, Batches
 from conformance.checks.search.subject import Subject
 from conformance.model.architecture import Architecture
@@ -71,6 +72,15 @@ def _at_boundaries(law: Law, architecture: Architecture) -> Sequence[st.SearchSt
 def _examples(draw: st.DrawFn, law: Law, architecture: Architecture, batches: st.SearchStrategy[Batch]) -> Example:
     batch = draw(batches)
     return Example(batch, draw(law.variations(batch, architecture)))
+
+
+def require_no_effect(subject: Subject, batch: Batch, changed: Batch, rows: Sequence[int] | None = None) -> float:
+    """That the candidate makes of these rows of a changed batch (all, unless they are named) what it makes of the batch.
+
+    Returns and raises as `require_agreement`.
+    """
+    rows = range(batch.size) if rows is None else rows
+    return require_agreement(subject, run_of(subject, batch), run_of(subject, changed), RowPairs(rows, rows))
 
 
 def run_of(subject: Subject, batch: Batch) -> Run:

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance.checks.laws.law import Law, Variation, run_of
-from conformance.checks.search.agreement import RowPairs, require_agreement
+from conformance.checks.laws.law import Law, Variation, require_no_effect
 from conformance.checks.search.strategies import TOKENS, Batches, ids
 from conformance.checks.search.subject import Subject
 from conformance.errors import Unsupported
@@ -35,9 +34,8 @@ def padded(batch: Batch, tokens: int, token: int = 0) -> Batch:
 
 
 def _more_changes_nothing(subject: Subject, example: Example) -> float:
-    batch, rows = example.batch, range(example.batch.size)
-    longer = padded(batch, example.variation["tokens"], example.variation["id"])
-    return require_agreement(subject, run_of(subject, batch), run_of(subject, longer), RowPairs(rows, rows))
+    longer = padded(example.batch, example.variation["tokens"], example.variation["id"])
+    return require_no_effect(subject, example.batch, longer)
 
 
 def _has_room(subject: Subject) -> None:
@@ -55,13 +53,13 @@ def _other(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variat
 
 
 def _content_changes_nothing(subject: Subject, example: Example) -> float:
-    batch, rows = example.batch, range(example.batch.size)
+    batch = example.batch
     other = replace(
         batch,
         input_ids=np.where(batch.mask, batch.input_ids, example.variation["id"]),
         token_type_ids=np.where(batch.mask, batch.types, example.variation["token_type"]),
     )
-    return require_agreement(subject, run_of(subject, batch), run_of(subject, other), RowPairs(rows, rows))
+    return require_no_effect(subject, batch, other)
 
 
 def _masked_somewhere(batch: Batch) -> Batch:
@@ -81,14 +79,13 @@ def _one_row(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Vari
     return st.fixed_dictionaries({"row": st.integers(0, batch.size - 1)})
 
 
-def _disturbs_nobody(subject: Subject, example: Example) -> float:
+def _masked_row_has_no_effect(subject: Subject, example: Example) -> float:
     batch, row = example.batch, example.variation["row"]
     mask = batch.mask.astype(np.int64)
     mask[row] = 0
     others = [i for i in range(batch.size) if i != row]
-    alone = replace(batch, attention_mask=mask)
-    return require_agreement(subject, run_of(subject, batch), run_of(subject, alone), RowPairs(others, others))
+    return require_no_effect(subject, batch, replace(batch, attention_mask=mask), others)
 
 
 # What a BERT makes of a row whose mask is all zeros is undefined; its neighbours are not.
-masked_row = Law(_disturbs_nobody, Batches(least_rows=2), _one_row)
+masked_row = Law(_masked_row_has_no_effect, Batches(least_rows=2), _one_row)

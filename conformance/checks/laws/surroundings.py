@@ -31,7 +31,7 @@ def _inputs_are_untouched(subject: Subject, example: Example) -> float:
 
 inputs_untouched = Law(_inputs_are_untouched)
 
-_UNLIKELY = 0x5EED0  # a seed that nobody sets: who seeds with 0 would find the random states so
+_UNLIKELY = 0x5EED0  # a seed that candidates do not use: one that seeds with 0 is then seen to change the random states
 
 
 def _settings_are_untouched(subject: Subject, example: Example) -> float:

@@ -4,7 +4,7 @@ Every printable ASCII character begins a word, letters and digits also go on wit
 that cannot be pieced together. Accented letters, as one character and as two, and a few of other scripts are there.
 """
 
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+from conformance.model.pretraining import SPECIAL
 
 _ASCII = [chr(c) for c in range(0x21, 0x7F)]
 _INNER = [c for c in _ASCII if c.isalnum() and c not in "q7Q"]

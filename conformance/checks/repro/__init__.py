@@ -1,1 +1,1 @@
-"""What a failure leaves in the hand: its inputs and activations in a file, a script that shows it, a patch that keeps it."""
+"""Files that reproduce a failure: its inputs and activations, a script that shows it, and a patch that adds it to a test."""

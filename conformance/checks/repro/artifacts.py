@@ -1,4 +1,4 @@
-"""The files that a failure leaves: its inputs and activations, a script, a patch. A pass takes them away."""
+"""The files that reproduce a failure: its inputs and activations, a script, a patch. A pass removes them."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

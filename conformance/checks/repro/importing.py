@@ -29,7 +29,7 @@ def imported(name: str, implementation: str | Any) -> str:
 
 
 def origin(name: str, implementation: str | Any) -> str:
-    """`module:name` of the candidate: what its name stands for if that is it, or else where it is found; or an empty text.
+    """`module:name` of the candidate: that of its registered name, else the place where it is found, else an empty text.
 
     `implementation` is what was asked for: the name, or an object that is called so.
     """

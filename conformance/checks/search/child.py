@@ -1,4 +1,4 @@
-"""A candidate asked in a process of its own, where what it is asked may take the whole process, or a device's context, with it."""
+"""Call a candidate in a child process, with inputs that may end the process or break the device's context."""
 
 import multiprocessing
 from typing import Any

@@ -4,15 +4,15 @@ A candidate that fails in two ways is followed in the first, so that the smalles
 and then does not, on the same example, depends on what it was called with before; that is a failure too, and reported as such.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings, target
 from hypothesis import seed as seeded
+from hypothesis.database import ExampleDatabase
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
-from conformance.checks.search.namespaced_database import namespaced
 from conformance.checks.search.plan import Plan
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateError, CandidateTimeout, Unsupported, UsageError
 from conformance.progress import report_progress
@@ -42,6 +42,23 @@ class SearchState:
 
 class _Falsified(Exception):
     """What Hypothesis sees of a failure: always of one kind, raised at one place."""
+
+
+class _NamespacedDatabase(ExampleDatabase):
+    """A database within another, under keys of its own: Hypothesis knows a test by its function, and here that is always one."""
+
+    def __init__(self, inner: ExampleDatabase, key: str) -> None:
+        super().__init__()
+        self._inner, self._key = inner, key.encode()
+
+    def save(self, key: bytes, value: bytes) -> None:
+        self._inner.save(key + self._key, value)
+
+    def fetch(self, key: bytes) -> Iterable[bytes]:
+        return self._inner.fetch(key + self._key)
+
+    def delete(self, key: bytes, value: bytes) -> None:
+        self._inner.delete(key + self._key, value)
 
 
 def find_counterexample(
@@ -129,7 +146,7 @@ def _configured(test: Callable[[], None], plan: Plan, key: str) -> Callable[[], 
     configured = settings(
         max_examples=plan.examples,
         deadline=None,
-        database=namespaced(plan.database, key),
+        database=None if plan.database is None else _NamespacedDatabase(plan.database, key),
         derandomize=False,
         phases=[Phase.reuse, Phase.generate, Phase.target, Phase.shrink],
         report_multiple_bugs=False,

@@ -1,4 +1,4 @@
-"""A value as a key."""
+"""A key for caches that compares by identity."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class IdentityKey(Generic[T]):
-    """A value as a key: the same one, not one that is equal."""
+    """A value as a key that equals only a key of the same object, not one of an equal object."""
 
     value: T
 

@@ -1,4 +1,4 @@
-"""A size that an exported program was made for, and that it runs at alone."""
+"""Whether a candidate runs at one length or batch size alone, as a program does that was exported with static shapes."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from conformance.model.batch import Batch
 
 
 def static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
-    """What is baked in, as the beginning of a sentence, where the largest of these batches runs and no smaller one does."""
+    """Which size is static, as the beginning of a sentence, where the largest of these batches runs and no smaller one does."""
     whole = max(batches.values(), key=lambda batch: batch.input_ids.size)
     if not _runs(subject, whole):
         return ""

@@ -22,14 +22,14 @@ PATTERNS: tuple[Pattern, ...] = ("omitted", "ones", "right", "left", "holes")
 
 STATES = 6  # of an encoder, at most
 ROWS, TOKENS = 4, 12  # of a batch as a rule: enough for every way of padding beside each other, few enough to be read
-SPECIAL = (0, 1, 2, 3, 4, 100, 101, 102, 103)  # [PAD], [UNK], [CLS], [SEP], [MASK]: by order, and in the published vocabularies
+SPECIAL_IDS = (0, 1, 2, 3, 4, 100, 101, 102, 103)  # [PAD], [UNK], [CLS], [SEP], [MASK]: by order, and in the published vocabularies
 
 
 @lru_cache
 def ids(architecture: Architecture) -> st.SearchStrategy[int]:
     """A token id: any, or one with a part to play, or the last."""
     last = architecture.vocab_size - 1
-    return st.integers(0, last) | st.sampled_from([i for i in (*SPECIAL, last) if i <= last])
+    return st.integers(0, last) | st.sampled_from([i for i in (*SPECIAL_IDS, last) if i <= last])
 
 
 @lru_cache

@@ -1,4 +1,4 @@
-"""A subject: one candidate, prepared for one network on one device in one dtype, and run on whatever batch a search brings."""
+"""A subject: one candidate, prepared for one network on one device in one dtype, and run on the batches of a search."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,7 +11,7 @@ from conformance.candidates.registry import Runner
 from conformance.candidates.stream import pairs
 from conformance.checks.placement import functions_of, inputs_device
 from conformance.checks.search.identity_key import IdentityKey
-from conformance.checks.search.surroundings import LocalSurroundings, Surroundings
+from conformance.checks.search.surroundings import Surroundings, surroundings_here
 from conformance.checks.session import accepted, prepared
 from conformance.errors import CandidateCrash, CandidateEnded, CandidateError, CandidateFailure
 from conformance.model.activations import outputs, table
@@ -84,7 +84,7 @@ class Subject:
     def surroundings(self) -> Surroundings:
         """The runner's module, and its process."""
         runner = self.runner
-        return runner.surroundings if isinstance(runner, IsolatedRunner) else LocalSurroundings(runner, self.device)
+        return runner.surroundings if isinstance(runner, IsolatedRunner) else surroundings_here(runner, self.device)
 
     def network(self, batch: Batch) -> Network:
         """The oracle's network on that batch."""
@@ -130,11 +130,10 @@ class Subject:
 
     def _answer(self, batch: TorchBatch, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
         """What the candidate yields, each as it comes: it may use the same memory for the next."""
-        order = {name: i for i, name in enumerate(names)}
         end: Any = object()
         # Not around the yield: what a generator sets, its consumer would have for as long as it is suspended.
         with at_once():
-            stream = pairs(call_candidate(lambda: self.runner(batch)), order)
+            stream = pairs(call_candidate(lambda: self.runner(batch)), names)
         while True:
             with at_once():
                 item = call_candidate(lambda: next(stream, end))

@@ -102,28 +102,23 @@ class Surroundings(ABC):
         """Random numbers of torch, NumPy and Python from that seed on inside; the states of before afterwards."""
 
 
-class LocalSurroundings(Surroundings):
-    """Those of a runner in this process.
+def surroundings_here(runner: Any, device: str) -> Surroundings:
+    """Those of a runner in this process, which runs on that device."""
+    return _Local(runner, device)
 
-    Args:
-        runner: what `prepare` gave.
-        device: on which it runs.
-    """
 
+class _Local(Surroundings):
     def __init__(self, runner: Any, device: str) -> None:
         self._runner, self._device = runner, device
 
     def module(self) -> ModuleState | None:
-        """See `Surroundings`."""
         return call_candidate(lambda: _state(getattr(self._runner, "module", None)))
 
     def tensors(self, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
-        """See `Surroundings`."""
         found = call_candidate(lambda: _tensors(self._runner.module))
         return ((name, found[name]) for name in names)
 
     def save(self, path: Path) -> None:
-        """See `Surroundings`."""
         from safetensors.torch import save_model
 
         state = call_candidate(lambda: dict(self._runner.module.state_dict()))
@@ -133,20 +128,17 @@ class LocalSurroundings(Surroundings):
         call_candidate(lambda: save_model(self._runner.module, str(path)))
 
     def load(self, path: Path) -> None:
-        """See `Surroundings`."""
         from safetensors.torch import load_model
 
         call_candidate(lambda: load_model(self._runner.module, str(path), strict=True, device=self._device))
 
     def settings(self) -> Mapping[str, str]:
-        """See `Surroundings`."""
         import torch
 
         return {name: str(eval(text, {"torch": torch, "np": np, "random": random})) for name, text in SETTINGS.items()}
 
     @contextmanager
     def usual(self) -> Iterator[None]:
-        """See `Surroundings`."""
         import torch
 
         with restored():
@@ -158,7 +150,6 @@ class LocalSurroundings(Surroundings):
 
     @contextmanager
     def one_thread(self) -> Iterator[None]:
-        """See `Surroundings`."""
         import torch
 
         before = torch.get_num_threads()
@@ -170,7 +161,6 @@ class LocalSurroundings(Surroundings):
 
     @contextmanager
     def seeded(self, seed: int) -> Iterator[None]:
-        """See `Surroundings`."""
         import torch
 
         states = np.random.get_state(), random.getstate()

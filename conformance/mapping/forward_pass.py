@@ -16,8 +16,8 @@ from conformance.numerics.formats import Array
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One forward pass.
+class ForwardPass:
+    """What was computed in one forward pass.
 
     Attributes:
         operations: results of all operations, float64, in the order of computation.
@@ -125,20 +125,20 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
         yield from _tensors([getattr(value, f.name) for f in fields(value)])
 
 
-def watched(module: nn.Module, forward: Callable[[], Any]) -> Seen:
+def observe(module: nn.Module, forward: Callable[[], Any]) -> ForwardPass:
     """Run a forward pass, without gradients, and keep what it computes."""
     taps: list[tuple[Tap, Array, nn.Module]] = []
     calls: Counter[tuple[str, str]] = Counter()
 
     def hook(path: str, what: Any) -> Callable[..., None]:
-        def heard(m: nn.Module, args: Any, *rest: Any) -> None:
+        def fired(m: nn.Module, args: Any, *rest: Any) -> None:
             call = calls[path, what]
             calls[path, what] += 1
             for element, tensor in _elements(rest[-1] if what == "output" else args):
                 with torch._C._DisableTorchDispatch():
                     taps.append((Tap(path, what, element, call), _array(tensor), m))
 
-        return heard
+        return fired
 
     handles = []
     for path, part in module.named_modules():
@@ -155,7 +155,7 @@ def watched(module: nn.Module, forward: Callable[[], Any]) -> Seen:
             handle.remove()
     parameters = module.named_parameters(remove_duplicate=False)
     reading = {name.rpartition(".")[0] for name, p in parameters if p.untyped_storage().data_ptr() in recording.operands}
-    return Seen(Operations(recording.arrays), taps, frozenset(reading), not isinstance(result, torch.Tensor))
+    return ForwardPass(Operations(recording.arrays), taps, frozenset(reading), not isinstance(result, torch.Tensor))
 
 
 def _elements(value: Any) -> Iterator[tuple[int | str, torch.Tensor]]:
