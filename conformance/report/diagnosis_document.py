@@ -13,7 +13,8 @@ _LISTED = 12  # names that are reported one by one
 def document(found: Diagnosis) -> Document:
     """The verdict, what was read, then the explanations, or what the outputs exclude."""
     verdict = Verdict(_verdict(found), "good" if found.conforms else "bad")
-    return (verdict, *map(Paragraph, _facts(found)), *(_passing(found) if found.conforms else _failing(found)))
+    blocks = (verdict, *map(Paragraph, _facts(found)), *(_passing(found) if found.conforms else _failing(found)))
+    return Document(verdict.text, blocks, verdict.tone)
 
 
 def _verdict(found: Diagnosis) -> str:

@@ -14,10 +14,10 @@ from conformance.cli import main
 from conformance.judge.statistics import max_threshold, projection_threshold, rms_threshold
 from conformance.report.changes.between import CaseChange, Changes, changes
 from conformance.report.changes.changes_document import document
-from conformance.report.changes.changes_page import changes_page
 from conformance.report.changes.rows import rows
 from conformance.report.changes.scale import scale_changed
 from conformance.report.changes.words import headline, mistakes
+from conformance.report.html.page import page
 from conformance.report.markdown import markdown
 from conformance.report.terminal import wrapped
 from conformance.results.case import Case
@@ -234,9 +234,9 @@ def _hostile() -> Changes:
 
 def test_names_stay_text_in_every_form() -> None:
     found = _hostile()
-    page = changes_page(found)
-    assert "<script>alert" not in page
-    assert "&lt;script&gt;alert" in page
+    html = page(document(found))
+    assert "<script>alert" not in html
+    assert "&lt;script&gt;alert" in html
     assert "<script>" not in markdown(document(found))
     assert r"| worse&lt;script>alert(1)&lt;/script>\|\*x\* |" in markdown(document(found))
     assert "\x1b" not in _plain(found) + markdown(document(found))
@@ -269,7 +269,7 @@ def _many(count: int, rms: float) -> Sequence[ActivationRecord]:
 def test_a_terminal_shows_as_much_as_is_read_and_says_so() -> None:
     found = changes(_results(*_many(50, 0.5)), _results(*_many(50, 9.0)))
     assert "and 30 more, which JSON and HTML have" in _plain(found)
-    assert changes_page(found).count('<tr class="of-bad fails">') == 50
+    assert page(document(found)).count('<tr class="bad">') == 50
 
 
 def _written(folder: Path, name: str, case: CaseRecords) -> str:
@@ -308,7 +308,7 @@ def test_what_does_not_go_together_is_refused_before_anything_runs(
 
 
 def test_zero_and_huge_errors_are_on_the_page() -> None:
-    page = changes_page(changes(_results(_norm(0.0)), _results(_norm(1.7e308, local=ErrorRecord(1.7e308, 1.7e308, 1.0, (0, 0))))))
-    assert '<circle class="g" cx="0.0%"/>' in page
-    assert '<circle class="l" cx="99.' in page
-    assert not {"nan%", "inf%"} & set(page.split('"'))
+    html = page(document(changes(_results(_norm(0.0)), _results(_norm(1.7e308, local=ErrorRecord(1.7e308, 1.7e308, 1.0, (0, 0)))))))
+    assert '<circle cx="0.0%"/>' in html
+    assert '<circle class="last" cx="99.' in html
+    assert not {"nan%", "inf%"} & set(html.split('"'))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from conformance.report.changes.environment import Differing, differing
+from conformance.report.changes.environment import EnvironmentChange, differing
 from conformance.report.changes.mistakes import struck_anew
 from conformance.report.changes.scale import scale_changed, size
 from conformance.report.findings import Finding, layers_of
@@ -111,7 +111,7 @@ class Changes:
 
     names: tuple[str, str]
     cases: tuple[CaseChange, ...]
-    environment: tuple[Differing, ...] = ()
+    environment: tuple[EnvironmentChange, ...] = ()
     notes: tuple[str, ...] = ()
     sound: bool = True
 

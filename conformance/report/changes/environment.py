@@ -23,7 +23,7 @@ _OF_HEADER = (
 
 
 @dataclass(frozen=True)
-class Differing:
+class EnvironmentChange:
     """Something about how the two were run that is not the same, and so may explain a change."""
 
     what: str
@@ -31,7 +31,7 @@ class Differing:
     after: str
 
 
-def differing(before: Results, after: Results, renamed: tuple[str, str] | None = None) -> tuple[Differing, ...]:
+def differing(before: Results, after: Results, renamed: tuple[str, str] | None = None) -> tuple[EnvironmentChange, ...]:
     """Versions of candidates, then all else; `renamed` are two candidates that are compared with each other.
 
     What one of the runs does not say is not known to differ.
@@ -39,7 +39,7 @@ def differing(before: Results, after: Results, renamed: tuple[str, str] | None =
     if not (before.headers and after.headers):
         return ()
     rendered = ((what, *(_rendered(_said(r.headers, what)) for r in (before, after))) for what in _OF_HEADER)
-    return (*_candidates(before, after, renamed), *(Differing(*of) for of in rendered if of[1] != of[2] and all(of)))
+    return (*_candidates(before, after, renamed), *(EnvironmentChange(*of) for of in rendered if of[1] != of[2] and all(of)))
 
 
 def _said(headers: Iterable[Header], what: str) -> set[object]:
@@ -50,7 +50,7 @@ def _rendered(values: Iterable[object]) -> str:
     return ", ".join(sorted("none" if value is None else str(value) for value in values))
 
 
-def _candidates(before: Results, after: Results, renamed: tuple[str, str] | None) -> Iterable[Differing]:
+def _candidates(before: Results, after: Results, renamed: tuple[str, str] | None) -> Iterable[EnvironmentChange]:
     """Candidates that both runs judged, in other versions; those of which the same is to be reported, together."""
     old, new = (_versions(r) for r in (before, after))
     pairs = [renamed] if renamed else [(name, name) for name in new]
@@ -58,7 +58,7 @@ def _candidates(before: Results, after: Results, renamed: tuple[str, str] | None
     for was, is_ in pairs:
         if was in old and is_ in new and old[was] != new[is_]:
             found.setdefault(_apart(old[was], new[is_]), []).append(is_)
-    return [Differing(", ".join(names), *versions) for versions, names in found.items()]
+    return [EnvironmentChange(", ".join(names), *versions) for versions, names in found.items()]
 
 
 _Versions = frozenset[ImplementationRecord]

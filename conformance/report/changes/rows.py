@@ -9,10 +9,8 @@ from conformance.report.findings import Finding
 from conformance.report.words import place, rendered
 from conformance.results.records import ActivationRecord, CheckRecord
 
-Row = dict[str, Any]
 
-
-def rows(changes: Changes) -> list[Row]:
+def rows(changes: Changes) -> list[dict[str, Any]]:
     """A row a check, an activation on a batch, or a mistake, worst first; then what stands beside them (`note`).
 
     `change`, `what`, `before` and `after` are always there. Checks have their coverage besides, activations their local errors,
@@ -24,7 +22,7 @@ def rows(changes: Changes) -> list[Row]:
     return [*found, *noise, *environment, *(_row("note", note) for note in changes.notes)]
 
 
-def _rows(case: CaseChange) -> Iterator[Row]:
+def _rows(case: CaseChange) -> Iterator[dict[str, Any]]:
     if case.kind:
         sides = {"judged_before": _judged(case.before), "judged_after": _judged(case.after)}
         yield _of(case, _row(case.kind, title(case), _outcome(case.before), _outcome(case.after))) | sides
@@ -34,26 +32,26 @@ def _rows(case: CaseChange) -> Iterator[Row]:
         yield from (_of(case, row) for row in _mistakes(case, "better", case.vanished))
 
 
-def _of(case: CaseChange, row: Row) -> Row:
+def _of(case: CaseChange, row: dict[str, Any]) -> dict[str, Any]:
     c = case.case
     return row | {"implementation": c.implementation, "golden": c.golden, "device": c.device, "dtype": c.dtype, "check": c.check}
 
 
-def _activation(case: CaseChange, change: ActivationChange) -> Row:
+def _activation(case: CaseChange, change: ActivationChange) -> dict[str, Any]:
     record = change.record
     row = _row(change.kind, f"{title(case)}: {place(record)}", _outcome(change.before), _outcome(change.after))
     errors = {"local_before": _error(change.before), "local_after": _error(change.after)}
     return row | {"activation": record.activation, "batch": record.batch, "reason": record.reason} | errors
 
 
-def _mistakes(case: CaseChange, kind: Kind, found: Iterable[Finding]) -> Iterator[Row]:
+def _mistakes(case: CaseChange, kind: Kind, found: Iterable[Finding]) -> Iterator[dict[str, Any]]:
     sides = (NOTHING, "mistake") if kind == "worse" else ("mistake", NOTHING)
     for finding in found:
         sentence, *about = rendered(finding, case.layers)
         yield _row(kind, f"{title(case)}: {sentence}", *sides) | {"mistake": sentence, "about": about}
 
 
-def _row(change: str, what: str, before: str = NOTHING, after: str = NOTHING) -> Row:
+def _row(change: str, what: str, before: str = NOTHING, after: str = NOTHING) -> dict[str, Any]:
     return {"change": change, "what": what, "before": before, "after": after}
 
 

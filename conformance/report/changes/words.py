@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from conformance.report.axis import sigma
 from conformance.report.changes.between import KINDS, ActivationChange, CaseChange, Changes, Kind
 from conformance.report.words import place, rendered
 from conformance.results.records import ActivationRecord, CheckRecord
@@ -148,9 +149,9 @@ def _excess(change: ActivationChange) -> float:
 def figures(change: ActivationChange) -> tuple[str, ...]:
     """Outcome, local RMS, largest local error and the limit of the RMS, each then and now, and what else is said."""
     before, after = change.before, change.after
-    rms = [_sigma(r.local.rms if r and r.local else None) for r in (before, after)]
-    largest = [_sigma(r.local.max if r and r.local else None) for r in (before, after)]
-    limits = [_sigma(limit_of(r)) for r in (before, after) if r]
+    rms = [sigma(r.local.rms if r and r.local else None) for r in (before, after)]
+    largest = [sigma(r.local.max if r and r.local else None) for r in (before, after)]
+    limits = [sigma(limit_of(r)) for r in (before, after) if r]
     outcomes = arrow(before.outcome if before else NOTHING, after.outcome if after else NOTHING)
     return outcomes, _arrow(*rms), _arrow(*largest), arrow(limits[0], limits[-1]), change.record.reason
 
@@ -162,7 +163,3 @@ def limit_of(record: ActivationRecord | None) -> float | None:
 
 def _arrow(before: str, after: str) -> str:
     return NOTHING if before == after == NOTHING else f"{before} → {after}"
-
-
-def _sigma(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.3g} σ"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from conformance.report.walk.parts import Node
+from conformance.report.document import Node
 
 WIDTH = 376.0
 _MARGIN = 12.0  # room at the sides for lines that go around

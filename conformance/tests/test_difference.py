@@ -10,13 +10,13 @@ import pytest
 from conformance import load_golden
 from conformance.checks.trace import Trace, record
 from conformance.cli import main
+from conformance.report.difference.difference import Difference, compare
+from conformance.report.difference.difference_document import document, rows
+from conformance.report.difference.judged import judged
+from conformance.report.difference.view import DifferenceView, difference_view
+from conformance.report.html.page import page
 from conformance.report.markdown import markdown
-from conformance.report.side_by_side.difference import Difference, compare
-from conformance.report.side_by_side.difference_document import document, rows
-from conformance.report.side_by_side.difference_page import side_by_side_page
-from conformance.report.side_by_side.view import SideBySide, side_by_side
 from conformance.report.terminal import wrapped
-from conformance.report.trace_mistakes import judged
 from conformance.results.case import Case
 from conformance.results.records import ActivationRecord, FaultRecord
 from conformance.tests.planted import Planted, unscaled
@@ -31,7 +31,7 @@ LOOKUP, DECODER = "embeddings.word_embeddings", "cls.predictions.decoder"
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_what_begins_in_a_step_that_one_hides_begins_in_the_next_that_both_show(attention: str) -> None:
     a, b = (record(c, TINY, "cpu", "float32") for c in (Planted(unscaled(0)), HuggingFace(attention)))
-    view = side_by_side(compare(a, b, TINY.checkpoint), (a, b), (judged(a, TINY.checkpoint), judged(b, TINY.checkpoint)))
+    view = difference_view(compare(a, b, TINY.checkpoint), (a, b), (judged(a, TINY.checkpoint), judged(b, TINY.checkpoint)))
     assert view.begins == f"layer 0, attention.self.{'probs' if attention == 'eager' else 'context'}"
     assert [bool(side.mistakes) for side in view.sides] == [True, False]
     assert view.exit_code == 1
@@ -48,16 +48,18 @@ def _differs(name: str, local: float = 0.5, batch: str = "", **fields: Any) -> D
     return Difference(batch, name, **{**usual, **fields})
 
 
-def _view(*found: Difference, names: tuple[str, str] = ("mine", "yours"), wrong: tuple[ActivationRecord, ...] = ()) -> SideBySide:
+def _view(
+    *found: Difference, names: tuple[str, str] = ("mine", "yours"), wrong: tuple[ActivationRecord, ...] = ()
+) -> DifferenceView:
     traces = tuple(_trace(name, *(d.activation for d in found)) for name in names)
-    return side_by_side(found, (traces[0], traces[1]), (wrong, ()))
+    return difference_view(found, (traces[0], traces[1]), (wrong, ()))
 
 
 EXACT = Difference("", LOOKUP, values=(0.5, 0.5), index=(0, 0, 0))
 USUAL = (EXACT, Difference("", PROBS, "B"), _differs(NORM, 9.0), _differs(DECODER))
 
 
-def _plain(view: SideBySide) -> str:
+def _plain(view: DifferenceView) -> str:
     return "\n".join(line.plain for line in wrapped(document(view), 160))
 
 
@@ -70,8 +72,8 @@ def test_where_the_difference_begins_is_said_first_and_marked_with_words() -> No
     assert lines["attention.output.LayerNorm"].endswith("begins here")
     assert lines["attention.self.probs"].endswith("only B")
     assert lines["cls.predictions.decoder"].endswith("0.375")
-    page = side_by_side_page(view)
-    assert page.count("<b>begins here</b>") == page.count("<b>only B</b>") == 1
+    html = page(document(view))
+    assert html.count(">begins here</td>") == html.count(">only B</td>") == 1
     assert (view.exit_code, _view(*USUAL[:2], _differs(DECODER)).exit_code) == (1, 0)
 
 
@@ -92,9 +94,9 @@ def test_of_several_batches_the_worst_is_shown_and_the_others_are_counted() -> N
     view = _view(*found)
     assert view.batches == ("long", "short", "odd")
     assert [(row.worst.batch, row.mark) for row in view.rows] == [("long", "begins in 2 of 3")] * 2
-    page = side_by_side_page(view)
-    assert [page.index(f'<summary class="name">{batch}') for batch in view.batches] == sorted(
-        page.index(f'<summary class="name">{batch}') for batch in view.batches
+    html = page(document(view))
+    assert [html.index(f"<summary>{batch}") for batch in view.batches] == sorted(
+        html.index(f"<summary>{batch}") for batch in view.batches
     )
     assert [row["batch"] for row in rows(view)] == ["short", "short", "long", "long", "odd", "odd"]
 
@@ -108,9 +110,9 @@ def test_what_begins_in_one_element_alone_says_so() -> None:
 
 def test_names_stay_text_in_every_form() -> None:
     view = _view(*USUAL, names=("<script>alert(1)</script>", "|*x*\x1b[31m"))
-    page, rendered = side_by_side_page(view), markdown(document(view))
-    assert "<script>alert" not in page + rendered
-    assert "&lt;script&gt;alert" in page
+    html, rendered = page(document(view)), markdown(document(view))
+    assert "<script>alert" not in html + rendered
+    assert "&lt;script&gt;alert" in html
     assert r"\|\*x\*" in rendered
     assert "\x1b" not in rendered + _plain(view)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from conformance.checks.trace import Trace
 from conformance.goldens.custom_golden import PREFIX
 from conformance.model.activations import placed, table
+from conformance.report.difference.difference import Difference
 from conformance.report.findings import findings, where
-from conformance.report.side_by_side.difference import Difference
 from conformance.report.words import rendered
 from conformance.results.records import ActivationRecord
 
@@ -73,7 +73,7 @@ class DifferenceRow:
 
 
 @dataclass(frozen=True)
-class SideBySide:
+class DifferenceView:
     """All of it.
 
     Attributes:
@@ -124,17 +124,21 @@ class SideBySide:
         return int(bool(self.begins))
 
 
-def side_by_side(differences: Iterable[Difference], traces: tuple[Trace, Trace], judged: tuple[Records, Records]) -> SideBySide:
+def difference_view(
+    differences: Iterable[Difference], traces: tuple[Trace, Trace], judged: tuple[Records, Records]
+) -> DifferenceView:
     """Of what `compare` says of two traces, and `judged` of each."""
     found = tuple(differences)
     first, layers = traces[0], traces[0].architecture.num_hidden_layers
     sides = tuple(_side(letter, t, records, layers) for letter, t, records in zip("AB", traces, judged, strict=True))
     network = Path(first.golden).name if first.golden.startswith(PREFIX) else first.golden
     begins = dict.fromkeys(d.activation for d in found if d.begins)
-    return SideBySide(network, (sides[0], sides[1]), _worst_first(found), found, _rows(found, traces), where(list(begins), layers))
+    return DifferenceView(
+        network, (sides[0], sides[1]), _worst_first(found), found, _rows(found, traces), where(list(begins), layers)
+    )
 
 
-def rows_of(view: SideBySide, batch: str) -> tuple[DifferenceRow, ...]:
+def rows_of(view: DifferenceView, batch: str) -> tuple[DifferenceRow, ...]:
     """The rows of one batch alone."""
     places = {row.worst.activation: (row.group, row.name) for row in view.rows}
     return tuple(DifferenceRow(*places[d.activation], d, int(d.begins), 1) for d in view.differences if d.batch == batch)

@@ -1,4 +1,4 @@
-"""The walk through a network: what an input becomes, step by step, made by one candidate or by two. Pure functions of traces."""
+"""What an input becomes, step by step, in one trace or in two of the same inputs. Pure functions of traces."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ from conformance.model.batch import Batch
 from conformance.model.tokenizer import words
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
-from conformance.report.walk.predictions import MASK, Blank, blanks
+from conformance.report.document import Token
+from conformance.report.trace.predictions import MASK, Blank, blanks
 
 Reader = Callable[[Path | None, Batch], list[list[str]] | None]  # the token of each id, or None without a tokenizer
 
@@ -43,16 +44,6 @@ class Statistics:
 
 
 @dataclass(frozen=True)
-class Token:
-    """One position of the input: its token (its id where there is no tokenizer), its type, and whether it is attended to."""
-
-    text: str
-    type: int
-    attended: bool
-    blank: bool
-
-
-@dataclass(frozen=True)
 class Step:
     """One activation.
 
@@ -70,8 +61,8 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Passage:
-    """One batch on its way: its tokens, a row each, the steps in the order of computation, and what is said for each `[MASK]`."""
+class TracedBatch:
+    """One batch: its tokens, a row each, the steps in the order of computation, and the predictions for each `[MASK]`."""
 
     name: str
     batch: Batch
@@ -81,11 +72,11 @@ class Passage:
 
 
 @dataclass(frozen=True)
-class Walk:
-    """All of it.
+class TraceView:
+    """What is shown of one trace, or of two.
 
     Attributes:
-        names: who walks, one a trace.
+        names: of the implementations, one a trace.
         settings: device and format, one a trace.
         golden: what the network is called.
         table: the activations that one of the batches defines, by name.
@@ -99,12 +90,12 @@ class Walk:
     architecture: Architecture
     table: Mapping[str, Activation]
     shown: tuple[frozenset[str], ...]
-    passages: tuple[Passage, ...]
+    batches: tuple[TracedBatch, ...]
     tokenized: bool
 
 
-def walk(*traces: Trace, reader: Reader = words) -> Walk:
-    """The walk of one trace, or of two side by side; `reader` reports tokens of ids.
+def trace_view(*traces: Trace, reader: Reader = words) -> TraceView:
+    """The view of one trace, or of two side by side; `reader` returns the tokens of ids.
 
     Raises:
         UsageError: two did not run on the same inputs.
@@ -112,30 +103,30 @@ def walk(*traces: Trace, reader: Reader = words) -> Walk:
     first = traces[0]
     for other in traces[1:]:
         require_same_inputs(first, other)
-    passages: list[Passage] = []
+    batches: list[TracedBatch] = []
     table: dict[str, Activation] = {}
     for name, batch in first.batches.items():
         network = Network(first.architecture, {}, batch)
         table |= network.table
-        passages.append(_passage(name, network, traces, reader))
-    return Walk(
+        batches.append(_batch(name, network, traces, reader))
+    return TraceView(
         tuple(t.name for t in traces),
         tuple(f"{t.device}, {t.dtype}" for t in traces),
         Path(first.golden).name if first.golden.startswith(PREFIX) else first.golden,
         first.architecture,
         table,
         tuple(frozenset(name for found in t.activations.values() for name in found) for t in traces),
-        tuple(passages),
+        tuple(batches),
         reader(_folder(traces), next(iter(first.batches.values()))) is not None,
     )
 
 
-def _passage(name: str, network: Network, traces: tuple[Trace, ...], reader: Reader) -> Passage:
+def _batch(name: str, network: Network, traces: tuple[Trace, ...], reader: Reader) -> TracedBatch:
     batch, folder = network.batch, _folder(traces)
     read = reader(folder, batch)
     found = tuple(t.activations[name] for t in traces)
     steps = tuple(_steps(network, found))
-    return Passage(name, batch, _tokens(batch, read), steps, blanks(read, found, lambda b: reader(folder, b)))
+    return TracedBatch(name, batch, _tokens(batch, read), steps, blanks(read, found, lambda b: reader(folder, b)))
 
 
 def _folder(traces: tuple[Trace, ...]) -> Path | None:
@@ -146,7 +137,7 @@ def _tokens(batch: Batch, read: list[list[str]] | None) -> tuple[tuple[Token, ..
     texts = read or [[str(i) for i in row] for row in batch.input_ids]
     return tuple(
         tuple(
-            Token(text, int(kind), bool(attended), read is not None and text == MASK)
+            Token(text, not attended, marked=read is not None and text == MASK, underlined=bool(kind))
             for text, kind, attended in zip(*row, strict=True)
         )
         for row in zip(texts, batch.types, batch.mask, strict=True)

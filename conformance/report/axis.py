@@ -25,7 +25,7 @@ class Axis:
         """Decades with their labels: at most six."""
         step = -(-(self.most - LEAST) // 5)
         decades = range(LEAST, self.most + 1, step)
-        return tuple((100.0 * (d - LEAST) / (self.most - LEAST), _label(d)) for d in decades)
+        return tuple((100.0 * (d - LEAST) / (self.most - LEAST), f"{10.0**d:g}" if d < 3 else f"1e+{d}") for d in decades)
 
 
 def axis_of(values: Iterable[float | None]) -> Axis:
@@ -34,28 +34,6 @@ def axis_of(values: Iterable[float | None]) -> Axis:
     return Axis(max(2, math.ceil(math.log10(largest))))
 
 
-def _label(decade: int) -> str:
-    return f"{10.0**decade:g}" if decade <= 2 else _power(decade)
-
-
-def _power(decade: int) -> str:
-    return f"10{str(decade).translate(_RAISED)}"
-
-
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def figure(value: float) -> str:
-    """Three digits, all of them shown; with a power of ten where they would not be distinguished from zeros."""
-    if value == 0.0:
-        return "0"
-    digits, _, exponent = f"{value:.2e}".partition("e")
-    decade = int(exponent)
-    if not -3 < decade < 4:
-        return f"{digits}×{_power(decade)}"
-    return f"{value:,.0f}" if decade > 2 else f"{value:.{2 - decade}f}"
-
-
-def sigma(value: float | None) -> str:
-    """A value in sigma, for a cell."""
-    return "" if value is None else figure(value)
+def sigma(value: float | None, none: str = "-") -> str:
+    """A number of sigma, or `none`."""
+    return none if value is None else f"{value:.3g} σ"
