@@ -50,7 +50,7 @@ def _of_results(before: Path, after: Path) -> Comparison:
     """Two runs."""
     from conformance.report.changes.between import changes
     from conformance.report.changes.changes_document import document
-    from conformance.report.changes.rows import rows
+    from conformance.report.changes.changes_rows import rows
     from conformance.results.file import read_results
 
     found = changes(read_results(before), read_results(after), (str(before), str(after)))
@@ -62,8 +62,8 @@ def _of_traces(arguments: Namespace) -> Comparison:
     from conformance.cli.subject import in_a_worker, subject, traced
     from conformance.report.difference.difference import compare
     from conformance.report.difference.difference_document import document, rows
+    from conformance.report.difference.difference_view import difference_view
     from conformance.report.difference.judged import judged
-    from conformance.report.difference.view import difference_view
 
     golden = subject(arguments, (arguments.a, arguments.b))
     a, b = (traced(side, golden, arguments, in_a_worker) for side in (arguments.a, arguments.b))

@@ -7,9 +7,9 @@ from conformance.checks.trace import save
 from conformance.cli.output import FORMS, forms_of, show_document, text_of, write
 from conformance.cli.subject import subject, traced
 from conformance.errors import UsageError
-from conformance.report.trace.rows import rows
 from conformance.report.trace.trace_document import document
-from conformance.report.trace.view import trace_view
+from conformance.report.trace.trace_rows import rows
+from conformance.report.trace.trace_view import trace_view
 
 SAVED = "safetensors"
 

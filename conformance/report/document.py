@@ -10,7 +10,7 @@ ROWS = 20  # of a group that a reader looks at; JSON and a page have all of them
 
 
 @dataclass(frozen=True)
-class Span:
+class TextSpan:
     """A text with a tone (`good`, `bad`, `odd`, `quiet` or none).
 
     Attributes:
@@ -50,15 +50,15 @@ class Ranges:
 
 
 @dataclass(frozen=True)
-class Strip:
+class HeatStrip:
     """A level of heat a slice, 0 to 5; None where nothing is known. `title` says it in words."""
 
     levels: tuple[int | None, ...]
     title: str
 
 
-Plot = Points | Ranges | Strip
-Cell = str | Span | Plot
+Plot = Points | Ranges | HeatStrip
+Cell = str | TextSpan | Plot
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class HeatMap:
 
 
 @dataclass(frozen=True)
-class Node:
+class DiagramNode:
     """A box of a diagram.
 
     Attributes:
@@ -104,7 +104,7 @@ class Diagram:
     """Boxes in an order in which parents come first, with a line from each parent."""
 
     title: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[DiagramNode, ...]
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Headline:
     """The result in one line, in a tone."""
 
     text: str
@@ -165,7 +165,7 @@ class Items:
         apart: whether a blank line stands before each item.
     """
 
-    items: tuple[tuple[str | Span, ...], ...]
+    items: tuple[tuple[str | TextSpan, ...], ...]
     apart: bool = False
 
 
@@ -305,7 +305,7 @@ class Abridged:
 
 
 Block = (
-    Verdict | Heading | Paragraph | Items | Lists | Table | Code | Tokens | Figures | Folded | Section | Filtered | Abridged
+    Headline | Heading | Paragraph | Items | Lists | Table | Code | Tokens | Figures | Folded | Section | Filtered | Abridged
 )  # fmt: skip
 Blocks = tuple[Block, ...]
 

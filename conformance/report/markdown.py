@@ -9,18 +9,18 @@ from conformance.report.document import (
     Block,
     Code,
     Diagram,
+    DiagramNode,
     Document,
     Figures,
     Folded,
     Heading,
+    Headline,
     Items,
     Lists,
-    Node,
     Paragraph,
     Table,
     Token,
     Tokens,
-    Verdict,
     in_text,
 )
 
@@ -44,7 +44,7 @@ def _lines(blocks: Iterable[Block]) -> Iterator[str]:
     for block in blocks:
         yield ""
         match block:
-            case Verdict(text):
+            case Headline(text):
                 yield f"**{cell(text)}**"
             case Heading(text, verdict, level=level):
                 yield f"{'#' * level} {cell(text)}{f': {cell(verdict)}' if verdict else ''}"
@@ -110,7 +110,7 @@ def mermaid(diagram: Diagram) -> str:
     return "\n".join(["flowchart TD", *boxes, *(f"  {number[p]} --> {number[n.name]}" for n in diagram.nodes for p in n.parents)])
 
 
-def _shaped(node: Node) -> str:
+def _shaped(node: DiagramNode) -> str:
     """Its text, quoted; quotes cannot stand in it, and of HTML only the line breaks that we put there."""
     text = "<br>".join(line.replace("&", "#amp;").replace("<", "#lt;").replace('"', "#quot;") for line in node.lines)
     return f'(["{text}"])' if node.kind == "source" else f'["{text}"]'

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from conformance.judge.rank_changes import RankChange, RankComparison
 from conformance.names import printable
-from conformance.report.document import Block, Column, Document, Paragraph, Verdict, tabled
+from conformance.report.document import Block, Column, Document, Headline, Paragraph, tabled
 
 _COLUMNS = (
     *("texts", "cosine A", "cosine B", Column("rank A", spare=1), Column("rank B", spare=1)),
@@ -15,7 +15,7 @@ _WIDTH = 24  # of a text in the table
 
 def document(found: RankComparison, names: Sequence[str], dtypes: Sequence[str], texts: Sequence[str]) -> Document:
     """The verdict, what was compared, each system beside the oracle, then the pairs that change rank."""
-    verdict = Verdict(_verdict(found), "good" if found.explained else "bad")
+    verdict = Headline(_verdict(found), "good" if found.explained else "bad")
     blocks = (
         verdict,
         Paragraph(f"{len(texts)} texts, {found.pairs} pairs ranked by cosine similarity; Kendall's τ = {found.tau:.4g}"),

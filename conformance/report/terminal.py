@@ -22,13 +22,13 @@ from conformance.report.document import (
     Figures,
     Folded,
     Heading,
+    Headline,
     Items,
     Lists,
     Paragraph,
     Table,
     Token,
     Tokens,
-    Verdict,
     in_text,
 )
 
@@ -173,8 +173,8 @@ def _lines_of(blocks: Iterator[Block], width: int) -> Iterator[Line]:
 
 def _stands_apart(block: Block, before: Block) -> bool:
     """Whether a blank line stands before the block."""
-    if isinstance(block, Verdict):
-        return not isinstance(before, Verdict)
+    if isinstance(block, Headline):
+        return not isinstance(before, Headline)
     if isinstance(block, Tokens) or isinstance(before, Tokens):
         return True
     return isinstance(block, Folded) or (isinstance(block, Heading) and not block.close)
@@ -182,7 +182,7 @@ def _stands_apart(block: Block, before: Block) -> bool:
 
 def _lines(block: Block, width: int) -> Iterator[Line]:
     match block:
-        case Verdict(text, tone):
+        case Headline(text, tone):
             yield line(text, _TONES.get(tone, "bold"))
         case Heading(text, verdict, tone):
             parts = [(text, "bold"), *([(": ", ""), (verdict, _TONES.get(tone, ""))] if verdict else [])]

@@ -16,11 +16,11 @@ from conformance.report.changes.between import changes
 from conformance.report.changes.changes_document import document as changes_document
 from conformance.report.difference.difference import compare
 from conformance.report.difference.difference_document import document as difference_document
+from conformance.report.difference.difference_view import difference_view
 from conformance.report.difference.judged import judged
-from conformance.report.difference.view import difference_view
 from conformance.report.html.page import page
 from conformance.report.trace.trace_document import document as trace_document
-from conformance.report.trace.view import trace_view
+from conformance.report.trace.trace_view import trace_view
 from conformance.results.records import CaseRecords, Note, Results
 from conformance.results.to_records import records_of
 from conformance.tests.lawless import BROKEN

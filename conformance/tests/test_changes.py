@@ -14,9 +14,9 @@ from conformance.cli import main
 from conformance.judge.statistics import max_threshold, projection_threshold, rms_threshold
 from conformance.report.changes.between import CaseChange, Changes, changes
 from conformance.report.changes.changes_document import document
-from conformance.report.changes.rows import rows
+from conformance.report.changes.changes_rows import rows
+from conformance.report.changes.changes_words import headline, mistakes
 from conformance.report.changes.scale import scale_changed
-from conformance.report.changes.words import headline, mistakes
 from conformance.report.html.page import page
 from conformance.report.markdown import markdown
 from conformance.report.terminal import wrapped
@@ -90,7 +90,7 @@ def test_what_moves_within_its_noise_is_counted_and_what_is_the_same_is_not() ->
     same, moves, fails = _norm(0.5), _norm(0.5, 1), _norm(0.5, 2)
     found = changes(_results(same, moves, fails), _results(same, _norm(0.6, 1), _norm(9.0, 2)))
     assert (_only(found).moved, _only(found).compared) == (1, 3)
-    assert headline(found).endswith("1 of 3 activations moved within their noise")
+    assert headline(found).endswith("1 of 3 activations changed by no more than noise")
     assert headline(changes(_results(same), _results(same))) == "no verdict changed"
 
 
@@ -215,7 +215,7 @@ def test_what_may_explain_a_change_is_told_and_what_is_missing() -> None:
     cut = merged([run(checked(ME), finished=False, torch="2.14.0", threads=8, gpu="H100")])
     found = changes(_results(), cut, ("old.jsonl", "new.jsonl"))
     rendered = _plain(found)
-    assert "what may explain it: torch 2.13.0 → 2.14.0; gpu none → H100; threads 1 → 8" in rendered
+    assert "possible causes: torch 2.13.0 → 2.14.0; gpu none → H100; threads 1 → 8" in rendered
     assert "new.jsonl: missing: the end of" in rendered
     assert not changes(_results(), _results()).environment
 

@@ -12,8 +12,8 @@ from conformance.checks.trace import Trace, record
 from conformance.cli import main
 from conformance.report.difference.difference import Difference, compare
 from conformance.report.difference.difference_document import document, rows
+from conformance.report.difference.difference_view import DifferenceView, difference_view
 from conformance.report.difference.judged import judged
-from conformance.report.difference.view import DifferenceView, difference_view
 from conformance.report.html.page import page
 from conformance.report.markdown import markdown
 from conformance.report.terminal import wrapped
@@ -65,7 +65,7 @@ def _plain(view: DifferenceView) -> str:
 
 def test_where_the_difference_begins_is_said_first_and_marked_with_words() -> None:
     view = _view(*USUAL)
-    sentence = "mine and yours on tiny: of 3 activations in both, the difference begins at layer 1, attention.output.LayerNorm"
+    sentence = "mine and yours on tiny, 3 activations in common: the difference begins at layer 1, attention.output.LayerNorm"
     assert _plain(view).startswith(sentence)
     assert markdown(document(view)).startswith(f"**{sentence}**")
     lines = {line.split()[0]: line for line in _plain(view).splitlines() if line.startswith("    ")}
@@ -84,7 +84,7 @@ def test_each_side_is_told_by_its_mistakes_or_by_where_it_fails_or_as_right() ->
     mistake = "layer 1, attention.output.LayerNorm: epsilon is 1e-05, the checkpoint says 1e-12"
     assert mistake in _plain(_view(*USUAL, wrong=(named,)))
     assert "layer 1, attention.output.LayerNorm: 3 of 96 elements differ, where none may" in _plain(_view(*USUAL, wrong=(broken,)))
-    assert "A: mine, cpu, float32: nothing is wrong with it by itself" in _plain(_view(*USUAL))
+    assert "A: mine, cpu, float32: no error when judged alone" in _plain(_view(*USUAL))
 
 
 def test_of_several_batches_the_worst_is_shown_and_the_others_are_counted() -> None:
@@ -129,14 +129,14 @@ def test_the_command_writes_every_form(tmp_path: Path, capsys: pytest.CaptureFix
     forms = [part for suffix in ("html", "md", "json", "txt") for part in ("-o", str(tmp_path / f"out.{suffix}"))]
     assert main(["diff", "hf-eager", "making-bert", *forms]) == 0
     assert not capsys.readouterr().out
-    assert "is nowhere more than rounding" in (tmp_path / "out.txt").read_text("utf-8")
-    assert "is nowhere more than rounding" in (tmp_path / "out.md").read_text("utf-8")
-    assert "is nowhere more than rounding" in (tmp_path / "out.html").read_text("utf-8")
+    assert "no difference beyond rounding" in (tmp_path / "out.txt").read_text("utf-8")
+    assert "no difference beyond rounding" in (tmp_path / "out.md").read_text("utf-8")
+    assert "no difference beyond rounding" in (tmp_path / "out.html").read_text("utf-8")
     assert not any(row["begins"] for row in json.loads((tmp_path / "out.json").read_text()))
 
 
 def test_a_narrow_terminal_has_the_columns_that_matter_each_row_on_one_line() -> None:
-    for width, there, gone in ((160, "a there", ""), (100, "|a − b|", "a there"), (78, "difference", "|a − b|")):
+    for width, there, gone in ((160, "A there", ""), (100, "|A − B|", "A there"), (78, "difference", "|A − B|")):
         lines = [line.plain for line in wrapped(document(_view(*USUAL)), width)]
         head = next(line for line in lines if line.startswith("  activation "))
         assert there in head

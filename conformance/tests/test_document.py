@@ -10,33 +10,33 @@ from conformance.report.document import (
     Code,
     Column,
     Diagram,
+    DiagramNode,
     Document,
     Figures,
     Filtered,
     Folded,
     Heading,
+    Headline,
     HeatMap,
+    HeatStrip,
     Histogram,
     Items,
     Lists,
-    Node,
     Paragraph,
     Points,
     Ranges,
     Section,
-    Span,
-    Strip,
     Table,
+    TextSpan,
     Token,
     Tokens,
-    Verdict,
     tabled,
 )
 from conformance.report.html.page import page
 from conformance.report.markdown import markdown
 from conformance.report.terminal import plain
 
-PLOTS = (Points((20.0, 40.0), 60.0, joined=True), Ranges(((10.0, 20.0, 30.0, 40.0), None)), Strip((0, 5, None), "in a strip"))
+PLOTS = (Points((20.0, 40.0), 60.0, joined=True), Ranges(((10.0, 20.0, 30.0, 40.0), None)), HeatStrip((0, 5, None), "in a strip"))
 COLUMNS = (
     "name",
     Column("points", ticks=((0.0, "0.01"),)),
@@ -46,7 +46,9 @@ COLUMNS = (
     Column("equation", is_text=True, is_remark=True),
 )
 (TABLE,) = tabled(COLUMNS, [("a group", [(f"row-{n}", *PLOTS, f"{n}e+04", "x + 1") for n in range(3)])], most=2)
-DIAGRAM = Diagram("a diagram", (Node("a", ("first",), (), "source"), Node("b", ("second", "a + 1"), ("a",), remark="not exposed")))
+DIAGRAM = Diagram(
+    "a diagram", (DiagramNode("a", ("first",), (), "source"), DiagramNode("b", ("second", "a + 1"), ("a",), remark="not exposed"))
+)
 FIGURES = (
     (DIAGRAM, ""),
     (HeatMap(((0, 1), (2, 6)), ("x", "y"), "a map"), "of a head"),
@@ -54,10 +56,10 @@ FIGURES = (
 )
 SECTION = Section((Paragraph("in a section"),), "bad", "here", (("name", "x"),))
 BLOCKS: tuple[Block, ...] = (
-    Verdict("a verdict", "good"),
+    Headline("a verdict", "good"),
     Heading("a heading", "its outcome", "bad", level=2),
     Paragraph("a paragraph"),
-    Items((("a statement", Span("a detail", "bad", "here", "a note")),)),
+    Items((("a statement", TextSpan("a detail", "bad", "here", "a note")),)),
     Lists((("a list", ("one", "two")),)),
     TABLE,
     Code("some code"),

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from conformance import check
-from conformance.report.document import Span, Table
+from conformance.report.document import Table, TextSpan
 from conformance.report.html.drawings import cells
 from conformance.report.html.svg import element
 from conformance.report.run.network import network
-from conformance.report.run.verdicts import groups
+from conformance.report.run.verdicts import candidate_checks
 from conformance.report.views import TEXTS, results_fragment
 from conformance.results.records import CaseRecords, ErrorRecord, GoldenRecord, Note, Results
 from conformance.results.to_records import records_of, results_of
@@ -119,7 +119,7 @@ def test_each_activation_is_told_beside_its_band_and_origins_are_marked() -> Non
     activations = records_of(check(Planted(epsilon(0), tanh_gelu(1)))).activations
     tables = [table for part in network(activations) for table in part.blocks if isinstance(table, Table)]
     rows = [row for table in tables for _, rows in table.groups for row in rows]
-    names = {row.cells[0].text: row for row in rows if isinstance(row.cells[0], Span) and row.cells[0].note == "origin"}
+    names = {row.cells[0].text: row for row in rows if isinstance(row.cells[0], TextSpan) and row.cells[0].note == "origin"}
     assert list(names) == ["attention.output.LayerNorm", "intermediate.intermediate_act_fn"]
     for row in rows:
         points = row.cells[1]
@@ -158,10 +158,10 @@ def _deepened(case: CaseRecords, layers: int) -> CaseRecords:
 def test_a_check_that_is_skipped_does_not_hide_that_the_others_pass() -> None:
     (case,) = results_of([check(HuggingFace("eager"))]).cases
     cases = (renamed(case, "x"), renamed(CaseRecords(case.check, ()), "x", check="tokenization", outcome="skip", reason="none"))
-    (group,) = groups(cases)
+    (group,) = candidate_checks(cases)
     assert (group.outcome, group.tone) == ("pass", "good")
     assert "1 skipped" in group.ran
-    assert groups(cases[1:])[0].outcome == "skip"
+    assert candidate_checks(cases[1:])[0].outcome == "skip"
 
 
 def test_what_is_known_to_fail_is_told_in_full() -> None:

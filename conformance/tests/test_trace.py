@@ -22,9 +22,9 @@ from conformance.report.document import Block, Folded, Ranges, Table
 from conformance.report.html.page import page
 from conformance.report.markdown import markdown
 from conformance.report.terminal import plain
-from conformance.report.trace.rows import rows
 from conformance.report.trace.trace_document import document
-from conformance.report.trace.view import rendered, trace_view
+from conformance.report.trace.trace_rows import rows
+from conformance.report.trace.trace_view import rendered, trace_view
 from conformance.tests.test_checkpoint import _write
 
 TINY = load_golden("tiny")

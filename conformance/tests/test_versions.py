@@ -12,7 +12,7 @@ from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.goldens.manifest import manifest
 from conformance.report.changes.between import changes
-from conformance.report.changes.environment import EnvironmentChange
+from conformance.report.changes.environment_changes import EnvironmentChange
 from conformance.report.views import TEXTS
 from conformance.results.case import Case
 from conformance.results.file import read_results

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from conformance.report.changes.environment import EnvironmentChange, differing
+from conformance.report.changes.environment_changes import EnvironmentChange, differing
 from conformance.report.changes.mistakes import struck_anew
 from conformance.report.changes.scale import scale_changed, size
 from conformance.report.findings import Finding, layers_of

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from conformance.report.axis import Axis, axis_of
 from conformance.report.changes.between import KINDS, CaseChange, Changes, Kind
-from conformance.report.changes.words import (
+from conformance.report.changes.changes_words import (
     TONES,
     ChangeRow,
     by_activation,
@@ -30,13 +30,13 @@ from conformance.report.document import (
     Document,
     Folded,
     Heading,
+    Headline,
     Items,
     Lists,
     Paragraph,
     Points,
     Row,
     Section,
-    Verdict,
     tabled,
 )
 from conformance.results.records import ActivationRecord
@@ -45,10 +45,9 @@ _READING = {
     "worse, better": "Another outcome than before, or a failure that is larger or smaller by more than noise. A mistake is new at "
     "the places at which it was not found before.",
     "gone, new": "No longer observed or checked, or for the first time.",
-    "changed": "It passes both times, but its local error in σ changed by more than noise allows: if the smaller error were the "
-    "scale of the candidate's noise, the larger one would fail.",
-    "moved within their noise": "The values differ between the runs, by no more than noise. Values that are not counted here are "
-    "the same in both runs.",
+    "changed": "It passes both times, but its local error in σ changed significantly: if the smaller error were the scale of the "
+    "candidate's noise, the larger one would fail.",
+    "changed by no more than noise": "The values differ between the runs, but not significantly.",
     "local rms, max": "How far a step's result is from the exact one for the inputs that the candidate itself gave it, in units of "
     "σ, the standard deviation of a correct implementation's rounding. Of several batches, the one on which it is worst is shown.",
 }
@@ -59,7 +58,7 @@ def document(changes: Changes) -> Document:
     axis = axis_of(_rms(r) for case in changes.cases for c in case.activations for r in (c.before, c.after))
     reading = Lists(tuple((term, (meaning,)) for term, meaning in _READING.items()))
     blocks = (
-        Verdict(headline(changes), tone(changes)),
+        Headline(headline(changes), tone(changes)),
         *_beside(changes),
         *([Abridged((Heading("Changes, worst first", level=2),))] if any(case.kinds for case in changes.cases) else []),
         *(
@@ -78,7 +77,7 @@ def _beside(changes: Changes) -> Iterator[Block]:
     yield Paragraph(f"from {changes.names[0]} to {changes.names[1]}")
     if changes.environment:
         differing = "; ".join(f"{d.what} {d.before} → {d.after}" for d in changes.environment)
-        yield Paragraph(f"what may explain it: {differing}")
+        yield Paragraph(f"possible causes: {differing}")
     yield from (Paragraph(note, "odd") for note in changes.notes)
 
 
@@ -128,6 +127,6 @@ def _unchanged(changes: Changes) -> Iterator[Block]:
         if n_moved := sum(case.moved for case in cases):
             parts.append(moved(n_moved, sum(case.compared for case in cases)))
         yield Heading(f"no change in {number(len(cases), 'check')}", "; ".join(parts), level=2)
-        columns = (Column("check"), *(Column(head, is_text=True) for head in ("outcome", "judged", "moved")))
+        columns = (Column("check"), *(Column(head, is_text=True) for head in ("outcome", "judged", "within noise")))
         rows = [(title(c), outcome(c), coverage(c), moved(c.moved, c.compared) if c.moved else "") for c in cases]
         yield Abridged((Folded(number(len(cases), "check"), tuple(tabled(columns, [("", rows)]))),))

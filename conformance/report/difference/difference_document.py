@@ -6,7 +6,7 @@ from typing import Any
 
 from conformance.report.axis import Axis, axis_of, sigma
 from conformance.report.difference.difference import Difference
-from conformance.report.difference.view import DifferenceRow, DifferenceView, Side, rows_of
+from conformance.report.difference.difference_view import DifferenceRow, DifferenceView, Side, rows_of
 from conformance.report.document import (
     Abridged,
     Block,
@@ -15,6 +15,7 @@ from conformance.report.document import (
     Document,
     Folded,
     Heading,
+    Headline,
     Items,
     Lists,
     Paragraph,
@@ -22,7 +23,6 @@ from conformance.report.document import (
     Row,
     Section,
     Table,
-    Verdict,
     tabled,
 )
 
@@ -33,7 +33,7 @@ _READING = {
     "their own inputs. Beyond the green band it is more than the rounding of both explains.",
     "difference": "A − B, in units of the σ that rounding has accumulated in both since the token ids. Every step after the one at "
     "which it begins passes it on.",
-    "|a − b|": "The largest absolute difference, the element that has it, and the values of A and B there.",
+    "|A − B|, at": "The largest absolute difference, the element that has it, and the values of A and B there.",
     "exact": "A step that rounds nothing, a look-up or a copy: any difference at all begins there.",
     "only A, only B": "The other does not expose it; it is judged as part of the next step that both expose.",
 }
@@ -43,7 +43,7 @@ def document(view: DifferenceView) -> Document:
     """Where the difference begins, what is wrong with each side, then every activation."""
     reading = Lists(tuple((term, (meaning,)) for term, meaning in _READING.items()))
     blocks = (
-        Verdict(view.sentence, "bad" if view.exit_code else "good"),
+        Headline(view.sentence, "bad" if view.exit_code else "good"),
         *map(_side, view.sides),
         *_tables(view),
         Abridged((Heading("How to read this", level=2), reading)),
@@ -81,8 +81,8 @@ def _left_out(batches: tuple[str, ...]) -> Iterator[Block]:
 
 
 def _table(found: Iterable[DifferenceRow], axis: Axis, *, several: bool = False) -> Iterator[Table]:
-    there = (Column("at", spare=2), Column("a there", spare=3), Column("b there", spare=3))
-    errors = (Column("begins here"), Column("limit"), Column("difference"), Column("|a − b|", spare=1))
+    there = (Column("at", spare=2), Column("A there", spare=3), Column("B there", spare=3))
+    errors = (Column("begins here"), Column("limit"), Column("difference"), Column("|A − B|", spare=1))
     columns = ("activation", Column("○ difference ● begins here", ticks=axis.ticks), *errors, *there, Column("", is_text=True))
     yield from tabled(columns, [(group, [_row(r, axis, several) for r in rows]) for group, rows in groupby(found, _group)], None)
 

@@ -5,7 +5,7 @@ from functools import singledispatch
 
 from markupsafe import Markup
 
-from conformance.report.document import Diagram, HeatMap, Histogram, Points, Ranges, Strip
+from conformance.report.document import Diagram, HeatMap, HeatStrip, Histogram, Points, Ranges
 from conformance.report.html.diagram import diagram
 from conformance.report.html.svg import drawing, element
 
@@ -66,7 +66,7 @@ def _(found: HeatMap) -> Markup:
 
 
 @drawn.register
-def _(found: Strip) -> Markup:
+def _(found: HeatStrip) -> Markup:
     levels = tuple(level or 0 for level in found.levels)
     return drawing(len(levels), 1, found.title, *_shaded((levels,), "h"), class_="strip", preserveAspectRatio="none")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from conformance.report.document import Node
+from conformance.report.document import DiagramNode
 
 WIDTH = 376.0
 _MARGIN = 12.0  # room at the sides for lines that go around
@@ -37,7 +37,7 @@ class DrawnLine:
 class Box:
     """A node's place: its upper left corner, its size and its lines."""
 
-    node: Node
+    node: DiagramNode
     x: float
     y: float
     width: float
@@ -76,7 +76,7 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Layout:
+class DiagramLayout:
     """A drawing's boxes and lines, and its height."""
 
     boxes: tuple[Box, ...]
@@ -84,7 +84,7 @@ class Layout:
     height: float
 
 
-def layout(nodes: Sequence[Node]) -> Layout:
+def layout(nodes: Sequence[DiagramNode]) -> DiagramLayout:
     """Of nodes in an order in which parents come first."""
     ranks = _ranks(nodes)
     boxes = _boxes(ranks)
@@ -94,10 +94,10 @@ def layout(nodes: Sequence[Node]) -> Layout:
         for node in nodes
         for parent in node.parents
     ]
-    return Layout(tuple(boxes.values()), tuple(edges), max(box.bottom for box in boxes.values()) + 1)
+    return DiagramLayout(tuple(boxes.values()), tuple(edges), max(box.bottom for box in boxes.values()) + 1)
 
 
-def _ranks(nodes: Sequence[Node]) -> list[list[Node]]:
+def _ranks(nodes: Sequence[DiagramNode]) -> list[list[DiagramNode]]:
     """Nodes by the length of the longest path to them."""
     rank: dict[str, int] = {}
     for node in nodes:
@@ -105,7 +105,7 @@ def _ranks(nodes: Sequence[Node]) -> list[list[Node]]:
     return [[node for node in nodes if rank[node.name] == r] for r in range(max(rank.values()) + 1)]
 
 
-def _boxes(ranks: Sequence[Sequence[Node]]) -> dict[str, Box]:
+def _boxes(ranks: Sequence[Sequence[DiagramNode]]) -> dict[str, Box]:
     """Rank below rank, each node as near as its order allows to the middle of its parents."""
     boxes: dict[str, Box] = {}
     y = 1.0
@@ -126,7 +126,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _lines(node: Node, room: float) -> tuple[DrawnLine, ...]:
+def _lines(node: DiagramNode, room: float) -> tuple[DrawnLine, ...]:
     """Name, equation and shape, each broken to fit."""
     advances = {"name": _NAME, "formula": _TEXT, "shape": _TEXT}
     return tuple(

@@ -55,7 +55,7 @@ def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: boo
         yield Abridged((Folded("What is known to fail", tuple(_known(case))),))
     yield Abridged(tuple(_details(case, headers)))
     if check.counterexample:
-        yield Folded("a script that shows it", (Code(check.counterexample.script, "python"),), long=True)
+        yield Folded("a script that reproduces the failure", (Code(check.counterexample.script, "python"),), long=True)
 
 
 def first_line(text: str) -> str:
@@ -76,11 +76,11 @@ def _reason(reason: str) -> Iterator[Block]:
 
 
 def _failures(failed: Sequence[ActivationRecord], activations: Sequence[ActivationRecord]) -> Iterator[Block]:
-    yield Paragraph(f"first origin: {place(failed[0])}")
+    yield Paragraph(f"first origin of an error: {place(failed[0])}")
     worst = _worst(failed)
     yield from tabled(("origin", "local rms", "max", "limit", "global rms"), [("", [_numbers(a) for a in worst])])
     if len(failed) > len(worst):
-        yield Paragraph(f"and {len(failed) - len(worst)} more in the results file")
+        yield Paragraph(f"and {len(failed) - len(worst)} more origins in the results file")
     layers = layers_of(activations)
     yield from (Paragraph(text) for text in _reasons(failed, worst, layers))
     items = tuple(tuple(rendered(finding, layers)) for finding in mistakes(activations))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from conformance.model.activations import placed
 from conformance.report.axis import Axis, axis_of, sigma
-from conformance.report.document import Blocks, Column, Folded, Points, Row, Span, tabled
+from conformance.report.document import Blocks, Column, Folded, Points, Row, TextSpan, tabled
 from conformance.results.outcomes import OUTCOME_TEXT, Outcome, severity
 from conformance.results.records import ActivationRecord
 
@@ -52,7 +52,7 @@ def _counts(found: Sequence[ActivationRecord]) -> str:
 def _row(a: ActivationRecord, batches: Sequence[ActivationRecord], axis: Axis) -> Row:
     """One activation, on the batch on which it is worst."""
     mark = _MARKS.get(a.outcome, a.role or "")
-    name = Span(placed(a.activation)[1], note="; ".join(part for part in (mark, *_notes(a, batches)) if part))
+    name = TextSpan(placed(a.activation)[1], note="; ".join(part for part in (mark, *_notes(a, batches)) if part))
     local, overall = (e.rms if e else None for e in (a.local, a.overall))
     points = Points((axis.at(overall), axis.at(local)), axis.at(a.limits.get("rms") if local is not None else None))
     largest = sigma(a.local.max if a.local else None, "")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from conformance.judge.error_distribution import REACH, STEP
-from conformance.report.document import Block, Column, Figures, Heading, Histogram, Row, Strip, Token, tabled
+from conformance.report.document import Block, Column, Figures, Heading, HeatStrip, Histogram, Row, Token, tabled
 from conformance.report.words import place
 from conformance.results.records import ActivationRecord, CounterexampleRecord, StripRecord
 
@@ -69,7 +69,7 @@ def _strip(s: StripRecord, scale: Scale) -> Row:
     everywhere = hot == sum(v is not None for v in s.values)
     share = "at no slice by itself" if not hot else "everywhere" if everywhere else f"in {hot} of {len(s.values)} slices"
     worst = f"{share}; largest at {slices} (of 0 to {s.size - 1}), {scale.rendered(s.values[where])}"
-    return Row((s.axis, Strip(levels, f"error along {s.axis}, beyond the limit {worst}"), worst))
+    return Row((s.axis, HeatStrip(levels, f"error along {s.axis}, beyond the limit {worst}"), worst))
 
 
 def tokens(

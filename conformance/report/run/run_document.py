@@ -11,14 +11,15 @@ from conformance.report.document import (
     Filtered,
     Folded,
     Heading,
+    Headline,
+    Lists,
     Paragraph,
     Section,
-    Verdict,
     tabled,
 )
 from conformance.report.run.case import case_blocks
-from conformance.report.run.environment import environment, reading
-from conformance.report.run.verdicts import groups, matrix, power, summary
+from conformance.report.run.run_environment import environment, reading
+from conformance.report.run.verdicts import CandidateChecks, candidate_checks, matrix, power, summary
 from conformance.report.words import duration, headline, searched, subject
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT
 from conformance.results.records import CaseRecords, CheckRecord, Results
@@ -27,27 +28,39 @@ from conformance.results.to_records import activation_records, check_record, foo
 
 Cases = list[CaseRecords]
 
+_ERRORS = (
+    Heading("how errors are measured", "in units of σ, the standard deviation of a correct implementation's rounding error"),
+    Lists(
+        (
+            ("local rms, max", ("of the error of one step, given the candidate's own inputs to it",)),
+            ("limit", ("of the local rms",)),
+            ("global rms", ("of the error that has accumulated since the token ids",)),
+        )
+    ),
+)
+
 
 def document(results: Results) -> Document:
     """A run."""
     counts = results.footer or footer(results.checks)
-    found = groups(results.cases)
-    notes = tuple(Verdict(str(note), "bad" if note.grave else "odd") for note in results.remarks)
+    found = candidate_checks(results.cases)
+    notes = tuple(Headline(str(note), "bad" if note.grave else "odd") for note in results.remarks)
     sections = _sections(results)
     links = {id(case): section.id for section, cases in sections for case in cases}
     shown = Filtered(tuple(section for section, _ in sections))
     blocks = (
         Abridged(tuple(_started(results))),
-        Verdict(headline(counts, results.remarks)),
+        Headline(headline(counts, results.remarks)),
         Abridged((*notes, *summary(found, links), *matrix(found, links), Heading("Candidates", level=2), reading())),
         shown,
         *_every_check(results.cases),
         *_unconfirmed(results),
-        *([] if counts.ran else [Verdict("Nothing was judged, so nothing conforms.", "bad")]),
+        *([Abridged((), _ERRORS)] if any(a.outcome == "fail" and a.local for a in results.activations) else []),
+        *([] if counts.ran else [Headline("Nothing was judged, so nothing conforms.", "bad")]),
         Abridged((*power(results.cases), *environment(results)), notes),
     )
     conforms = not any(g.tone == "bad" for g in found) and any(g.tone == "good" for g in found) and results.sound
-    return Document(_title(results), blocks, "good" if conforms else "bad" if any(g.tone == "bad" for g in found) else "")
+    return Document(_title(results, found), blocks, "good" if conforms else "bad" if any(g.tone == "bad" for g in found) else "")
 
 
 def case_document(result: Result) -> Document:
@@ -61,10 +74,10 @@ def _started(results: Results) -> Iterator[Block]:
     yield Paragraph(" ".join(parts), "quiet")
 
 
-def _title(results: Results) -> str:
+def _title(results: Results, found: Sequence[CandidateChecks]) -> str:
     names = list(dict.fromkeys(c.implementation for c in results.checks))
-    bad = {g.implementation for g in groups(results.cases) if g.tone == "bad"}
-    judged = any(g.tone == "bad" and g.outcome != "error" for g in groups(results.cases))
+    bad = {g.implementation for g in found if g.tone == "bad"}
+    judged = any(g.tone == "bad" and g.outcome != "error" for g in found)
     verb = f"{'does' if len(bad) == 1 else 'do'} not conform" if judged else "could not be judged"
     if len(names) == 1:
         return f"{names[0]} {verb}" if bad else f"{names[0]}: {_fine(results)}"
@@ -142,7 +155,7 @@ def _passes(checks: Sequence[CheckRecord]) -> Iterator[Block]:
     """Checks of one candidate that pass."""
     first, searches = checks[0], [c for c in checks if c.tried]
     candidate = f"{first.implementation} on {first.golden}, {first.device}, {first.dtype}"
-    yield Heading(candidate, f"conforms in {len(checks)} checks more", "good")
+    yield Heading(candidate, f"conforms in {len(checks)} more checks", "good")
     yield Paragraph(", ".join(c.check for c in checks))
     if searches:
         worst = max(searches, key=lambda c: c.worst or 0.0)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.judge.statistics import SEPARABLE_Z
-from conformance.report.document import Block, Column, Folded, Heading, Items, Paragraph, Row, Span, tabled
+from conformance.report.document import Block, Column, Folded, Heading, Items, Paragraph, Row, TextSpan, tabled
 from conformance.report.findings import layers_of, sentence
 from conformance.report.run.case import first_line
 from conformance.report.words import mistakes
@@ -18,7 +18,7 @@ _REASONS = 5  # of a candidate in the summary; its sections have them all
 
 
 @dataclass(frozen=True)
-class Group:
+class CandidateChecks:
     """All checks of one candidate in one setting, worst first."""
 
     implementation: str
@@ -55,22 +55,24 @@ class Group:
         return ", ".join(part for part in (rendered, f"{skipped} skipped" if skipped and len(self.cases) > skipped else "") if part)
 
 
-def groups(cases: Sequence[CaseRecords]) -> list[Group]:
+def candidate_checks(cases: Sequence[CaseRecords]) -> list[CandidateChecks]:
     """Worst first; of equals the first to have run."""
     found: dict[tuple[str, Setting], list[CaseRecords]] = {}
     for case in cases:
         c = case.check
         found.setdefault((c.implementation, (c.golden, c.device, c.dtype)), []).append(case)
     ordered = (
-        Group(name, setting, tuple(sorted(of_one, key=lambda c: (ORDER.index(c.check.outcome), c.check.check != "values"))))
+        CandidateChecks(
+            name, setting, tuple(sorted(of_one, key=lambda c: (ORDER.index(c.check.outcome), c.check.check != "values")))
+        )
         for (name, setting), of_one in found.items()
     )
     return sorted(ordered, key=lambda g: ORDER.index(g.outcome))
 
 
-def summary(found: Sequence[Group], links: Links) -> Iterator[Block]:
+def summary(found: Sequence[CandidateChecks], links: Links) -> Iterator[Block]:
     """Candidates that do not conform, in the order of their worst group; reasons in the order of their size."""
-    reasons: dict[str, dict[str, list[tuple[Group, CaseRecords]]]] = {}
+    reasons: dict[str, dict[str, list[tuple[CandidateChecks, CaseRecords]]]] = {}
     for g in found:
         for case in g.cases if g.tone == "bad" else ():
             for why in dict.fromkeys(_reasons(case)):
@@ -80,9 +82,9 @@ def summary(found: Sequence[Group], links: Links) -> Iterator[Block]:
         yield Items(tuple((name, *_listed(of_one, links)) for name, of_one in reasons.items()))
 
 
-def _listed(reasons: Mapping[str, Sequence[tuple[Group, CaseRecords]]], links: Links) -> Iterator[Span | str]:
+def _listed(reasons: Mapping[str, Sequence[tuple[CandidateChecks, CaseRecords]]], links: Links) -> Iterator[TextSpan | str]:
     for why, places in list(reasons.items())[:_REASONS]:
-        yield Span(why, "", links[id(places[0][1])], f"on {'; '.join(dict.fromkeys(', '.join(g.setting) for g, _ in places))}")
+        yield TextSpan(why, "", links[id(places[0][1])], f"on {'; '.join(dict.fromkeys(', '.join(g.setting) for g, _ in places))}")
     if len(reasons) > _REASONS:
         yield f"and {len(reasons) - _REASONS} more below"
 
@@ -99,7 +101,7 @@ def _reasons(case: CaseRecords) -> Iterable[str]:
         yield f"{'' if c.check == 'values' else f'{c.check}: '}{first_line(c.reason) or c.outcome}"
 
 
-def matrix(found: Sequence[Group], links: Links) -> Iterator[Block]:
+def matrix(found: Sequence[CandidateChecks], links: Links) -> Iterator[Block]:
     """Candidates, worst first, by settings."""
     settings = sorted(dict.fromkeys(g.setting for g in found))
     at = {(g.implementation, g.setting): g for g in found}
@@ -117,12 +119,12 @@ def matrix(found: Sequence[Group], links: Links) -> Iterator[Block]:
         )
 
 
-def _verdict(group: Group | None, links: Links) -> Span:
+def _verdict(group: CandidateChecks | None, links: Links) -> TextSpan:
     if group is None:
-        return Span("not run", "quiet")
+        return TextSpan("not run", "quiet")
     text = OUTCOME_TEXT[group.outcome]
     note = ", ".join(part for part in (group.coverage, group.ran) if part)
-    return Span(f"{text.symbol} {text.of_check}", group.tone, links[id(group.worst)], note)
+    return TextSpan(f"{text.symbol} {text.of_check}", group.tone, links[id(group.worst)], note)
 
 
 def power(cases: Sequence[CaseRecords]) -> Iterator[Block]:
@@ -154,10 +156,10 @@ def power(cases: Sequence[CaseRecords]) -> Iterator[Block]:
     yield Folded(f"all {len(rows)} mistakes", tuple(tabled(columns, [("", rows)])))
 
 
-def _seen(s: Sensitivity | None) -> Span:
+def _seen(s: Sensitivity | None) -> TextSpan:
     if s is None:
-        return Span("no effect on these inputs", "quiet")
+        return TextSpan("no effect on these inputs", "quiet")
     if s.separable == s.places:
-        return Span(f"{s.separable} of {s.places}")
+        return TextSpan(f"{s.separable} of {s.places}")
     about = f"expected z = {s.expected_z:.2g} at {s.weakest}, {SEPARABLE_Z:.0f} are needed"
-    return Span(f"{s.separable} of {s.places}", "odd", note=about)
+    return TextSpan(f"{s.separable} of {s.places}", "odd", note=about)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from conformance.checks.trace import Trace
 from conformance.numerics.formats import Array
 from conformance.report.document import Block, Figures, Folded, Heading, HeatMap, Paragraph
-from conformance.report.trace.view import TracedBatch, TraceView
+from conformance.report.trace.trace_view import TracedBatch, TraceView
 
 STEPS = tuple(2.0**-n for n in range(6, 0, -1))  # the least probability of each shade: each is twice the one before
 LONGEST = 32  # tokens that are drawn one by one: with their names, all that a telephone's width holds

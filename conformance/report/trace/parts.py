@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from conformance.model.activation import SCALAR, Activation
 from conformance.model.activations import placed
-from conformance.report.document import Diagram, Node
-from conformance.report.trace.view import TraceView
+from conformance.report.document import Diagram, DiagramNode
+from conformance.report.trace.trace_view import TraceView
 
 
 def parts(view: TraceView) -> tuple[Diagram, ...]:
@@ -29,17 +29,17 @@ def _part(title: str, rows: Sequence[Activation], view: TraceView, called: Mappi
     """`called` says what stands in the box of a parent from outside, where that is not its name alone."""
     names = {row.name for row in rows}
     outside = dict.fromkeys(parent for row in rows for parent in row.parents if parent not in names)
-    sources = [Node(name, called.get(name, (name,)), (), "source") for name in outside]
+    sources = [DiagramNode(name, called.get(name, (name,)), (), "source") for name in outside]
     return Diagram(title, (*sources, *(_node(row, view) for row in rows)))
 
 
-def _node(row: Activation, view: TraceView) -> Node:
+def _node(row: Activation, view: TraceView) -> DiagramNode:
     """A step is exposed where every layer's is."""
     alike = [other.name for other in view.table.values() if placed(other.name)[1] == placed(row.name)[1]]
     exposed = all(name in side for side in view.shown for name in (alike if row.layer is not None else [row.name]))
     remark = "" if exposed else "not exposed by every candidate" if len(view.names) > 1 else f"not exposed by {view.names[0]}"
     kind = "filled" if row.parameters else "plain"
-    return Node(row.name, (placed(row.name)[1], row.equation, _shape(row, view)), row.parents, kind, remark)
+    return DiagramNode(row.name, (placed(row.name)[1], row.equation, _shape(row, view)), row.parents, kind, remark)
 
 
 def _shape(row: Activation, view: TraceView) -> str:

@@ -15,19 +15,19 @@ from conformance.report.document import (
     Figures,
     Folded,
     Heading,
+    Headline,
     Lists,
     Paragraph,
     Ranges,
     Row,
     Table,
     Tokens,
-    Verdict,
     tabled,
 )
 from conformance.report.html.page import fragment
 from conformance.report.trace.attention import attention
 from conformance.report.trace.parts import parts, times
-from conformance.report.trace.view import OVER, Statistics, Step, TracedBatch, TraceView, rendered, trace_view
+from conformance.report.trace.trace_view import OVER, Statistics, TracedBatch, TracedStep, TraceView, rendered, trace_view
 
 STATISTICS = {"mean": "mean", "deviation": "deviation", "least": "min", "most": "max", "rms": "rms"}
 BUDGET = 1_400  # rows of the tables of a page, each a side
@@ -50,11 +50,11 @@ def document(view: TraceView, traces: Sequence[Trace]) -> Document:
     """The network, then of every batch its tokens, its steps and its predictions; on a page attention too."""
     title, left_out = f"How an input flows through {' and '.join(view.names)}", _left_out(view)
     blocks = (
-        Abridged((), (Verdict(title),)),
+        Abridged((), (Headline(title),)),
         *map(Paragraph, _facts(view)),
         Abridged((Heading("The network", level=2),)),
         Figures(tuple((part, "") for part in parts(view))),
-        Abridged((Paragraph(_outlines(view), "quiet"), Heading("Step by step", level=2), Paragraph(_RANGES, "quiet"))),
+        Abridged((Paragraph(_outlines(view), "quiet"), Heading("TracedStep by step", level=2), Paragraph(_RANGES, "quiet"))),
         *_batches(view, left_out),
         *(Abridged((Paragraph(text, "quiet"),)) for text in _counted(left_out)),
         Paragraph(OVER, "quiet"),
@@ -158,7 +158,7 @@ def _reach(traced: TracedBatch) -> float:
     return max((end for end in ends if math.isfinite(end)), default=0.0) or 1.0
 
 
-def _row(step: Step, reach: float) -> Row:
+def _row(step: TracedStep, reach: float) -> Row:
     module, _, name = step.row.name.rpartition(".")
     numbers = [rendered(getattr(side, statistic) if side else None) for statistic in STATISTICS for side in step.sides]
     parents = ", ".join(parent.removeprefix(f"{module}.") for parent in step.row.parents)

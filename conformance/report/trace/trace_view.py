@@ -44,7 +44,7 @@ class Statistics:
 
 
 @dataclass(frozen=True)
-class Step:
+class TracedStep:
     """One activation.
 
     Attributes:
@@ -67,7 +67,7 @@ class TracedBatch:
     name: str
     batch: Batch
     tokens: tuple[tuple[Token, ...], ...]
-    steps: tuple[Step, ...]
+    steps: tuple[TracedStep, ...]
     blanks: tuple[Blank, ...]
 
 
@@ -144,7 +144,7 @@ def _tokens(batch: Batch, read: list[list[str]] | None) -> tuple[tuple[Token, ..
     )
 
 
-def _steps(network: Network, found: tuple[Mapping[str, Array], ...]) -> Iterator[Step]:
+def _steps(network: Network, found: tuple[Mapping[str, Array], ...]) -> Iterator[TracedStep]:
     for name, row in network.table.items():
         values = [side.get(name) for side in found]
         shape = next((v.shape for v in values if v is not None), None)
@@ -153,7 +153,7 @@ def _steps(network: Network, found: tuple[Mapping[str, Array], ...]) -> Iterator
         judged = judged_elements(row, network.batch, shape)
         judged = judged if judged.any() else np.ones(shape, np.bool_)
         kept = [None if v is None else v[judged] for v in values]
-        yield Step(row, shape, tuple(None if x is None else _statistics(x) for x in kept), _largest(kept))
+        yield TracedStep(row, shape, tuple(None if x is None else _statistics(x) for x in kept), _largest(kept))
 
 
 def _statistics(x: Array) -> Statistics:

@@ -7,7 +7,7 @@ from typing import Any
 from conformance.report.trace.parts import times
 from conformance.report.trace.predictions import SCORED
 from conformance.report.trace.trace_document import STATISTICS
-from conformance.report.trace.view import Statistics, Step, TracedBatch, TraceView
+from conformance.report.trace.trace_view import Statistics, TracedBatch, TracedStep, TraceView
 
 
 def rows(view: TraceView) -> list[dict[str, Any]]:
@@ -24,7 +24,7 @@ def _side(name: str, side: Statistics) -> dict[str, Any]:
     return {"name": name, **{n: value if math.isfinite(value) else None for n, value in asdict(side).items()}}
 
 
-def _row(view: TraceView, traced: TracedBatch, step: Step) -> dict[str, Any]:
+def _row(view: TraceView, traced: TracedBatch, step: TracedStep) -> dict[str, Any]:
     name, first = step.row.name, step.sides[0]
     predicted = [asdict(blank) for blank in traced.blanks] if name in SCORED else []
     return {

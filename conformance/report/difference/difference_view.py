@@ -39,7 +39,7 @@ class Side:
         """What is wrong with it by itself, where there is no mistake that says it."""
         if self.mistakes:
             return ""
-        return f"fails at {self.fails}" if self.fails else "nothing is wrong with it by itself"
+        return f"fails at {self.fails}" if self.fails else "no error when judged alone"
 
 
 @dataclass(frozen=True)
@@ -104,19 +104,10 @@ class DifferenceView:
         return (a.name, b.name) if a.name != b.name else (f"{a.name} (A)", f"{b.name} (B)")
 
     @property
-    def scope(self) -> str:
-        """What was compared."""
-        return f"{' and '.join(self.names)} on {self.network}: of {self.both} activations in both"
-
-    @property
-    def verdict(self) -> str:
-        """Where the difference begins."""
-        return f"begins at {self.begins}" if self.begins else "is nowhere more than rounding"
-
-    @property
     def sentence(self) -> str:
-        """Both."""
-        return f"{self.scope}, the difference {self.verdict}"
+        """What was compared, and where the difference begins."""
+        verdict = f"the difference begins at {self.begins}" if self.begins else "no difference beyond rounding"
+        return f"{' and '.join(self.names)} on {self.network}, {self.both} activations in common: {verdict}"
 
     @property
     def exit_code(self) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from conformance.report.changes.between import KINDS, ActivationChange, CaseChange, Changes, Kind
-from conformance.report.changes.words import NOTHING, limit_of, moved, title
+from conformance.report.changes.changes_words import NOTHING, limit_of, moved, title
 from conformance.report.findings import Finding
 from conformance.report.words import place, rendered
 from conformance.results.records import ActivationRecord, CheckRecord

@@ -56,8 +56,8 @@ def arrow(before: str, after: str) -> str:
 
 
 def moved(moved: int, compared: int) -> str:
-    """How many activations are other numbers, and no change."""
-    return f"{moved} of {number(compared, 'activation')} moved within their noise"
+    """How many activations have other values, within noise."""
+    return f"{moved} of {number(compared, 'activation')} changed by no more than noise"
 
 
 def is_better(case: CaseChange) -> bool:
