@@ -129,7 +129,7 @@ def test_numbers_are_short(value: float | None, text: str) -> None:
 def test_the_likeliest_tokens_are_told_for_each_mask(my_bert: Path) -> None:
     golden = from_directory(my_bert, ["i love [MASK] !", "[MASK]"])
     trace = true_trace(golden)
-    first, second = trace_view(trace).batches[0].blanks
+    first, second = trace_view(trace).batches[0].predictions
     assert [(b.row, b.position) for b in (first, second)] == [(0, 3), (1, 1)]
     logits = trace.activations["text"]["cls.predictions.decoder"][0, 3]
     probabilities = np.exp(logits) / np.exp(logits).sum()
@@ -137,15 +137,15 @@ def test_the_likeliest_tokens_are_told_for_each_mask(my_bert: Path) -> None:
     assert [g.token for g in first.guesses[0]] == [words[i] for i in np.argsort(-probabilities)[:5]]
     assert [g.probability for g in first.guesses[0]] == pytest.approx(np.sort(probabilities)[:-6:-1])
     silent = _with(trace, {"cls.predictions.decoder": None}, name="silent")
-    assert trace_view(trace, silent).batches[0].blanks[0].guesses[1] == ()
+    assert trace_view(trace, silent).batches[0].predictions[0].guesses[1] == ()
 
 
 def test_nothing_is_predicted_without_a_mask_a_tokenizer_or_a_head(my_bert: Path) -> None:
     trace = true_trace(from_directory(my_bert, ["i love [MASK] !"]))
-    assert trace_view(trace).batches[0].blanks
-    assert not trace_view(true_trace(from_directory(my_bert, ["i love cats !"]))).batches[0].blanks
-    assert not trace_view(replace(trace, folder=None)).batches[0].blanks
-    assert not trace_view(_with(trace, {"cls.predictions.decoder": None})).batches[0].blanks
+    assert trace_view(trace).batches[0].predictions
+    assert not trace_view(true_trace(from_directory(my_bert, ["i love cats !"]))).batches[0].predictions
+    assert not trace_view(replace(trace, folder=None)).batches[0].predictions
+    assert not trace_view(_with(trace, {"cls.predictions.decoder": None})).batches[0].predictions
 
 
 def test_a_page_of_anything_stays_small_and_says_what_is_left_out() -> None:

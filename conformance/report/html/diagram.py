@@ -35,7 +35,7 @@ def _box(box: Box) -> Markup:
     kind = f"{box.node.kind} dashed" if box.node.remark else box.node.kind
     rounded = box.height / 2 if box.node.kind == "source" else 5.0
     frame = element("rect", x=box.x, y=box.y, width=box.width, height=box.height, rx=rounded)
-    top = box.centre - len(box.lines) * LINE / 2
+    top = box.y + (box.height - len(box.lines) * LINE) / 2
     texts = (
         element("text", line.text, x=box.middle, y=top + LINE * (i + 0.75), text_anchor="middle", class_=line.kind)
         for i, line in enumerate(box.lines)
@@ -45,10 +45,6 @@ def _box(box: Box) -> Markup:
 
 def _edge(edge: Edge) -> tuple[Markup, Markup]:
     x, y = edge.end
-    head = {
-        "down": f"M{x:g} {y:g}l-{_HEAD:g} -{2 * _HEAD:g}h{2 * _HEAD:g}z",
-        "right": f"M{x:g} {y:g}l-{2 * _HEAD:g} -{_HEAD:g}v{2 * _HEAD:g}z",
-        "left": f"M{x:g} {y:g}l{2 * _HEAD:g} -{_HEAD:g}v{2 * _HEAD:g}z",
-    }[edge.direction]
     kind = "skip-edge" if edge.skip else "edge"
+    head = f"M{x:g} {y:g}l-{_HEAD:g} -{2 * _HEAD:g}h{2 * _HEAD:g}z"
     return element("path", d=edge.path, class_=kind), element("path", d=head, class_=f"{kind} head")

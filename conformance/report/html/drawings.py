@@ -93,6 +93,8 @@ def cells(places: Iterable[tuple[int, int]]) -> str:
 
 @drawn.register
 def _(found: Points) -> Markup:
+    if not any(at is not None for at in (*found.at, found.band)):
+        return Markup()
     parts = [] if found.band is None else [Markup('<rect width="{}%"/>').format(round(found.band))]
     known = [at for at in found.at if at is not None]
     if found.joined and len(known) > 1:

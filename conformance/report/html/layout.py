@@ -4,9 +4,8 @@ Units are those of the drawing; at full size one is a CSS pixel. It is as narrow
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from conformance.report.document import DiagramNode
 
@@ -15,14 +14,11 @@ _MARGIN = 12.0  # room at the sides for lines that go around
 _GAP = 8.0  # between boxes of a rank
 _BULGE = 20.0  # between a box and a line that passes it, where there is room
 _EDGE = 5.0  # between the edge of the drawing and a line
-_TURN = 11.0  # the radius of a line's corners
 _WIDEST = 228.0  # a box alone in its rank
-_BETWEEN = 2 * _TURN  # ranks
+_BETWEEN = 22.0  # ranks
 _PADDING = 4.0
 LINE = 14.0
 _NAME, _TEXT = 6.85, 6.4  # the widest advance of a monospaced letter, and a safe mean of others, at 11 units
-
-Direction = Literal["down", "left", "right"]
 
 
 @dataclass(frozen=True)
@@ -59,19 +55,13 @@ class Box:
         """Its lower edge."""
         return self.y + self.height
 
-    @property
-    def centre(self) -> float:
-        """Of its height."""
-        return self.y + self.height / 2
-
 
 @dataclass(frozen=True)
 class Edge:
-    """A line from a parent: an SVG path, where its head points, and whether it passes ranks in between."""
+    """A line from a parent: an SVG path, where it ends, and whether it passes ranks in between."""
 
     path: str
     end: tuple[float, float]
-    direction: Direction
     skip: bool
 
 
@@ -89,11 +79,11 @@ def layout(nodes: Sequence[DiagramNode]) -> DiagramLayout:
     ranks = _ranks(nodes)
     boxes = _boxes(ranks)
     rank_of = {node.name: r for r, rank in enumerate(ranks) for node in rank}
-    edges = [
-        _edge(boxes[parent], boxes[node.name], [[boxes[n.name] for n in rank] for rank in ranks], rank_of)
-        for node in nodes
-        for parent in node.parents
-    ]
+    edges = []
+    for node in nodes:
+        for parent in node.parents:
+            between = [boxes[n.name] for rank in ranks[rank_of[parent] + 1 : rank_of[node.name]] for n in rank]
+            edges.append(_edge(boxes[parent], boxes[node.name], between))
     return DiagramLayout(tuple(boxes.values()), tuple(edges), max(box.bottom for box in boxes.values()) + 1)
 
 
@@ -147,23 +137,14 @@ def wrapped(text: str, letters: int) -> list[str]:
     return [line.strip() for line in lines if line.strip()]
 
 
-def _edge(parent: Box, child: Box, ranks: Sequence[Sequence[Box]], rank_of: Mapping[str, int]) -> Edge:
-    above, below = rank_of[parent.node.name], rank_of[child.node.name]
-    if below == above + 1:
-        return _straight(parent, child)
-    between = [box for rank in ranks[above + 1 : below] for box in rank]
-    return _around(parent, child, _lane(parent, child, between), ranks[above], ranks[below])
-
-
-def _straight(parent: Box, child: Box) -> Edge:
-    """A curve from the parent's lower edge to the child's upper one, there beside the other parents' ends."""
-    parents = child.node.parents
-    x = child.middle + (parents.index(parent.node.name) - (len(parents) - 1) / 2) * 2 * _GAP if len(parents) > 2 else child.middle
-    if len(parents) == 2:  # to the side on which the parent stands
-        x += _GAP * ((parent.middle > child.middle) - (parent.middle < child.middle))
-    bend = (child.y - parent.bottom) / 2
-    path = f"M{parent.middle:g} {parent.bottom:g}c0 {bend:g} {x - parent.middle:g} {bend:g} {x - parent.middle:g} {2 * bend:g}"
-    return Edge(path, (x, child.y), "down", False)
+def _edge(parent: Box, child: Box, between: Sequence[Box]) -> Edge:
+    """From the parent's lower edge, past the boxes in between, to the child's upper edge, there on the side that it comes from."""
+    lane = _lane(parent, child, between) if between else parent.middle
+    side = (lane > child.middle) - (lane < child.middle) if len(child.node.parents) > 1 else 0
+    end = child.middle + side * _GAP
+    start = f"M{parent.middle:g} {parent.bottom:g}"
+    path = f"{_shift(lane - parent.middle)}V{child.y - _BETWEEN:g}" if between else ""
+    return Edge(f"{start}{path}{_shift(end - lane)}", (end, child.y), bool(between))
 
 
 def _lane(parent: Box, child: Box, between: Sequence[Box]) -> float:
@@ -174,32 +155,7 @@ def _lane(parent: Box, child: Box, between: Sequence[Box]) -> float:
     return min([*clear, *beside], key=lambda x: round(abs(x - parent.middle) + abs(x - child.middle)))
 
 
-def _around(parent: Box, child: Box, lane: float, beside: Sequence[Box], along: Sequence[Box]) -> Edge:
-    """Out of the parent, down the lane, into the child: at their sides where no other box is in the way, else above and below."""
-    start = _start(parent, lane, beside)
-    if not _free(child, lane, along):
-        path = f"{start}V{child.y - _BETWEEN:g}{_shift(child.middle - lane)}"
-        return Edge(path, (child.middle, child.y), "down", True)
-    turn, side = (_TURN, child.x) if lane < child.middle else (-_TURN, child.right)
-    path = f"{start}V{child.centre - _TURN:g}q0 {_TURN:g} {turn:g} {_TURN:g}H{side:g}"
-    return Edge(path, (side, child.centre), "right" if turn > 0 else "left", True)
-
-
-def _start(box: Box, lane: float, others: Sequence[Box]) -> str:
-    """From the box to the lane; at the side below the middle, where lines come in."""
-    if not _free(box, lane, others):
-        return f"M{box.middle:g} {box.bottom:g}{_shift(lane - box.middle)}"
-    turn, side = (_TURN, box.right) if lane > box.middle else (-_TURN, box.x)
-    y = box.centre + box.height / 4
-    return f"M{side:g} {y:g}H{lane - turn:g}q{turn:g} 0 {turn:g} {_TURN:g}"
-
-
 def _shift(over: float) -> str:
     """A curve to the side in the room between two ranks."""
-    return f"c0 {_TURN:g} {over:g} {_TURN:g} {over:g} {_BETWEEN:g}"
-
-
-def _free(box: Box, lane: float, others: Sequence[Box]) -> bool:
-    """Whether the lane is beside the box with nothing in between."""
-    low, high = sorted((lane, box.middle))
-    return not box.x <= lane <= box.right and not any(o is not box and o.right > low and o.x < high for o in others)
+    bend = _BETWEEN / 2
+    return f"c0 {bend:g} {over:g} {bend:g} {over:g} {_BETWEEN:g}"

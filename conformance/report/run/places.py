@@ -51,7 +51,7 @@ def placed_error(a: ActivationRecord, scale: Scale) -> Iterator[Block]:
     """Where the error of one activation sits."""
     assert a.spread is not None
     yield Heading(f"Where the error sits: {place(a)}", level=4)
-    columns = (Column("axis"), Column("error along it", is_text=True), Column("beyond the limit", is_text=True))
+    columns = (Column("axis"), Column("error along it"), Column("beyond the limit", is_text=True))
     yield from tabled(columns, [("", [_strip(s, scale) for s in a.spread.strips if s.size > 1])])
     if any(a.spread.counts):
         limit = f". The limit of their RMS is {scale.rendered(scale.limit)}" if a.spread.unit == "sigma" else ""

@@ -22,7 +22,7 @@ class Guess:
 
 
 @dataclass(frozen=True)
-class Blank:
+class Prediction:
     """One `[MASK]`: where it stands, and the likeliest tokens, best first, one a trace; none of a trace that does not show them."""
 
     row: int
@@ -30,22 +30,22 @@ class Blank:
     guesses: tuple[tuple[Guess, ...], ...]
 
 
-def blanks(
+def predictions(
     read: list[list[str]] | None,
     found: tuple[Mapping[str, Array], ...],
     reader: Callable[[Batch], list[list[str]] | None],
-) -> tuple[Blank, ...]:
+) -> tuple[Prediction, ...]:
     """Every `[MASK]` of a batch whose tokens are `read`, where one of the traces shows what a masked-LM head makes of it."""
     scores = [next((side[name] for name in SCORED if name in side), None) for side in found]
     places = [(row, at) for row, tokens in enumerate(read or ()) for at, token in enumerate(tokens) if token == MASK]
     if not places or all(side is None for side in scores):
         return ()
     sides = [[()] * len(places) if side is None else _likeliest(side[tuple(zip(*places, strict=True))], reader) for side in scores]
-    return tuple(Blank(*place, guesses) for place, guesses in zip(places, zip(*sides, strict=True), strict=True))
+    return tuple(Prediction(*place, guesses) for place, guesses in zip(places, zip(*sides, strict=True), strict=True))
 
 
 def _likeliest(scores: Array, reader: Callable[[Batch], list[list[str]] | None]) -> list[tuple[Guess, ...]]:
-    """Of each row (blanks, vocabulary), by softmax in float64, exp(s − max s) / Σ exp(s − max s); of equals the smaller id."""
+    """Of each row (predictions, vocabulary), by softmax in float64, exp(s − max s) / Σ exp(s − max s); of equals the smaller id."""
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     probabilities = weights / weights.sum(axis=1, keepdims=True)
     best = np.argsort(-probabilities, axis=1, kind="stable")[:, :MOST]

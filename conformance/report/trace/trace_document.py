@@ -27,7 +27,15 @@ from conformance.report.document import (
 from conformance.report.html.page import fragment
 from conformance.report.trace.attention import attention
 from conformance.report.trace.parts import parts, times
-from conformance.report.trace.trace_view import OVER, Statistics, TracedBatch, TracedStep, TraceView, rendered, trace_view
+from conformance.report.trace.trace_view import (
+    STATISTICS_NOTE,
+    Statistics,
+    TracedBatch,
+    TracedStep,
+    TraceView,
+    rendered,
+    trace_view,
+)
 
 STATISTICS = {"mean": "mean", "deviation": "deviation", "least": "min", "most": "max", "rms": "rms"}
 BUDGET = 1_400  # rows of the tables of a page, each a side
@@ -38,6 +46,7 @@ _RANGES = (
     "from the least value to the largest, thick at mean ± deviation, on an asinh scale around zero that is the same for all steps "
     "of a batch."
 )
+_UPPER = " A is the upper bar, B the lower."
 _OUTLINES = "Filled: with parameters of its own. Blue: a line that passes other steps. Dashed: not exposed by every candidate."
 
 
@@ -54,10 +63,16 @@ def document(view: TraceView, traces: Sequence[Trace]) -> Document:
         *map(Paragraph, _facts(view)),
         Abridged((Heading("The network", level=2),)),
         Figures(tuple((part, "") for part in parts(view))),
-        Abridged((Paragraph(_outlines(view), "quiet"), Heading("TracedStep by step", level=2), Paragraph(_RANGES, "quiet"))),
+        Abridged(
+            (
+                Paragraph(_outlines(view), "quiet"),
+                Heading("Step by step", level=2),
+                Paragraph(f"{_RANGES}{_UPPER if len(view.names) > 1 else ''}", "quiet"),
+            )
+        ),
         *_batches(view, left_out),
         *(Abridged((Paragraph(text, "quiet"),)) for text in _counted(left_out)),
-        Paragraph(OVER, "quiet"),
+        Paragraph(STATISTICS_NOTE, "quiet"),
         Abridged(tuple(attention(view, traces))),
     )
     return Document(title, blocks)
@@ -113,7 +128,7 @@ def _batch(view: TraceView, traced: TracedBatch) -> Iterator[Block]:
     letters = [f", {letter}" if letter else "" for letter in _letters(view)]
     found = (
         (f"[MASK] at row {b.row}, position {b.position}{letter}", tuple(f"{g.token} {g.probability:.3g}" for g in guesses))
-        for b in traced.blanks
+        for b in traced.predictions
         for letter, guesses in zip(letters, b.guesses, strict=True)
     )
     lists = tuple((place, guesses or ("not exposed",)) for place, guesses in found)
@@ -142,7 +157,7 @@ def _table(view: TraceView, traced: TracedBatch) -> Iterator[Table]:
     columns = (
         Column("activation"),
         Column("shape", is_text=True),
-        Column("range", is_text=True),
+        Column("range"),
         *numbers,
         Column("difference"),
         *texts,

@@ -26,7 +26,7 @@ def _side(name: str, side: Statistics) -> dict[str, Any]:
 
 def _row(view: TraceView, traced: TracedBatch, step: TracedStep) -> dict[str, Any]:
     name, first = step.row.name, step.sides[0]
-    predicted = [asdict(blank) for blank in traced.blanks] if name in SCORED else []
+    predicted = [asdict(prediction) for prediction in traced.predictions] if name in SCORED else []
     return {
         "activation": name if len(view.batches) == 1 else f"{name} [{traced.name}]",
         "shape": times(step.shape),

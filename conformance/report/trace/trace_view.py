@@ -16,11 +16,11 @@ from conformance.model.tokenizer import words
 from conformance.numerics.formats import Array
 from conformance.oracle import Network
 from conformance.report.document import Token
-from conformance.report.trace.predictions import MASK, Blank, blanks
+from conformance.report.trace.predictions import MASK, Prediction, predictions
 
 Reader = Callable[[Path | None, Batch], list[list[str]] | None]  # the token of each id, or None without a tokenizer
 
-OVER = (
+STATISTICS_NOTE = (
     "Statistics are over real tokens, not padding (in attention: real keys of real queries); where an activation has none, over "
     "all of it. rms is the root of the mean square."
 )
@@ -68,7 +68,7 @@ class TracedBatch:
     batch: Batch
     tokens: tuple[tuple[Token, ...], ...]
     steps: tuple[TracedStep, ...]
-    blanks: tuple[Blank, ...]
+    predictions: tuple[Prediction, ...]
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _batch(name: str, network: Network, traces: tuple[Trace, ...], reader: Reade
     read = reader(folder, batch)
     found = tuple(t.activations[name] for t in traces)
     steps = tuple(_steps(network, found))
-    return TracedBatch(name, batch, _tokens(batch, read), steps, blanks(read, found, lambda b: reader(folder, b)))
+    return TracedBatch(name, batch, _tokens(batch, read), steps, predictions(read, found, lambda b: reader(folder, b)))
 
 
 def _folder(traces: tuple[Trace, ...]) -> Path | None:
