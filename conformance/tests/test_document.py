@@ -39,13 +39,13 @@ from conformance.report.terminal import plain
 PLOTS = (Points((20.0, 40.0), 60.0, joined=True), Ranges(((10.0, 20.0, 30.0, 40.0), None)), HeatStrip((0, 5, None), "in a strip"))
 COLUMNS = (
     "name",
-    Column("points", ticks=((0.0, "0.01"),)),
+    Column("points", ticks=((0.0, "0.01"), (80.0, "1e+4"))),
     "ranges",
     "strip",
-    "number",
     Column("equation", is_text=True, is_remark=True),
+    "number",
 )
-(TABLE,) = tabled(COLUMNS, [("a group", [(f"row-{n}", *PLOTS, f"{n}e+04", "x + 1") for n in range(3)])], most=2)
+(TABLE,) = tabled(COLUMNS, [("a group", [(f"row-{n}", *PLOTS, "x + 1", f"{n}e+04") for n in range(3)])], most=2)
 DIAGRAM = Diagram(
     "a diagram", (DiagramNode("a", ("first",), (), "source"), DiagramNode("b", ("second", "a + 1"), ("a",), remark="not exposed"))
 )
@@ -90,7 +90,17 @@ def test_every_block_is_in_every_form() -> None:
 
 def test_a_page_has_the_title_all_rows_drawings_and_what_is_abridged_in_full() -> None:
     text = page(Document("a title", BLOCKS)).replace("<wbr>", "")
-    for part in ("<h1>a title</h1>", "row-2", "in full", "not in a terminal", 'href="#here"', "1×10⁴", "second", "of a head"):
+    for part in (
+        "<h1>a title</h1>",
+        "row-2",
+        "in full",
+        "not in a terminal",
+        'href="#here"',
+        "1×10⁴",
+        "second",
+        "of a head",
+        'data-head="number">1×10⁴',
+    ):
         assert part in text
     assert "in short" not in text
     assert text.count("<svg") == 1 + 3 * (1 + 2 + 1) + 3

@@ -1,4 +1,4 @@
-"""One check of one candidate as blocks: its mistakes, one number of it, where the error sits, how to see it again."""
+"""One check of one candidate as blocks: its mistakes, one element of it, where the error sits, how to run it again."""
 
 import shlex
 from collections.abc import Iterator, Sequence
