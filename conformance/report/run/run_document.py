@@ -35,6 +35,8 @@ _ERRORS = (
             ("local rms, max", ("of the error of one step, given the candidate's own inputs to it",)),
             ("limit", ("of the local rms",)),
             ("global rms", ("of the error that has accumulated since the token ids",)),
+            ("amplitude", ("how much of the named mistake the error contains, 1 being all of it",)),
+            ("z", ("the amplitude in units of its own standard deviation under rounding",)),
         )
     ),
 )
