@@ -20,8 +20,8 @@ The way of one batch, from the command line to the report; each call is made by 
 8.  `judge.select_arithmetic.select_arithmetic` decides under which arithmetic each step is judged, and returns the verdicts.
 9.  `judge.disambiguation.disambiguated` runs one batch more where several explanations remain.
 10. `results.to_records.records_of` makes records of the result, and `results.file.Writer` writes them.
-11. `report.run.run_document.document` makes a document of the records, which `report.terminal` and `report.markdown` render;
-    `report.run.run_page` makes the HTML page.
+11. `report.run.run_document.document` makes a document of the records, which `report.terminal`, `report.markdown` and
+    `report.html.page` render.
 """
 
 from importlib import import_module

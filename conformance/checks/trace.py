@@ -62,7 +62,7 @@ class Trace:
     library: str = field(default="", repr=False)
     folder: Path | None = field(default=None, repr=False)
 
-    _repr_html_ = late("report.walk.walk_page:trace_fragment")
+    _repr_html_ = late("report.trace.trace_document:trace_fragment")
 
 
 def trace(

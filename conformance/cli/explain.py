@@ -18,10 +18,14 @@ def run(arguments: Namespace) -> int:
     """
     if not arguments.name:
         found = summaries()
-        _show(tuple(_listing(found)), {group: dict(meanings) for group, meanings in found.items()}, arguments.format)
+        _show(
+            Document("names", tuple(_listing(found))),
+            {group: dict(meanings) for group, meanings in found.items()},
+            arguments.format,
+        )
         return 0
     asked = [entry for name in arguments.name for entry in entries(name)]
-    document = tuple(block for entry in asked for block in _blocks(entry))
+    document = Document("names", tuple(block for entry in asked for block in _blocks(entry)))
     _show(document, [entry.as_dict() for entry in asked], arguments.format)
     return 0
 

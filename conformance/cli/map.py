@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from conformance.cli.output import show_document
 from conformance.errors import UsageError
-from conformance.report.document import Block, Code, Heading, Items, Paragraph
+from conformance.report.document import Block, Code, Document, Heading, Items, Paragraph
 
 if TYPE_CHECKING:
     from conformance.mapping.proposal import Proposal
@@ -35,7 +35,7 @@ def run(arguments: Namespace) -> int:
             )
         )
     else:
-        show_document(tuple(_blocks(found, arguments.output)), arguments.format)
+        show_document(Document(found.name, tuple(_blocks(found, arguments.output))), arguments.format)
     if arguments.output and found.parameters:
         from conformance.mapping.source import adaptor
 

@@ -1,20 +1,24 @@
 """Where a command's output goes: into files, in the form that their suffixes say, and on the terminal or in a pipe."""
 
+import json
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from conformance.errors import UsageError
 from conformance.report.document import Document
+from conformance.report.html.page import page
 from conformance.report.markdown import markdown
 from conformance.report.run.run_document import document
-from conformance.report.terminal import show
+from conformance.report.terminal import plain, show
 from conformance.report.views import PIPED, TEXTS
 from conformance.results.records import Results
 
+FORMS = ("html", "markdown", "json", "text")  # of what is no run
 SUFFIXES = {
     ".html": "html",
     ".md": "markdown",
@@ -50,6 +54,19 @@ def write(files: Mapping[Path, str], made: Callable[[str], str]) -> None:
     for path, form in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(made(form), "utf-8")
+
+
+def text_of(shown: Document, rows: Sequence[Mapping[str, Any]], form: str) -> str:
+    """A document in one of `FORMS`; `rows` say the same for a program."""
+    match form:
+        case "json":
+            return json.dumps(rows, indent=2) + "\n"
+        case "markdown":
+            return markdown(shown)
+        case "html":
+            return page(shown)
+        case _:
+            return plain(shown, PIPED)
 
 
 def show_document(shown: Document, form: str) -> None:

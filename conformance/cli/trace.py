@@ -1,25 +1,16 @@
-"""`trace`: the walk through a network, printed, and written to files in the form that their suffixes say."""
+"""`trace`: what an input becomes step by step, printed, and written to files in the form that their suffixes say."""
 
-import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
-from io import StringIO
 
-from rich.console import Console
-
-from conformance.checks.trace import Trace, save
-from conformance.cli.output import console, forms_of, is_piped, write
+from conformance.checks.trace import save
+from conformance.cli.output import FORMS, forms_of, show_document, text_of, write
 from conformance.cli.subject import subject, traced
 from conformance.errors import UsageError
-from conformance.report.views import PIPED
-from conformance.report.walk.markdown import markdown
-from conformance.report.walk.rows import rows
-from conformance.report.walk.terminal import render
-from conformance.report.walk.walk import Walk, walk
-from conformance.report.walk.walk_page import html
+from conformance.report.trace.trace_document import document
+from conformance.report.trace.trace_rows import rows
+from conformance.report.trace.trace_view import trace_view
 
-Traces = Sequence[Trace]
 SAVED = "safetensors"
 
 
@@ -32,29 +23,13 @@ def run(arguments: Namespace) -> int:
         raise UsageError(f"{alone[0]} holds the activations of one implementation; name one, or write .html or .md")
     golden = subject(arguments, names)
     traces = [traced(name, golden, arguments) for name in names]
-    found = walk(*traces)
-    write({path: form for path, form in files.items() if form != SAVED}, lambda form: FORMS[form](found, traces))
+    found = trace_view(*traces)
+    made, steps = document(found, traces), rows(found)
+    write({path: form for path, form in files.items() if form != SAVED}, lambda form: text_of(made, steps, form))
     for path in alone:
         save(traces[0], path)
     if arguments.format == "pretty":
-        render(found, console(), compact=not is_piped())
+        show_document(made, "pretty")
     else:
-        sys.stdout.write(FORMS[arguments.format](found, traces))
-    return 0 if any(passage.steps for passage in found.passages) else 1
-
-
-def _json(found: Walk, traces: Traces) -> str:
-    return json.dumps(rows(found), indent=2) + "\n"
-
-
-def _markdown(found: Walk, traces: Traces) -> str:
-    return markdown(found)
-
-
-def _plain(found: Walk, traces: Traces) -> str:
-    console = Console(file=StringIO(), width=PIPED, color_system=None)
-    render(found, console, compact=False)
-    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]  # it is a StringIO
-
-
-FORMS: Mapping[str, Callable[[Walk, Traces], str]] = {"json": _json, "markdown": _markdown, "text": _plain, "html": html}
+        sys.stdout.write(text_of(made, steps, arguments.format))
+    return 0 if steps else 1

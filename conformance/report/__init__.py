@@ -1,1 +1,1 @@
-"""How a result is reported: records for the file, text for the terminal."""
+"""How results are reported: a document of blocks for each kind of report, rendered for the terminal, in Markdown and in HTML."""

@@ -5,23 +5,24 @@ from collections.abc import Iterator
 from conformance.diagnosis.evidence import Diagnosis, RankedExplanation
 from conformance.diagnosis.pooling import POOLINGS
 from conformance.judge.statistics import SEPARABLE_Z
-from conformance.report.document import Block, Document, Items, Lists, Paragraph, Verdict
+from conformance.report.document import Block, Document, Headline, Items, Lists, Paragraph
 
 _LISTED = 12  # names that are reported one by one
 
 
 def document(found: Diagnosis) -> Document:
     """The verdict, what was read, then the explanations, or what the outputs exclude."""
-    verdict = Verdict(_verdict(found), "good" if found.conforms else "bad")
-    return (verdict, *map(Paragraph, _facts(found)), *(_passing(found) if found.conforms else _failing(found)))
+    verdict = Headline(_verdict(found), "good" if found.conforms else "bad")
+    blocks = (verdict, *map(Paragraph, _facts(found)), *(_passing(found) if found.conforms else _failing(found)))
+    return Document(verdict.text, blocks, verdict.tone)
 
 
 def _verdict(found: Diagnosis) -> str:
     if found.conforms:
-        return "conforms, as far as these numbers show"
+        return "conforms, as far as these outputs show"
     if not any(e.explains for e in found.explanations):
         if found.cut_short:
-            return "does not conform, and no explanation was found in the time that it had"
+            return "does not conform, and no explanation was found within the time limit"
         return "does not conform, and no set of up to three faults of the catalogue explains it"
     return "does not conform"
 
@@ -32,7 +33,7 @@ def _facts(found: Diagnosis) -> Iterator[str]:
     yield f"read: {read}; {digits}; computed in {found.dtype}; sigma {found.sigma:.2g} (rounding and printing), the median"
     under = f" with pooling {found.pooling}" if found.pooling else ""
     yield (
-        f"the right network{under}: rms {found.rms:.3g} σ (limit {found.rms_limit:.3g}), "
+        f"difference from the correct network{under}: rms {found.rms:.3g} σ (limit {found.rms_limit:.3g}), "
         f"largest {found.max:.3g} σ (limit {found.max_limit:.3g})"
     )
     if found.cut_short:
@@ -42,10 +43,10 @@ def _facts(found: Diagnosis) -> Iterator[str]:
 def _passing(found: Diagnosis) -> Iterator[Block]:
     yield from (Paragraph(f"pooling: {name}, {POOLINGS[name].sentence}") for name in found.poolings)
     total = len(found.shown) + len(found.unseen)
-    yield Paragraph(f"{len(found.shown)} of {total} faults would have been seen (expected z ≥ {SEPARABLE_Z:g}), in every layer")
+    yield Paragraph(f"{len(found.shown)} of {total} faults would have been detected (expected z ≥ {SEPARABLE_Z:g}), in every layer")
     weak = [f"{u.name} (z = {u.expected_z:.2g})" for u in found.unseen if u.expected_z > 0.0]
     none = [u.name for u in found.unseen if not u.expected_z > 0.0]
-    lists = (("too weak to be seen in these numbers", _first(weak)), ("would change none of them", _first(none)))
+    lists = (("too small to be detected in these outputs", _first(weak)), ("no effect on these outputs", _first(none)))
     yield Lists(tuple((what, of) for what, of in lists if of))
     yield Paragraph(found.unconfirmed)
 
@@ -53,7 +54,7 @@ def _passing(found: Diagnosis) -> Iterator[Block]:
 def _failing(found: Diagnosis) -> Iterator[Block]:
     if found.called:
         faults = ", ".join(_first(list(found.called)))
-        yield Paragraph(f"rms and largest error would pass; what gives it away is the pattern of {faults}")
+        yield Paragraph(f"rms and largest error are within their limits, but the error has the pattern of {faults}")
     explaining = [e for e in found.explanations if e.explains]
     tied = found.tied
     if explaining and len(tied) > 1:
@@ -61,7 +62,7 @@ def _failing(found: Diagnosis) -> Iterator[Block]:
     yield Items(tuple((f"{i}. {_headline(e)}", *_details(e)) for i, e in enumerate(tied or found.explanations, 1)))
     others = [e for e in explaining if not e.tied]
     if others:
-        yield Lists((("less likely or less simple, though they would pass", _first([_brief(e) for e in others])),))
+        yield Lists((("also explain the outputs, but are less likely or less simple", _first([_brief(e) for e in others])),))
 
 
 def _details(e: RankedExplanation) -> Iterator[str]:
@@ -79,7 +80,7 @@ def _headline(e: RankedExplanation) -> str:
     if not names:
         names = [f"computed in {e.dtype}"]
     rendered = " and ".join(names)
-    return rendered if e.explains else f"{rendered}: accounts for {100.0 * e.accounted:.3g} % only"
+    return rendered if e.explains else f"{rendered}: explains only {100.0 * e.accounted:.3g} % of the squared error"
 
 
 def _brief(e: RankedExplanation) -> str:
@@ -87,7 +88,7 @@ def _brief(e: RankedExplanation) -> str:
 
 
 def _figures(e: RankedExplanation) -> str:
-    parts = [f"leaves rms {e.rms:.3g} σ, largest {e.max:.3g} σ"]
+    parts = [f"remaining difference: rms {e.rms:.3g} σ, largest {e.max:.3g} σ"]
     if e.z is not None:
         parts.append(f"z = {e.z:.3g}")
     parts.append(f"evidence {e.evidence:.3g} nats")

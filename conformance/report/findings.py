@@ -259,7 +259,7 @@ def in_words(activations: Iterable[ActivationRecord]) -> tuple[NamedFinding, ...
     )
 
 
-UNNAMED = "no mistake that has a name explains it"
+UNNAMED = "unidentified error: no mistake of the catalogue explains it"
 
 
 def sentence(finding: Finding, layers: int) -> str:
@@ -279,7 +279,7 @@ def evidence(finding: Finding) -> str:
     if f.estimate is not None and f.deviation is not None:
         number = f", {f.parameter} = {figure(f.estimate, f.deviation)} ± {f.deviation:.1g}"
         if f.right is not None and f.name in BY_NAME:
-            number += f", right {f.right:.7g}"
+            number += f", expected {f.right:.7g}"
     return f"{f.name}: amplitude {f.amplitude:.3f}, z = {f.z:.3g}{number}"
 
 

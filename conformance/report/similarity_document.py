@@ -4,20 +4,25 @@ from collections.abc import Iterator, Sequence
 
 from conformance.judge.rank_changes import RankChange, RankComparison
 from conformance.names import printable
-from conformance.report.document import Block, Document, Paragraph, Verdict, tabled
+from conformance.report.document import Block, Column, Document, Headline, Paragraph, tabled
 
-_HEADS = ("texts", "cosine A", "cosine B", "rank A", "rank B", "changes order with", "unexplained", "error / limit")
+_COLUMNS = (
+    *("texts", "cosine A", "cosine B", Column("rank A", spare=1), Column("rank B", spare=1)),
+    *("changes order with", "unexplained", "error / limit"),
+)
 _WIDTH = 24  # of a text in the table
 
 
 def document(found: RankComparison, names: Sequence[str], dtypes: Sequence[str], texts: Sequence[str]) -> Document:
     """The verdict, what was compared, each system beside the oracle, then the pairs that change rank."""
-    return (
-        Verdict(_verdict(found), "good" if found.explained else "bad"),
+    verdict = Headline(_verdict(found), "good" if found.explained else "bad")
+    blocks = (
+        verdict,
         Paragraph(f"{len(texts)} texts, {found.pairs} pairs ranked by cosine similarity; Kendall's τ = {found.tau:.4g}"),
         *(Paragraph(_system(*each)) for each in zip("AB", names, dtypes, found.excess, strict=True)),
         *_changes(found, texts),
     )
+    return Document(verdict.text, blocks, verdict.tone)
 
 
 def _verdict(found: RankComparison) -> str:
@@ -35,7 +40,7 @@ def _system(letter: str, name: str, dtype: str, excess: float) -> str:
 
 
 def _changes(found: RankComparison, texts: Sequence[str]) -> Iterator[Block]:
-    yield from tabled(_HEADS, [("", [_row(change, texts) for change in found.changes])], (("rank A", "rank B"),))
+    yield from tabled(_COLUMNS, [("", [_row(change, texts) for change in found.changes])])
 
 
 def _row(change: RankChange, texts: Sequence[str]) -> tuple[str, ...]:

@@ -1,16 +1,73 @@
-"""A document on a terminal, or as plain text. `show` prints; the rest is pure."""
+"""A document on a terminal, or as plain text. `show` prints; the rest is pure.
 
-from collections.abc import Iterator
+Lines are broken between words and never in a name, with their indentation kept. What a text holds is shown as it is: neither as
+markup nor as an escape sequence.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from conformance.names import printable_lines
-from conformance.report.document import Block, Code, Document, Folded, Heading, Items, Lists, Paragraph, Table, Verdict
-from conformance.report.layout import BLANK, TONES, Line, line, listed, spans, table
+from conformance.names import printable, printable_lines
+from conformance.report.document import (
+    Block,
+    Code,
+    Column,
+    Document,
+    Figures,
+    Folded,
+    Heading,
+    Headline,
+    Items,
+    Lists,
+    Paragraph,
+    Table,
+    Token,
+    Tokens,
+    in_text,
+)
 
-_GAP = 2  # columns between columns, and before the first
+MEASURE = 120  # columns of running text: an eye loses its way back along longer lines
+_TONES = {"good": "green", "bad": "bold red", "odd": "yellow", "quiet": "dim"}
+_INDENT = 2
+_GAPS = (4, 2)  # columns between columns
+_TIE = "\N{NO-BREAK SPACE}"  # no printable text has it
+_TIED = re.compile(" (?=[=±×σ](?: |,|$))|(?<= [=±×]) ")  # the spaces within a number with its name, error or unit
+_WORD = re.compile("[^ ]+ *")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A text that may take several lines.
+
+    Attributes:
+        parts: pieces of it, each with a style of rich's, which may be empty.
+        indent: by how many columns it stands in.
+        hang: by how many more what does not fit the first line; None: it is never broken.
+    """
+
+    parts: tuple[tuple[str, str], ...] = ()
+    indent: int = 0
+    hang: int | None = 2
+
+    def wrapped(self, width: int) -> Iterator[Text]:
+        """As lines of at most `width` columns, but for words that are longer."""
+        text = Text.assemble(*((part.replace(_TIE, " "), style) for part, style in self.parts))
+        breaks: list[int] = []
+        if self.hang is not None:
+            room = min(width, MEASURE) - self.indent
+            breaks = _breaks(_TIED.sub(_TIE, "".join(part for part, _ in self.parts)), room, room - self.hang)
+        for number, line in enumerate(text.divide(breaks)):
+            line.rstrip()
+            yield Text(" " * (self.indent + (self.hang or 0) * (number > 0))).append_text(line) if line else line
+
+
+_BLANK = Line()
 
 
 def show(document: Document, console: Console) -> None:
@@ -26,65 +83,144 @@ def plain(document: Document, width: int) -> str:
 
 def wrapped(document: Document, width: int) -> Iterator[Text]:
     """The document in lines of at most `width` columns, but for words that are longer."""
-    for one in _lines_of(document, width):
+    for one in _lines_of(in_text(document.blocks), width):
         yield from one.wrapped(width)
 
 
-def _lines_of(document: Document, width: int) -> Iterator[Line]:
+def line(text: str, style: str = "", indent: int = 0, hang: int | None = 2) -> Line:
+    """A line of one style; the spaces that it begins with stand it in."""
+    rendered = text.lstrip(" ")
+    return Line(((printable(rendered), style),), indent + len(text) - len(rendered), hang)
+
+
+def table(block: Table, width: int) -> Iterator[Line]:
+    """A name and numbers a row, the numbers flush right, in groups under their titles.
+
+    Where that is too wide, columns that can be spared are left out; then each name stands above its numbers.
+    """
+    for spare in sorted({column.spare for column in block.columns} - {0}, reverse=True):
+        if _needed(_widths(block), _GAPS[-1]) <= width:
+            break
+        block = block.only([i for i, column in enumerate(block.columns) if column.spare != spare])
+    widths = _widths(block)
+    gap = next((gap for gap in (*_GAPS, 1) if _needed(widths, gap) <= width), None)
+    if gap is None:
+        widths[0] = cell_len(block.columns[0].head)
+    yield _row([column.head for column in block.columns], block.columns, widths, gap or _GAPS[-1], "bold")
+    for title, rows in block.groups:
+        yield from [line(title, "bold", indent=_INDENT)] if title else []
+        for row in rows:
+            name, *numbers = (printable(str(cell)) for cell in row.cells)
+            name = f"  {name}" if title else name
+            if gap is None:
+                yield line(name, indent=_INDENT, hang=None)
+                name = ""
+            yield _row([name, *numbers], block.columns, widths, gap or _GAPS[-1], _TONES.get(row.tone, ""))
+
+
+def _widths(block: Table) -> list[int]:
+    """Of each column; the names in a group with a title stand in by two columns."""
+    heads = [cell_len(column.head) for column in block.columns]
+    cells = (
+        [cell_len(printable(str(cell))) + 2 * (i == 0 and bool(title)) for i, cell in enumerate(row.cells)]
+        for title, rows in block.groups
+        for row in rows
+    )
+    return list(map(max, zip(heads, *cells, strict=True)))
+
+
+def _needed(widths: Sequence[int], gap: int) -> int:
+    return _INDENT + sum(widths) + gap * (len(widths) - 1)
+
+
+def _row(cells: Sequence[str], columns: Sequence[Column], widths: Sequence[int], gap: int, style: str) -> Line:
+    padded = (
+        text + " " * (w - cell_len(text)) if i == 0 or column.is_text else " " * (w - cell_len(text)) + text
+        for i, (text, column, w) in enumerate(zip(cells, columns, widths, strict=True))
+    )
+    return Line((((" " * gap).join(padded), style),), _INDENT, None)
+
+
+def _breaks(text: str, first: int, rest: int) -> list[int]:
+    """Where lines begin, but for the first, which has `first` columns: as much on each as fits."""
+    breaks, used, room = [], 0, first
+    for start, word in _words(text, rest):
+        if used and used + cell_len(word.rstrip(" ")) > room:
+            breaks.append(start)
+            used, room = 0, rest
+        used += cell_len(word)
+    return breaks
+
+
+def _words(text: str, room: int) -> Iterator[tuple[int, str]]:
+    """What is not to be broken, with where it begins; ties hold as long as there is room."""
+    for tied in _WORD.finditer(text):
+        whole = cell_len(tied[0].rstrip(" ")) <= room
+        words = [tied] if whole else _WORD.finditer(tied[0].replace(_TIE, " "))
+        yield from ((tied.start() * (not whole) + word.start(), word[0]) for word in words)
+
+
+def _lines_of(blocks: Iterator[Block], width: int) -> Iterator[Line]:
     before: Block | None = None
-    for block in document:
-        if isinstance(block, Folded) and block.long:
+    for block in blocks:
+        if isinstance(block, Figures) or (isinstance(block, Folded) and block.long):
             continue
         if before is not None and _stands_apart(block, before):
-            yield BLANK
+            yield _BLANK
         yield from _lines(block, width)
         before = block
 
 
 def _stands_apart(block: Block, before: Block) -> bool:
     """Whether a blank line stands before the block."""
-    if isinstance(block, Verdict):
-        return not isinstance(before, Verdict)
+    if isinstance(block, Headline):
+        return not isinstance(before, Headline)
+    if isinstance(block, Tokens) or isinstance(before, Tokens):
+        return True
     return isinstance(block, Folded) or (isinstance(block, Heading) and not block.close)
 
 
 def _lines(block: Block, width: int) -> Iterator[Line]:
     match block:
-        case Verdict(text, tone):
-            yield line(text, TONES.get(tone, "bold"))
+        case Headline(text, tone):
+            yield line(text, _TONES.get(tone, "bold"))
         case Heading(text, verdict, tone):
-            yield spans((text, "bold"), *([(": ", ""), (verdict, TONES.get(tone, ""))] if verdict else []))
+            parts = [(text, "bold"), *([(": ", ""), (verdict, _TONES.get(tone, ""))] if verdict else [])]
+            yield Line(tuple((printable(part), style) for part, style in parts))
         case Paragraph(text, tone):
-            yield line(text, TONES.get(tone, ""), indent=2)
+            yield line(text, _TONES.get(tone, ""), indent=2)
         case Items(items, apart):
             for statement, *details in items:
-                yield from [BLANK] if apart else []
-                yield line(statement, "bold", indent=2, hang=4)
-                yield from (line(text, indent=4) for text in details)
+                yield from [_BLANK] if apart else []
+                yield line(str(statement), "bold", indent=2, hang=4)
+                yield from (line(str(text), indent=4) for text in details)
         case Lists(lists):
-            yield from (listed(what, of, indent=2) if of else line(what, indent=2) for what, of in lists)
+            yield from (_listed(what, of) if of else line(what, indent=2) for what, of in lists)
         case Table():
-            yield from _fitting(block, width)
+            yield from table(block.in_text, width)
+            yield from [line(f"and {block.more} more, which JSON and HTML have", "dim", 2)] if block.more else []
         case Code(text, _, is_wrapped):
             yield from (line(one, indent=2, hang=2 if is_wrapped else None) for one in printable_lines(text.rstrip()))
+        case Tokens(rows):
+            yield from (Line(((f"{i}  ", ""), *_tokens(row)), hang=3) for i, row in enumerate(rows))
         case Folded(summary, blocks):
             yield line(summary, "bold")
-            yield from _lines_of(blocks, width)
+            yield from _lines_of(iter(blocks), width)
+        case _:
+            raise TypeError(f"{block!r} is no block of a text")
 
 
-def _fitting(block: Table, width: int) -> Iterator[Line]:
-    """Without as many of the columns that can be spared as it takes to have each row on one line."""
-    rows = [block.heads, *_grouped(block)]
-    for names in block.spare:
-        if sum(_GAP + max(map(cell_len, column)) for column in zip(*rows, strict=True)) <= width:
-            break
-        kept = [i for i, head in enumerate(rows[0]) if head not in names]
-        rows = [tuple(row[i] for i in kept) for row in rows]
-    return table(rows[0], rows[1:], width)
+def _listed(what: str, items: Sequence[str]) -> Line:
+    """`what: item, item, …`, broken between items, unless one alone is too long."""
+    tied = (printable(item).replace(" ", _TIE) for item in items)
+    return Line(((f"{printable(what)}: {', '.join(tied)}", ""),), 2)
 
 
-def _grouped(block: Table) -> Iterator[tuple[str, ...]]:
-    """The rows, under the title of their group where it has one."""
-    for title, rows in block.groups:
-        yield from [(title, *[""] * (len(block.heads) - 1))] if title else []
-        yield from ((f"  {name}" if title else name, *figures) for name, *figures in rows)
+def _tokens(row: Sequence[Token]) -> Iterator[tuple[str, str]]:
+    """In parentheses what is masked, equal ones shown once."""
+    for (text, masked, marked), found in groupby(row, lambda t: (printable(t.text).replace(" ", _TIE), t.masked, t.marked)):
+        count = len(list(found))
+        if not masked:
+            yield f"{text} " * count, "bold yellow" if marked else ""
+        else:
+            yield f"({text}) " if count == 1 else f"({count}{_TIE}×{_TIE}{text}) ", "dim"

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Mapping
 
+from conformance.report.html.page import fragment, page
 from conformance.report.junit import junit
-from conformance.report.layout import MEASURE
 from conformance.report.markdown import markdown
 from conformance.report.run.run_document import case_document, document
-from conformance.report.run.run_page import results_page
 from conformance.report.structured import structured
-from conformance.report.terminal import plain
+from conformance.report.terminal import MEASURE, plain
 from conformance.results.records import Results
 from conformance.results.result import Result
+from conformance.results.to_records import results_of
 
 PIPED = 160  # columns in a pipe or a file: wide enough for the longest names side by side with their numbers
 
@@ -19,10 +19,20 @@ TEXTS: Mapping[str, Callable[[Results], str]] = {
     "json": structured,
     "markdown": lambda results: markdown(document(results)),
     "junit": junit,
-    "html": results_page,
+    "html": lambda results: page(document(results)),
 }
 
 
 def case_text(result: Result) -> str:
     """The report of one case as plain text."""
     return plain(case_document(result), MEASURE).rstrip()
+
+
+def results_fragment(results: Results) -> str:
+    """A run for a notebook."""
+    return fragment(document(results))
+
+
+def result_fragment(result: Result) -> str:
+    """One case for a notebook."""
+    return results_fragment(results_of([result]))

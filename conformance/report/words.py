@@ -47,12 +47,13 @@ def duration(checks: Sequence[CheckRecord]) -> str:
 
 
 def smallest(found: CounterexampleRecord) -> list[str]:
-    """The batch as rows of tokens, masked ones in brackets, and what was done with it."""
+    """The batch as rows of tokens, masked ones in brackets, and the variation that was run."""
     ids, mask, types = (found.batch.get(name) for name in ("input_ids", "attention_mask", "token_type_ids"))
     if not ids:
-        return ["smallest: nothing"]
+        return ["smallest failing batch: empty"]
     varied = ", ".join(f"{name} {value}" for name, value in found.variation.items())
-    lines = [f"smallest: {len(ids)} × {len(ids[0])} tokens{f', with {varied}' if varied else ''}"]
+    masked = ", masked ones in brackets" if mask and not all(map(all, mask)) else ""
+    lines = [f"smallest failing batch: {len(ids)} × {len(ids[0])} tokens{masked}{f'; variation: {varied}' if varied else ''}"]
     for row in range(len(ids)):
         shown = [f"{t}" if mask is None or mask[row][i] else f"[{t}]" for i, t in enumerate(ids[row])]
         rendered = f"; token types {' '.join(map(str, types[row]))}" if types else ""
@@ -69,7 +70,7 @@ def exclusion_lists(rendered: Sequence[Sensitivity]) -> list[tuple[str, list[str
     """The same, what is said and of what."""
     everywhere = sum(s.separable == s.places for s in rendered)
     some = [
-        f"{s.fault} ({s.places - s.separable} of {s.places}, z = {s.expected_z:.2g} at {s.weakest})"
+        f"{s.fault} ({s.places - s.separable} of {s.places} steps, expected z = {s.expected_z:.2g} at {s.weakest})"
         for s in rendered
         if s.separable < s.places
     ]
@@ -82,11 +83,13 @@ def exclusion_lists(rendered: Sequence[Sensitivity]) -> list[tuple[str, list[str
         if s.smallest is not None and s.right is not None and s.separable
     ]
     lists = [
-        (f"not separable at some places (expected z below {SEPARABLE_Z:.0f})", some),
-        ("not looked for, since they change no step that was judged", unseen),
-        ("parameters confirmed, each ± the smallest deviation that would be seen", numbers),
+        (f"not excluded at some steps, where rounding could hide them (expected z below {SEPARABLE_Z:.0f})", some),
+        ("not excluded, since they have no effect on these inputs", unseen),
+        ("parameters confirmed, each ± the smallest deviation that would be detected", numbers),
     ]
-    first = f"excludes {everywhere} of the {len(rendered)} mistakes that were looked for, wherever each can act"
+    first = (
+        f"excludes {everywhere} of the {len(rendered)} mistakes that have an effect on these inputs, at every step that they change"
+    )
     return ([(first, [])] if rendered else []) + [(what, of) for what, of in lists if of]
 
 

@@ -323,7 +323,7 @@ class Results:
         """The first."""
         return self.headers[0] if self.headers else None
 
-    _repr_html_ = late("report.run.run_page:results_fragment")
+    _repr_html_ = late("report.views:results_fragment")
 
     @property
     def remarks(self) -> tuple[Note, ...]:

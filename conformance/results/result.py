@@ -159,7 +159,7 @@ class Result:
         hidden = {v.activation for v in self.verdicts if v.hidden}
         return len(names - hidden), len(names)
 
-    _repr_html_ = late("report.run.run_page:result_fragment")
+    _repr_html_ = late("report.views:result_fragment")
 
     @property
     def median_rms(self) -> float | None:

@@ -13,13 +13,14 @@ from conformance.checks.run_check import run
 from conformance.checks.search.plan import Plan
 from conformance.checks.trace import record, true_trace
 from conformance.report.changes.between import changes
-from conformance.report.changes.changes_page import changes_page
-from conformance.report.side_by_side.difference import compare
-from conformance.report.side_by_side.difference_page import side_by_side_page
-from conformance.report.side_by_side.view import side_by_side
-from conformance.report.trace_mistakes import judged
-from conformance.report.walk.walk import walk
-from conformance.report.walk.walk_page import html
+from conformance.report.changes.changes_document import document as changes_document
+from conformance.report.difference.difference import compare
+from conformance.report.difference.difference_document import document as difference_document
+from conformance.report.difference.difference_view import difference_view
+from conformance.report.difference.judged import judged
+from conformance.report.html.page import page
+from conformance.report.trace.trace_document import document as trace_document
+from conformance.report.trace.trace_view import trace_view
 from conformance.results.records import CaseRecords, Note, Results
 from conformance.results.to_records import records_of
 from conformance.tests.lawless import BROKEN
@@ -73,13 +74,13 @@ def before() -> Results:
 
 def changes_shown() -> str:
     """The page of what changed between the two."""
-    return changes_page(changes(before(), sample(), (HOSTILE, "after")))
+    return page(changes_document(changes(before(), sample(), (HOSTILE, "after"))))
 
 
-def walk_shown() -> str:
-    """The page of an input's walk through two implementations, one under a hostile name."""
+def trace_shown() -> str:
+    """The page of the traces of two implementations, one under a hostile name."""
     traces = (replace(record(Planted(epsilon(0)), tiny(), "cpu", "float32"), name=HOSTILE), true_trace(tiny()))
-    return html(walk(*traces), traces)
+    return page(trace_document(trace_view(*traces), traces))
 
 
 def difference_shown() -> str:
@@ -87,7 +88,7 @@ def difference_shown() -> str:
     a = replace(record(Planted(epsilon(0)), tiny(), "cpu", "float32"), name=HOSTILE)
     b = record(HuggingFace("sdpa"), tiny(), "cpu", "float32")
     records = (judged(a, tiny().checkpoint), judged(b, tiny().checkpoint))
-    return side_by_side_page(side_by_side(compare(a, b, tiny().checkpoint), (a, b), records))
+    return page(difference_document(difference_view(compare(a, b, tiny().checkpoint), (a, b), records)))
 
 
 @cache

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from conformance.report.run.run_page import results_page
-from conformance.tests.pages import HOSTILE, changes_shown, difference_shown, sample, walk_shown
+from conformance.report.views import TEXTS
+from conformance.tests.pages import HOSTILE, changes_shown, difference_shown, sample, trace_shown
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
@@ -21,10 +21,10 @@ if not CHROMIUM and os.environ.get("CI"):
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium here: apt-get install chromium")
 
 PAGES: dict[str, Callable[[], str]] = {
-    "results": lambda: results_page(sample()),
+    "results": lambda: TEXTS["html"](sample()),
     "changes": changes_shown,
     "difference": difference_shown,
-    "walk": walk_shown,
+    "trace": trace_shown,
 }
 
 
@@ -156,14 +156,14 @@ def test_filters_show_what_fits_and_live_in_the_address(browser: Any, results: P
         page.fill("[name=name]", "MISTAKES")
         assert _shown(page) == 1
         assert page.locator(".controls output").text_content() == "1 of 5 shown"
-        assert page.locator("[data-row]:visible").count() == 1
+        assert page.locator("tr:has(a):visible").count() == 1
         address = page.url
         assert "outcome=fail" in address
         with Watched(browser, results) as other:
             other.page.goto(address)
             assert (_shown(other.page), other.page.input_value("[name=name]")) == (1, "MISTAKES")
         page.click("button[type=reset]")
-        page.wait_for_function("document.querySelectorAll('[data-case]:not([hidden])').length === 5")
+        page.wait_for_function("document.querySelectorAll('[data-name]:not([hidden])').length === 5")
         assert "outcome" not in page.url
         assert watched.said == other.said == []
 
@@ -171,8 +171,8 @@ def test_filters_show_what_fits_and_live_in_the_address(browser: Any, results: P
 def test_a_link_to_what_is_filtered_out_shows_it(browser: Any, results: Path) -> None:
     with Watched(browser, results) as watched:
         watched.page.select_option("[name=outcome]", "pass")
-        target = watched.page.locator("ol.wrong a").first.get_attribute("href")
-        watched.page.locator("ol.wrong a").first.click()
+        target = watched.page.locator("main > .items a").first.get_attribute("href")
+        watched.page.locator("main > .items a").first.click()
         watched.page.wait_for_function("id => !document.getElementById(id).hidden", arg=target[1:])
 
 
@@ -195,4 +195,4 @@ def test_a_script_is_copied_by_its_button(browser: Any, results: Path) -> None:
 
 
 def _shown(page: Any) -> int:
-    return int(page.locator("[data-case]:not([hidden])").count())
+    return int(page.locator("[data-name]:not([hidden])").count())

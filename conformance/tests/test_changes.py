@@ -14,10 +14,10 @@ from conformance.cli import main
 from conformance.judge.statistics import max_threshold, projection_threshold, rms_threshold
 from conformance.report.changes.between import CaseChange, Changes, changes
 from conformance.report.changes.changes_document import document
-from conformance.report.changes.changes_page import changes_page
-from conformance.report.changes.rows import rows
+from conformance.report.changes.changes_rows import rows
+from conformance.report.changes.changes_words import headline, mistakes
 from conformance.report.changes.scale import scale_changed
-from conformance.report.changes.words import headline, mistakes
+from conformance.report.html.page import page
 from conformance.report.markdown import markdown
 from conformance.report.terminal import wrapped
 from conformance.results.case import Case
@@ -90,7 +90,7 @@ def test_what_moves_within_its_noise_is_counted_and_what_is_the_same_is_not() ->
     same, moves, fails = _norm(0.5), _norm(0.5, 1), _norm(0.5, 2)
     found = changes(_results(same, moves, fails), _results(same, _norm(0.6, 1), _norm(9.0, 2)))
     assert (_only(found).moved, _only(found).compared) == (1, 3)
-    assert headline(found).endswith("1 of 3 activations moved within their noise")
+    assert headline(found).endswith("1 of 3 activations changed by no more than noise")
     assert headline(changes(_results(same), _results(same))) == "no verdict changed"
 
 
@@ -215,7 +215,7 @@ def test_what_may_explain_a_change_is_told_and_what_is_missing() -> None:
     cut = merged([run(checked(ME), finished=False, torch="2.14.0", threads=8, gpu="H100")])
     found = changes(_results(), cut, ("old.jsonl", "new.jsonl"))
     rendered = _plain(found)
-    assert "what may explain it: torch 2.13.0 → 2.14.0; gpu none → H100; threads 1 → 8" in rendered
+    assert "possible causes: torch 2.13.0 → 2.14.0; gpu none → H100; threads 1 → 8" in rendered
     assert "new.jsonl: missing: the end of" in rendered
     assert not changes(_results(), _results()).environment
 
@@ -234,9 +234,9 @@ def _hostile() -> Changes:
 
 def test_names_stay_text_in_every_form() -> None:
     found = _hostile()
-    page = changes_page(found)
-    assert "<script>alert" not in page
-    assert "&lt;script&gt;alert" in page
+    html = page(document(found))
+    assert "<script>alert" not in html
+    assert "&lt;script&gt;alert" in html
     assert "<script>" not in markdown(document(found))
     assert r"| worse&lt;script>alert(1)&lt;/script>\|\*x\* |" in markdown(document(found))
     assert "\x1b" not in _plain(found) + markdown(document(found))
@@ -269,7 +269,7 @@ def _many(count: int, rms: float) -> Sequence[ActivationRecord]:
 def test_a_terminal_shows_as_much_as_is_read_and_says_so() -> None:
     found = changes(_results(*_many(50, 0.5)), _results(*_many(50, 9.0)))
     assert "and 30 more, which JSON and HTML have" in _plain(found)
-    assert changes_page(found).count('<tr class="of-bad fails">') == 50
+    assert page(document(found)).count('<tr class="bad">') == 50
 
 
 def _written(folder: Path, name: str, case: CaseRecords) -> str:
@@ -308,7 +308,7 @@ def test_what_does_not_go_together_is_refused_before_anything_runs(
 
 
 def test_zero_and_huge_errors_are_on_the_page() -> None:
-    page = changes_page(changes(_results(_norm(0.0)), _results(_norm(1.7e308, local=ErrorRecord(1.7e308, 1.7e308, 1.0, (0, 0))))))
-    assert '<circle class="g" cx="0.0%"/>' in page
-    assert '<circle class="l" cx="99.' in page
-    assert not {"nan%", "inf%"} & set(page.split('"'))
+    html = page(document(changes(_results(_norm(0.0)), _results(_norm(1.7e308, local=ErrorRecord(1.7e308, 1.7e308, 1.0, (0, 0)))))))
+    assert '<circle cx="0.0%"/>' in html
+    assert '<circle class="last" cx="99.' in html
+    assert not {"nan%", "inf%"} & set(html.split('"'))

@@ -13,7 +13,7 @@ from conformance.checks.replay import replayed
 from conformance.checks.trace import record, true_trace
 from conformance.cli import main
 from conformance.errors import UsageError
-from conformance.report.side_by_side.difference import compare
+from conformance.report.difference.difference import compare
 from conformance.results.file import read_results
 from conformance.tests.planted import Planted, epsilon, tanh_gelu
 from implementations.hugging_face import HuggingFace

@@ -266,7 +266,7 @@ def test_every_kind_of_file_is_read(folder: Path, tmp_path: Path, capsys: pytest
         assert _call(folder, tmp_path / f"{name}.json") == 0
     assert _call(folder, tmp_path / "d.npz") == 0
     assert _call(folder, tmp_path / "e.safetensors", "--pooling", "mean") == 0
-    assert "conforms, as far as these numbers show" in capsys.readouterr().out
+    assert "conforms, as far as these outputs show" in capsys.readouterr().out
     (tmp_path / "batch.json").write_text(json.dumps(lists))
     (tmp_path / "f.txt").write_text(repr(hidden))
     with np.printoptions(threshold=20, precision=5):
@@ -293,8 +293,8 @@ def test_what_the_command_prints(folder: Path, tmp_path: Path, capsys: pytest.Ca
 
 def test_markdown_escapes_what_it_tells() -> None:
     rendered = markdown(document(_asked({"pooler_output": _text(_model().pooler(_hidden(_model())).detach())})))
-    assert rendered.startswith("**conforms, as far as these numbers show**\n\nread: 128 numbers of pooler.activation;")
-    assert "faults would have been seen" in rendered
+    assert rendered.startswith("**conforms, as far as these outputs show**\n\nread: 128 numbers of pooler.activation;")
+    assert "faults would have been detected" in rendered
 
 
 BAD = {

@@ -96,7 +96,7 @@ def test_the_right_network_is_judged_however_short_the_time() -> None:
     wrong = diagnose(CHECKPOINT, BATCH, _two_faults(), time_limit=1e-9)
     assert not wrong.conforms
     assert wrong.explanations == ()
-    assert "no explanation was found in the time that it had" in _flat(wrong)
+    assert "no explanation was found within the time limit" in _flat(wrong)
 
 
 def test_without_a_limit_or_within_it_nothing_is_said() -> None:

@@ -22,7 +22,7 @@ from conformance.goldens.manifest import fixtures_directory, of_entry
 from conformance.goldens.recipes import RECIPES
 from conformance.judge.verify import verify
 from conformance.model.digest import content_digest
-from conformance.report.run.run_page import results_page
+from conformance.report.views import TEXTS
 from conformance.results.file import read_results
 from conformance.tests.test_checkpoint import _write
 from conformance.tests.test_commands import BAD
@@ -145,7 +145,7 @@ def test_a_failure_on_it_is_run_again_and_shown_by_its_path(home: Path, tmp_path
     assert main(["replay", str(left)]) == 1
     assert "epsilon is 1e-05" in " ".join(capsys.readouterr().out.split())
     assert f"load_golden({mine!r})" in left.with_suffix(".py").read_text()
-    assert f"bert-conformance run -i {BAD} --golden {mine}" in unescape(results_page(read_results(tmp_path / "results.jsonl")))
+    assert f"bert-conformance run -i {BAD} --golden {mine}" in unescape(TEXTS["html"](read_results(tmp_path / "results.jsonl")))
 
 
 def test_it_verifies_part_by_part(home: Path, capsys: Told) -> None:

@@ -177,7 +177,7 @@ def test_diff_names_each_sides_mistakes(capsys: pytest.CaptureFixture[str]) -> N
     rendered = " ".join(capsys.readouterr().out.split())
     assert code == 1
     assert "epsilon is 1e-05, the checkpoint says 1e-12" in rendered
-    assert "nothing is wrong with it by itself" in rendered
+    assert "no error when judged alone" in rendered
 
 
 @pytest.mark.parametrize("constant", [1.0, 1e-3])

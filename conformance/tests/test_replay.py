@@ -10,7 +10,7 @@ from conformance.checks.catalogue import PUBLISHED
 from conformance.checks.published import published_of
 from conformance.checks.replay import replayed
 from conformance.cli import main
-from conformance.report.run.failure import failure
+from conformance.report.run.case import command
 from conformance.results.case import Case
 from conformance.results.file import read_results
 from conformance.results.records import CheckRecord
@@ -42,8 +42,8 @@ def test_what_was_required_is_required_again(hiding: Path) -> None:
 
 def test_the_page_s_command_requires_it(hiding: Path) -> None:
     results = read_results(hiding)
-    command = failure(results.cases[0], results.headers).command
-    assert command == "bert-conformance run -i hf-sdpa --golden tiny --require-activations '*.scores'"
+    again = command(results.cases[0].check, results.headers)
+    assert again == "bert-conformance run -i hf-sdpa --golden tiny --require-activations '*.scores'"
 
 
 def test_a_file_that_is_older_than_the_field_is_read(hiding: Path) -> None:
@@ -79,8 +79,8 @@ def test_published_values_that_were_missed_are_missed_again(checkpoint: Path, tm
         assert (again.case.check, again.outcome) == (PUBLISHED, "fail")
         assert "of which values are published" in again.reason
     results = read_results(file)
-    command = failure(results.cases[1], results.headers).command  # they are judged beside whatever check is asked for
-    assert command == f"bert-conformance run -i {HIDING} --checkpoint {checkpoint}"
+    again = command(results.cases[1].check, results.headers)  # they are judged beside whatever check is asked for
+    assert again == f"bert-conformance run -i {HIDING} --checkpoint {checkpoint}"
 
 
 def test_a_failure_that_cannot_be_run_again_is_told_and_the_others_are(

@@ -18,10 +18,10 @@ from syrupy.assertion import SnapshotAssertion
 
 from conformance.faults import BY_NAME
 from conformance.report import words
+from conformance.report.document import tabled
 from conformance.report.junit import junit
-from conformance.report.layout import line, table
 from conformance.report.run.run_document import document
-from conformance.report.terminal import show
+from conformance.report.terminal import line, show, table
 from conformance.report.views import PIPED, TEXTS
 from conformance.results.case import Case
 from conformance.results.merge import merged
@@ -104,10 +104,10 @@ def test_a_number_stays_with_its_error() -> None:
 
 
 def test_numbers_stand_flush_right_below_their_heads_beside_the_name_or_under_it() -> None:
-    rows = [("a" * 20, "1.62 σ", "3"), ("b", "76.6 σ", "12345")]
-    wide = [text.plain for row in table(("name", "rms", "most"), rows, 80) for text in row.wrapped(80)]
+    (block,) = tabled(("name", "rms", "most"), [("", [("a" * 20, "1.62 σ", "3"), ("b", "76.6 σ", "12345")])])
+    wide = [text.plain for row in table(block, 80) for text in row.wrapped(80)]
     assert {len(text) for text in wide} == {len(wide[0])}
-    narrow = [text.plain for row in table(("name", "rms", "most"), rows, 30) for text in row.wrapped(30)]
+    narrow = [text.plain for row in table(block, 30) for text in row.wrapped(30)]
     assert [text.strip() for text in narrow[1::2]] == ["a" * 20, "b"]
     assert {len(text) for text in narrow[::2]} == {len(narrow[0])}
 

@@ -1,15 +1,13 @@
-"""`trace`: the walk through a network, in the terminal, as Markdown and as a page."""
+"""`trace`: what an input becomes step by step, in the terminal, as Markdown and as a page."""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 import conformance
 from conformance import golden_of, load_golden
@@ -20,12 +18,13 @@ from conformance.goldens import golden, minilm
 from conformance.goldens.custom_golden import from_directory
 from conformance.model.batch import Batch
 from conformance.numerics.formats import Array
-from conformance.report.walk.markdown import markdown
-from conformance.report.walk.rows import rows
-from conformance.report.walk.table import steps
-from conformance.report.walk.terminal import render
-from conformance.report.walk.walk import rendered, walk
-from conformance.report.walk.walk_page import html
+from conformance.report.document import Block, Folded, Ranges, Table
+from conformance.report.html.page import page
+from conformance.report.markdown import markdown
+from conformance.report.terminal import plain
+from conformance.report.trace.trace_document import document
+from conformance.report.trace.trace_rows import rows
+from conformance.report.trace.trace_view import rendered, trace_view
 from conformance.tests.test_checkpoint import _write
 
 TINY = load_golden("tiny")
@@ -44,7 +43,15 @@ def _with(trace: Trace, changes: Mapping[str, Array | None], **fields: object) -
 
 
 def _statistics(trace: Trace, name: str) -> object:
-    return next(step.sides[0] for step in walk(trace).passages[0].steps if step.row.name == name)
+    return next(step.sides[0] for step in trace_view(trace).batches[0].steps if step.row.name == name)
+
+
+def _tables(blocks: Iterable[Block]) -> Iterator[Table]:
+    for block in blocks:
+        if isinstance(block, Table):
+            yield block
+        elif isinstance(block, Folded):
+            yield from _tables(block.blocks)
 
 
 @pytest.fixture
@@ -70,9 +77,12 @@ def test_statistics_are_those_of_real_tokens_and_not_of_padding() -> None:
 def test_what_is_not_finite_is_told_and_drawn_as_nothing() -> None:
     huge = _with(TRUE, {QUERY: TRUE.activations["padded"][QUERY] * 1e300})
     with np.errstate(over="ignore", invalid="ignore"):
-        found = walk(huge)
+        found = trace_view(huge)
     assert json.loads(json.dumps(rows(found), allow_nan=False))
-    assert "nan" not in steps(found.passages).tables[0].groups[1][1][0].ranges[0]
+    query = next(
+        row for table in _tables(document(found, (huge,)).blocks) for _, (row, *_) in table.groups if row.cells[0] == "query"
+    )
+    assert Ranges((None,)) in query.cells
 
 
 def test_where_no_real_token_is_read_statistics_are_of_everything() -> None:
@@ -86,22 +96,22 @@ def test_two_traces_stand_side_by_side_with_their_largest_difference() -> None:
     real, padded = np.argwhere(TINY.batches["padded"].mask)[0], np.argwhere(~TINY.batches["padded"].mask)[0]
     other[(*real, 3)] += 0.5
     other[(*padded, 3)] += 7.0
-    found = {s.row.name: s for s in walk(TRUE, _with(TRUE, {QUERY: other, PROBS: None}, name="other")).passages[0].steps}
+    found = {s.row.name: s for s in trace_view(TRUE, _with(TRUE, {QUERY: other, PROBS: None}, name="other")).batches[0].steps}
     assert found[QUERY].largest == pytest.approx(0.5)
     assert (found[PROBS].sides[1], found[PROBS].largest) == (None, None)
     assert found["embeddings.LayerNorm"].largest == 0.0
-    assert walk(TRUE).passages[0].steps[0].largest is None
+    assert trace_view(TRUE).batches[0].steps[0].largest is None
 
 
 def test_traces_of_other_inputs_do_not_stand_side_by_side() -> None:
     short = golden_of("tiny", TINY.checkpoint, {"padded": Batch.of({"input_ids": [[1, 2]]})})
     with pytest.raises(UsageError, match="run both on the same"):
-        walk(TRUE, true_trace(short))
+        trace_view(TRUE, true_trace(short))
 
 
 def test_a_step_that_nobody_shows_is_not_told_and_counts_as_not_shown() -> None:
-    found = walk(_with(TRUE, {PROBS: None}))
-    assert PROBS not in {s.row.name for s in found.passages[0].steps}
+    found = trace_view(_with(TRUE, {PROBS: None}))
+    assert PROBS not in {s.row.name for s in found.batches[0].steps}
     assert (len(found.shown[0]), len(found.table)) == (46, 47)
 
 
@@ -119,7 +129,7 @@ def test_numbers_are_short(value: float | None, text: str) -> None:
 def test_the_likeliest_tokens_are_told_for_each_mask(my_bert: Path) -> None:
     golden = from_directory(my_bert, ["i love [MASK] !", "[MASK]"])
     trace = true_trace(golden)
-    first, second = walk(trace).passages[0].blanks
+    first, second = trace_view(trace).batches[0].predictions
     assert [(b.row, b.position) for b in (first, second)] == [(0, 3), (1, 1)]
     logits = trace.activations["text"]["cls.predictions.decoder"][0, 3]
     probabilities = np.exp(logits) / np.exp(logits).sum()
@@ -127,25 +137,33 @@ def test_the_likeliest_tokens_are_told_for_each_mask(my_bert: Path) -> None:
     assert [g.token for g in first.guesses[0]] == [words[i] for i in np.argsort(-probabilities)[:5]]
     assert [g.probability for g in first.guesses[0]] == pytest.approx(np.sort(probabilities)[:-6:-1])
     silent = _with(trace, {"cls.predictions.decoder": None}, name="silent")
-    assert walk(trace, silent).passages[0].blanks[0].guesses[1] == ()
+    assert trace_view(trace, silent).batches[0].predictions[0].guesses[1] == ()
 
 
 def test_nothing_is_predicted_without_a_mask_a_tokenizer_or_a_head(my_bert: Path) -> None:
     trace = true_trace(from_directory(my_bert, ["i love [MASK] !"]))
-    assert walk(trace).passages[0].blanks
-    assert not walk(true_trace(from_directory(my_bert, ["i love cats !"]))).passages[0].blanks
-    assert not walk(replace(trace, folder=None)).passages[0].blanks
-    assert not walk(_with(trace, {"cls.predictions.decoder": None})).passages[0].blanks
+    assert trace_view(trace).batches[0].predictions
+    assert not trace_view(true_trace(from_directory(my_bert, ["i love cats !"]))).batches[0].predictions
+    assert not trace_view(replace(trace, folder=None)).batches[0].predictions
+    assert not trace_view(_with(trace, {"cls.predictions.decoder": None})).batches[0].predictions
 
 
 def test_a_page_of_anything_stays_small_and_says_what_is_left_out() -> None:
     batch = Batch.of({"input_ids": np.arange(8 * 32).reshape(8, 32) % 96})
     many = true_trace(golden_of("many", TINY.checkpoint, {f"b{i}": batch for i in range(60)}))
-    text = html(walk(many), [many])
+    text = page(document(trace_view(many), [many]))
     assert len(text.encode()) < 3_000_000
-    for words in ("rows more are not shown", "batches more", "Not drawn, so that the page stays small"):
+    for words in ("batches more", "Not drawn, so that the page stays small"):
         assert words in text
-    assert "so that the page stays small" not in html(walk(TRUE), [TRUE])
+    assert "so that the page stays small" not in page(document(trace_view(TRUE), [TRUE]))
+
+
+def test_a_batch_of_many_tokens_is_shown_in_part_on_a_page_and_whole_in_text() -> None:
+    batch = Batch.of({"input_ids": np.zeros((300, 32), int)})
+    long = true_trace(golden_of("long", TINY.checkpoint, {"long": batch}))
+    made = document(trace_view(long), [long])
+    assert "175 rows more are not shown, so that the page stays small." in page(made)
+    assert "\n299 " in plain(made, 80)
 
 
 def test_hostile_names_and_tokens_stay_text(my_bert: Path) -> None:
@@ -153,15 +171,15 @@ def test_hostile_names_and_tokens_stay_text(my_bert: Path) -> None:
     vocabulary = (my_bert / "vocab.txt").read_text().replace("love", "<img")
     (my_bert / "vocab.txt").write_text(vocabulary)
     trace = replace(true_trace(from_directory(my_bert, ["[MASK] <b>hot</b>", "<img cats"])), name=hostile)
-    for text in (html(walk(trace), [trace]), trace._repr_html_()):
+    for text in (page(document(trace_view(trace), [trace])), trace._repr_html_()):
         body = re.sub(r"<script>(?!alert).*?</script>", "", text, flags=re.DOTALL)
         assert "<script" not in body
         assert "<img" not in body
         assert "&lt;script&gt;" in body
-    assert "<script" not in markdown(walk(trace))
+    assert "<script" not in markdown(document(trace_view(trace), [trace]))
 
 
-def test_a_notebook_shows_the_walk() -> None:
+def test_a_notebook_shows_the_trace_view() -> None:
     shown = TRUE._repr_html_()
     assert shown.startswith("<style>")
     assert "<html" not in shown
@@ -173,41 +191,37 @@ def test_trace_in_python_runs_an_implementation_on_texts(my_bert: Path) -> None:
     golden = f"checkpoint:{my_bert}"
     found = conformance.trace("golden:my-bert", golden, texts=["i love cats !"])
     assert isinstance(found, conformance.Trace)
-    assert [t.text for t in walk(found).passages[0].tokens[0]] == ["[CLS]", "i", "love", "cats", "!", "[SEP]"]
+    assert [t.text for t in trace_view(found).batches[0].tokens[0]] == ["[CLS]", "i", "love", "cats", "!", "[SEP]"]
     with pytest.raises(UsageError, match="golden tiny has no tokenizer"):
         conformance.trace("golden:tiny", texts=["i love cats !"])
 
 
-def _rendered(trace: Trace, width: int, *, compact: bool = True) -> list[str]:
-    console = Console(file=StringIO(), width=width, color_system=None)
-    render(walk(trace), console, compact=compact)
-    return console.file.getvalue().splitlines()
-
-
 def test_a_terminal_of_80_columns_has_all_numbers_and_one_of_200_everything() -> None:
-    narrow, wide = (_rendered(TRUE, width) for width in (80, 200))
+    narrow, wide = (plain(document(trace_view(TRUE), [TRUE]), width).splitlines() for width in (80, 200))
     for lines, width in ((narrow, 80), (wide, 200)):
         assert max(map(len, lines)) <= width
-    (head,) = (line.split() for line in narrow if line.startswith("activation"))
+    (head,) = (line.split() for line in narrow if line.startswith("  activation"))
     assert head == ["activation", "shape", "mean", "deviation", "min", "max", "rms"]
-    (head,) = (line.split() for line in wide if line.startswith("activation"))
+    (head,) = (line.split() for line in wide if line.startswith("  activation"))
     assert head[-2:] == ["equation", "from"]
     assert any(line.split()[:2] == ["context", "6×16×32"] for line in narrow)
-    assert len(_rendered(TRUE, 80)) == len(narrow)
-    assert sum(QUERY in line for line in _rendered(TRUE, 160, compact=False)) == 1
+    module, _, name = QUERY.rpartition(".")
+    below = narrow[narrow.index(f"  {module}") :]
+    assert below[1].split()[0] == name
 
 
 def test_markdown_has_tokens_drawings_and_every_step(my_bert: Path) -> None:
     trace = true_trace(from_directory(my_bert, ["i love [MASK] !", "cats"]))
-    text = markdown(walk(trace))
+    text = markdown(document(trace_view(trace), [trace]))
     assert "0. [CLS] i love [MASK] ! [SEP]" in text.replace("\\", "")
     assert text.replace("\\", "").count("~~[PAD]~~") == 3
     assert text.count("```mermaid") == 3
-    assert len(re.findall(r"^\| `[a-z]", text, re.MULTILINE)) == len(trace.activations["text"])
-    assert "| row 0, position 3 | " in text
+    rows = re.findall(r"^\| (?!\*\*|---|activation \| shape)", text, re.MULTILINE)
+    assert len(rows) == len(trace.activations["text"])
+    assert "row 0, position 3: " in text
 
 
-def test_the_suffix_says_what_is_written_and_what_is_saved_is_walked_again(my_bert: Path, tmp_path: Path, capsys: Captured) -> None:
+def test_the_suffix_says_what_is_written_and_what_is_saved_is_traced_again(my_bert: Path, tmp_path: Path, capsys: Captured) -> None:
     files = [tmp_path / f"out/walk{suffix}" for suffix in (".html", ".md", ".json", ".txt", ".safetensors")]
     outputs = [argument for file in files for argument in ("-o", str(file))]
     arguments = ["--checkpoint", str(my_bert), "--text", "i love [MASK] !", "--text", "cats"]
@@ -229,18 +243,19 @@ def test_the_suffix_says_what_is_written_and_what_is_saved_is_walked_again(my_be
 def test_two_implementations_are_traced_side_by_side(tmp_path: Path, capsys: Captured) -> None:
     page = tmp_path / "two.html"
     assert main(["trace", "golden:tiny", "hf-sdpa", "-o", str(page), "--format", "markdown"]) == 0
-    lines = {line.split(" | ")[0].strip("|` "): line.split(" | ") for line in capsys.readouterr().out.splitlines()}
-    assert lines["activation"][2:4] == ["mean A", "mean B"]
-    assert lines[PROBS][3] == "-"
-    assert float(lines[QUERY][12]) < 1e-5
-    assert "hf-sdpa does not show encoder.layer.*.attention.self.probs" in page.read_text()
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]
+    assert next(row for row in rows if row[1:2] == ["shape"])[2:4] == ["mean A", "mean B"]
+    lines = {row[0]: row for row in rows}
+    assert lines["probs"][3] == "-"
+    assert float(lines["query"][12]) < 1e-5
+    assert "hf-sdpa does not expose encoder.layer.*.attention.self.probs" in page.read_text()
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["golden:tiny", "-o", "walk.pdf"], "give it a suffix of .html, .md, .json, .txt, .safetensors"),
-        (["golden:tiny", "golden:tiny", "-o", "walk.safetensors"], "holds the activations of one implementation"),
+        (["golden:tiny", "-o", "trace.pdf"], "give it a suffix of .html, .md, .json, .txt, .safetensors"),
+        (["golden:tiny", "golden:tiny", "-o", "trace.safetensors"], "holds the activations of one implementation"),
         (["hf-eager", "--golden", "tiny", "--text", "hello"], "golden tiny has no tokenizer"),
         (["golden:tiny", "--text", "hello"], "golden tiny has no tokenizer"),
         (["hf-eager", "--golden", "tiny", "--checkpoint", "somewhere"], "are two networks"),

@@ -1,4 +1,4 @@
-"""The drawings of a walk: the network's parts, laid out, and attention as heat maps."""
+"""The drawings of a view: the network's parts, laid out, and attention as heat maps."""
 
 import re
 from collections.abc import Iterator
@@ -9,12 +9,14 @@ import pytest
 
 from conformance import Architecture, load_golden
 from conformance.checks.trace import Trace, true_trace
-from conformance.report.walk.attention import heads, heat_map, pooled
-from conformance.report.walk.diagram import diagram, mermaid
-from conformance.report.walk.layout import WIDTH, layout, wrapped
-from conformance.report.walk.maps import attention
-from conformance.report.walk.parts import parts
-from conformance.report.walk.walk import Walk, walk
+from conformance.report.document import Folded, Paragraph
+from conformance.report.html.diagram import diagram
+from conformance.report.html.drawings import drawn
+from conformance.report.html.layout import WIDTH, layout, wrapped
+from conformance.report.markdown import mermaid
+from conformance.report.trace.attention import attention, heads, pooled
+from conformance.report.trace.parts import parts
+from conformance.report.trace.trace_view import TraceView, trace_view
 
 TINY = load_golden("tiny")
 TRUE = true_trace(TINY)
@@ -36,9 +38,9 @@ ARCHITECTURES = [
 ]
 
 
-def _blank(architecture: Architecture) -> Walk:
-    """The walk of a candidate that shows nothing."""
-    return walk(Trace("x", "x", "float64", "cpu", {"b": TINY.batches["padded"]}, {"b": {}}, architecture))
+def _blank(architecture: Architecture) -> TraceView:
+    """The view of a candidate that shows nothing."""
+    return trace_view(Trace("x", "x", "float64", "cpu", {"b": TINY.batches["padded"]}, {"b": {}}, architecture))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -68,7 +70,7 @@ def test_lines_that_pass_other_steps_go_around_their_boxes(architecture: Archite
         for edge in found.edges:
             for x, top, bottom in _downs(edge.path):
                 assert not [b for b in found.boxes if b.x < x < b.right and b.bottom > top and b.y < bottom]
-    around = [edge for edge in layout(parts(walk(TRUE))[1].nodes).edges if edge.skip]
+    around = [edge for edge in layout(parts(trace_view(TRUE))[1].nodes).edges if edge.skip]
     assert len(around) == 3  # the two residuals, and the values
     assert all(list(_downs(edge.path)) for edge in around)
 
@@ -94,11 +96,11 @@ def test_text_is_broken_where_it_may_be_and_is_all_there() -> None:
 
 
 def test_a_drawing_shows_what_a_candidate_does_not_show() -> None:
-    whole, partly = (diagram(parts(walk(t))[1]) for t in (TRUE, _without("encoder.layer.1.attention.self.scores")))
-    assert whole.count("unseen-step") == 0
-    assert partly.count("unseen-step") == 1
-    flow = mermaid(parts(walk(TRUE))[1])
-    assert flow.count("-->") == sum(len(row.parents) for row in walk(TRUE).table.values() if row.layer == 0)
+    whole, partly = (diagram(parts(trace_view(t))[1]) for t in (TRUE, _without("encoder.layer.1.attention.self.scores")))
+    assert whole.count("dashed") == 0
+    assert partly.count("dashed") == 1
+    flow = mermaid(parts(trace_view(TRUE))[1])
+    assert flow.count("-->") == sum(len(row.parents) for row in trace_view(TRUE).table.values() if row.layer == 0)
 
 
 def test_a_head_s_map_leaves_out_padding_and_names_its_favourite() -> None:
@@ -106,31 +108,38 @@ def test_a_head_s_map_leaves_out_padding_and_names_its_favourite() -> None:
     probs[0, :, 1] = 0.75
     probs[0, :, 2] = 0.25
     probs[0, 3, :] = 9.0
-    (head,) = heads(probs, ["a", "b", "c", "[PAD]"], np.array([True, True, True, False]))
-    assert head.shades.tolist() == [[0, 6, 5]] * 3
-    assert (head.favourite, head.share) == ("b", 0.75)
-    drawn = heat_map(head, ["<i>", "b", "a token that is long"])
-    assert "<i>" not in drawn
-    assert "a token…" in drawn
-    assert drawn.count("<path") == 2
+    tokens = ["<i>", "b", "a token that is long", "[PAD]"]
+    ((found, caption),) = heads(probs, tokens, np.array([True, True, True, False]))
+    assert found.shades == ((0, 6, 5),) * 3
+    assert caption == "0: 75% to b"
+    svg = drawn(found)
+    assert "<i>" not in svg
+    assert "a token…" in svg
+    assert svg.count("<path") == 2
 
 
 def test_long_sequences_are_pooled_by_the_largest() -> None:
     values = np.arange(25.0).reshape(5, 5)
     assert pooled(values, 2).tolist() == [[6, 8, 9], [16, 18, 19], [21, 23, 24]]
     probs = np.full((1, 65, 65), 1 / 65)
-    (head,) = heads(probs, ["t"] * 65, np.ones(65, np.bool_))
-    assert (head.block, head.shades.shape) == (3, (22, 22))
-    assert "<text" not in heat_map(head, ["t"] * 65)
+    ((found, _),) = heads(probs, ["t"] * 65, np.ones(65, np.bool_))
+    assert (len(found.shades), len(found.shades[0])) == (22, 22)
+    assert "<text" not in drawn(found)
 
 
 def test_attention_that_is_not_shown_or_not_drawn_is_told_in_words() -> None:
-    found = attention(walk(TRUE), [TRUE])
-    assert [len(row.layers) for row in found.rows] == [2] * 6
-    assert not found.notes
-    few = attention(walk(TRUE), [TRUE], budget=1)
-    assert [(row.number, len(row.layers)) for row in few.rows] == [(0, 1)]
-    assert few.notes == ("Not drawn, so that the page stays small: layer 1 of row 0 of padded and 5 rows more.",)
-    hidden = _without(PROBS.format(0), PROBS.format(1))
-    (note,) = attention(walk(hidden), [hidden]).notes
-    assert note == "shy does not show encoder.layer.*.attention.self.probs, so that attention is not drawn."
+    rows, notes = _attention(TRUE)
+    assert [sum(isinstance(block, Folded) for block in row.blocks) for row in rows] == [2] * 6
+    assert not notes
+    rows, notes = _attention(TRUE, budget=1)
+    assert [(row.summary.partition(":")[0], len(row.blocks)) for row in rows] == [("row 0", 1)]
+    assert notes == ["Not drawn, so that the page stays small: layer 1 of row 0 of padded and 5 rows more."]
+    _, notes = _attention(_without(PROBS.format(0), PROBS.format(1)))
+    assert notes == ["shy does not expose encoder.layer.*.attention.self.probs, so that attention is not drawn."]
+
+
+def _attention(trace: Trace, **budget: int) -> tuple[list[Folded], list[str]]:
+    """The rows that are drawn, and the sentences on what is not."""
+    blocks = list(attention(trace_view(trace), [trace], **budget))
+    notes = [block.text for block in blocks if isinstance(block, Paragraph) and not block.text.startswith("A map")]
+    return [block for block in blocks if isinstance(block, Folded)], notes

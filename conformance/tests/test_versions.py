@@ -12,8 +12,8 @@ from conformance.checks.search.plan import Plan
 from conformance.cli import main
 from conformance.goldens.manifest import manifest
 from conformance.report.changes.between import changes
-from conformance.report.changes.environment import Differing
-from conformance.report.run.run_page import results_page
+from conformance.report.changes.environment_changes import EnvironmentChange
+from conformance.report.views import TEXTS
 from conformance.results.case import Case
 from conformance.results.file import read_results
 from conformance.results.merge import merged
@@ -53,35 +53,39 @@ def test_a_file_that_is_older_than_the_fields_is_read() -> None:
 
 
 def test_another_version_of_a_candidate_may_explain_a_change() -> None:
-    def differing(before: Results, after: Results) -> tuple[Differing, ...]:
+    def differing(before: Results, after: Results) -> tuple[EnvironmentChange, ...]:
         return changes(before, after).environment
 
     old, new = ({"mine": record, "other": record, "idle": record} for record in (OLD, NEW))
     before, after = _results("mine", "other", implementations=old), _results("mine", "other", implementations=new)
-    assert differing(before, after) == (Differing("mine, other", "my-package 1.0", "my-package 1.1"),)
+    assert differing(before, after) == (EnvironmentChange("mine, other", "my-package 1.0", "my-package 1.1"),)
     assert not differing(before, before)
     assert not differing(_results("mine", "other"), after)  # a file of an earlier suite does not say
     moved = {"mine": msgspec.structs.replace(OLD, origin="elsewhere:bert")}
     (rendered,) = differing(_results("mine", implementations=old), _results("mine", implementations=moved))
-    assert rendered == Differing("mine", "my_package.conformance:bert", "elsewhere:bert")
+    assert rendered == EnvironmentChange("mine", "my_package.conformance:bert", "elsewhere:bert")
     renamed = differing(_results("mine", implementations=old), _results("yours", implementations={"yours": NEW}))
-    assert renamed == (Differing("yours", "my-package 1.0", "my-package 1.1"),)
+    assert renamed == (EnvironmentChange("yours", "my-package 1.0", "my-package 1.1"),)
 
 
 def test_another_numpy_or_onnx_runtime_may_and_what_is_not_said_may_not() -> None:
     before, after = _results("mine", numpy="2.4.5", onnxruntime=None), _results("mine", numpy="2.4.6", onnxruntime="1.31.1")
-    assert changes(before, after).environment == (Differing("numpy", "2.4.5", "2.4.6"), Differing("onnxruntime", "none", "1.31.1"))
+    assert changes(before, after).environment == (
+        EnvironmentChange("numpy", "2.4.5", "2.4.6"),
+        EnvironmentChange("onnxruntime", "none", "1.31.1"),
+    )
     assert not changes(_results("mine"), after).environment
 
 
 def test_the_page_tells_the_versions_of_what_was_judged() -> None:
-    page = results_page(_results("mine", implementations={"mine": OLD, "idle": NEW}, numpy="2.4.6", onnxruntime="1.31.1"))
+    page = TEXTS["html"](_results("mine", implementations={"mine": OLD, "idle": NEW}, numpy="2.4.6", onnxruntime="1.31.1"))
     assert "my_package.conformance:bert" in page
-    assert "<td>1.0</td>" in page
-    assert "<td>1.1</td>" not in page
+    assert ">1.0</td>" in page
+    assert ">1.1</td>" not in page
     assert "<dt>NumPy</dt><dd>2.4.6</dd>" in page
     assert "<dt>ONNX Runtime</dt><dd>1.31.1</dd>" in page
-    assert "<h3>Candidates</h3>" not in results_page(_results("mine"))
+    assert "distribution" in page
+    assert "distribution" not in TEXTS["html"](_results("mine"))
 
 
 @pytest.mark.parametrize(("second", "contradicts"), [({"mine": OLD}, False), ({"mine": NEW}, True), ({}, False)])

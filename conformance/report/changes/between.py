@@ -1,14 +1,13 @@
 """What changed between two runs: verdicts, errors in sigma and mistakes, case by case. A pure function of their records."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from conformance.report.changes.environment import Differing, differing
-from conformance.report.changes.mistakes import struck_anew
+from conformance.report.changes.environment_changes import EnvironmentChange, differing
 from conformance.report.changes.scale import scale_changed, size
-from conformance.report.findings import Finding, layers_of
+from conformance.report.findings import Finding, agrees, findings, layers_of
 from conformance.results.case import Case
 from conformance.results.merge import case_of
 from conformance.results.outcomes import FAILING, ORDER, Outcome
@@ -111,7 +110,7 @@ class Changes:
 
     names: tuple[str, str]
     cases: tuple[CaseChange, ...]
-    environment: tuple[Differing, ...] = ()
+    environment: tuple[EnvironmentChange, ...] = ()
     notes: tuple[str, ...] = ()
     sound: bool = True
 
@@ -198,7 +197,7 @@ def _case(before: CaseRecords | None, after: CaseRecords | None) -> CaseChange:
         assert known is not None
         if after is None:
             return CaseChange("gone", known.check, None)
-        return CaseChange("new", None, known.check, (), struck_anew((), known.activations), layers=layers_of(known.activations))
+        return CaseChange("new", None, known.check, (), _new_mistakes((), known.activations), layers=layers_of(known.activations))
     old, new = (_observed(c.activations) for c in (before, after))
     both = [(old[key], new[key]) for key in old if key in new]
     found_kinds = [ActivationChange(kind, a, b) for key in {**old, **new} if (kind := _kind(a := old.get(key), b := new.get(key)))]
@@ -208,8 +207,8 @@ def _case(before: CaseRecords | None, after: CaseRecords | None) -> CaseChange:
         before.check,
         after.check,
         tuple(sorted(found_kinds, key=lambda c: KINDS.index(c.kind))),
-        struck_anew(before.activations, after.activations),
-        struck_anew(after.activations, before.activations),
+        _new_mistakes(before.activations, after.activations),
+        _new_mistakes(after.activations, before.activations),
         layers_of((*before.activations, *after.activations)),
         len(both),
         sum((a.local, a.overall) != (b.local, b.overall) for a, b in unchanged if a.outcome == "pass"),
@@ -247,3 +246,30 @@ def _by_size(before: ActivationRecord, after: ActivationRecord) -> Kind | None:
     if not scale_changed(before, after):
         return None
     return "changed" if after.outcome == "pass" else "worse" if size(after) > size(before) else "better"
+
+
+def _new_mistakes(before: Sequence[ActivationRecord], after: Sequence[ActivationRecord]) -> tuple[Finding, ...]:
+    """The mistakes of `after`, each at the places alone at which `before` does not have it.
+
+    A mistake is the same where it has the same name, or one of those that it cannot be distinguished from, and, where it is a wrong
+    number, the same number within the errors. One without a name is the same where it is at the same place.
+    """
+    known = findings(before)
+    limit = max((a.limits.get("filter", 0.0) for a in (*before, *after)), default=0.0)
+    return tuple(new for finding in findings(after) if (new := _elsewhere(finding, known, limit)))
+
+
+def _elsewhere(finding: Finding, known: Iterable[Finding], limit: float) -> Finding | None:
+    """The finding at the places at which none of the known ones is the same mistake."""
+    applied = {step for other in known if _is_same(finding, other, limit) for step in other.steps}
+    steps = tuple(step for step in finding.steps if step not in applied)
+    return replace(finding, steps=steps) if steps else None
+
+
+def _is_same(one: Finding, other: Finding, limit: float) -> bool:
+    a, b = one.fault, other.fault
+    if a is None or b is None:
+        return a is b
+    if a.name == b.name:
+        return agrees(a, b, limit)
+    return b.name in one.others or a.name in other.others

@@ -1,18 +1,20 @@
-"""What changed between two runs as a document, for a terminal or a pull request. Pure functions."""
+"""What changed between two runs as a document. Pure functions."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
+from conformance.report.axis import Axis, axis_of
 from conformance.report.changes.between import KINDS, CaseChange, Changes, Kind
-from conformance.report.changes.words import (
+from conformance.report.changes.changes_words import (
     TONES,
+    ChangeRow,
     by_activation,
     counts,
     coverage,
     figures,
     headline,
     is_better,
+    limit_of,
     mistakes,
     moved,
     number,
@@ -21,55 +23,100 @@ from conformance.report.changes.words import (
     tone,
     why,
 )
-from conformance.report.document import Block, Document, Folded, Heading, Items, Paragraph, Verdict, tabled
+from conformance.report.document import (
+    Abridged,
+    Block,
+    Column,
+    Document,
+    Folded,
+    Heading,
+    Headline,
+    Items,
+    Lists,
+    Paragraph,
+    Points,
+    Row,
+    Section,
+    tabled,
+)
+from conformance.results.records import ActivationRecord
 
-_HEADS = ("activation", "batches", "outcome", "local rms", "max", "limit", "what it says")
+_READING = {
+    "worse, better": "Another outcome than before, or a failure that is larger or smaller by more than noise. A mistake is new at "
+    "the places at which it was not found before.",
+    "gone, new": "No longer observed or checked, or for the first time.",
+    "changed": "It passes both times, but its local error in σ changed significantly: if the smaller error were the scale of the "
+    "candidate's noise, the larger one would fail.",
+    "changed by no more than noise": "The values differ between the runs, but not significantly.",
+    "local rms, max": "How far a step's result is from the exact one for the inputs that the candidate itself gave it, in units of "
+    "σ, the standard deviation of a correct implementation's rounding. Of several batches, the one on which it is worst is shown.",
+}
 
 
 def document(changes: Changes) -> Document:
     """The verdict, what may explain it, then the cases, worst first; what is better can be left unread."""
-    return tuple(chain(_beside(changes), _cases(changes), _better(changes), _unchanged(changes)))
+    axis = axis_of(_rms(r) for case in changes.cases for c in case.activations for r in (c.before, c.after))
+    reading = Lists(tuple((term, (meaning,)) for term, meaning in _READING.items()))
+    blocks = (
+        Headline(headline(changes), tone(changes)),
+        *_beside(changes),
+        *([Abridged((Heading("Changes, worst first", level=2),))] if any(case.kinds for case in changes.cases) else []),
+        *(
+            _section(case, [k for k in KINDS if k != "better"], axis)
+            for case in changes.cases
+            if case.kinds and not is_better(case)
+        ),
+        *_better(changes, axis),
+        *_unchanged(changes),
+        Abridged((Heading("How to read this", level=2), reading)),
+    )
+    return Document("What changed between two runs", blocks)
 
 
 def _beside(changes: Changes) -> Iterator[Block]:
-    yield Verdict(headline(changes), tone(changes))
     yield Paragraph(f"from {changes.names[0]} to {changes.names[1]}")
     if changes.environment:
         differing = "; ".join(f"{d.what} {d.before} → {d.after}" for d in changes.environment)
-        yield Paragraph(f"what may explain it: {differing}")
+        yield Paragraph(f"possible causes: {differing}")
     yield from (Paragraph(note, "odd") for note in changes.notes)
 
 
-def _cases(changes: Changes) -> Iterator[Block]:
-    for case in changes.cases:
-        if case.kinds and not is_better(case):
-            yield _heading(case)
-            yield from _details(case, [kind for kind in KINDS if kind != "better"])
+def _section(case: CaseChange, kinds: Sequence[Kind], axis: Axis) -> Section:
+    verdict = ", ".join(part for part in (outcome(case), coverage(case)) if part)
+    heading = Heading(title(case), verdict, TONES[case.kind] if case.kind else "")
+    return Section((heading, *_details(case, kinds, axis)), "good" if is_better(case) else TONES[KINDS[case.severity]])
 
 
-def _better(changes: Changes) -> Iterator[Block]:
+def _better(changes: Changes, axis: Axis) -> Iterator[Block]:
     """Cases in which nothing is worse, whole; of the others what is better."""
     cases = [case for case in changes.cases if "better" in case.kinds]
     if cases:
-        shown = [(case, KINDS if is_better(case) else ("better",)) for case in cases]
-        blocks = tuple(block for case, kinds in shown for block in (_heading(case), *_details(case, kinds)))
-        yield Folded(f"better: {', '.join(counts(changes, ['better']))}", blocks)
+        sections = (_section(case, KINDS if is_better(case) else ("better",), axis) for case in cases)
+        yield Folded(f"better: {', '.join(counts(changes, ['better']))}", tuple(sections))
 
 
-def _heading(case: CaseChange) -> Heading:
-    verdict = ", ".join(part for part in (outcome(case), coverage(case)) if part)
-    return Heading(title(case), verdict, TONES[case.kind] if case.kind else "")
-
-
-def _details(case: CaseChange, kinds: Sequence[Kind]) -> Iterator[Block]:
+def _details(case: CaseChange, kinds: Sequence[Kind], axis: Axis) -> Iterator[Block]:
     if reason := why(case):
         yield Paragraph(reason)
     if found := mistakes(case, kinds):
         yield Items(tuple(found))
-    groups = [(kind, [(row.name, row.batches, *figures(row.worst)) for row in by_activation(case, kind)]) for kind in kinds]
-    yield from tabled(_HEADS, groups, spare=[["max"]])
+    texts = (Column("batches"), Column("outcome"), Column("local rms"), Column("max", spare=1), Column("limit"))
+    columns = (Column("activation"), Column("○ before ● after", ticks=axis.ticks), *texts, Column("what it says", is_text=True))
+    yield from tabled(columns, [(kind, [_row(row, axis) for row in by_activation(case, kind)]) for kind in kinds])
     if case.moved and "changed" in kinds:
         yield Paragraph(moved(case.moved, case.compared))
+
+
+def _row(row: ChangeRow, axis: Axis) -> Row:
+    change = row.worst
+    before, after = (axis.at(_rms(record)) for record in (change.before, change.after))
+    points = Points((before, after), axis.at(limit_of(change.record)), joined=True)
+    fails = change.after is not None and change.after.outcome != "pass"
+    return Row((row.name, points, row.batches, *figures(change)), "bad" if fails else "")
+
+
+def _rms(record: ActivationRecord | None) -> float | None:
+    return record.local.rms if record and record.local else None
 
 
 def _unchanged(changes: Changes) -> Iterator[Block]:
@@ -79,4 +126,7 @@ def _unchanged(changes: Changes) -> Iterator[Block]:
         parts = [", ".join(f"{n} {what}" for what, n in outcomes.most_common())]
         if n_moved := sum(case.moved for case in cases):
             parts.append(moved(n_moved, sum(case.compared for case in cases)))
-        yield Heading(f"no change in {number(len(cases), 'check')}", "; ".join(parts))
+        yield Heading(f"no change in {number(len(cases), 'check')}", "; ".join(parts), level=2)
+        columns = (Column("check"), *(Column(head, is_text=True) for head in ("outcome", "judged", "within noise")))
+        rows = [(title(c), outcome(c), coverage(c), moved(c.moved, c.compared) if c.moved else "") for c in cases]
+        yield Abridged((Folded(number(len(cases), "check"), tuple(tabled(columns, [("", rows)]))),))

@@ -1,7 +1,5 @@
 """Elements of SVG and HTML, written so that every text and every attribute is escaped. Colours are the page's classes."""
 
-from collections.abc import Iterable
-
 from markupsafe import Markup, escape
 
 from conformance.names import printable
@@ -30,17 +28,6 @@ def drawing(width: float, height: float, title: str, *children: str, **attribute
         aria_label=title,
         **attributes,
     )
-
-
-def cells(places: Iterable[tuple[int, int]]) -> str:
-    """The path of unit squares at (column, row): neighbours in a row are one."""
-    runs: list[list[int]] = []
-    for column, row in sorted(places, key=lambda p: (p[1], p[0])):
-        if runs and runs[-1][1] == row and runs[-1][0] + runs[-1][2] == column:
-            runs[-1][2] += 1
-        else:
-            runs.append([column, row, 1])
-    return "".join(f"M{x} {y}h{n}v1h-{n}z" for x, y, n in runs)
 
 
 def _plain(value: str | float) -> str:

@@ -1,14 +1,13 @@
-"""Where an error sits: a strip an axis, a batch's tokens, each in the colours of its size beyond the limit."""
+"""Where an error sits: a strip an axis, a batch's tokens, each in the colours of its size beyond the limit, and a histogram."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
-from conformance.report.html.axis import figure
-from conformance.report.html.svg import cells, drawing, element
-from conformance.results.records import ActivationRecord, CounterexampleRecord, SpreadRecord, StripRecord
+from conformance.judge.error_distribution import REACH, STEP
+from conformance.report.document import Block, Column, Figures, Heading, HeatStrip, Histogram, Row, Token, tabled
+from conformance.report.words import place
+from conformance.results.records import ActivationRecord, CounterexampleRecord, StripRecord
 
 LEVELS = 6  # of heat; level 0 is within the limit
 _UNITS = {"sigma": "σ", "ulp": "ULP"}
@@ -33,7 +32,7 @@ class Scale:
 
     def rendered(self, value: float | None) -> str:
         """With its unit."""
-        return "not judged" if value is None else f"{figure(value)} {self.unit}"
+        return "not judged" if value is None else f"{value:.3g} {self.unit}"
 
 
 def scale_of(a: ActivationRecord) -> Scale | None:
@@ -48,53 +47,37 @@ def scale_of(a: ActivationRecord) -> Scale | None:
     return Scale(limit, max(values), _UNITS[a.spread.unit])
 
 
-@dataclass(frozen=True)
-class StripView:
-    """A strip: its axis, the drawing, and where it is worst, in words."""
-
-    axis: str
-    drawn: Markup
-    worst: str
-
-
-def strips(spread: SpreadRecord, scale: Scale) -> list[StripView]:
-    """A strip for each axis along which there is more than one slice."""
-    return [_strip(s, scale) for s in spread.strips if s.size > 1]
+def placed_error(a: ActivationRecord, scale: Scale) -> Iterator[Block]:
+    """Where the error of one activation sits."""
+    assert a.spread is not None
+    yield Heading(f"Where the error sits: {place(a)}", level=4)
+    columns = (Column("axis"), Column("error along it"), Column("beyond the limit", is_text=True))
+    yield from tabled(columns, [("", [_strip(s, scale) for s in a.spread.strips if s.size > 1])])
+    if any(a.spread.counts):
+        limit = f". The limit of their RMS is {scale.rendered(scale.limit)}" if a.spread.unit == "sigma" else ""
+        yield Figures(((histogram(a.spread.counts), f"Residuals in σ; the line is what rounding predicts{limit}."),))
 
 
-def _strip(s: StripRecord, scale: Scale) -> StripView:
-    levels = [scale.level(v) for v in s.values]
+def _strip(s: StripRecord, scale: Scale) -> Row:
+    """The axis, its slices, and where it is worst, in words."""
+    levels = tuple(scale.level(v) for v in s.values)
     hot = sum(bool(level) for level in levels)
     where = max(range(len(s.values)), key=lambda i: s.values[i] or 0.0)
     per = -(-s.size // len(s.values))
     last = min((where + 1) * per, s.size) - 1
-    place = f"{s.axis} {where * per}" if per == 1 else f"{s.axis}s {where * per} to {last}"
+    slices = f"{s.axis} {where * per}" if per == 1 else f"{s.axis}s {where * per} to {last}"
     everywhere = hot == sum(v is not None for v in s.values)
-    share = "nowhere by itself" if not hot else "everywhere" if everywhere else f"in {hot} of {len(s.values)} parts"
-    worst = f"beyond the limit {share}; worst: {place} (of 0 to {s.size - 1}), {scale.rendered(s.values[where])}"
-    paths = [element("path", d=_path(levels, n), class_=f"h{n}") for n in range(1, LEVELS) if n in levels]
-    title = f"error along {s.axis}: {worst}"
-    return StripView(s.axis, drawing(len(levels), 1, title, *paths, class_="strip", preserveAspectRatio="none"), worst)
+    share = "at no slice by itself" if not hot else "everywhere" if everywhere else f"in {hot} of {len(s.values)} slices"
+    worst = f"{share}; largest at {slices} (of 0 to {s.size - 1}), {scale.rendered(s.values[where])}"
+    return Row((s.axis, HeatStrip(levels, f"error along {s.axis}, beyond the limit {worst}"), worst))
 
 
-def _path(levels: Sequence[int | None], level: int) -> str:
-    return cells((i, 0) for i, found in enumerate(levels) if found == level)
-
-
-@dataclass(frozen=True)
-class Token:
-    """One token: its text, whether it is padding, its heat, and the rest in words."""
-
-    text: str
-    masked: bool
-    level: int
-    about: str
-
-
-def tokens(found: CounterexampleRecord, errors: Sequence[Sequence[float | None]], scale: Scale | None) -> list[list[Token]]:
+def tokens(
+    found: CounterexampleRecord, errors: Sequence[Sequence[float | None]], scale: Scale | None
+) -> tuple[tuple[Token, ...], ...]:
     """A batch as rows of tokens, with the error at each position where it is known."""
     ids, mask, types = (found.batch.get(name) for name in ("input_ids", "attention_mask", "token_type_ids"))
-    rows: list[list[Token]] = []
+    rows = []
     for r, row in enumerate(ids or []):
         rendered = []
         for i, token in enumerate(row):
@@ -103,6 +86,28 @@ def tokens(found: CounterexampleRecord, errors: Sequence[Sequence[float | None]]
             error = errors[r][i] if r < len(errors) and i < len(errors[r]) else None
             parts = [f"id {token}", "masked" if masked else "", f"token type {types[r][i]}" if types else ""]
             parts += [scale.rendered(error)] if scale and error is not None else []
-            rendered.append(Token(text, masked, (scale.level(error) or 0) if scale else 0, ", ".join(p for p in parts if p)))
-        rows.append(rendered)
-    return rows
+            level = (scale.level(error) or 0) if scale else 0
+            rendered.append(Token(text, masked, level=level, about=", ".join(part for part in parts if part)))
+        rows.append(tuple(rendered))
+    return tuple(rows)
+
+
+def histogram(counts: Sequence[int]) -> Histogram:
+    """Residuals, in the bins of `judge.error_distribution`, beside a normal distribution of one sigma."""
+    total, bins = sum(counts), len(counts)
+    title = f"{total} residuals, {counts[0] + counts[-1]} of them beyond {REACH:g} sigma, beside a normal distribution of one sigma"
+    inner = ((0.5 + at / STEP / bins, f"{at:g}{' σ' if at == 0.0 else ''}") for at in (-REACH / 2.0, 0.0, REACH / 2.0))
+    labels = ((0.0, f"< −{REACH:g}"), *inner, (1.0, f"> {REACH:g}"))
+    return Histogram(tuple(counts), tuple(total * _normal(i, bins) for i in range(bins)), labels, title)
+
+
+def pooled(all_counts: Sequence[Sequence[int]]) -> list[int]:
+    """Several histograms as one."""
+    return [sum(column) for column in zip(*(c for c in all_counts if c), strict=True)]
+
+
+def _normal(index: int, bins: int) -> float:
+    """The probability of a bin under a normal distribution of one sigma; the first and the last have the tails."""
+    low = -math.inf if index == 0 else -REACH + (index - 1) * STEP
+    high = math.inf if index == bins - 1 else -REACH + index * STEP
+    return 0.5 * (math.erf(high / math.sqrt(2.0)) - math.erf(low / math.sqrt(2.0)))

@@ -2,40 +2,96 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
-from conformance.report.document import Block, Code, Document, Folded, Heading, Items, Lists, Paragraph, Table, Verdict
-from conformance.report.findings import is_unnamed, layers_of, where
-from conformance.report.words import (
-    duration,
-    exclusion_lists,
-    headline,
-    mistakes,
-    place,
-    rendered,
-    searched,
-    smallest,
-    subject,
-    verdict,
+from conformance.report.document import (
+    Abridged,
+    Block,
+    Column,
+    Document,
+    Filtered,
+    Folded,
+    Heading,
+    Headline,
+    Lists,
+    Paragraph,
+    Section,
+    tabled,
 )
+from conformance.report.run.case import case_blocks
+from conformance.report.run.run_environment import environment, reading
+from conformance.report.run.verdicts import CandidateChecks, candidate_checks, matrix, power, summary
+from conformance.report.words import duration, headline, searched, subject
 from conformance.results.outcomes import ORDER, OUTCOME_TEXT
-from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, CounterexampleRecord, Results
+from conformance.results.records import CaseRecords, CheckRecord, Results
 from conformance.results.result import Result
 from conformance.results.to_records import activation_records, check_record, footer
 
-_WORST = 5  # failing activations, and mistakes, a candidate; the results file has them all
+Cases = list[CaseRecords]
+
+_ERRORS = (
+    Heading("how errors are measured", "in units of σ, the standard deviation of a correct implementation's rounding error"),
+    Lists(
+        (
+            ("local rms, max", ("of the error of one step, given the candidate's own inputs to it",)),
+            ("limit", ("of the local rms",)),
+            ("global rms", ("of the error that has accumulated since the token ids",)),
+            ("amplitude", ("how much of the named mistake the error contains, 1 being all of it",)),
+            ("z", ("the amplitude in units of its own standard deviation under rounding",)),
+        )
+    ),
+)
 
 
 def document(results: Results) -> Document:
     """A run."""
     counts = results.footer or footer(results.checks)
-    return (
-        Verdict(headline(counts, results.remarks)),
-        *_cases(results.cases),
+    found = candidate_checks(results.cases)
+    notes = tuple(Headline(str(note), "bad" if note.grave else "odd") for note in results.remarks)
+    sections = _sections(results)
+    links = {id(case): section.id for section, cases in sections for case in cases}
+    shown = Filtered(tuple(section for section, _ in sections))
+    blocks = (
+        Abridged(tuple(_started(results))),
+        Headline(headline(counts, results.remarks)),
+        Abridged((*notes, *summary(found, links), *matrix(found, links), Heading("Candidates", level=2), reading())),
+        shown,
+        *_every_check(results.cases),
         *_unconfirmed(results),
-        *([] if counts.ran else [Verdict("Nothing was judged, so nothing conforms.", "bad")]),
-        *(Verdict(str(note), "bad" if note.grave else "odd") for note in results.remarks),
+        *([Abridged((), _ERRORS)] if any(a.outcome == "fail" and a.local for a in results.activations) else []),
+        *([] if counts.ran else [Headline("Nothing was judged, so nothing conforms.", "bad")]),
+        Abridged((*power(results.cases), *environment(results)), notes),
     )
+    conforms = not any(g.tone == "bad" for g in found) and any(g.tone == "good" for g in found) and results.sound
+    return Document(_title(results, found), blocks, "good" if conforms else "bad" if any(g.tone == "bad" for g in found) else "")
+
+
+def case_document(result: Result) -> Document:
+    """One case."""
+    return Document("", tuple(case_blocks(CaseRecords(check_record(result), tuple(activation_records(result))))))
+
+
+def _started(results: Results) -> Iterator[Block]:
+    header = results.header
+    parts = ("bert-conformance", *(filter(None, (header.suite, header.started)) if header else ()))
+    yield Paragraph(" ".join(parts), "quiet")
+
+
+def _title(results: Results, found: Sequence[CandidateChecks]) -> str:
+    names = list(dict.fromkeys(c.implementation for c in results.checks))
+    bad = {g.implementation for g in found if g.tone == "bad"}
+    judged = any(g.tone == "bad" and g.outcome != "error" for g in found)
+    verb = f"{'does' if len(bad) == 1 else 'do'} not conform" if judged else "could not be judged"
+    if len(names) == 1:
+        return f"{names[0]} {verb}" if bad else f"{names[0]}: {_fine(results)}"
+    return f"{len(bad)} of {len(names)} candidates {verb}" if bad else f"{len(names)} candidates: {_fine(results)}"
+
+
+def _fine(results: Results) -> str:
+    """What to call a run in which nothing fails."""
+    outcomes = {c.outcome for c in results.checks}
+    if not results.sound:
+        return "incomplete; no failure in what was judged"
+    return "nothing was judged" if not outcomes - {"skip"} else "known failures only" if "xfail" in outcomes else "all conforms"
 
 
 def _unconfirmed(results: Results) -> Iterator[Block]:
@@ -45,48 +101,43 @@ def _unconfirmed(results: Results) -> Iterator[Block]:
     yield from (Paragraph(f"{name}: {sentence}") for name, sentence in sorted(found))
 
 
-def case_document(result: Result) -> Document:
-    """One case."""
-    return tuple(_check(check_record(result), activation_records(result)))
-
-
-def _cases(cases: Sequence[CaseRecords]) -> Iterator[Block]:
-    apart, together = _grouped(cases)
+def _sections(results: Results) -> list[tuple[Section, Cases]]:
+    """Cases, worst first, each with those of which its section says the same; then passes, several in one."""
+    apart, together = _grouped(results.cases)
     before, repeated = None, _repeated(apart)
+    found: list[tuple[Section, Cases]] = []
     for case in sorted(apart, key=lambda c: ORDER.index(c.check.outcome)):
-        alike = repeated.get(id(case), ())
-        if not alike or case is alike[0]:
-            yield from _check(case.check, case.activations, close=case.check.outcome == before == "skip")
-            yield from _further(alike[1:])
+        alike = repeated.get(id(case), [case])
+        if case is alike[0]:
+            close = case.check.outcome == before == "skip"
+            blocks = (*case_blocks(case, results.headers, close=close), *_further(alike[1:]))
+            found.append((_section(blocks, case.check, len(found)), alike))
         before = case.check.outcome
-    yield from chain.from_iterable(map(_passes, together))
-    if cases:
-        rows = tuple(_row(case.check) for case in sorted(cases, key=lambda c: ORDER.index(c.check.outcome)))
-        heads = ("candidate", "outcome", "activations", "median local error")
-        yield Folded("every check", (Table(heads, (("", rows),)),), long=True)
+    for cases in together:
+        found.append((_section(tuple(_passes([c.check for c in cases])), cases[0].check, len(found)), cases))
+    return found
 
 
-def _row(c: CheckRecord) -> tuple[str, ...]:
-    median = "" if c.median_rms is None else f"{c.median_rms:.2f} σ"
-    tried = searched(c) if c.outcome == "pass" else f"{c.tried} examples"
-    return subject(c), c.outcome, f"{c.judged} of {c.activations}" if c.activations else tried if c.tried else "", median
+def _section(blocks: tuple[Block, ...], c: CheckRecord, number: int) -> Section:
+    facets = {"name": c.implementation, "golden": c.golden, "device": c.device, "format": c.dtype, "outcome": c.outcome}
+    return Section(blocks, OUTCOME_TEXT[c.outcome].tone, f"case-{number + 1}", tuple(facets.items()))
 
 
-def _grouped(cases: Sequence[CaseRecords]) -> tuple[list[CaseRecords], list[list[CheckRecord]]]:
+def _grouped(cases: Sequence[CaseRecords]) -> tuple[Cases, list[Cases]]:
     """Cases that are shown one by one, and the passes of each candidate that are shown in one paragraph: all but its values."""
-    groups: dict[tuple[str, ...], list[CaseRecords]] = {}
+    groups: dict[tuple[str, ...], Cases] = {}
     for case in cases:
         c = case.check
         if c.outcome == "pass" and c.check != "values":
             groups.setdefault((c.implementation, c.golden, c.device, c.dtype), []).append(case)
     together = [group for group in groups.values() if len(group) > 1]
     grouped = {id(case) for group in together for case in group}
-    return [case for case in cases if id(case) not in grouped], [[case.check for case in group] for group in together]
+    return [case for case in cases if id(case) not in grouped], together
 
 
-def _repeated(cases: Sequence[CaseRecords]) -> dict[int, list[CaseRecords]]:
+def _repeated(cases: Sequence[CaseRecords]) -> dict[int, Cases]:
     """By the id of each case that is an error, the cases of its candidate with the same error: all but its numbers is the same."""
-    alike: dict[object, list[CaseRecords]] = {}
+    alike: dict[object, Cases] = {}
     for case in cases:
         if case.check.outcome == "error":
             lines = frozenset(re.sub(r"\d+", "#", line) for line in case.check.reason.splitlines())
@@ -106,7 +157,7 @@ def _passes(checks: Sequence[CheckRecord]) -> Iterator[Block]:
     """Checks of one candidate that pass."""
     first, searches = checks[0], [c for c in checks if c.tried]
     candidate = f"{first.implementation} on {first.golden}, {first.device}, {first.dtype}"
-    yield Heading(candidate, f"conforms in {len(checks)} checks more", "good")
+    yield Heading(candidate, f"conforms in {len(checks)} more checks", "good")
     yield Paragraph(", ".join(c.check for c in checks))
     if searches:
         worst = max(searches, key=lambda c: c.worst or 0.0)
@@ -115,65 +166,14 @@ def _passes(checks: Sequence[CheckRecord]) -> Iterator[Block]:
         yield Paragraph(f"{tried} examples in {len(searches)} searches{largest}, {duration(checks)}")
 
 
-def _check(check: CheckRecord, activations: Sequence[ActivationRecord], *, close: bool = False) -> Iterator[Block]:
-    yield Heading(subject(check), verdict(check), OUTCOME_TEXT[check.outcome].tone, close)
-    failed = [a for a in activations if a.outcome == "fail"]
-    if check.reason and (check.outcome != "fail" or check.tried or not failed):
-        yield from _reason(check.reason)
-    if check.tried and check.counterexample:
-        yield Code("\n".join(smallest(check.counterexample)), wrapped=True)
-    if failed:
-        yield from _failures(failed, activations)
-    elif check.outcome == "pass" and check.tried:
-        yield Paragraph(f"{searched(check)}, {duration([check])}")
-    elif check.outcome == "pass" and check.median_rms is not None:
-        yield Paragraph(f"median local error {check.median_rms:.2f} sigma, {duration([check])}")
-        if check.excludes:
-            yield Lists(tuple((what, tuple(of)) for what, of in exclusion_lists(check.excludes)))
-    if check.counterexample:
-        yield _script(check.counterexample)
+def _every_check(cases: Sequence[CaseRecords]) -> Iterator[Block]:
+    rows = [_row(case.check) for case in sorted(cases, key=lambda c: ORDER.index(c.check.outcome))]
+    columns = ("candidate", Column("outcome"), "activations", "median local error")
+    if rows:
+        yield Folded("every check", tuple(tabled(columns, [("", rows)], most=None)), long=True)
 
 
-def _reason(reason: str) -> Iterator[Block]:
-    """A sentence; a list or a traceback after it stays as it was laid out."""
-    first, _, more = reason.rstrip().replace("\r\n", "\n").partition("\n")
-    yield Paragraph(first)
-    if more:
-        yield Code(more)
-
-
-def _script(found: CounterexampleRecord) -> Block:
-    return Folded("a script that shows it", (Code(found.script, "python"),), long=True)
-
-
-def _failures(failed: Sequence[ActivationRecord], activations: Sequence[ActivationRecord]) -> Iterator[Block]:
-    yield Paragraph(f"first origin: {place(failed[0])}")
-    worst = _worst(failed)
-    yield Table(("origin", "local rms", "max", "limit", "global rms"), (("", tuple(map(_numbers, worst))),))
-    if len(failed) > len(worst):
-        yield Paragraph(f"and {len(failed) - len(worst)} more in the results file")
-    found, layers = mistakes(activations), layers_of(activations)
-    yield from (Paragraph(text) for text in _reasons(failed, worst, layers))
-    yield Items(tuple(tuple(rendered(finding, layers)) for finding in found[:_WORST]), apart=True)
-    if more := len(found[_WORST:]):
-        yield Items(((f"and {more} more mistake{'s' if more > 1 else ''} in the results file",),), apart=True)
-
-
-def _worst(failed: Sequence[ActivationRecord]) -> Sequence[ActivationRecord]:
-    """By how many times the limit, worst first; the first origin always among them."""
-    worst = sorted(failed, key=lambda a: -(a.excess if a.excess is not None else float("inf")))[:_WORST]
-    return worst if any(a is failed[0] for a in worst) else [*worst[:-1], failed[0]]
-
-
-def _reasons(failed: Sequence[ActivationRecord], worst: Sequence[ActivationRecord], layers: int) -> Iterator[str]:
-    """What is wrong with the worst whatever their values are and no finding says, with all others of which the same is said."""
-    for reason in dict.fromkeys(a.reason for a in worst if a.reason and not is_unnamed(a)):
-        alike = [a for a in failed if a.reason == reason]
-        steps = tuple(dict.fromkeys(a.activation for a in alike))
-        yield f"{place(alike[0]) if len(alike) == 1 else where(steps, layers)}: {reason}"
-
-
-def _numbers(a: ActivationRecord) -> tuple[str, ...]:
-    local, limit = a.local, a.limits.get("rms") if a.local and a.local.rms is not None else None
-    numbers = (local and local.rms, local and local.max, limit, a.overall and a.overall.rms)
-    return place(a), *("-" if n is None else f"{n:.3g} σ" for n in numbers)
+def _row(c: CheckRecord) -> tuple[str, ...]:
+    median = "" if c.median_rms is None else f"{c.median_rms:.2f} σ"
+    tried = searched(c) if c.outcome == "pass" else f"{c.tried} examples"
+    return subject(c), c.outcome, f"{c.judged} of {c.activations}" if c.activations else tried if c.tried else "", median

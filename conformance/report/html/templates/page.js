@@ -2,7 +2,7 @@
 // Nothing here is needed to read the page: filters whose state lives in the address, and buttons that copy.
 
 const form = document.querySelector(".controls");
-const cases = [...document.querySelectorAll("[data-case]")];
+const cases = [...document.querySelectorAll("[data-name]")];
 const fields = form ? [...form.elements].filter((field) => field.name) : [];
 
 // The address's fragment is `#target&name=value&…`: an anchor, filters, or both.
@@ -26,8 +26,8 @@ function fits(element) {
 function apply() {
   for (const element of cases) element.hidden = !fits(element);
   const left = cases.filter((element) => !element.hidden);
-  for (const row of document.querySelectorAll("[data-row]")) {
-    row.hidden = !left.some((element) => element.dataset.name === row.dataset.row);
+  for (const row of document.querySelectorAll("tr:has(a[href^='#'])")) {
+    row.hidden = [...row.querySelectorAll("a")].every((link) => document.getElementById(link.hash.slice(1)).hidden);
   }
   form.querySelector("output").value = left.length < cases.length ? `${left.length || "none"} of ${cases.length} shown` : "";
 }
@@ -45,7 +45,7 @@ function follow() {
     apply();
   }
   if (!element) return;
-  const hidden = element.closest("[data-case][hidden]");
+  const hidden = element.closest("[data-name][hidden]");
   if (hidden) {
     form.reset();
     apply();

@@ -1,0 +1,165 @@
+"""The words in which changes are reported, the same in every form. Pure functions."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from conformance.report.axis import sigma
+from conformance.report.changes.between import KINDS, ActivationChange, CaseChange, Changes, Kind
+from conformance.report.words import place, rendered
+from conformance.results.records import ActivationRecord, CheckRecord
+
+TONES: dict[Kind, str] = {"worse": "bad", "gone": "bad", "new": "odd", "better": "good", "changed": "odd"}
+NOTHING = "-"
+
+
+def headline(changes: Changes) -> str:
+    """What it comes to, then how much of each kind."""
+    if changes.is_worse:
+        first = "worse"
+    elif any("better" in case.kinds for case in changes.cases):
+        first = "better"
+    else:
+        first = "no verdict changed" if changes.is_compared else "nothing was compared"
+    parts = list(counts(changes)) + ([moved(changes.moved, changes.compared)] if changes.moved else [])
+    return f"{first}: {', '.join(parts)}" if parts else first
+
+
+def counts(changes: Changes, kinds: Sequence[Kind] = KINDS) -> Iterator[str]:
+    """How many checks and activations, and how many mistakes, of each kind."""
+    compared = [case for case in changes.cases if case.is_compared]
+    mistakes = {
+        "worse": (sum(len(case.appeared) for case in compared), "appeared"),
+        "better": (sum(len(case.vanished) for case in compared), "vanished"),
+    }
+    for kind in kinds:
+        counted = ((changes.of_checks[kind], "check"), (changes.of_activations[kind], "activation"))
+        if parts := [number(n, what) for n, what in counted if n]:
+            yield f"{' and '.join(parts)} {kind}"
+        n, what = mistakes.get(kind, (0, ""))
+        if n:
+            yield f"{number(n, 'mistake')} {what}"
+
+
+def tone(changes: Changes) -> str:
+    """`bad`, `good` or none."""
+    return "bad" if changes.exit_code else "good" if any("better" in case.kinds for case in changes.cases) else ""
+
+
+def number(n: int, what: str) -> str:
+    """`1 check`, `2 checks`."""
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def arrow(before: str, after: str) -> str:
+    """From one to the other, or the one that it stays."""
+    return before if before == after else f"{before} → {after}"
+
+
+def moved(moved: int, compared: int) -> str:
+    """How many activations have other values, within noise."""
+    return f"{moved} of {number(compared, 'activation')} changed by no more than noise"
+
+
+def is_better(case: CaseChange) -> bool:
+    """Whether something is better, and nothing worse, gone or new."""
+    return "better" in case.kinds and case.kinds <= {"better", "changed"}
+
+
+def title(case: CaseChange) -> str:
+    """Who was checked, on what; under both names where it was renamed."""
+    before, after = _sides(case)
+    return str(case.case).replace(after.implementation, arrow(before.implementation, after.implementation), 1)
+
+
+def outcome(case: CaseChange) -> str:
+    """The outcome then and now."""
+    if case.before and case.after:
+        return arrow(case.before.outcome, case.after.outcome)
+    return f"{case.kind}, {case.record.outcome}"
+
+
+def coverage(case: CaseChange) -> str:
+    """How many activations were judged, then and now; of a search how far it went."""
+    before, after = _sides(case)
+    parts = []
+    if after.activations:
+        parts.append(f"{arrow(str(before.judged), str(after.judged))} of {after.activations} activations")
+    if after.tried:
+        parts.append(f"{arrow(str(before.tried), str(after.tried))} examples")
+    if before.worst or after.worst:
+        parts.append(f"the largest error {arrow(_worst(before), _worst(after))} of its limit")
+    return ", ".join(parts)
+
+
+def _sides(case: CaseChange) -> tuple[CheckRecord, CheckRecord]:
+    return case.before or case.record, case.after or case.record
+
+
+def _worst(check: CheckRecord) -> str:
+    return f"{check.worst:.2g}" if check.worst else "none"
+
+
+def why(case: CaseChange) -> str:
+    """The first line of why it does not pass, where that is news."""
+    after = case.after
+    is_news = after is not None and case.kind in ("worse", "new") and after.outcome != "pass"
+    return (after.reason.strip().splitlines() or [""])[0] if after and is_news else ""
+
+
+def mistakes(case: CaseChange, kinds: Sequence[Kind] = KINDS) -> list[tuple[str, ...]]:
+    """The mistakes that appeared (`worse`), each with what is known of it, and those that vanished (`better`)."""
+    appeared = ((f"new mistake: {said}", *about) for said, *about in (rendered(f, case.layers) for f in case.appeared))
+    vanished = ((f"mistake gone: {rendered(f, case.layers)[0]}",) for f in case.vanished)
+    return [*(appeared if "worse" in kinds else ()), *(vanished if "better" in kinds else ())]
+
+
+@dataclass(frozen=True)
+class ChangeRow:
+    """One activation that changed in one way: where it is worst, and on how many of its batches it did so."""
+
+    worst: ActivationChange
+    count: int
+
+    @property
+    def name(self) -> str:
+        """The activation, and the batch where there are several."""
+        return place(self.worst.record)
+
+    @property
+    def batches(self) -> str:
+        """How many, where there is more than one."""
+        return str(self.count) if self.count > 1 else ""
+
+
+def by_activation(case: CaseChange, kind: Kind) -> list[ChangeRow]:
+    """All batches of an activation as one row, in the order of computation."""
+    found: dict[str, list[ActivationChange]] = {}
+    for change in case.activations:
+        if change.kind == kind:
+            found.setdefault(change.record.activation, []).append(change)
+    return [ChangeRow(max(of_one, key=_excess), len(of_one)) for of_one in found.values()]
+
+
+def _excess(change: ActivationChange) -> float:
+    """How far its worse side is, as a share of its limit."""
+    sides = [r for r in (change.before, change.after) if r]
+    return max(float("inf") if r.excess is None and r.outcome == "fail" else r.excess or 0.0 for r in sides)
+
+
+def figures(change: ActivationChange) -> tuple[str, ...]:
+    """Outcome, local RMS, largest local error and the limit of the RMS, each then and now, and what else is said."""
+    before, after = change.before, change.after
+    rms = [sigma(r.local.rms if r and r.local else None) for r in (before, after)]
+    largest = [sigma(r.local.max if r and r.local else None) for r in (before, after)]
+    limits = [sigma(limit_of(r)) for r in (before, after) if r]
+    outcomes = arrow(before.outcome if before else NOTHING, after.outcome if after else NOTHING)
+    return outcomes, _arrow(*rms), _arrow(*largest), arrow(limits[0], limits[-1]), change.record.reason
+
+
+def limit_of(record: ActivationRecord | None) -> float | None:
+    """The largest that the local RMS may be; None where there is no sigma."""
+    return record.limits.get("rms") if record and record.local and record.local.rms is not None else None
+
+
+def _arrow(before: str, after: str) -> str:
+    return NOTHING if before == after == NOTHING else f"{before} → {after}"

@@ -1,0 +1,1 @@
+"""The difference of two traces: how large it is, and where it begins."""

@@ -1,0 +1,50 @@
+"""A diagram as SVG, and in words."""
+
+from collections.abc import Iterator
+
+from markupsafe import Markup
+
+from conformance.report.document import Diagram
+from conformance.report.html.layout import LINE, WIDTH, Box, Edge, layout
+from conformance.report.html.svg import drawing, element
+
+_HEAD = 4.0  # half the length of an arrow's head
+
+
+def diagram(described: Diagram) -> Markup:
+    """From the top down; `sentences` says the same in words."""
+    found = layout(described.nodes)
+    edges = (piece for edge in found.edges for piece in _edge(edge))
+    boxes = (_box(box) for box in found.boxes)
+    return drawing(
+        WIDTH, found.height, f"{described.title}: diagram, described in words below it", *edges, *boxes, class_="modules"
+    )
+
+
+def sentences(described: Diagram) -> Iterator[tuple[str, str]]:
+    """Each box's first line, and the others with where it comes from."""
+    short = {node.name: node.lines[0] for node in described.nodes}
+    for node in described.nodes:
+        if node.kind != "source":
+            from_ = f", from {', '.join(short[p] for p in node.parents)}" if node.parents else ""
+            remark = f"; {node.remark}" if node.remark else ""
+            yield node.lines[0], f"{': '.join(node.lines[1:])}{from_}{remark}"
+
+
+def _box(box: Box) -> Markup:
+    kind = f"{box.node.kind} dashed" if box.node.remark else box.node.kind
+    rounded = box.height / 2 if box.node.kind == "source" else 5.0
+    frame = element("rect", x=box.x, y=box.y, width=box.width, height=box.height, rx=rounded)
+    top = box.y + (box.height - len(box.lines) * LINE) / 2
+    texts = (
+        element("text", line.text, x=box.middle, y=top + LINE * (i + 0.75), text_anchor="middle", class_=line.kind)
+        for i, line in enumerate(box.lines)
+    )
+    return element("g", frame, *texts, class_=kind)
+
+
+def _edge(edge: Edge) -> tuple[Markup, Markup]:
+    x, y = edge.end
+    kind = "skip-edge" if edge.skip else "edge"
+    head = f"M{x:g} {y:g}l-{_HEAD:g} -{2 * _HEAD:g}h{2 * _HEAD:g}z"
+    return element("path", d=edge.path, class_=kind), element("path", d=head, class_=f"{kind} head")

@@ -1,0 +1,121 @@
+"""Drawings as SVG: histograms, heat maps, strips, points on an axis, ranges. Pure functions; colours are the page's classes."""
+
+from collections.abc import Iterable
+from functools import singledispatch
+
+from markupsafe import Markup
+
+from conformance.report.document import Diagram, HeatMap, HeatStrip, Histogram, Points, Ranges
+from conformance.report.html.diagram import diagram
+from conformance.report.html.svg import drawing, element
+
+_WIDTH, _HEIGHT, _FOOT = 330.0, 130.0, 18.0  # of a histogram; the foot has the labels
+_CELL, _SMALL = 12.0, 6.0  # sides of a heat map's cell with a name beside it, at the least, and of one without
+_ROOM = 96.0  # a map of few cells has larger ones, up to a half more, until it is as large as this
+_LETTER = 6.3  # width of a letter of a label
+_BELOW = 3.5  # from the middle of a letter to its foot
+_BAR = 120.0, 10.0  # of ranges
+
+
+@singledispatch
+def drawn(found: object) -> Markup:
+    """A drawing, or the plot of a table's cell."""
+    raise TypeError(type(found).__name__)
+
+
+drawn.register(Diagram, diagram)
+
+
+@drawn.register
+def _(found: Histogram) -> Markup:
+    """Bars of the counts, of which the first and the last stand for all beyond them; a line of what is expected."""
+    top = max(*found.counts, *found.expected)
+    width, room = _WIDTH / len(found.counts), _HEIGHT - _FOOT
+    bars = {False: "", True: ""}
+    for i, n in enumerate(found.counts):
+        if n:
+            path = f"M{i * width + 0.5:.1f} {room:.1f}v{-max(room * n / top, 1.0):.1f}h{width - 1.0:.1f}V{room:.1f}z"
+            bars[i in (0, len(found.counts) - 1)] += path
+    line = "M" + "L".join(f"{(i + 0.5) * width:.1f} {room - room * p / top:.1f}" for i, p in enumerate(found.expected))
+    paths = ((bars[False], "bar"), (bars[True], "bar beyond"), (line, "predicted"))
+    anchors = {0.0: "start", 1.0: "end"}
+    return drawing(
+        _WIDTH,
+        _HEIGHT,
+        found.title,
+        *(element("path", d=path, class_=kind) for path, kind in paths),
+        *(
+            element("text", text, x=at * _WIDTH, y=_HEIGHT - 4.0, text_anchor=anchors.get(at, "middle"))
+            for at, text in found.labels
+        ),
+    )
+
+
+@drawn.register
+def _(found: HeatMap) -> Markup:
+    cell = min(max(_CELL, _ROOM / len(found.labels)), 1.5 * _CELL) if found.labels else _SMALL
+    margin = max(map(len, found.labels)) * _LETTER + 4 if found.labels else 0.0
+    size = len(found.shades)
+    ground = element("rect", width=size, height=size, class_="ground")
+    shaded = element("g", ground, *_shaded(found.shades, "s"), transform=f"translate({margin:g} {margin:g})scale({cell:g})")
+    middles = [(label, margin + (i + 0.5) * cell + _BELOW) for i, label in enumerate(found.labels)]
+    beside = (element("text", label, x=margin - 4, y=at, text_anchor="end") for label, at in middles)
+    above = (element("text", label, transform=f"translate({at:g} {margin - 4:g})rotate(-90)") for label, at in middles)
+    side = margin + size * cell
+    return drawing(side, side, found.title, shaded, *beside, *above, class_="map")
+
+
+@drawn.register
+def _(found: HeatStrip) -> Markup:
+    levels = tuple(level or 0 for level in found.levels)
+    return drawing(len(levels), 1, found.title, *_shaded((levels,), "h"), class_="strip", preserveAspectRatio="none")
+
+
+def _shaded(rows: tuple[tuple[int, ...], ...], kind: str) -> Iterable[Markup]:
+    """A path of unit squares a shade, but for 0."""
+    places: dict[int, list[tuple[int, int]]] = {}
+    for y, row in enumerate(rows):
+        for x, shade in enumerate(row):
+            places.setdefault(shade, []).append((x, y))
+    return (element("path", d=cells(found), class_=f"{kind}{shade}") for shade, found in sorted(places.items()) if shade)
+
+
+def cells(places: Iterable[tuple[int, int]]) -> str:
+    """The path of unit squares at (column, row): neighbours in a row are one."""
+    runs: list[list[int]] = []
+    for column, row in sorted(places, key=lambda p: (p[1], p[0])):
+        if runs and runs[-1][1] == row and runs[-1][0] + runs[-1][2] == column:
+            runs[-1][2] += 1
+        else:
+            runs.append([column, row, 1])
+    return "".join(f"M{x} {y}h{n}v1h-{n}z" for x, y, n in runs)
+
+
+@drawn.register
+def _(found: Points) -> Markup:
+    if not any(at is not None for at in (*found.at, found.band)):
+        return Markup()
+    parts = [] if found.band is None else [Markup('<rect width="{}%"/>').format(round(found.band))]
+    known = [at for at in found.at if at is not None]
+    if found.joined and len(known) > 1:
+        parts.append(Markup('<line y1="7" y2="7" x1="{:.1f}%" x2="{:.1f}%"/>').format(known[0], known[-1]))
+    for i, at in enumerate(found.at):
+        if at is not None:
+            parts.append(Markup('<circle{} cx="{:.1f}%"/>').format(Markup(' class="last"' if i == len(found.at) - 1 else ""), at))
+    return Markup('<svg aria-hidden="true">{}</svg>').format(Markup().join(parts))
+
+
+@drawn.register
+def _(found: Ranges) -> Markup:
+    return Markup().join(_range(bar) for bar in found.bars)
+
+
+def _range(bar: tuple[float, float, float, float] | None) -> Markup:
+    """A line from the least to the largest value, thick at mean ± deviation; zero is marked."""
+    width, height = _BAR
+    parts = [element("path", d=f"M{width / 2:g} 0v{height:g}", class_="zero")]
+    if bar:
+        least, low, high, most = (at * width / 100 for at in bar)
+        parts.append(element("path", d=f"M{least:.1f} {height / 2:g}H{most:.1f}", class_="extent"))
+        parts.append(element("rect", x=low, y=2, width=max(high - low, 1.0), height=height - 4, class_="spread"))
+    return element("svg", *parts, viewBox=f"0 0 {width:g} {height:g}", class_="range", aria_hidden="true")

@@ -1,0 +1,198 @@
+"""One check of one candidate as blocks: its mistakes, one element of it, where the error sits, how to run it again."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace as replace_record
+
+from conformance.checks.catalogue import PUBLISHED
+from conformance.checks.search.plan import EXAMPLES
+from conformance.goldens.custom_golden import PREFIX, recorded_as
+from conformance.report.axis import sigma
+from conformance.report.document import (
+    Abridged,
+    Block,
+    Blocks,
+    Code,
+    Figures,
+    Folded,
+    Heading,
+    Items,
+    Lists,
+    Paragraph,
+    Tokens,
+    tabled,
+)
+from conformance.report.findings import is_unnamed, layers_of, where
+from conformance.report.run.network import network
+from conformance.report.run.places import histogram, placed_error, pooled, scale_of, tokens
+from conformance.report.words import duration, exclusion_lists, mistakes, place, rendered, searched, smallest, subject, verdict
+from conformance.results.outcomes import FAILING, OUTCOME_TEXT
+from conformance.results.records import ActivationRecord, CaseRecords, CheckRecord, Header, PlaceRecord
+
+_WORST = 5  # failing activations, and mistakes, that texts show of a candidate; the results file has them all
+_PLACES = 3  # activations whose strips are shown: the first origin and the worst
+
+
+def case_blocks(case: CaseRecords, headers: Sequence[Header] = (), *, close: bool = False) -> Iterator[Block]:
+    """The outcome, what is wrong, and what a page has room for; `headers` are those of all runs."""
+    check = case.check
+    failed = [a for a in case.activations if a.outcome == "fail"]
+    yield Heading(subject(check), verdict(check), OUTCOME_TEXT[check.outcome].tone, close)
+    if check.reason and (check.outcome != "fail" or check.tried or not failed):
+        yield from _reason(check.reason)
+    if check.tried and check.counterexample:
+        yield Abridged((), (Code("\n".join(smallest(check.counterexample)), wrapped=True),))
+    if failed:
+        yield from _failures(failed, case.activations)
+    elif check.outcome == "pass" and check.tried:
+        yield Paragraph(f"{searched(check)}, {duration([check])}")
+    elif check.outcome == "pass" and check.median_rms is not None:
+        yield Paragraph(_median(check))
+        if check.excludes:
+            yield Lists(tuple((what, tuple(of)) for what, of in exclusion_lists(check.excludes)))
+    if check.outcome == "xfail" and case.activations:
+        yield Abridged((Folded("What is known to fail", tuple(_known(case))),))
+    yield Abridged(tuple(_details(case, headers)))
+    if check.counterexample:
+        yield Folded("a script that reproduces the failure", (Code(check.counterexample.script, "python"),), long=True)
+
+
+def first_line(text: str) -> str:
+    """Of a reason; what follows is a traceback."""
+    return (text.strip().splitlines() or [""])[0]
+
+
+def _median(check: CheckRecord) -> str:
+    return f"median local error {check.median_rms:.2f} sigma, {duration([check])}"
+
+
+def _reason(reason: str) -> Iterator[Block]:
+    """A sentence; a list or a traceback after it stays as it was laid out."""
+    first, _, more = reason.rstrip().replace("\r\n", "\n").partition("\n")
+    yield Paragraph(first)
+    if more:
+        yield Abridged((Folded("details", (Code(more),)),), (Code(more),))
+
+
+def _failures(failed: Sequence[ActivationRecord], activations: Sequence[ActivationRecord]) -> Iterator[Block]:
+    yield Paragraph(f"first origin of an error: {place(failed[0])}")
+    worst = _worst(failed)
+    yield from tabled(("origin", "local rms", "max", "limit", "global rms"), [("", [_numbers(a) for a in worst])])
+    if len(failed) > len(worst):
+        yield Paragraph(f"and {len(failed) - len(worst)} more origins in the results file")
+    layers = layers_of(activations)
+    yield from (Paragraph(text) for text in _reasons(failed, worst, layers))
+    items = tuple(tuple(rendered(finding, layers)) for finding in mistakes(activations))
+    more = len(items) - _WORST
+    if more > 0:
+        counted = Items(((f"and {more} more mistake{'s' if more > 1 else ''} in the results file",),), apart=True)
+        yield Abridged((Items(items),), (Items(items[:_WORST], apart=True), counted))
+    else:
+        yield Items(items, apart=True)
+
+
+def _worst(failed: Sequence[ActivationRecord]) -> Sequence[ActivationRecord]:
+    """By how many times the limit, worst first; the first origin always among them."""
+    worst = sorted(failed, key=_badness)[:_WORST]
+    return worst if any(a is failed[0] for a in worst) else [*worst[:-1], failed[0]]
+
+
+def _badness(a: ActivationRecord) -> float:
+    return -(a.excess if a.excess is not None else float("inf"))
+
+
+def _reasons(failed: Sequence[ActivationRecord], worst: Sequence[ActivationRecord], layers: int) -> Iterator[str]:
+    """What is wrong with the worst whatever their values are and no finding says, with all others of which the same is said."""
+    for reason in dict.fromkeys(a.reason for a in worst if a.reason and not is_unnamed(a)):
+        alike = [a for a in failed if a.reason == reason]
+        steps = tuple(dict.fromkeys(a.activation for a in alike))
+        yield f"{place(alike[0]) if len(alike) == 1 else where(steps, layers)}: {reason}"
+
+
+def _numbers(a: ActivationRecord) -> tuple[str, ...]:
+    local, limit = a.local, a.limits.get("rms") if a.local and a.local.rms is not None else None
+    numbers = (local.rms if local else None, local.max if local else None, limit, a.overall.rms if a.overall else None)
+    return place(a), *(sigma(n) for n in numbers)
+
+
+def _known(case: CaseRecords) -> Iterator[Block]:
+    """What is known to fail, reported as if it were not known."""
+    failing = tuple(replace_record(a, outcome="fail") if a.outcome == "xfail" else a for a in case.activations)
+    failed = [a for a in failing if a.outcome == "fail"]
+    if failed:
+        yield from _failures(failed, failing)
+        yield from _placed(failed, case.check)
+
+
+def _details(case: CaseRecords, headers: Sequence[Header]) -> Iterator[Block]:
+    """What a page shows besides."""
+    check, found = case.check, case.check.counterexample
+    if check.outcome in FAILING:
+        yield Paragraph(_median(check) if check.median_rms is not None else duration([check]), "quiet")
+        if found and found.place:
+            yield from _element(found.place, of_two_runs=len(found.runs) > 1)
+        yield from _placed([a for a in case.activations if a.outcome == "fail"], check)
+        yield Heading("To run it again", level=4)
+        yield Code(command(check, headers))
+    if any(a.outcome != "not_observed" for a in case.activations):
+        yield from _network(case)
+
+
+def _placed(failed: Sequence[ActivationRecord], check: CheckRecord) -> Iterator[Block]:
+    """Where the error sits at the first failing activation and the worst of the others; the tokens of a batch that shows it."""
+    placed = [(a, scale) for a in failed if (scale := scale_of(a))]
+    for a, scale in [*placed[:1], *sorted(placed[1:], key=lambda p: _badness(p[0]))][:_PLACES]:
+        yield from placed_error(a, scale)
+    first, scale = placed[0] if placed and placed[0][0] is failed[0] else (None, None)
+    errors = first.spread.tokens if first and first.spread else []
+    found = check.counterexample
+    if found is None or not (errors or check.tried):
+        return
+    yield Heading(smallest(found)[0].replace("smallest", "Smallest", 1) if check.tried else "A batch on which it fails", level=4)
+    if first and scale and errors:
+        reach = f"from {scale.rendered(scale.limit)}, pale, to {scale.rendered(scale.top)}, full"
+        yield Paragraph(f"Coloured by the error of {place(first)}: {reach}. Dashed tokens are masked.", "quiet")
+    yield Tokens(tokens(found, errors, scale))
+
+
+def _network(case: CaseRecords) -> Iterator[Block]:
+    parts: Blocks = network(case.activations)
+    if case.check.outcome in FAILING:
+        yield Heading("From input to output", level=4)
+        yield from parts
+    else:
+        yield Folded("From input to output, activation by activation", parts)
+    counts = pooled([a.spread.counts for a in case.activations if a.spread and a.outcome == "pass"])
+    if any(counts):
+        caption = (
+            "Residuals of all activations that pass, in sigma; the line is a normal distribution of one sigma. A narrower "
+            "histogram is a more accurate implementation than the model requires; it never fails."
+        )
+        yield Folded("How well the predicted noise fits", (Figures(((histogram(counts), caption),)),))
+
+
+def _element(p: PlaceRecord, *, of_two_runs: bool) -> Iterator[Block]:
+    """One number that is wrong: where, what it is, what it should be (or was in the other run), how far apart they may be."""
+    found, expected = ("not finite" if v is None else f"{v:.9g}" for v in (p.found, p.expected))
+    names = ("first run", "other run") if of_two_runs else ("found", "expected")
+    facts = {"where": f"{p.activation}[{', '.join(map(str, p.element))}]" if p.element else p.activation}
+    facts |= dict(zip(names, (found, expected), strict=True))
+    facts |= {} if p.found is None or p.expected is None else {"difference": f"{abs(p.found - p.expected):.3g}"}
+    yield Heading("One element of it", level=4)
+    yield Lists(tuple((name, (text,)) for name, text in (facts | {"allowed": f"{p.allowed:.3g}"}).items()))
+
+
+def command(c: CheckRecord, headers: Sequence[Header]) -> str:
+    """What makes the check again; the inputs of a checkpoint of one's own are in the file that `replay` takes."""
+    header = next((h for h in headers if c.golden in h.goldens), None)
+    golden = recorded_as(c.golden, header.goldens[c.golden].source if header else "")
+    network = ["--checkpoint", golden.removeprefix(PREFIX)] if golden.startswith(PREFIX) else ["--golden", golden]
+    words = ["bert-conformance", "run", "-i", c.implementation, *network]
+    words += ["--device", c.device] if c.device != "cpu" else []
+    words += ["--dtype", c.dtype] if c.dtype != "float32" else []
+    words += ["--check", c.check] if c.check not in ("values", PUBLISHED) else []
+    words += [word for pattern in c.require for word in ("--require-activations", pattern)]
+    words += ["--examples", str(header.examples)] if c.tried and header and header.examples != EXAMPLES else []
+    words += ["--seed", str(header.seed)] if c.tried and header and header.seed else []
+    return shlex.join(words)

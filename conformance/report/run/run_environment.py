@@ -1,0 +1,75 @@
+"""How a run was made: versions, machine, candidates, goldens; and what the words of its page mean."""
+
+from collections.abc import Iterator
+
+from conformance.report.document import Block, Column, Folded, Heading, Lists, tabled
+from conformance.results.records import Header, Results
+
+_READING = {
+    "σ (sigma)": "The standard deviation of the rounding error that a correct implementation may make in one number: derived from "
+    "the floating-point format and the inputs, step by step and element by element. No tolerance is set by hand.",
+    "limit, allowed": "The green band: how large the root mean square of an activation's local errors may be, at a false-alarm "
+    "probability of 1e-6 a run. The largest single error has a limit of its own, about 7 σ.",
+    "local error": "How far a step's result is from the exact one for the inputs that the candidate itself gave it. Only the step "
+    "that is wrong has one beyond the limit, whatever went wrong before it.",
+    "global error": "How far it is from the exact result since the token ids, in the σ of accumulated rounding. After a mistake, "
+    "all that follows has one.",
+    "origin": "A step at which an error begins: its local error is beyond the limit. This is where to look.",
+    "amplifier, attenuator": "A correct step in which an error that arrives grows more, or less, than one of random signs would.",
+    "exact": "A step that rounds nothing, such as looking up a table: any difference at all is an error.",
+    "amplitude, z": "How much of the named mistake is in the error, 1 being all of it, and by how many standard deviations it "
+    "differs from rounding.",
+    "golden": "A network with the inputs that candidates are run on. Layers, heads, rows and positions count from 0.",
+}
+
+
+def reading() -> Block:
+    """What the words of a run's page mean."""
+    return Folded("How to read this", (Lists(tuple((term, (meaning,)) for term, meaning in _READING.items())),))
+
+
+def environment(results: Results) -> Iterator[Block]:
+    """What ran, where."""
+    headers = [h for n, h in enumerate(results.headers) if h not in results.headers[:n]]
+    if not headers:
+        return
+    yield Heading("Environment", level=2)
+    yield from (Lists(tuple((what, (said,)) for what, said in _facts(header) if said)) for header in headers)
+    judged = {check.implementation for check in results.checks}
+    candidates = {
+        (name, i.distribution, i.version, i.origin) for h in headers for name, i in h.implementations.items() if name in judged
+    }
+    columns = (Column("candidate"), *(Column(head, is_text=True) for head in ("distribution", "version", "object")))
+    yield from tabled(columns, [("", sorted(candidates))])
+    columns = (
+        Column("golden"),
+        *(Column(head, is_text=True) for head in ("version", "network", "SHA-256 of inputs", "of weights", "")),
+    )
+    stored = {name: golden for h in headers for name, golden in h.goldens.items()}
+    rows = [
+        (name, str(g.version), g.source, g.stored_digest, g.weights_digest, g.unconfirmed) for name, g in sorted(stored.items())
+    ]
+    yield from tabled(columns, [("", rows)])
+
+
+def _facts(h: Header) -> Iterator[tuple[str, str]]:
+    yield "suite", f"{h.suite}, results of schema {h.schema}"
+    yield "Python", h.python
+    yield "torch", h.torch
+    yield "transformers", h.transformers or "not installed"
+    yield "NumPy", h.numpy
+    yield "ONNX Runtime", h.onnxruntime or ""
+    yield "platform", h.platform
+    yield "processor", f"{h.processor}; {h.threads} threads"
+    if h.machine:
+        bits = ", ".join("unknown" if bits is None else f"{bits}" for bits in h.machine.products.values())
+        settings = ", ".join(f"{name} {value}" for name, value in h.machine.settings.items())
+        yield "float32", f"{h.machine.instruction_set}; products of {bits} bits; {settings}"
+        errors = (
+            f"{name} {'not finite' if f.absolute is None else f'{f.absolute:.2g}'}" for name, f in h.machine.functions.items()
+        )
+        yield "functions", f"{', '.join(errors)} (largest absolute error)"
+    yield "GPU", h.gpu or "none"
+    yield "false alarms", f"{h.false_alarm} a run"
+    yield "searches", f"{h.examples} examples{'' if h.seed is None else f', seed {h.seed}'}"
+    yield "shard", h.shard

@@ -1,0 +1,165 @@
+"""Of a whole run, for a page: who is wrong and why, the verdict of each candidate in each setting, what would have been seen."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from conformance.judge.statistics import SEPARABLE_Z
+from conformance.report.document import Block, Column, Folded, Heading, Items, Paragraph, Row, TextSpan, tabled
+from conformance.report.findings import layers_of, sentence
+from conformance.report.run.case import first_line
+from conformance.report.words import mistakes
+from conformance.results.outcomes import FAILING, ORDER, OUTCOME_TEXT, Outcome, Tone
+from conformance.results.records import CaseRecords, CheckRecord, Sensitivity
+
+Setting = tuple[str, str, str]  # golden, device, dtype
+Links = Mapping[int, str]  # by the id of a case, its section's
+
+_REASONS = 5  # of a candidate in the summary; its sections have them all
+
+
+@dataclass(frozen=True)
+class CandidateChecks:
+    """All checks of one candidate in one setting, worst first."""
+
+    implementation: str
+    setting: Setting
+    cases: tuple[CaseRecords, ...]
+
+    @property
+    def worst(self) -> CaseRecords:
+        """The worst; a check that was skipped says nothing where another was not."""
+        return next((c for c in self.cases if c.check.outcome != "skip"), self.cases[0])
+
+    @property
+    def outcome(self) -> Outcome:
+        """The worst's."""
+        return self.worst.check.outcome
+
+    @property
+    def tone(self) -> Tone:
+        """The outcome's."""
+        return OUTCOME_TEXT[self.outcome].tone
+
+    @property
+    def coverage(self) -> str:
+        """Of the check that saw most."""
+        check = max((c.check for c in self.cases), key=lambda c: c.judged)
+        return f"{check.judged} of {check.activations} activations" if check.activations else ""
+
+    @property
+    def ran(self) -> str:
+        """How many of the declared checks ran, where there is more than one."""
+        declared = [c.check for c in self.cases if c.check.declared]
+        skipped = sum(c.check.outcome == "skip" for c in self.cases)
+        rendered = f"{sum(c.executed for c in declared)} of {len(declared)} checks" if len(declared) > 1 else ""
+        return ", ".join(part for part in (rendered, f"{skipped} skipped" if skipped and len(self.cases) > skipped else "") if part)
+
+
+def candidate_checks(cases: Sequence[CaseRecords]) -> list[CandidateChecks]:
+    """Worst first; of equals the first to have run."""
+    found: dict[tuple[str, Setting], list[CaseRecords]] = {}
+    for case in cases:
+        c = case.check
+        found.setdefault((c.implementation, (c.golden, c.device, c.dtype)), []).append(case)
+    ordered = (
+        CandidateChecks(
+            name, setting, tuple(sorted(of_one, key=lambda c: (ORDER.index(c.check.outcome), c.check.check != "values")))
+        )
+        for (name, setting), of_one in found.items()
+    )
+    return sorted(ordered, key=lambda g: ORDER.index(g.outcome))
+
+
+def summary(found: Sequence[CandidateChecks], links: Links) -> Iterator[Block]:
+    """Candidates that do not conform, in the order of their worst group; reasons in the order of their size."""
+    reasons: dict[str, dict[str, list[tuple[CandidateChecks, CaseRecords]]]] = {}
+    for g in found:
+        for case in g.cases if g.tone == "bad" else ():
+            for why in dict.fromkeys(_reasons(case)):
+                reasons.setdefault(g.implementation, {}).setdefault(why, []).append((g, case))
+    if reasons:
+        yield Heading("What is wrong", level=2)
+        yield Items(tuple((name, *_listed(of_one, links)) for name, of_one in reasons.items()))
+
+
+def _listed(reasons: Mapping[str, Sequence[tuple[CandidateChecks, CaseRecords]]], links: Links) -> Iterator[TextSpan | str]:
+    for why, places in list(reasons.items())[:_REASONS]:
+        yield TextSpan(why, "", links[id(places[0][1])], f"on {'; '.join(dict.fromkeys(', '.join(g.setting) for g, _ in places))}")
+    if len(reasons) > _REASONS:
+        yield f"and {len(reasons) - _REASONS} more below"
+
+
+def _reasons(case: CaseRecords) -> Iterable[str]:
+    """The mistakes of the judgement; of other checks what they say."""
+    c = case.check
+    if c.outcome not in FAILING:
+        return
+    found = mistakes(case.activations) if c.check == "values" else ()
+    layers = layers_of(case.activations)
+    yield from ("; ".join((sentence(m, layers), *m.anatomy)) for m in found)
+    if not found:
+        yield f"{'' if c.check == 'values' else f'{c.check}: '}{first_line(c.reason) or c.outcome}"
+
+
+def matrix(found: Sequence[CandidateChecks], links: Links) -> Iterator[Block]:
+    """Candidates, worst first, by settings."""
+    settings = sorted(dict.fromkeys(g.setting for g in found))
+    at = {(g.implementation, g.setting): g for g in found}
+    rows = [
+        Row((name, *(_verdict(at.get((name, setting)), links) for setting in settings)))
+        for name in dict.fromkeys(g.implementation for g in found)
+    ]
+    if rows:
+        yield Heading("Verdicts", level=2)
+        yield from tabled((Column("candidate"), *(Column(", ".join(s), is_text=True) for s in settings)), [("", rows)])
+        yield Paragraph(
+            "Below each verdict: how many of the network's activations the candidate exposes. One that it does not expose is not "
+            "judged by itself, only as a part of the next one that it does expose.",
+            "quiet",
+        )
+
+
+def _verdict(group: CandidateChecks | None, links: Links) -> TextSpan:
+    if group is None:
+        return TextSpan("not run", "quiet")
+    text = OUTCOME_TEXT[group.outcome]
+    note = ", ".join(part for part in (group.coverage, group.ran) if part)
+    return TextSpan(f"{text.symbol} {text.of_check}", group.tone, links[id(group.worst)], note)
+
+
+def power(cases: Sequence[CaseRecords]) -> Iterator[Block]:
+    """How each fault would have been seen, by the passing candidate that exposes most in each setting; what can hide first."""
+    best: dict[Setting, CheckRecord] = {}
+    for c in (case.check for case in cases):
+        setting = (c.golden, c.device, c.dtype)
+        if c.outcome == "pass" and c.excludes and c.check == "values" and (setting not in best or best[setting].judged < c.judged):
+            best[setting] = c
+    by_fault: dict[str, dict[Setting, Sensitivity]] = {}
+    for setting, check in best.items():
+        for s in check.excludes:
+            by_fault.setdefault(s.fault, {})[setting] = s
+    if not by_fault:
+        return
+    hidden = {fault for fault, seen in by_fault.items() if any(s.separable < s.places for s in seen.values())}
+    names = sorted(by_fault, key=lambda fault: (fault not in hidden, fault))
+    found = (
+        f"{len(hidden)} of {len(names)} could remain undetected at some place; they come first" if hidden else "None of them could"
+    )
+    yield Heading("What would have been detected", level=2)
+    yield Paragraph(
+        "For each mistake of the catalogue: at how many of the places where it can act its effect is large enough to be "
+        f"distinguished from rounding, by the passing candidate that exposes most activations. {found}"
+        f"{'' if hidden else ' remain undetected'}."
+    )
+    columns = (Column("mistake"), *(Column(", ".join(s), is_text=True) for s in best))
+    rows = [Row((fault, *(_seen(by_fault[fault].get(s)) for s in best))) for fault in names]
+    yield Folded(f"all {len(rows)} mistakes", tuple(tabled(columns, [("", rows)])))
+
+
+def _seen(s: Sensitivity | None) -> TextSpan:
+    if s is None:
+        return TextSpan("no effect on these inputs", "quiet")
+    if s.separable == s.places:
+        return TextSpan(f"{s.separable} of {s.places}")
+    about = f"expected z = {s.expected_z:.2g} at {s.weakest}, {SEPARABLE_Z:.0f} are needed"
+    return TextSpan(f"{s.separable} of {s.places}", "odd", note=about)

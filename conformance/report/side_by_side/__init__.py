@@ -1,1 +1,0 @@
-"""Two traces side by side: what differs, and where the difference begins."""

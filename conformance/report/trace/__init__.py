@@ -1,0 +1,1 @@
+"""A trace: tokens, every step in numbers, the modules drawn, attention, predictions."""
