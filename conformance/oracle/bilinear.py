@@ -112,6 +112,11 @@ class Product(Step):
         maps = {self.left.parent: LinearMap(of_left, to_left), self.right.parent: LinearMap(of_right, to_right)}
         return tuple(maps[parent] for parent in sorted(maps))
 
+    def mixing(self, parent: int) -> Array | None:
+        """c L, of a right factor that a head has for itself, as the result is."""
+        mixes = parent == self.right.parent and self.right.layout == self.result == "heads"
+        return self.scale * self._factors[0] if mixes else None
+
     def accumulated(self, arithmetic: Arithmetic) -> Array:
         """The variance of the product's own roundings, elementwise."""
         left, right = self._factors

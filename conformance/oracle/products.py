@@ -336,6 +336,10 @@ class Context(Step):
             ),
         )
 
+    def mixing(self, parent: int) -> Array | None:
+        """The probabilities, of the values."""
+        return self.parents[0] if parent == 1 else None
+
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """As the module's docstring derives, accumulated over the keys."""
         return elementwise(accumulation_variance(self._squares, self.value, self.parents[0].shape[-1], arithmetic))

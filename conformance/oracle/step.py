@@ -10,7 +10,7 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
-from conformance.oracle.maps import LinearMap, Roundings, Source, identity
+from conformance.oracle.maps import LinearMap, Mixture, Roundings, Source, identity
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,9 @@ class Step(ABC):
 
     Attributes:
         couples_positions: whether an element is computed from several positions of its parents.
-        sums_rows: whether it is linear in its first parent, and an element is computed from one row of that, of its last axis.
     """
 
     couples_positions: ClassVar[bool] = False
-    sums_rows: ClassVar[bool] = False
 
     def __init__(self, site: Site, *parents: Array) -> None:
         """Bind the equation to a place and to its parents."""
@@ -64,6 +62,21 @@ class Step(ABC):
     def jacobians(self) -> tuple[LinearMap, ...]:
         """One map a parent, in the order of the parents."""
         return tuple(identity() for _ in self.parents)
+
+    def of_shared(self, moved: Array) -> "Array | Mixture | None":
+        """What one error a row of the first parent does, which moves it by `moved` a standard deviation.
+
+        A variance where it sums over the row, a mixture where it spreads the row over positions; None where it does neither.
+        """
+        return None
+
+    def mixing(self, parent: int) -> Array | None:
+        """The weights, (B, h, S, S'), with which each position of the result is a sum over a parent's; None if it is none."""
+        return None
+
+    def of_mixture(self, parent: int, errors: Mixture) -> Array | None:
+        """Variance of the result for such errors of a parent, where it sums over positions; None where it does not."""
+        return None
 
     @abstractmethod
     def roundings(self, arithmetic: Arithmetic) -> Roundings:

@@ -16,10 +16,6 @@ from conformance.benchmarks.gradients.measure import origins
 from conformance.benchmarks.gradients.wrong import WRONG, WithWrongBackward, rewritten
 from conformance.checks.backward import backward_passes
 from conformance.errors import NotApplicable
-from conformance.judge.segment import Segment
-from conformance.model.gradients import grad
-from conformance.numerics.arithmetic import hypotheses
-from conformance.oracle import Network
 from conformance.results.case import Case
 from conformance.tests.judged_gradients import Changed, Plant, judged, observed
 from implementations.hugging_face import BertWithHeads, HuggingFace
@@ -182,22 +178,3 @@ def test_batches_that_attend_to_the_padding_token_are_left_out() -> None:
     golden = load_golden("odd-width")
     with pytest.raises(NotApplicable, match="attends to the token 0"):
         backward_passes(HuggingFace("eager"), golden, Case("hf-eager", golden.name))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_error_that_a_row_of_hidden_scores_has_in_common_is_summed_with_its_sign(dtype: str) -> None:
-    """Sigma against the exact variance of single elements, Σ v (Jᵀ e)²; keys with much in common add a row's errors up."""
-    golden = load_golden("tiny")
-    weights, key = dict(golden.checkpoint.weights), "bert.encoder.layer.1.attention.self.key.bias"
-    weights[key] = weights[key] + 8.0
-    network = Network(golden.checkpoint.architecture, weights, golden.batches["padded"], source="cls.loss")
-    scores, query = (grad(f"encoder.layer.1.attention.self.{name}") for name in ("scores", "query"))
-    segment = Segment(network, query, {name: value for name, value in network.walk() if name != scores})
-    assert list(segment.steps) == [scores, query]
-    for hypothesis in hypotheses(dtype)[:3]:
-        found = segment.propagate({}, hypothesis)
-        for place in ((0, 0, 0), (0, 5, 9), (2, 8, 31), (4, 3, 17)):
-            direction = np.zeros(found.shape)
-            direction[place] = 1.0
-            exact, _ = segment.projected(direction, hypothesis, apart=True)
-            assert found[place] == pytest.approx(exact, rel=1e-6)

@@ -6,7 +6,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.bilinear import Factor, Product
-from conformance.oracle.maps import LinearMap, Roundings, Source, rows_times
+from conformance.oracle.maps import LinearMap, Mixture, Roundings, Source, rows_times
 from conformance.oracle.products import accumulation_variance, operand, partial_squares
 from conformance.oracle.step import Step, elementwise
 
@@ -64,6 +64,11 @@ class LinearGradient(Product):
 
     left, right = Factor(0, "rows", transposed=True), Factor(1, "rows")
 
+    def of_mixture(self, parent: int, errors: Mixture) -> Array:
+        """Each summed with the other factor."""
+        found = errors.summed(self.parents[1 - parent])
+        return found if parent == self.left.parent else found.T
+
 
 class FirstTokenLinearGradient(Product):
     """∂L/∂W = wᵀ x₀, x₀ the first tokens; w (B, O), x (B, S, I), result (O, I)."""
@@ -94,13 +99,20 @@ class ScoresBackwardQuery(ScaledBackward):
     """∂L/∂q = w k / √d a head; w (B, h, S, S), k (B, S, H), result (B, S, H)."""
 
     left, right, result = Factor(0, "as it is"), Factor(1, "heads"), "heads"
-    sums_rows = True
+
+    def of_shared(self, moved: Array) -> Array:
+        """Summed over the row, with its sign."""
+        return np.square(self.again(parents=(moved, *self.parents[1:])).value)
 
 
 class ScoresBackwardKey(ScaledBackward):
     """∂L/∂k = wᵀ q / √d a head; w (B, h, S, S), q (B, S, H), result (B, S, H)."""
 
     left, right, result = Factor(0, "as it is", transposed=True), Factor(1, "heads"), "heads"
+
+    def of_shared(self, moved: Array) -> Mixture:
+        """Each key has its part of a query's error, times the query."""
+        return Mixture(self.scale * moved.swapaxes(-1, -2), np.square(self.parents[1]))
 
 
 class ContextBackwardProbs(Product):

@@ -11,7 +11,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.embeddings import Exact, Lookup, PositionLookup, TokenTypeLookup, WordLookup
-from conformance.oracle.maps import LinearMap, Roundings
+from conformance.oracle.maps import LinearMap, Mixture, Roundings
 from conformance.oracle.products import accumulation_variance, operand, partial_squares
 from conformance.oracle.step import Step, elementwise
 
@@ -61,6 +61,10 @@ class BiasGradient(Step):
     def jacobians(self) -> tuple[LinearMap, ...]:
         """A sum."""
         return (over_tokens(self.parents[0].shape),)
+
+    def of_mixture(self, parent: int, errors: Mixture) -> Array:
+        """Summed."""
+        return errors.summed(np.ones((*self.parents[0].shape[:2], 1)))[:, 0]
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Those of the sum."""
