@@ -9,6 +9,7 @@ import numpy as np
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
+from conformance.oracle.carried import Errors, mixed
 from conformance.oracle.maps import LinearMap, Roundings
 from conformance.oracle.products import accumulation_variance, merge_heads, operand, partial_squares, split_heads
 from conformance.oracle.step import Step, elementwise
@@ -112,10 +113,11 @@ class Product(Step):
         maps = {self.left.parent: LinearMap(of_left, to_left), self.right.parent: LinearMap(of_right, to_right)}
         return tuple(maps[parent] for parent in sorted(maps))
 
-    def mixing(self, parent: int) -> Array | None:
-        """c L, of a right factor that a head has for itself, as the result is."""
-        mixes = parent == self.right.parent and self.right.layout == self.result == "heads"
-        return self.scale * self._factors[0] if mixes else None
+    def through(self, parent: int, errors: Errors) -> Errors:
+        """A factor that each head has for itself, as it has the result, is mixed by the other."""
+        if parent == self.right.parent and self.right.layout == self.result == "heads":
+            return mixed(self.scale * self._factors[0], errors, self.parents[parent])
+        return super().through(parent, errors)
 
     def accumulated(self, arithmetic: Arithmetic) -> Array:
         """The variance of the product's own roundings, elementwise."""

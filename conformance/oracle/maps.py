@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 
 from conformance.numerics.formats import Array, Single
-from conformance.numerics.memo import cached_property, once_an_array
+from conformance.numerics.memo import once_an_array
 
 Matrix = TypeVar("Matrix", Array, Single)
 
@@ -102,39 +102,3 @@ class Roundings:
     def twice(self) -> "Roundings":
         """Those of two independent computations: variances and bounds double."""
         return Roundings(tuple(replace(s, variance=2.0 * s.variance) for s in self.sources), 2.0 * self.bound)
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """Errors of positions that are mixtures of the same independent errors: e_i = Σ_j w_ij ε_j, each head with weights of its own.
-
-    Each e_i has the variance Σ_j w_ij² v_j, but a sum over the positions does not have the sum of these. With factors x_i
-
-        Σ_i x_i e_i = Σ_j (Σ_i x_i w_ij) ε_j,    of variance Σ_j (Σ_i x_i w_ij)² v_j
-
-    which is up to as many times larger as there are positions, where all attend alike and the factors have one sign. The product
-    of three matrices is associated the other way, so that an error is met by all that multiplies it.
-
-    Attributes:
-        weights: w, (B, h, S, S').
-        variance: v, (B, S', H), each head's features together.
-    """
-
-    weights: Array
-    variance: Array
-
-    @cached_property
-    def of_positions(self) -> Array:
-        """The variance of each e_i, (B, S, H)."""
-        (batch, heads, length, _), (*_, others, width) = self.weights.shape, self.variance.shape
-        apart = self.variance.reshape(batch, others, heads, -1).swapaxes(1, 2)
-        return (np.square(self.weights) @ apart).swapaxes(1, 2).reshape(batch, length, width)
-
-    def summed(self, factors: Array) -> Array:
-        """Variance of Σ e_i x_iᵀ over all positions of all sequences, x = `factors` (B, S, N): (H, N)."""
-        heads, width = self.weights.shape[1], factors.shape[-1]
-        total = np.zeros((heads, self.variance.shape[-1] // heads, width))
-        for weights, variance, x in zip(self.weights, self.variance, factors, strict=True):  # of one sequence at a time: (h, S', N)
-            reached = weights.swapaxes(-1, -2) @ x
-            total += variance.T.reshape(heads, -1, len(variance)) @ np.square(reached, out=reached)
-        return total.reshape(-1, width)

@@ -37,6 +37,7 @@ import numpy as np
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
 from conformance.numerics.memo import cached_property, once_an_array
+from conformance.oracle.carried import Errors, mixed
 from conformance.oracle.maps import LinearMap, Matrix, Roundings, matrix, rows_times
 from conformance.oracle.step import Step, elementwise
 
@@ -336,9 +337,9 @@ class Context(Step):
             ),
         )
 
-    def mixing(self, parent: int) -> Array | None:
-        """The probabilities, of the values."""
-        return self.parents[0] if parent == 1 else None
+    def through(self, parent: int, errors: Errors) -> Errors:
+        """Values are mixed by the probabilities."""
+        return mixed(self.parents[0], errors, self.parents[1]) if parent == 1 else super().through(parent, errors)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """As the module's docstring derives, accumulated over the keys."""

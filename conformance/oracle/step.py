@@ -10,7 +10,8 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
-from conformance.oracle.maps import LinearMap, Mixture, Roundings, Source, identity
+from conformance.oracle.carried import Errors
+from conformance.oracle.maps import LinearMap, Roundings, Source, identity
 
 
 @dataclass(frozen=True)
@@ -63,20 +64,9 @@ class Step(ABC):
         """One map a parent, in the order of the parents."""
         return tuple(identity() for _ in self.parents)
 
-    def of_shared(self, moved: Array) -> "Array | Mixture | None":
-        """What one error a row of the first parent does, which moves it by `moved` a standard deviation.
-
-        A variance where it sums over the row, a mixture where it spreads the row over positions; None where it does neither.
-        """
-        return None
-
-    def mixing(self, parent: int) -> Array | None:
-        """The weights, (B, h, S, S'), with which each position of the result is a sum over a parent's; None if it is none."""
-        return None
-
-    def of_mixture(self, parent: int, errors: Mixture) -> Array | None:
-        """Variance of the result for such errors of a parent, where it sums over positions; None where it does not."""
-        return None
+    def through(self, parent: int, errors: Errors) -> Errors:
+        """What errors of a parent do to the result; a step that sums what they have in common, or makes it, says so itself."""
+        return Errors(self.jacobians()[parent].variance(errors.variance)) if errors.any else errors
 
     @abstractmethod
     def roundings(self, arithmetic: Arithmetic) -> Roundings:

@@ -1,12 +1,15 @@
 """Gradients of products: of linear layers, of attention scores and of the attention-weighted sum."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.bilinear import Factor, Product
-from conformance.oracle.maps import LinearMap, Mixture, Roundings, Source, rows_times
+from conformance.oracle.carried import Errors, Mixture
+from conformance.oracle.maps import LinearMap, Roundings, Source, rows_times
 from conformance.oracle.products import accumulation_variance, operand, partial_squares
 from conformance.oracle.step import Step, elementwise
 
@@ -64,10 +67,10 @@ class LinearGradient(Product):
 
     left, right = Factor(0, "rows", transposed=True), Factor(1, "rows")
 
-    def of_mixture(self, parent: int, errors: Mixture) -> Array:
-        """Each summed with the other factor."""
-        found = errors.summed(self.parents[1 - parent])
-        return found if parent == self.left.parent else found.T
+    def through(self, parent: int, errors: Errors) -> Errors:
+        """Mixtures are summed with the other factor."""
+        summed = sum((mixture.summed(self.parents[1 - parent]) for mixture in errors.mixtures), start=np.zeros(()))
+        return super().through(parent, replace(errors, mixtures=())) + Errors(summed if parent == self.left.parent else summed.T)
 
 
 class FirstTokenLinearGradient(Product):
@@ -100,9 +103,12 @@ class ScoresBackwardQuery(ScaledBackward):
 
     left, right, result = Factor(0, "as it is"), Factor(1, "heads"), "heads"
 
-    def of_shared(self, moved: Array) -> Array:
-        """Summed over the row, with its sign."""
-        return np.square(self.again(parents=(moved, *self.parents[1:])).value)
+    def through(self, parent: int, errors: Errors) -> Errors:
+        """A row of w is summed, and with it the errors that it shares."""
+        if parent != 0:
+            return super().through(parent, errors)
+        summed = (np.square(self.again(parents=(moved, self.parents[1])).value) for moved in errors.shared)
+        return super().through(0, replace(errors, shared=())) + Errors(sum(summed, start=np.zeros(())))
 
 
 class ScoresBackwardKey(ScaledBackward):
@@ -110,9 +116,13 @@ class ScoresBackwardKey(ScaledBackward):
 
     left, right, result = Factor(0, "as it is", transposed=True), Factor(1, "heads"), "heads"
 
-    def of_shared(self, moved: Array) -> Mixture:
-        """Each key has its part of a query's error, times the query."""
-        return Mixture(self.scale * moved.swapaxes(-1, -2), np.square(self.parents[1]))
+    def through(self, parent: int, errors: Errors) -> Errors:
+        """Each key has its part of the error that a query's row of w shares, times the query."""
+        if parent != 0:
+            return super().through(parent, errors)
+        squares = np.square(self.parents[1])
+        spread = tuple(Mixture(self.scale * moved.swapaxes(-1, -2), squares) for moved in errors.shared)
+        return super().through(0, replace(errors, shared=())) + Errors(mixtures=spread)
 
 
 class ContextBackwardProbs(Product):

@@ -10,8 +10,9 @@ from conformance.model.batch import Ids
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
+from conformance.oracle.carried import Errors
 from conformance.oracle.embeddings import Exact, Lookup, PositionLookup, TokenTypeLookup, WordLookup
-from conformance.oracle.maps import LinearMap, Mixture, Roundings
+from conformance.oracle.maps import LinearMap, Roundings
 from conformance.oracle.products import accumulation_variance, operand, partial_squares
 from conformance.oracle.step import Step, elementwise
 
@@ -62,9 +63,11 @@ class BiasGradient(Step):
         """A sum."""
         return (over_tokens(self.parents[0].shape),)
 
-    def of_mixture(self, parent: int, errors: Mixture) -> Array:
-        """Summed."""
-        return errors.summed(np.ones((*self.parents[0].shape[:2], 1)))[:, 0]
+    def through(self, parent: int, errors: Errors) -> Errors:
+        """Mixtures are summed."""
+        ones = np.ones((*self.parents[0].shape[:-1], 1))
+        summed = sum((mixture.summed(ones)[:, 0] for mixture in errors.mixtures), start=np.zeros(()))
+        return super().through(parent, replace(errors, mixtures=())) + Errors(summed)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Those of the sum."""
