@@ -178,3 +178,16 @@ def test_batches_that_attend_to_the_padding_token_are_left_out() -> None:
     golden = load_golden("odd-width")
     with pytest.raises(NotApplicable, match="attends to the token 0"):
         backward_passes(HuggingFace("eager"), golden, Case("hf-eager", golden.name))
+
+
+@pytest.mark.parametrize("name", ["norms of seven kinds", "GELUs of four kinds", "softmaxes of three kinds"])
+def test_backward_steps_of_one_kind_may_round_otherwise_in_each_layer(name: str) -> None:
+    found = judged(CORRECT[name], dtype="bfloat16", depth="screen")
+    assert (found.outcome, found.reason) == ("pass", "")
+
+
+@pytest.mark.parametrize("wrong", ["mean detached", "tanh-GELU's derivative", "softmax without its sum", "skip twice"])
+def test_a_mistake_does_not_pass_by_a_wide_arithmetic_that_its_like_have_no_need_of(wrong: str) -> None:
+    planted = WRONG[wrong]
+    found = origins(judged(WithWrongBackward(planted), dtype="bfloat16", source="cls.loss"))
+    assert found == dict.fromkeys(planted.at, (planted.named,))
