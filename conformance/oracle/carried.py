@@ -20,8 +20,9 @@ class Mixture:
 
         Σ_i x_i e_i = Σ_j (Σ_i x_i w_ij) ε_j,    of variance Σ_j (Σ_i x_i w_ij)² v_j
 
-    which is up to as many times larger as there are positions, where all attend alike and the factors have one sign. The product
-    of three matrices is associated the other way, so that an error is met by all that multiplies it.
+    which is up to as many times larger as there are positions, where all attend alike and the factors have one sign. It is the
+    diagonal of J V Jᵀ with J the product of both steps' Jacobians (JCGM 100:2008, *Guide to the expression of uncertainty in
+    measurement*, section 5.2): three matrices are associated the other way, so that an error is met by all that multiplies it.
 
     Attributes:
         weights: w, (B, h, S, S').
