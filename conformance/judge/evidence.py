@@ -208,7 +208,7 @@ class Verdict:
         outcome: `pass`, `fail`, `not_observed`, or `xfail` for a failure that is known.
         batch: the name of the golden's batch, where it has several.
         role: `origin`, `amplifier`, `attenuator` or None.
-        local: the local judgement under the hypothesis chosen for this kind of step; None where not judged.
+        local: the local judgement under the hypothesis that was chosen; None where not judged.
         overall: the global error; None where not judged.
         padded: largest absolute local difference at padded rows, reported and not judged.
         reason: what broke the contract, how an exact activation differs, or why none of it is judged, in words.

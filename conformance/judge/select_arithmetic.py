@@ -12,6 +12,11 @@ differ from place to place; it passes if either fits. Where a candidate hides st
 its operations. If what fails under its kind's arithmetic is a filter alone, it is judged under the arithmetic that passes and is
 likelier, if any: a mistake beside roundings of the kind's own arithmetic would make a wider sigma less likely.
 
+A step of a backward pass is decided by itself, by all batches and losses together. What autograd makes of a step depends on how the
+step is written, which may differ from layer to layer; and of a backward step that is a chain of operations there is no short list
+of orders, as there is of the forward one, by which it would pass whatever its like do. The price is a mistake without a name that
+is within the roundings of a wider arithmetic: it passes, where its like would have told. One with a name is held against it.
+
 A step that passes under that arithmetic is a mistake nevertheless if a mistake under another explains it better: if the likelihood
 of that pair is more than r times as large, with ln r = ln 2/α, and ln of the number of hypotheses, and what fitted numbers cost
 (`Explanation.fitting`). Where there is no mistake, a given one's likelihood ratio exceeds r with a probability of at most 1/r
@@ -26,6 +31,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from conformance.judge.evidence import BY_OPERATIONS, WIDEST, Local, Verdict
+from conformance.model.gradients import is_gradient
 
 
 def select_arithmetic(judged: Iterable[tuple[Verdict, tuple[Local, ...]]]) -> list[Verdict]:
@@ -45,7 +51,12 @@ def select_arithmetic(judged: Iterable[tuple[Verdict, tuple[Local, ...]]]) -> li
 
 
 def _group(verdict: Verdict) -> tuple[str, str]:
-    """The kind of step, and the part of the network: the first part of the activation's name, of a head's the first two."""
+    """The kind of step, and the part of the network: the first part of the activation's name, of a head's the first two.
+
+    Of a gradient the whole name: it is decided by itself.
+    """
+    if is_gradient(verdict.activation):
+        return verdict.kind, verdict.activation
     part, *rest = verdict.activation.split(".")
     return verdict.kind, f"{part}.{rest[0]}" if part == "cls" else part
 

@@ -10,6 +10,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance
+from conformance.oracle.carried import Errors, mixed
 from conformance.oracle.maps import LinearMap, Matrix, Roundings
 from conformance.oracle.step import Step, elementwise
 
@@ -136,6 +137,12 @@ class Product(Step):
 
         maps = {self.left.parent: LinearMap(of_left, to_left), self.right.parent: LinearMap(of_right, to_right)}
         return tuple(maps[parent] for parent in sorted(maps))
+
+    def through(self, parent: int, errors: Errors) -> Errors:
+        """A factor that each head has for itself, as it has the result, is mixed by the other."""
+        if parent == self.right.parent and self.right.layout == self.result == "heads":
+            return mixed(self.scale * self._factors[0], errors, self.parents[parent])
+        return super().through(parent, errors)
 
     def accumulated(self, arithmetic: Arithmetic) -> Array:
         """The variance of the product's own roundings, elementwise."""

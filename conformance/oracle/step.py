@@ -10,6 +10,7 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array, Single
+from conformance.oracle.carried import Errors
 from conformance.oracle.maps import LinearMap, Roundings, Source, identity
 
 
@@ -33,11 +34,9 @@ class Step(ABC):
 
     Attributes:
         couples_positions: whether an element is computed from several positions of its parents.
-        sums_rows: whether it is linear in its first parent, and an element is computed from one row of that, of its last axis.
     """
 
     couples_positions: ClassVar[bool] = False
-    sums_rows: ClassVar[bool] = False
 
     def __init__(self, site: Site, *parents: Array) -> None:
         """Bind the equation to a place and to its parents."""
@@ -64,6 +63,10 @@ class Step(ABC):
     def jacobians(self) -> tuple[LinearMap, ...]:
         """One map a parent, in the order of the parents."""
         return tuple(identity() for _ in self.parents)
+
+    def through(self, parent: int, errors: Errors) -> Errors:
+        """What errors of a parent do to the result; a step that sums what they have in common, or makes it, says so itself."""
+        return Errors(self.jacobians()[parent].variance(errors.variance)) if errors.any else errors
 
     @abstractmethod
     def roundings(self, arithmetic: Arithmetic) -> Roundings:

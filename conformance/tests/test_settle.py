@@ -43,3 +43,21 @@ def test_the_likeliest_mistake_is_held_against_no_mistake_and_not_the_first(nll:
     tight = replace(local("fused", 10.0, rms=3.0), explanations=(first, likeliest))
     (verdict,) = select_arithmetic([judged(0, tight, local("native", 0.0))])
     assert verdict.outcome == outcome
+
+
+def gradient(layer: int, *locals_: Local) -> tuple[Verdict, tuple[Local, ...]]:
+    return Verdict(f"encoder.layer.{layer}.intermediate.dense.grad", "gelu_backward", "pass", local=locals_[0]), locals_
+
+
+def test_a_step_of_a_backward_pass_is_decided_by_itself_from_all_passes_together() -> None:
+    tight = gradient(0, local("fused", 10.0), local("native", 40.0))
+    wide = gradient(1, local("fused", 10.0, rms=3.0), local("native", 40.0))
+    either = gradient(1, local("fused", 10.0), local("native", 12.0))
+    found = [(v.outcome, v.local and v.local.arithmetic) for v in select_arithmetic([tight, tight, wide, either])]
+    assert found == [("pass", "fused"), ("pass", "fused"), ("pass", "native"), ("pass", "native")]
+
+
+def test_a_mistake_in_a_backward_pass_is_held_against_a_wide_arithmetic() -> None:
+    named = replace(local("fused", 10.0, rms=3.0), explanations=(Explanation((FAULT,), 0, -50.0),))
+    (verdict,) = select_arithmetic([gradient(0, named, local("native", 0.0))])
+    assert verdict.outcome == "fail"

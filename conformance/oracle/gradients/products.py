@@ -1,5 +1,7 @@
 """Gradients of products: of linear layers, of attention scores and of the attention-weighted sum."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from conformance.numerics.arithmetic import Arithmetic
@@ -7,6 +9,7 @@ from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance, weight_operand
 from conformance.oracle.bilinear import Factor, Product, ScaledProduct
+from conformance.oracle.carried import Errors, Mixture
 from conformance.oracle.maps import LinearMap, Roundings, Source, rows_times
 from conformance.oracle.step import Step, elementwise
 
@@ -69,6 +72,11 @@ class LinearGradient(Product):
 
     left, right = Factor(0, "rows", transposed=True), Factor(1, "rows")
 
+    def through(self, parent: int, errors: Errors) -> Errors:
+        """Mixtures are summed with the other factor."""
+        summed = sum((mixture.summed(self.parents[1 - parent]) for mixture in errors.mixtures), start=np.zeros(()))
+        return super().through(parent, replace(errors, mixtures=())) + Errors(summed if parent == self.left.parent else summed.T)
+
 
 class FirstTokenLinearGradient(Product):
     """∂L/∂W = wᵀ x₀, x₀ the first tokens; w (B, O), x (B, S, I), result (O, I)."""
@@ -94,13 +102,27 @@ class ScoresBackwardQuery(ScaledBackward):
     """∂L/∂q = w k / √d a head; w (B, h, S, S), k (B, S, H), result (B, S, H)."""
 
     left, right, result = Factor(0, "as it is"), Factor(1, "heads"), "heads"
-    sums_rows = True
+
+    def through(self, parent: int, errors: Errors) -> Errors:
+        """A row of w is summed, and with it the errors that it shares."""
+        if parent != 0:
+            return super().through(parent, errors)
+        summed = (np.square(self.again(parents=(moved, self.parents[1])).value) for moved in errors.shared)
+        return super().through(0, replace(errors, shared=())) + Errors(sum(summed, start=np.zeros(())))
 
 
 class ScoresBackwardKey(ScaledBackward):
     """∂L/∂k = wᵀ q / √d a head; w (B, h, S, S), q (B, S, H), result (B, S, H)."""
 
     left, right, result = Factor(0, "as it is", transposed=True), Factor(1, "heads"), "heads"
+
+    def through(self, parent: int, errors: Errors) -> Errors:
+        """Each key has its part of the error that a query's row of w shares, times the query."""
+        if parent != 0:
+            return super().through(parent, errors)
+        squares = np.square(self.parents[1])
+        spread = tuple(Mixture(self.scale * moved.swapaxes(-1, -2), squares) for moved in errors.shared)
+        return super().through(0, replace(errors, shared=())) + Errors(mixtures=spread)
 
 
 class ContextBackwardProbs(Product):

@@ -6,6 +6,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.bilinear import Context, split_heads
+from conformance.oracle.carried import Errors
 from conformance.oracle.maps import LinearMap, Roundings, Source, diagonal, identity, shared_by_row
 from conformance.oracle.step import Step
 
@@ -55,6 +56,17 @@ class ProbabilitiesBackward(Step):
             nothing,
             nothing,
         )
+
+    def through(self, parent: int, errors: Errors) -> Errors:
+        """Errors e of p are by way of d one error a row, −Σ_j w_j e_j, which moves it by p; the others are (w_i − d) e_i.
+
+        What the two have in common counts for the latter, as far as no variance is negative.
+        """
+        if parent != 1 or not errors.any:
+            return super().through(parent, errors)
+        (w, p), v = self._read, errors.variance
+        centred, shared = w - self._mean, np.sqrt((w**2 * v).sum(-1, keepdims=True))
+        return Errors(np.maximum(centred * (centred - 2.0 * p * w) * v, 0.0), (p * shared,))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """u is the inner operations' unit roundoff, a the accumulation's.

@@ -11,6 +11,7 @@ from conformance.numerics.arithmetic import Arithmetic
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 from conformance.oracle.accumulation import Accumulation, accumulation_variance
+from conformance.oracle.carried import Errors
 from conformance.oracle.embeddings import Exact, Lookup, PositionLookup, TokenTypeLookup, WordLookup
 from conformance.oracle.maps import LinearMap, Roundings
 from conformance.oracle.step import Step, elementwise
@@ -61,6 +62,12 @@ class BiasGradient(Step):
     def jacobians(self) -> tuple[LinearMap, ...]:
         """A sum."""
         return (over_tokens(self.parents[0].shape),)
+
+    def through(self, parent: int, errors: Errors) -> Errors:
+        """Mixtures are summed."""
+        ones = np.ones((*self.parents[0].shape[:-1], 1))
+        summed = sum((mixture.summed(ones)[:, 0] for mixture in errors.mixtures), start=np.zeros(()))
+        return super().through(parent, replace(errors, mixtures=())) + Errors(summed)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         """Those of the sum."""
