@@ -15,7 +15,7 @@ from conformance.diagnosis.judgement import Agreement, JudgedForward, Limits, al
 from conformance.diagnosis.search import more, one, rounded, rows_to_search, simpler
 from conformance.diagnosis.search_budget import ELSE, FAULTS, SearchBudget
 from conformance.diagnosis.visible import Detectability, filters
-from conformance.judge.filters import project
+from conformance.judge.filters import GROSS, project
 from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.numerics.arithmetic import Hypothesis, hypotheses
 from conformance.numerics.formats import FORMATS, Array, Format, format_named
@@ -29,7 +29,6 @@ PARTIAL = 2  # explanations of each number of faults that are reported where non
 BALLPARK = 4.0  # times: how far the size that a format's noise is guessed to have may be off, before it is computed
 COARSEST = FORMATS["bfloat16"]
 LEAST_RMS = 0.3  # the RMS of correct runs lies in 0.3 to 2 sigma; below, the noise of another format is no explanation of an error
-GROSS = 2.0  # times the limit of the largest error, as for filters: beyond it no numbers fitted anew, and no sigma, will do
 WIDER = 2.0  # times the right network's sigma: then the explanation is mostly noise
 
 

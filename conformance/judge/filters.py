@@ -31,6 +31,7 @@ from conformance.judge.statistics import SEPARABLE_Z
 from conformance.numerics.formats import Array
 
 NEWTON_STEPS = 24  # quadratic once near; from afar a step triples what stands under a root: 3^20 from 1e-9 to 1, four to converge
+GROSS = 2.0  # times the limit of the largest error: what is beyond that needs no filter to be seen
 NUDGE = 2.0**-26  # relative: √u of float64, where the errors of rounding and of linearising a difference are alike
 
 NoiseOf = Callable[[Segment], Noise]
@@ -111,7 +112,7 @@ def largest_element(moved: Array, noise: Noise) -> float:
 
 def is_gross(size: float, largest: float) -> bool:
     """Whether a direction whose largest element is `size` is seen beyond doubt without a filter."""
-    return size >= max(2.0 * largest, SEPARABLE_Z)
+    return size >= max(GROSS * largest, SEPARABLE_Z)
 
 
 def matched(direction: Direction, actual: Array, noise: Noise, threshold: float, largest: float) -> FilterResult | None:
@@ -157,6 +158,27 @@ def estimated(direction: Direction, actual: Array, noise: Noise, noise_of: Noise
         return _as_right(direction, parameter, found)
     start = right + found.amplitude * (wrong - right)
     return fitted(direction, parameter, actual, noise_of, start)
+
+
+def started(direction: Direction, actual: Array, noise: Noise) -> Estimate | None:
+    """A parameter of its usual value, or, if that is nearer, of the value to which that of the right and the usual one leads.
+
+    Its deviation is not known.
+    """
+    parameter, usual = direction.parameter, direction.usual
+    if parameter is None or usual is None:
+        return None
+    step, residual = direction.base.steps[direction.step], actual - direction.base.value
+    right, wrong = parameter.right(step), parameter.wrong(step)
+    value = right + _least_squares(residual, direction.changed, noise)[0] * (wrong - right)
+    other = direction.applied(value) if value > parameter.least else None
+
+    def left(segment: Segment) -> float:
+        residual = actual - segment.value
+        return float(np.vdot(noise.precision * residual, residual))
+
+    is_usual = other is None or not left(other) < left(usual)
+    return Estimate(parameter.name, right, wrong, wrong if is_usual else value, math.inf)
 
 
 def fitted(direction: Direction, parameter: Parameter, actual: Array, noise_of: NoiseOf, start: float) -> Estimate:
