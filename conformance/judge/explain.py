@@ -11,6 +11,7 @@ residual would be: by its RMS, by its largest error and by the filters that had 
 Sets are compared on a part of the batch (`ExplanationProblem.part`), and those that it does not refute are judged on all of it.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -277,7 +278,7 @@ def _refined(trial: _Trial, problem: ExplanationProblem) -> _Trial:
         for index, (_, estimate) in enumerate(trial.applied):
             if estimate is not None:
                 better = _made_of(_reestimated(trial, index, problem), problem)
-                if better is None or better.distance > trial.distance:
+                if better is None or (better.distance > trial.distance and estimate.deviation < math.inf):
                     continue
                 trial = better
     return trial
