@@ -12,7 +12,7 @@ from conformance.diagnosis.fitting import Fit, Problem, fitted
 from conformance.diagnosis.hypotheses import FaultPlacement, Forward, placements
 from conformance.diagnosis.inputs import OtherInputs
 from conformance.diagnosis.judgement import Agreement, JudgedForward, Limits, allowed
-from conformance.diagnosis.search import more, one, rounded, rows_to_search, simpler
+from conformance.diagnosis.search import beam_of, more, one, rounded, rows_to_search, simpler
 from conformance.diagnosis.search_budget import ELSE, FAULTS, SearchBudget
 from conformance.diagnosis.visible import Detectability, filters
 from conformance.judge.filters import GROSS, project
@@ -129,9 +129,13 @@ class BlackBoxCase:
             if self.budget.is_spent():
                 break
             part = self.part(fits[0].placements) if fits else part
-            fits = more(part, fits, self.placements, self.budget) if count else one(part, self.placements, self.budget)
+            explained = list[Trial]()
+            if count:
+                fits, explained = self._followed(beam_of(fits), part, count, explaining, look.called)
+            else:
+                fits = one(part, self.placements, self.budget)
+                explained = explaining(self._verified(fits, part, count, look.called))
             sets.append(fits[:VERIFIED])
-            explained = explaining(self._verified(fits, part, count, look.called))
             if not count and self._could_be(COARSEST) and not explained:
                 sets.append(rounded(part, self.placements, self.budget)[:RENOISED])
                 late = (self._tested(fit, part, look.called, own=True) for fit in sets[-1])
@@ -146,6 +150,30 @@ class BlackBoxCase:
                 break
         nearest = [] if found else [t for some in sets for t in self._nearest(some, look.called)]
         return found or explaining(nearest) or [replace(t, explains=False) for t in nearest]
+
+    def _followed(
+        self,
+        beam: Sequence[Fit],
+        part: Problem,
+        count: int,
+        explaining: Callable[[Iterable[Trial]], list[Trial]],
+        patterns: Sequence[tuple[str, Array]],
+    ) -> tuple[list[Fit], list[Trial]]:
+        """Sets with one fault more, nearest first, and the trials that explain: of the foremost of the beam, then of the others.
+
+        Where one of the foremost explains, others are followed if such sets could be tied with it: what they print is then within
+        √T of it, T the evidence that distinguishes, in squares, so that without the last fault they are at most √T farther.
+        """
+        fits, explained, (first, *others) = list[Fit](), list[Trial](), beam
+        room = TIES * self.limits(first.pooling_index).evidence_threshold
+        for members in ([first], others):
+            if explained:
+                members = [m for m in members if math.sqrt(m.distance) <= math.sqrt(first.distance) + math.sqrt(room)]
+            if members and not self.budget.is_spent():
+                added = more(part, members, self.placements, self.budget)
+                explained += explaining(self._verified(added, part, count, patterns))
+                fits += added
+        return sorted(fits, key=lambda f: f.distance), explained
 
     def _verified(self, fits: Sequence[Fit], part: Problem, count: int, patterns: Sequence[tuple[str, Array]]) -> Iterator[Trial]:
         """The nearest sets judged on the whole batch: until one explains, and those that are as near as the first that does."""

@@ -5,7 +5,7 @@ here alone, in several layers at once too: they name the mistake, and add nothin
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -94,7 +94,7 @@ def explained(
     if hidden is not None and (by_layers := hidden.explanations(observation, known)):
         return tuple(replace(local, explanations=by_layers) for local, _ in found)
     by_one = _named(found, near, storage, single_explanations, known)
-    return by_one if any(local.named for local in by_one) else _named(found, near, storage, fitted_explanations)
+    return by_one if any(local.named for local in by_one) else _named(found, (), storage, fitted_explanations)
 
 
 def _named(
@@ -109,21 +109,26 @@ def _named(
     What a narrower sigma lets pass a wider one does too: what only a fit explains under the widest, only a fit does under others,
     and what explains under the widest is tried first under others.
     """
-    segment = found[0][1].segment
-    late = looked_for(segment, storage, late=True)
+    faults = [*near, *_further(found[0][1], storage)] if near else []
     named: list[Local] = []
     for local, problem in reversed(found):
         is_known = any(is_of_catalogue(explanation) for one in named for explanation in one.explanations)
         if named and not is_known:
             explained_by = fitted_explanations(problem)
         else:
-            faults = [*near, *late, *candidate_faults(segment, storage, problem.actual, problem.noise)]
             explained_by = search(replace(problem, loose=not is_known), faults, known)
             known = {*known, *(fault.name for explanation in explained_by for fault in explanation.faults)}
         if not explained_by and not named:
             return tuple(local for local, _ in found)
         named.append(replace(local, explanations=explained_by))
     return tuple(reversed(named))
+
+
+def _further(problem: ExplanationProblem, storage: Format) -> Iterator[Direction]:
+    """The faults that are looked for late, and the likeliest in layers further back."""
+    yield from looked_for(problem.segment, storage, late=True)
+    on = problem.part(problem.segment) or problem
+    yield from candidate_faults(on.segment, storage, on.actual, on.noise)
 
 
 def _mistake_by_hand(

@@ -217,17 +217,17 @@ class Observation:
     def probe(self) -> Block:
         """A small part, on which gross faults are recognised.
 
-        The first tokens of a row where each position is computed by itself; else a block, with padding if there is any; all of it,
-        if it is small.
+        The first tokens of a row where each position is computed by itself; else a row, with padding if there is any; all of it,
+        if it is small, or rows meet.
         """
-        if self.actual.size <= SMALL:
+        if self.actual.size <= SMALL or not self._is_by_row or self.network.batch.size == 1:
             return self.whole
         attended = self.network.batch.mask.cumprod(1).sum(1)  # from the first token on
         row = int(attended.argmax())
         if attended[row] and all("position" in step.axes and step.layer is not None for step in self.steps):
             return self._tokens(row, int(min(attended[row], PROBED)))
         padding = (~self.network.batch.mask).sum(1) * (attended > 0)  # faults of the mask act where there is padding
-        return self.block(next(rows for rows in self.rows if padding.argmax() < rows.stop))
+        return self._of_rows(slice(int(padding.argmax()), int(padding.argmax()) + 1))
 
     def _tokens(self, row: int, length: int) -> Block:
         rows = slice(row, row + 1)
