@@ -146,10 +146,20 @@ class BlackBoxCase:
                 fresh = [f for f in others if frozenset(s.key for s in f.placements) not in known]
                 explained += explaining(self._verified(fresh, part, count, look.called))
             found += explained
+            fits = fits if count else self._following(part, fits)
             if any(not t.loose for t in found) or (found and count) or not fits:
                 break
         nearest = [] if found else [t for some in sets for t in self._nearest(some, look.called)]
         return found or explaining(nearest) or [replace(t, explains=False) for t in nearest]
+
+    def _following(self, part: Problem, fits: Sequence[Fit]) -> list[Fit]:
+        """The single faults on top of which others are looked for.
+
+        Of n faults whose effects are orthogonal the largest accounts for a share of 1/n at least. Where effects do not add up,
+        whatever is nearer.
+        """
+        most = float(part.squares(part.right).min()) * (1.0 - 1.0 / AT_ONCE if part.is_linear else 1.0)
+        return [fit for fit in fits if fit.distance <= most]
 
     def _followed(
         self,
