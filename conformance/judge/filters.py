@@ -203,7 +203,7 @@ def fitted(direction: Direction, parameter: Parameter, actual: Array, noise_of: 
         if noise is None:
             noise, noise_at = noise_of(segment), distance
         amplitude, independent = _least_squares(residual, slope, noise)
-        is_last = False
+        negligible = 0.0
         # Beyond the end of the sensible values the step stays as it is, however small the distance becomes.
         if abs(amplitude) <= max(distance / 2.0, independent) or abs(amplitude - before) <= abs(amplitude) / 2.0:
             if not 0.5 <= distance / noise_at <= 2.0:
@@ -212,14 +212,15 @@ def fitted(direction: Direction, parameter: Parameter, actual: Array, noise_of: 
             if found is None:
                 break
             amplitude, deviation, bound = found.amplitude, found.spread, found.bound
-            is_last = abs(amplitude) <= found.deviation / 10.0
+            negligible = found.deviation / 10.0
         before = amplitude
         # A step may not leave the sensible values, nor change the distance to their end more than eightfold.
         further = parameter.least + min(max(distance + amplitude, distance / 8.0), distance * 8.0)
         if further <= parameter.least:  # it leads away from all that is sensible
             break
+        towards_end = value - further
         value = further
-        if is_last:
+        if abs(amplitude) <= negligible or 0.0 < towards_end <= negligible:  # towards the end each step is shorter than the last
             break
     return Estimate(parameter.name, right, wrong, value, deviation, bound)
 
