@@ -22,7 +22,7 @@ from conformance.faults.fit import FitData
 from conformance.faults.fitted import FITTED
 from conformance.judge.evidence import Estimate, Explanation, FilterResult
 from conformance.judge.fault_directions import Direction
-from conformance.judge.filters import NoiseOf, estimated, fitted, project, started
+from conformance.judge.filters import NoiseOf, fitted, project, started
 from conformance.judge.noise import Noise
 from conformance.judge.segment import Segment
 from conformance.numerics.formats import Array, Format
@@ -34,7 +34,6 @@ SWEEPS = 3  # of estimating each number given the others
 
 
 _Applied = tuple[Direction, Estimate | None]
-_Start = Callable[[Direction, "ExplanationProblem"], Estimate | None]
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ def _searched(
 def _smallest(problem: ExplanationProblem, candidates: Sequence[Direction], at_once: int) -> tuple[Explanation, ...]:
     """The sets of fewest faults that explain."""
     level = [_Trial((), problem.segment, problem.distance(problem.segment))]
-    is_divisible = not any(_extended(level, [c for c in candidates if c.fault.across], problem, _started, 1.0))
+    is_divisible = not any(_extended(level, [c for c in candidates if c.fault.across], problem, 1.0))
     beside = [c for c in candidates if c.fault.combines or not c.fault.late]
     for left in range(at_once, 0, -1):
         part = problem.part(level[0].segment) if is_divisible else None
@@ -135,9 +134,7 @@ def _smallest(problem: ExplanationProblem, candidates: Sequence[Direction], at_o
         if left == at_once:
             trials, found = _single(level[0], candidates, on, problem, 1.0 - 1.0 / left)
         else:
-            trials = list(_extended(level, beside, on, _started, 1.0 - 1.0 / left))
-            nearest = sorted(trials, key=lambda t: t.distance)[:BEAM]
-            trials = [replace(_refined(t, on), allowed=t.allowed) for t in nearest]
+            trials = _nearest(_extended(level, beside, on, 1.0 - 1.0 / left), on)
             found = _explaining(trials, on, problem)
         if not found and left == at_once > 1:
             found = _explaining(_at_every_step(candidates, on), on, problem)
@@ -159,10 +156,17 @@ def _single(
         those = [c for c in candidates if (c.parameter is not None) == has_number]
         if found:
             those = [c for c in those if _is_nearer_by_half(none, c, on)]
-        added = list(_extended([none], those, on, _estimated, leaving))
-        trials += added
+        added = list(_extended([none], those, on, leaving))
+        added = _nearest(added, on) if has_number else added
         found += _explaining(added, on, problem)
+        trials += added
     return trials, found
+
+
+def _nearest(trials: Iterable[_Trial], problem: ExplanationProblem) -> list[_Trial]:
+    """The few that are nearest, with their numbers estimated."""
+    nearest = sorted(trials, key=lambda t: t.distance)[:BEAM]
+    return [replace(_refined(t, problem), allowed=t.allowed) for t in nearest]
 
 
 def _is_nearer_by_half(none: _Trial, candidate: Direction, problem: ExplanationProblem) -> bool:
@@ -216,7 +220,7 @@ def _ordered(found: Sequence[Explanation], problem: ExplanationProblem) -> tuple
 
 
 def _extended(
-    level: Sequence[_Trial], candidates: Sequence[Direction], problem: ExplanationProblem, start: _Start, leaving: float
+    level: Sequence[_Trial], candidates: Sequence[Direction], problem: ExplanationProblem, leaving: float
 ) -> Iterator[_Trial]:
     """Every set with one fault more that is nearer to the candidate's array; it is followed if it leaves at most that share."""
     seen: set[frozenset[tuple[str, str]]] = set()
@@ -227,29 +231,21 @@ def _extended(
             if now == have or now in seen:
                 continue
             seen.add(now)
-            extended = _with(trial, candidate, problem, start)
+            extended = _with(trial, candidate, problem)
             if extended is not None and extended.distance < trial.distance:
                 yield replace(extended, allowed=leaving * trial.distance)
 
 
-def _with(trial: _Trial, candidate: Direction, problem: ExplanationProblem, start: _Start) -> _Trial | None:
+def _with(trial: _Trial, candidate: Direction, problem: ExplanationProblem) -> _Trial | None:
     added, estimate = candidate.on(trial.segment), None
     if added.moved is None:
         return None
     if added.parameter is not None:
-        estimate = start(added, problem)
+        estimate = started(added, problem.actual, problem.noise)
         if estimate is None or estimate.value == estimate.right:
             return None
     extended = _placed((*trial.applied, (added, estimate)), problem)
     return extended if len(extended.landed) > len(trial.landed) else None
-
-
-def _estimated(direction: Direction, problem: ExplanationProblem) -> Estimate | None:
-    return estimated(direction, problem.actual, problem.noise, problem.noise_of, problem.threshold)
-
-
-def _started(direction: Direction, problem: ExplanationProblem) -> Estimate | None:
-    return started(direction, problem.actual, problem.noise)
 
 
 def _made_of(applied: Sequence[_Applied], problem: ExplanationProblem) -> _Trial | None:

@@ -144,22 +144,6 @@ def _as_right(direction: Direction, parameter: Parameter, found: Projection) -> 
     return Estimate(parameter.name, right, wrong, right, found.spread * abs(wrong - right), found.bound * abs(wrong - right))
 
 
-def estimated(direction: Direction, actual: Array, noise: Noise, noise_of: NoiseOf, threshold: float) -> Estimate | None:
-    """A parameter's value where the residual is no noise along the fault's direction; else the right one and its deviation."""
-    parameter, moved = direction.parameter, direction.moved
-    if parameter is None or moved is None:
-        return None
-    found = project(actual - direction.base.value, moved, noise)
-    step = direction.base.steps[direction.step]
-    right, wrong = parameter.right(step), parameter.wrong(step)
-    if found is None:
-        return None
-    if abs(found.z) <= threshold:
-        return _as_right(direction, parameter, found)
-    start = right + found.amplitude * (wrong - right)
-    return fitted(direction, parameter, actual, noise_of, start)
-
-
 def started(direction: Direction, actual: Array, noise: Noise) -> Estimate | None:
     """A parameter of its usual value, or, if that is nearer, of the value to which that of the right and the usual one leads.
 
