@@ -12,10 +12,10 @@ from conformance.diagnosis.fitting import Fit, Problem, fitted
 from conformance.diagnosis.hypotheses import FaultPlacement, Forward, placements
 from conformance.diagnosis.inputs import OtherInputs
 from conformance.diagnosis.judgement import Agreement, JudgedForward, Limits, allowed
-from conformance.diagnosis.search import more, one, rounded, rows_to_search, simpler
+from conformance.diagnosis.search import beam_of, more, one, rounded, rows_to_search, simpler
 from conformance.diagnosis.search_budget import ELSE, FAULTS, SearchBudget
 from conformance.diagnosis.visible import Detectability, filters
-from conformance.judge.filters import project
+from conformance.judge.filters import GROSS, project
 from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.numerics.arithmetic import Hypothesis, hypotheses
 from conformance.numerics.formats import FORMATS, Array, Format, format_named
@@ -29,7 +29,6 @@ PARTIAL = 2  # explanations of each number of faults that are reported where non
 BALLPARK = 4.0  # times: how far the size that a format's noise is guessed to have may be off, before it is computed
 COARSEST = FORMATS["bfloat16"]
 LEAST_RMS = 0.3  # the RMS of correct runs lies in 0.3 to 2 sigma; below, the noise of another format is no explanation of an error
-GROSS = 2.0  # times the limit of the largest error, as for filters: beyond it no numbers fitted anew, and no sigma, will do
 WIDER = 2.0  # times the right network's sigma: then the explanation is mostly noise
 
 
@@ -130,9 +129,13 @@ class BlackBoxCase:
             if self.budget.is_spent():
                 break
             part = self.part(fits[0].placements) if fits else part
-            fits = more(part, fits, self.placements, self.budget) if count else one(part, self.placements, self.budget)
+            explained = list[Trial]()
+            if count:
+                fits, explained = self._followed(beam_of(fits), part, count, explaining, look.called)
+            else:
+                fits = one(part, self.placements, self.budget)
+                explained = explaining(self._verified(fits, part, count, look.called))
             sets.append(fits[:VERIFIED])
-            explained = explaining(self._verified(fits, part, count, look.called))
             if not count and self._could_be(COARSEST) and not explained:
                 sets.append(rounded(part, self.placements, self.budget)[:RENOISED])
                 late = (self._tested(fit, part, look.called, own=True) for fit in sets[-1])
@@ -143,10 +146,44 @@ class BlackBoxCase:
                 fresh = [f for f in others if frozenset(s.key for s in f.placements) not in known]
                 explained += explaining(self._verified(fresh, part, count, look.called))
             found += explained
+            fits = fits if count else self._following(part, fits)
             if any(not t.loose for t in found) or (found and count) or not fits:
                 break
         nearest = [] if found else [t for some in sets for t in self._nearest(some, look.called)]
         return found or explaining(nearest) or [replace(t, explains=False) for t in nearest]
+
+    def _following(self, part: Problem, fits: Sequence[Fit]) -> list[Fit]:
+        """The single faults on top of which others are looked for.
+
+        Of n faults whose effects are orthogonal the largest accounts for a share of 1/n at least. Where effects do not add up,
+        whatever is nearer.
+        """
+        most = float(part.squares(part.right).min()) * (1.0 - 1.0 / AT_ONCE if part.is_linear else 1.0)
+        return [fit for fit in fits if fit.distance <= most]
+
+    def _followed(
+        self,
+        beam: Sequence[Fit],
+        part: Problem,
+        count: int,
+        explaining: Callable[[Iterable[Trial]], list[Trial]],
+        patterns: Sequence[tuple[str, Array]],
+    ) -> tuple[list[Fit], list[Trial]]:
+        """Sets with one fault more, nearest first, and the trials that explain: of the foremost of the beam, then of the others.
+
+        Where one of the foremost explains, others are followed if such sets could be tied with it: what they print is then within
+        √T of it, T the evidence that distinguishes, in squares, so that without the last fault they are at most √T farther.
+        """
+        fits, explained, (first, *others) = list[Fit](), list[Trial](), beam
+        room = TIES * self.limits(first.pooling_index).evidence_threshold
+        for members in ([first], others):
+            if explained:
+                members = [m for m in members if math.sqrt(m.distance) <= math.sqrt(first.distance) + math.sqrt(room)]
+            if members and not self.budget.is_spent():
+                added = more(part, members, self.placements, self.budget)
+                explained += explaining(self._verified(added, part, count, patterns))
+                fits += added
+        return sorted(fits, key=lambda f: f.distance), explained
 
     def _verified(self, fits: Sequence[Fit], part: Problem, count: int, patterns: Sequence[tuple[str, Array]]) -> Iterator[Trial]:
         """The nearest sets judged on the whole batch: until one explains, and those that are as near as the first that does."""

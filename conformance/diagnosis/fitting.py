@@ -18,6 +18,7 @@ STEPS = 12  # quadratic once near
 HALVINGS = 4  # of a step that leads away
 FARTHEST = 8.0  # times: how far one step may change a number's distance to the least that makes sense
 GAIN = 1 / 64  # of the squares: while fits are compared, a step that takes less off them is the last
+LINEAR = 1 / 4  # of the numbers' own size: of effects so large the second order is a quarter, as much as `PROBES` leave open
 KEPT = 3  # networks that are held at once
 SETTLED = 1e-3  # of a standard deviation: a step that is shorter changes no digit that is reported
 
@@ -72,6 +73,12 @@ class Problem:
         with np.errstate(all="ignore"):
             found = (((self.actual - forward.value) / self.sigma) ** 2).sum(1)
         return np.where(np.isfinite(found), found, np.inf)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the right network is so near under some pooling that effects of faults add up, as well as `LINEAR` says."""
+        left = ((self.actual - self.right.value) ** 2).sum(1).min()
+        return bool(left <= LINEAR**2 * (self.actual**2).sum())
 
     def tried(self, placements: Sequence[FaultPlacement]) -> Fit | None:
         """The network with these faults; None where they change nothing."""

@@ -6,7 +6,7 @@ in one kind of place, in one layer or at one place, and sets of two and three.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -31,28 +31,26 @@ SEARCHES = 2  # of every fault, in a run: one costs hundreds of passes, and a po
 class HiddenLayersSearch:
     """The search, for the activations of one candidate.
 
-    The faults that explained one activation are tried first on the next, and all others for the first `SEARCHES` that fail.
+    The faults that explained other activations are tried first, and all others for the first `SEARCHES` that fail.
     """
 
     def __init__(self, dtype: str) -> None:
         """`dtype` is the format that the candidate was asked for."""
         self._dtype = dtype
-        self._found: set[str] = set()
         self._left = SEARCHES
 
-    def explanations(self, observation: Observation) -> tuple[Explanation, ...]:
+    def explanations(self, observation: Observation, known: Collection[str]) -> tuple[Explanation, ...]:
         """The sets of faults that explain an activation and cannot be distinguished by it, the best first; none where none does."""
         case = self._case(observation)
         every = case.placements
         found: tuple[Explanation, ...] = ()
-        if self._found:
-            case.placements = tuple(s for s in every if s.fault.name in self._found)
+        if known:
+            case.placements = tuple(s for s in every if s.fault.name in known)
             found = _explanations(case)
         if not found and self._left:
             self._left -= 1
             case.placements = every
             found = _explanations(case)
-        self._found |= {fault.name for explanation in found for fault in explanation.faults}
         return found
 
     def filtered(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:

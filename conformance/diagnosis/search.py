@@ -60,11 +60,10 @@ def rounded(problem: Problem, placements: Sequence[FaultPlacement], budget: Sear
     return _improved(problem, _none(problem), late, budget)
 
 
-def more(problem: Problem, fits: Sequence[Fit], placements: Sequence[FaultPlacement], budget: SearchBudget) -> list[Fit]:
-    """Sets with one fault more, nearest first; `fits` may come from other rows of the batch."""
+def more(problem: Problem, beam: Sequence[Fit], placements: Sequence[FaultPlacement], budget: SearchBudget) -> list[Fit]:
+    """Sets with one fault more than those of the beam, nearest first; these may come from other rows of the batch."""
     found: list[Fit] = []
     seen: set[frozenset[object]] = set()
-    beam = _beam(fits)
     budget.begin(FAULTS[len(beam[0].placements)], len(beam) * FOLLOWED)
     for known in beam:
         if budget.is_spent():
@@ -98,8 +97,8 @@ def _none(problem: Problem) -> Fit:
     return Fit((), problem.squares(problem.right))
 
 
-def _beam(fits: Sequence[Fit]) -> list[Fit]:
-    """The nearest, one for each set of names: of places where a fault may be, the nearest stands for all."""
+def beam_of(fits: Sequence[Fit]) -> list[Fit]:
+    """The nearest that are followed, one for each set of names: of places where a fault may be, the nearest stands for all."""
     best: dict[tuple[str, ...], Fit] = {}
     for fit in fits:
         best.setdefault(tuple(sorted(s.fault.name for s in fit.placements)), fit)

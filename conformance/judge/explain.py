@@ -1,15 +1,18 @@
 """Explanations: which faults account for a step's result.
 
 A set of faults explains an activation that fails when the activation passes once the oracle has them. Single faults are tried
-first, then each at every hidden step on which it can act: what a library or a setting does wrong, such as rounding the operands of
-products, it does in all of them, and effects of rounding do not add up. Where none explains, the few that bring the oracle nearest
-to the candidate's array are each tried together with every other, and so on (a beam search). Of n faults whose effects are
-orthogonal the largest accounts for at least a share 1/n of what is left, so that a set that takes away less is not followed. The
-numbers of all of them are estimated together. What a set leaves is judged as a correct step's residual would be: by its RMS, by
-its largest error and by the filters that had called.
+first, those without a number before those with one; then each at every hidden step on which it can act: what a library or a setting
+does wrong, such as rounding the operands of products, it does in all of them, and effects of rounding do not add up. Where none
+explains, the few that bring the oracle nearest to the candidate's array are each tried together with every other, and so on (a beam
+search). Of n faults whose effects are orthogonal the largest accounts for at least a share 1/n of what is left, so that a set that
+takes away less is not followed. The numbers of all of them are estimated together. What a set leaves is judged as a correct step's
+residual would be: by its RMS, by its largest error and by the filters that had called.
+
+Sets are compared on a part of the batch (`ExplanationProblem.part`), and those that it does not refute are judged on all of it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +22,7 @@ from conformance.faults.fit import FitData
 from conformance.faults.fitted import FITTED
 from conformance.judge.evidence import Estimate, Explanation, FilterResult
 from conformance.judge.fault_directions import Direction
-from conformance.judge.filters import NoiseOf, estimated, fitted, project
+from conformance.judge.filters import NoiseOf, fitted, project, started
 from conformance.judge.noise import Noise
 from conformance.judge.segment import Segment
 from conformance.numerics.formats import Array, Format
@@ -28,6 +31,9 @@ AT_ONCE = 3  # faults at one step; each more costs as many trials as there are f
 BEAM = 6  # sets that are followed further
 _RANK = {fault.name: i for i, fault in enumerate(CATALOGUE)}
 SWEEPS = 3  # of estimating each number given the others
+
+
+_Applied = tuple[Direction, Estimate | None]
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,8 @@ class ExplanationProblem:
         nll: how unlikely it makes it, in nats.
         called: the directions whose filters said that this is no noise.
         loose: whether a fit with numbers for each token may explain it.
+        part: the same on the rows of the batch where most is left by a segment, which refutes what leaves gross errors there; None
+            where a part says too little.
     """
 
     segment: Segment
@@ -53,6 +61,7 @@ class ExplanationProblem:
     nll: Callable[[Segment], float]
     called: Sequence[Direction] = ()
     loose: bool = True
+    part: Callable[[Segment], "ExplanationProblem | None"] = lambda _: None
 
     def distance(self, segment: Segment) -> float:
         """Σ r²/(σ² + b²) of what a segment leaves."""
@@ -62,17 +71,28 @@ class ExplanationProblem:
 
 @dataclass(frozen=True)
 class _Trial:
-    """Directions, each on top of those before, with the values of their parameters, and what they leave."""
+    """Directions, each on top of those before, with the values of their parameters, and what they leave.
 
-    applied: tuple[tuple[Direction, Estimate | None], ...]
+    Attributes:
+        landed: those of them that change something; of a part of the batch, maybe not all.
+        allowed: how much it may leave to be followed.
+    """
+
+    applied: tuple[_Applied, ...]
     segment: Segment
     distance: float
+    landed: tuple[_Applied, ...] = ()
     allowed: float = 0.0
 
 
-def explanations(problem: ExplanationProblem, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
-    """Every smallest set of faults that explains the candidate's array, fewest free numbers first, then the likeliest."""
-    return _searched(problem, candidates, AT_ONCE) or fitted_explanations(problem)
+def explanations(
+    problem: ExplanationProblem, candidates: Sequence[Direction], known: Collection[str] = ()
+) -> tuple[Explanation, ...]:
+    """Every smallest set of faults that explains the candidate's array, fewest free numbers first, then the likeliest.
+
+    Those of the names that are `known` alone, where they explain it without an unusual number.
+    """
+    return _searched(problem, candidates, known, AT_ONCE) or fitted_explanations(problem)
 
 
 def is_of_catalogue(explanation: Explanation) -> bool:
@@ -80,50 +100,113 @@ def is_of_catalogue(explanation: Explanation) -> bool:
     return all(found.name in _RANK for found in explanation.faults)
 
 
-def single_explanations(problem: ExplanationProblem, candidates: Iterable[Direction]) -> tuple[Explanation, ...]:
+def single_explanations(
+    problem: ExplanationProblem, candidates: Sequence[Direction], known: Collection[str] = ()
+) -> tuple[Explanation, ...]:
     """The same of single faults alone, at a small part of the cost."""
-    return _searched(problem, candidates, 1)
+    return _searched(problem, candidates, known, 1)
 
 
-def fitted_explanations(problem: ExplanationProblem, _: Iterable[Direction] = ()) -> tuple[Explanation, ...]:
+def fitted_explanations(
+    problem: ExplanationProblem, _: Sequence[Direction] = (), __: Collection[str] = ()
+) -> tuple[Explanation, ...]:
     """The step with a function or whole tensors fitted to the candidate's array, if that explains it."""
     return tuple(_by_fitting(problem))
 
 
-def _searched(problem: ExplanationProblem, candidates: Iterable[Direction], at_once: int) -> tuple[Explanation, ...]:
-    candidates = list(candidates)
+def _searched(
+    problem: ExplanationProblem, candidates: Sequence[Direction], known: Collection[str], at_once: int
+) -> tuple[Explanation, ...]:
+    familiar = [candidate for candidate in candidates if candidate.fault.name in known]
+    found = _smallest(problem, familiar, at_once) if familiar else ()
+    return found if found and found[0].is_usual else _smallest(problem, candidates, at_once)
+
+
+def _smallest(problem: ExplanationProblem, candidates: Sequence[Direction], at_once: int) -> tuple[Explanation, ...]:
+    """The sets of fewest faults that explain."""
     level = [_Trial((), problem.segment, problem.distance(problem.segment))]
+    is_divisible = not any(_extended(level, [c for c in candidates if c.fault.across], problem, 1.0))
     beside = [c for c in candidates if c.fault.combines or not c.fault.late]
     for left in range(at_once, 0, -1):
-        trials = list(_extended(level, candidates if left == at_once else beside, problem, 1.0 - 1.0 / left))
-        if left < at_once:  # the numbers of several faults depend on one another
-            nearest = sorted(trials, key=lambda t: t.distance)[:BEAM]
-            trials = [replace(_refined(t, problem), allowed=t.allowed) for t in nearest]
-        found = _explaining(trials, problem)
+        part = problem.part(level[0].segment) if is_divisible else None
+        on = part or problem
+        level = [_on(trial, on) for trial in level]
+        if left == at_once:
+            trials, found = _single(level[0], candidates, on, problem, 1.0 - 1.0 / left)
+        else:
+            trials = _nearest(_extended(level, beside, on, 1.0 - 1.0 / left), on)
+            found = _explaining(trials, on, problem)
         if not found and left == at_once > 1:
-            found = _explaining(_at_every_step(candidates, problem), problem)
+            found = _explaining(_at_every_step(candidates, on), on, problem)
         if found:
             return _ordered([_explanation(trial, problem) for trial in found], problem)
-        level = sorted((t for t in trials if t.distance <= t.allowed), key=lambda t: t.distance)[:BEAM]
+        followed = sorted((t for t in trials if t.distance <= t.allowed), key=lambda t: t.distance)[:BEAM]
+        level = [whole for t in followed[:1] if (whole := _settled(t, on, problem))] + followed[1:]
+        if not level:
+            return ()
     return ()
 
 
-def _explaining(trials: Iterable[_Trial], problem: ExplanationProblem) -> list[_Trial]:
+def _single(
+    none: _Trial, candidates: Sequence[Direction], on: ExplanationProblem, problem: ExplanationProblem, leaving: float
+) -> tuple[list[_Trial], list[_Trial]]:
+    """Every fault alone, and those that explain: one with a number only where none without does, or where it has the usual one."""
+    trials, found = list[_Trial](), list[_Trial]()
+    for has_number in (False, True):
+        those = [c for c in candidates if (c.parameter is not None) == has_number]
+        if found:
+            those = [c for c in those if _is_nearer_by_half(none, c, on)]
+        added = list(_extended([none], those, on, leaving))
+        added = _nearest(added, on) if has_number else added
+        found += _explaining(added, on, problem)
+        trials += added
+    return trials, found
+
+
+def _nearest(trials: Iterable[_Trial], problem: ExplanationProblem) -> list[_Trial]:
+    """The few that are nearest, with their numbers estimated."""
+    nearest = sorted(trials, key=lambda t: t.distance)[:BEAM]
+    return [replace(_refined(t, problem), allowed=t.allowed) for t in nearest]
+
+
+def _is_nearer_by_half(none: _Trial, candidate: Direction, problem: ExplanationProblem) -> bool:
+    """Whether the fault with its usual number leaves less than half: one that explains with about that number leaves far less."""
+    usual = candidate.on(none.segment).usual
+    return usual is not None and problem.distance(usual) < none.distance / 2.0
+
+
+def _explaining(trials: Iterable[_Trial], on: ExplanationProblem, problem: ExplanationProblem) -> list[_Trial]:
+    """Those that explain the whole, of trials on it or on a part of it that does not refute them."""
+    if on is not problem:
+        trials = [whole for t in trials if on.passes(t.segment) and (whole := _settled(t, on, problem))]
     return [trial for trial in trials if _is_wrong(trial, problem) and _explains(trial.segment, problem)]
 
 
+def _settled(trial: _Trial, on: ExplanationProblem, problem: ExplanationProblem) -> _Trial | None:
+    """A trial on a part put on the whole, its numbers estimated there; None where one of its faults changes nothing."""
+    if on is problem:
+        return trial
+    whole = _made_of(trial.applied, problem)
+    return None if whole is None else _refined(whole, problem)
+
+
+def _on(trial: _Trial, problem: ExplanationProblem) -> _Trial:
+    """The same faults with the same numbers on a part of the batch, where some of them may change nothing."""
+    return trial if trial.segment.network is problem.segment.network else _placed(trial.applied, problem)
+
+
 def _at_every_step(candidates: Iterable[Direction], problem: ExplanationProblem) -> Iterator[_Trial]:
-    """Each fault without a number, applied at once to all steps on which it can act, where those are several.
+    """Each fault without a number, applied at once to all steps on which it acts, where those are several.
 
     It counts only if it is nearer to the candidate's array: within the larger noise of a fault that rounds, anything small would
     pass.
     """
-    steps, without = dict[str, list[Direction]](), problem.distance(problem.segment)
+    steps, without = dict[str, list[_Applied]](), problem.distance(problem.segment)
     for candidate in candidates:
         if candidate.parameter is None:
-            steps.setdefault(candidate.fault.name, []).append(candidate)
-    actual = (_made_of([(direction, None) for direction in of_one], problem) for of_one in steps.values() if len(of_one) > 1)
-    return (trial for trial in actual if trial is not None and trial.distance < without)
+            steps.setdefault(candidate.fault.name, []).append((candidate, None))
+    actual = (_placed(of_one, problem) for of_one in steps.values() if len(of_one) > 1)
+    return (replace(t, applied=t.landed) for t in actual if len(t.landed) > 1 and t.distance < without)
 
 
 def _ordered(found: Sequence[Explanation], problem: ExplanationProblem) -> tuple[Explanation, ...]:
@@ -154,46 +237,50 @@ def _extended(
 
 
 def _with(trial: _Trial, candidate: Direction, problem: ExplanationProblem) -> _Trial | None:
-    added = candidate if not trial.applied else candidate.on(trial.segment)
+    added, estimate = candidate.on(trial.segment), None
     if added.moved is None:
         return None
-    estimate = None
     if added.parameter is not None:
-        estimate = estimated(added, problem.actual, problem.noise, problem.noise_of, problem.threshold)
+        estimate = started(added, problem.actual, problem.noise)
         if estimate is None or estimate.value == estimate.right:
             return None
-    return _made_of((*trial.applied, (added, estimate)), problem)
+    extended = _placed((*trial.applied, (added, estimate)), problem)
+    return extended if len(extended.landed) > len(trial.landed) else None
 
 
-def _made_of(applied: Sequence[tuple[Direction, Estimate | None]], problem: ExplanationProblem) -> _Trial | None:
+def _made_of(applied: Sequence[_Applied], problem: ExplanationProblem) -> _Trial | None:
+    """The faults put one upon the other; None where one of them changes nothing."""
+    found = _placed(applied, problem)
+    return found if found.landed == found.applied else None
+
+
+def _placed(applied: Sequence[_Applied], problem: ExplanationProblem) -> _Trial:
     """The faults put one upon the other, in the order of computation of their steps."""
     order = {name: i for i, name in enumerate(problem.segment.steps)}
-    base, placed = problem.segment, []
+    base, placed, landed = problem.segment, list[_Applied](), list[_Applied]()
     for known, estimate in sorted(applied, key=lambda pair: order[pair[0].step]):
         on = known.on(base)
         after = on.usual if estimate is None else on.applied(estimate.value)
-        if after is None:
-            return None
         placed.append((on, estimate))
-        base = after
-    return _Trial(tuple(placed), base, problem.distance(base))
+        if after is not None:
+            base = after
+            landed.append(placed[-1])
+    return _Trial(tuple(placed), base, problem.distance(base), tuple(landed))
 
 
 def _refined(trial: _Trial, problem: ExplanationProblem) -> _Trial:
     """Each number estimated again, the others given."""
-    if not any(estimate for _, estimate in trial.applied):
-        return trial
-    for _ in range(SWEEPS):
+    for _ in range(min(sum(estimate is not None for _, estimate in trial.applied), SWEEPS)):
         for index, (_, estimate) in enumerate(trial.applied):
             if estimate is not None:
                 better = _made_of(_reestimated(trial, index, problem), problem)
-                if better is None or better.distance > trial.distance:
+                if better is None or (better.distance > trial.distance and estimate.deviation < math.inf):
                     continue
                 trial = better
     return trial
 
 
-def _reestimated(trial: _Trial, index: int, problem: ExplanationProblem) -> list[tuple[Direction, Estimate | None]]:
+def _reestimated(trial: _Trial, index: int, problem: ExplanationProblem) -> list[_Applied]:
     """The faults, the number of one estimated with all the others in place."""
     known, estimate = trial.applied[index]
     others = _made_of([pair for i, pair in enumerate(trial.applied) if i != index], problem)

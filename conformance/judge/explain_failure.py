@@ -5,7 +5,7 @@ here alone, in several layers at once too: they name the mistake, and add nothin
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -22,25 +22,26 @@ from conformance.judge.explain import (
     is_of_catalogue,
     single_explanations,
 )
-from conformance.judge.fault_directions import Direction, candidate_faults, directions
-from conformance.judge.filters import matched, project
-from conformance.judge.noise import of_exact, of_segment
+from conformance.judge.fault_directions import Direction, candidate_faults, directions, looked_for
+from conformance.judge.filters import GROSS, is_gross, matched, project, without_filter
+from conformance.judge.noise import Noise, of_exact, of_segment
 from conformance.judge.observation import Observation
 from conformance.judge.screen import STATISTICS
 from conformance.judge.segment import Segment
 from conformance.judge.selection import zeroed
 from conformance.judge.statistics import Limits, projection_threshold
 from conformance.judge.sums import ErrorSums, LocalSums, in_sigma
+from conformance.judge.sweep import gross_effects
 from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array, Format
 
-Search = Callable[[ExplanationProblem, Iterable[Direction]], tuple[Explanation, ...]]
+Search = Callable[[ExplanationProblem, Sequence[Direction], Collection[str]], tuple[Explanation, ...]]
 
 
 class HiddenLayers(Protocol):
     """Looks for mistakes in several hidden layers at once; `diagnosis.hidden_layers` does."""
 
-    def explanations(self, observation: Observation) -> tuple[Explanation, ...]:
+    def explanations(self, observation: Observation, known: Collection[str]) -> tuple[Explanation, ...]:
         """The sets of faults that explain an activation, the best first; none where none does."""
 
     def filtered(self, observation: Observation, locals_: Sequence[Local]) -> tuple[Local, ...]:
@@ -48,26 +49,32 @@ class HiddenLayers(Protocol):
 
 
 def explained(
-    observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float, hidden: HiddenLayers | None = None
+    observation: Observation,
+    hypotheses: Sequence[Hypothesis],
+    alpha: float,
+    looks: Sequence[Direction],
+    hidden: HiddenLayers | None = None,
+    known: Collection[str] = (),
 ) -> tuple[Local, ...]:
     """The judgement of a whole activation under each hypothesis that is needed, with explanations where it fails.
 
     Parents are taken as unrounded only under an arithmetic that fails with parents as captured: sigma is wider then, so what
-    passes as captured would pass as well.
+    passes as captured would pass as well. `looks` are the faults as of `sweep.swept`; those whose names are `known`, since they
+    explained another activation, are tried before all others.
     """
     segment, storage = observation.whole.segment, hypotheses[0].arithmetic.storage
-    near, draws = list(directions(segment, storage)), observation.draws(hypotheses)
+    near, draws = [look.on(segment) for look in looks], observation.draws(hypotheses)
     found: list[tuple[Local, ExplanationProblem]] = []
     passed: set[str] = set()
     for hypothesis in hypotheses:
         if hypothesis.arithmetic.name in passed:
             continue
-        local, problem = _under(hypothesis, observation, near, draws, alpha, observation.whole.actual)
+        local, problem = _under(hypothesis, observation, looks, near, draws, alpha, observation.whole.actual)
         if local.passes:
             passed.add(local.arithmetic)
         found.append((local, problem))
     for actual in by_hand(observation, hypotheses[0], passed):
-        local, _ = _under(hypotheses[0], observation, near, draws, alpha, actual)
+        local, _ = _under(hypotheses[0], observation, looks, near, draws, alpha, actual)
         if local.passes:
             return (replace(local, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS),)
     tightest, fixed = found[0][0], [d for d in near if d.parameter is None]
@@ -75,43 +82,54 @@ def explained(
     mistaken = (replace(tightest, hypothesis=BY_OPERATIONS, arithmetic=BY_OPERATIONS, explanations=(mistake,)),) if mistake else ()
     if passed:
         # Within a wider arithmetic's noise there is no number got wrong that no filter has called.
-        late = list(directions(segment, storage, late=True)) if any(q.called for _, q in found) else []
+        late = looked_for(segment, storage, late=True) if any(q.called for _, q in found) else []
         named = (
-            replace(one, explanations=() if one.arithmetic in passed else single_explanations(q, [*q.called, *fixed, *late]))
+            replace(one, explanations=() if one.arithmetic in passed else single_explanations(q, [*q.called, *fixed, *late], known))
             for one, q in found
         )
         return (*named, *mistaken)
     if mistaken:
         return mistaken
     if not observation.hides_layers:
-        return _named(found, near, storage, explanations)
-    if hidden is not None and (by_layers := hidden.explanations(observation)):
+        return _named(found, near, storage, explanations, known)
+    if hidden is not None and (by_layers := hidden.explanations(observation, known)):
         return tuple(replace(local, explanations=by_layers) for local, _ in found)
-    by_one = _named(found, near, storage, single_explanations)
-    return by_one if any(local.named for local in by_one) else _named(found, near, storage, fitted_explanations)
+    by_one = _named(found, near, storage, single_explanations, known)
+    return by_one if any(local.named for local in by_one) else _named(found, (), storage, fitted_explanations)
 
 
 def _named(
-    found: Sequence[tuple[Local, ExplanationProblem]], near: Sequence[Direction], storage: Format, search: Search
+    found: Sequence[tuple[Local, ExplanationProblem]],
+    near: Sequence[Direction],
+    storage: Format,
+    search: Search,
+    known: Collection[str] = (),
 ) -> tuple[Local, ...]:
     """With the explanations under each hypothesis, if there are any under the last, whose sigma is the widest.
 
-    What a narrower sigma lets pass a wider one does too: what only a fit explains under the widest, only a fit does under others.
+    What a narrower sigma lets pass a wider one does too: what only a fit explains under the widest, only a fit does under others,
+    and what explains under the widest is tried first under others.
     """
-    segment = found[0][1].segment
-    late = list(directions(segment, storage, late=True))
+    faults = [*near, *_further(found[0][1], storage)] if near else []
     named: list[Local] = []
     for local, problem in reversed(found):
         is_known = any(is_of_catalogue(explanation) for one in named for explanation in one.explanations)
         if named and not is_known:
             explained_by = fitted_explanations(problem)
         else:
-            faults = [*near, *late, *candidate_faults(segment, storage, problem.actual, problem.noise)]
-            explained_by = search(replace(problem, loose=not is_known), faults)
+            explained_by = search(replace(problem, loose=not is_known), faults, known)
+            known = {*known, *(fault.name for explanation in explained_by for fault in explanation.faults)}
         if not explained_by and not named:
             return tuple(local for local, _ in found)
         named.append(replace(local, explanations=explained_by))
     return tuple(reversed(named))
+
+
+def _further(problem: ExplanationProblem, storage: Format) -> Iterator[Direction]:
+    """The faults that are looked for late, and the likeliest in layers further back."""
+    yield from looked_for(problem.segment, storage, late=True)
+    on = problem.part(problem.segment) or problem
+    yield from candidate_faults(on.segment, storage, on.actual, on.noise)
 
 
 def _mistake_by_hand(
@@ -139,18 +157,32 @@ def _mistake_by_hand(
 
 
 def _under(
-    hypothesis: Hypothesis, observation: Observation, near: Sequence[Direction], draws: int, alpha: float, actual: Array
+    hypothesis: Hypothesis,
+    observation: Observation,
+    looks: Sequence[Direction],
+    near: Sequence[Direction],
+    draws: int,
+    alpha: float,
+    actual: Array,
 ) -> tuple[Local, ExplanationProblem]:
     """The actual value under one hypothesis, its likelihood that of `draws` draws; and what is to be explained where it fails."""
     block = observation.whole
     rows = observation.independent(hypothesis, block.segment.hashes(hypothesis.arithmetic.storage))
-    limits = Limits.of(rows, observation.count, STATISTICS + len(near), alpha)
+    gross = gross_effects(looks, hypothesis, observation, Limits.of(1, observation.count, STATISTICS + len(looks), alpha).max)
+    tests = sum(i in gross or near[i].moved is not None for i in range(len(near)))
+    limits = Limits.of(rows, observation.count, STATISTICS + tests, alpha)
     noise, residual = of_segment(block.segment, hypothesis, block.judged), actual - block.segment.value
 
     def sums_of(faulty: Segment) -> LocalSums:
         return LocalSums.of(actual - faulty.value, of_segment(faulty, hypothesis, block.explained))
 
-    filters = [(d, f) for d in near if (f := matched(d, actual, noise, limits.filter, limits.max))]
+    def filtered(number: int) -> FilterResult | None:
+        look = near[number]
+        if number in gross:
+            return without_filter(look, gross[number].size)
+        return None if look.moved is None else matched(look, actual, noise, limits.filter, limits.max)
+
+    filters = [(near[i], f) for i in range(len(near)) if (f := filtered(i))]
     sums, detected = LocalSums.of(residual, noise), any(f.detected for _, f in filters)
     fails = detected or not sums.errors.within(limits)
     local = Local(
@@ -174,7 +206,32 @@ def _under(
         lambda faulty: sums_of(faulty).errors.within(limits),
         lambda faulty: sums_of(faulty).mean_nll * draws,
         [d for d, f in filters if f.detected],
+        part=lambda faulty: _part(observation, hypothesis, limits, noise.precision * np.square(actual - faulty.value)),
     )
+
+
+def _part(observation: Observation, hypothesis: Hypothesis, limits: Limits, left: Array) -> ExplanationProblem | None:
+    """What is to be explained on the rows where most is left, if what is left there is gross.
+
+    The largest error of the whole, and Σ e², are no smaller than those of a part; numbers fitted to the whole move errors by few
+    sigma, so that what is gross stays beyond its limit.
+    """
+    block = observation.part(left)
+    if block is None:
+        return None
+    largest = float(np.sqrt(left[block.first : block.first + block.network.batch.size].max()))
+    if not is_gross(largest, limits.max):
+        return None
+
+    def noise_of(faulty: Segment) -> Noise:
+        return of_segment(faulty, hypothesis, block.explained)
+
+    def passes(faulty: Segment) -> bool:
+        errors = LocalSums.of(block.actual - faulty.value, noise_of(faulty)).errors
+        return not is_gross(errors.largest, limits.max) and errors.squares <= observation.count * (GROSS * limits.rms) ** 2
+
+    noise = of_segment(block.segment, hypothesis, block.judged)
+    return ExplanationProblem(block.segment, block.actual, noise, limits.filter, noise_of, passes, lambda _: 0.0)
 
 
 def exactly(observation: Observation, hypothesis: Hypothesis, alpha: float, depth: Depth) -> Local:
@@ -212,4 +269,4 @@ def exactly(observation: Observation, hypothesis: Hypothesis, alpha: float, dept
         accounts,
         lambda _: 0.0,
     )
-    return replace(local, explanations=explanations(problem, [*near, *directions(block.segment, storage, late=True)]))
+    return replace(local, explanations=explanations(problem, [*near, *looked_for(block.segment, storage, late=True)]))

@@ -77,11 +77,7 @@ def directions(segment: Segment, storage: Format, *, late: bool = False) -> Iter
 
     Those that are looked for always, or those that are looked for late.
     """
-    for fault, name in placements(segment):
-        if fault.late == late and (fault.far or _is_of_its_layer(segment, name)):
-            found = direction(fault, name, segment, storage)
-            if found.moved is not None:
-                yield found
+    return (found for found in looked_for(segment, storage, late=late) if found.moved is not None)
 
 
 def _is_of_its_layer(segment: Segment, step: str) -> bool:
@@ -89,10 +85,10 @@ def _is_of_its_layer(segment: Segment, step: str) -> bool:
     return table[step].layer == table[segment.name].layer
 
 
-def looked_for(probe: Segment, storage: Format) -> list[Direction]:
-    """The faults that are looked for always, on a part of an activation, whether they move that part or not."""
-    near = ((f, n) for f, n in placements(probe) if not f.late and (f.far or _is_of_its_layer(probe, n)))
-    return [direction(fault, name, probe, storage) for fault, name in near]
+def looked_for(segment: Segment, storage: Format, *, late: bool = False) -> list[Direction]:
+    """The same, whether they move the result or not: on a part of an activation, or before any is evaluated."""
+    near = ((f, n) for f, n in placements(segment) if f.late == late and (f.far or _is_of_its_layer(segment, n)))
+    return [direction(fault, name, segment, storage) for fault, name in near]
 
 
 def candidate_faults(segment: Segment, storage: Format, actual: Array, noise: Noise) -> list[Direction]:

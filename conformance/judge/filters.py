@@ -31,6 +31,7 @@ from conformance.judge.statistics import SEPARABLE_Z
 from conformance.numerics.formats import Array
 
 NEWTON_STEPS = 24  # quadratic once near; from afar a step triples what stands under a root: 3^20 from 1e-9 to 1, four to converge
+GROSS = 2.0  # times the limit of the largest error: what is beyond that needs no filter to be seen
 NUDGE = 2.0**-26  # relative: √u of float64, where the errors of rounding and of linearising a difference are alike
 
 NoiseOf = Callable[[Segment], Noise]
@@ -111,7 +112,7 @@ def largest_element(moved: Array, noise: Noise) -> float:
 
 def is_gross(size: float, largest: float) -> bool:
     """Whether a direction whose largest element is `size` is seen beyond doubt without a filter."""
-    return size >= max(2.0 * largest, SEPARABLE_Z)
+    return size >= max(GROSS * largest, SEPARABLE_Z)
 
 
 def matched(direction: Direction, actual: Array, noise: Noise, threshold: float, largest: float) -> FilterResult | None:
@@ -143,20 +144,25 @@ def _as_right(direction: Direction, parameter: Parameter, found: Projection) -> 
     return Estimate(parameter.name, right, wrong, right, found.spread * abs(wrong - right), found.bound * abs(wrong - right))
 
 
-def estimated(direction: Direction, actual: Array, noise: Noise, noise_of: NoiseOf, threshold: float) -> Estimate | None:
-    """A parameter's value where the residual is no noise along the fault's direction; else the right one and its deviation."""
-    parameter, moved = direction.parameter, direction.moved
-    if parameter is None or moved is None:
+def started(direction: Direction, actual: Array, noise: Noise) -> Estimate | None:
+    """A parameter of its usual value, or, if that is nearer, of the value to which that of the right and the usual one leads.
+
+    Its deviation is not known.
+    """
+    parameter, usual = direction.parameter, direction.usual
+    if parameter is None or usual is None:
         return None
-    found = project(actual - direction.base.value, moved, noise)
-    step = direction.base.steps[direction.step]
+    step, residual = direction.base.steps[direction.step], actual - direction.base.value
     right, wrong = parameter.right(step), parameter.wrong(step)
-    if found is None:
-        return None
-    if abs(found.z) <= threshold:
-        return _as_right(direction, parameter, found)
-    start = right + found.amplitude * (wrong - right)
-    return fitted(direction, parameter, actual, noise_of, start)
+    value = right + _least_squares(residual, direction.changed, noise)[0] * (wrong - right)
+    other = direction.applied(value) if value > parameter.least else None
+
+    def left(segment: Segment) -> float:
+        residual = actual - segment.value
+        return float(np.vdot(noise.precision * residual, residual))
+
+    is_usual = other is None or not left(other) < left(usual)
+    return Estimate(parameter.name, right, wrong, wrong if is_usual else value, math.inf)
 
 
 def fitted(direction: Direction, parameter: Parameter, actual: Array, noise_of: NoiseOf, start: float) -> Estimate:
@@ -181,7 +187,7 @@ def fitted(direction: Direction, parameter: Parameter, actual: Array, noise_of: 
         if noise is None:
             noise, noise_at = noise_of(segment), distance
         amplitude, independent = _least_squares(residual, slope, noise)
-        is_last = False
+        negligible = 0.0
         # Beyond the end of the sensible values the step stays as it is, however small the distance becomes.
         if abs(amplitude) <= max(distance / 2.0, independent) or abs(amplitude - before) <= abs(amplitude) / 2.0:
             if not 0.5 <= distance / noise_at <= 2.0:
@@ -190,14 +196,15 @@ def fitted(direction: Direction, parameter: Parameter, actual: Array, noise_of: 
             if found is None:
                 break
             amplitude, deviation, bound = found.amplitude, found.spread, found.bound
-            is_last = abs(amplitude) <= found.deviation / 10.0
+            negligible = found.deviation / 10.0
         before = amplitude
         # A step may not leave the sensible values, nor change the distance to their end more than eightfold.
         further = parameter.least + min(max(distance + amplitude, distance / 8.0), distance * 8.0)
         if further <= parameter.least:  # it leads away from all that is sensible
             break
+        towards_end = value - further
         value = further
-        if is_last:
+        if abs(amplitude) <= negligible or 0.0 < towards_end <= negligible:  # towards the end each step is shorter than the last
             break
     return Estimate(parameter.name, right, wrong, value, deviation, bound)
 

@@ -78,6 +78,7 @@ class Judge:
         self._alpha = share(tests_of(network) * runs)
         self._wrong = wrong(self._alpha)
         self._hidden = hidden
+        self._known: set[str] = set()
         self._stored = stored or {}
         self._depth: Depth = depth
         self._sigma = iter(sigma or accumulated_sigma(network, modular(dtype, device, functions).arithmetic))
@@ -206,7 +207,7 @@ class Judge:
             overall = None if sigma is None else GlobalError.of(observation.whole, sigma)
             reason = reason or _exact_reason(observation.whole, storage)
         elif self._depth == "full":
-            locals_, overall = locally(observation, self._hypotheses, self._alpha, self._hidden)
+            locals_, overall = locally(observation, self._hypotheses, self._alpha, self._hidden, self._known)
         else:
             locals_, overall = screened_locally(observation, self._hypotheses, self._alpha), None
         if overall:
@@ -214,6 +215,7 @@ class Judge:
         passes = any(local.passes for local in locals_) and not broken
         if not passes:
             self._failed = True
+            self._known |= {f.name for local in locals_ for e in local.explanations for f in e.faults}
         role = (self._role(observation) if self._failed and overall else None) if passes else "origin"
         summary, padded = (overall.summary, overall.padded) if overall else (None, None)
         verdict = Verdict(name, kind, "pass" if passes else "fail", role, locals_[0], summary, padded, reason)

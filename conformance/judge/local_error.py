@@ -3,7 +3,7 @@
 What passes under every arithmetic is judged by its sums over blocks alone; anything else is looked at as a whole (`failing`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from conformance.judge.evidence import FilterResult, Local
@@ -19,12 +19,16 @@ from conformance.numerics.arithmetic import Hypothesis
 
 
 def locally(
-    observation: Observation, hypotheses: Sequence[Hypothesis], alpha: float, hidden: HiddenLayers | None = None
+    observation: Observation,
+    hypotheses: Sequence[Hypothesis],
+    alpha: float,
+    hidden: HiddenLayers | None = None,
+    known: Collection[str] = (),
 ) -> tuple[tuple[Local, ...], GlobalError | None]:
     """The judgement under each hypothesis that is needed, at false-alarm probability alpha in all; and the global error.
 
     Needed are those of parents as captured, if they pass: with parents unrounded sigma is wider, so that they would pass as well.
-    Mistakes of layers that are hidden are looked for by `hidden`.
+    Mistakes of layers that are hidden are looked for by `hidden`; those that are `known` from other activations are tried first.
     """
     as_captured = [h for h in hypotheses if h.parents == "as captured"]
     near = looked_for(observation.probe.segment, hypotheses[0].arithmetic.storage)
@@ -33,7 +37,7 @@ def locally(
     found, overall = swept(observation, looks, as_captured, widest.max)
     locals_ = tuple(_local(observation, h, looks, one, alpha) for h, one in zip(as_captured, found, strict=True))
     if not all(local.passes for local in locals_):
-        locals_ = explained(observation, hypotheses, alpha, hidden)
+        locals_ = explained(observation, hypotheses, alpha, looks, hidden, known)
     if hidden is not None and observation.hides_layers and any(local.passes for local in locals_):
         locals_ = hidden.filtered(observation, locals_)
     return locals_, overall

@@ -21,6 +21,7 @@ from conformance.oracle import Network
 
 PROBED = 8  # tokens of a probe
 SMALL = 2**14  # elements of an activation of which no part is worth the trouble
+PART = 32  # tokens of a part on which mistakes are compared: a pass costs as many
 BLOCK = 2**18  # elements of the largest activation of a block, 2 MiB in float64; a bound on memory: time does not depend on it
 
 
@@ -181,35 +182,52 @@ class Observation:
     def rows(self) -> tuple[slice, ...]:
         """The blocks' rows of the batch; one block where sequences meet, or part after a loss."""
         batch = self.network.batch
-        table = self.network.table
-        rows = [*self.steps, *(table[parent] for step in self.steps for parent in step.parents)]
-        if not all(row.axes[:1] == ("batch",) for row in rows):
+        if not self._is_by_row:
             return (slice(0, batch.size),)
         largest = max(int(np.prod(step.shape(1, batch.length, self.heads, batch.states_length))) for step in self.steps)
         each = max(BLOCK // largest, 1)
         return tuple(slice(start, start + each) for start in range(0, batch.size, each))
 
+    @cached_property
+    def _is_by_row(self) -> bool:
+        """Whether each row of the batch is computed by itself."""
+        table = self.network.table
+        rows = [*self.steps, *(table[parent] for step in self.steps for parent in step.parents)]
+        return all(row.axes[:1] == ("batch",) for row in rows)
+
     def block(self, rows: slice) -> Block:
         """Those rows."""
         if len(self.rows) == 1:
             return self.whole
+        return self._of_rows(rows)
+
+    def part(self, left: Array) -> Block | None:
+        """Neighbouring rows, of some `PART` tokens, where an array of its shape has most; None where it is not worth it."""
+        batch = self.network.batch
+        count = -(-PART // batch.length)
+        if not self._is_by_row or self.actual.size <= SMALL or count >= batch.size:
+            return None
+        first = int(np.convolve(left.reshape(batch.size, -1).sum(1), np.ones(count), "valid").argmax())
+        return self._of_rows(slice(first, first + count))
+
+    def _of_rows(self, rows: slice) -> Block:
         return self._block(self.network.cut(rows), rows.start, lambda _, array: array[rows])
 
     @cached_property
     def probe(self) -> Block:
         """A small part, on which gross faults are recognised.
 
-        The first tokens of a row where each position is computed by itself; else a block, with padding if there is any; all of it,
-        if it is small.
+        The first tokens of a row where each position is computed by itself; else a row, with padding if there is any; all of it,
+        if it is small, or rows meet.
         """
-        if self.actual.size <= SMALL:
+        if self.actual.size <= SMALL or not self._is_by_row or self.network.batch.size == 1:
             return self.whole
         attended = self.network.batch.mask.cumprod(1).sum(1)  # from the first token on
         row = int(attended.argmax())
         if attended[row] and all("position" in step.axes and step.layer is not None for step in self.steps):
             return self._tokens(row, int(min(attended[row], PROBED)))
         padding = (~self.network.batch.mask).sum(1) * (attended > 0)  # faults of the mask act where there is padding
-        return self.block(next(rows for rows in self.rows if padding.argmax() < rows.stop))
+        return self._of_rows(slice(int(padding.argmax()), int(padding.argmax()) + 1))
 
     def _tokens(self, row: int, length: int) -> Block:
         rows = slice(row, row + 1)

@@ -69,7 +69,7 @@ def swept(
         hypotheses: if any faults are looked for, none of unrounded parents.
         largest: the most that the limit of an element's error can be: what moves one by twice as much is gross.
     """
-    gross = [_gross(looks, hypothesis, observation, largest) for hypothesis in hypotheses]
+    gross = [gross_effects(looks, hypothesis, observation, largest) for hypothesis in hypotheses]
     parts = on_all_cores(partial(_of_block, observation, looks, hypotheses, gross), observation.rows)
     found = [reduce(add, column) for column in zip(*(of_each for of_each, _ in parts), strict=True)]
     if len(observation.rows) > 1:
@@ -78,7 +78,9 @@ def swept(
     return found, reduce(add, [overall for _, overall in parts if overall]) if observation.sigma is not None else None
 
 
-def _gross(looks: Sequence[Direction], hypothesis: Hypothesis, observation: Observation, largest: float) -> dict[int, Effect]:
+def gross_effects(
+    looks: Sequence[Direction], hypothesis: Hypothesis, observation: Observation, largest: float
+) -> dict[int, Effect]:
     """The faults that are gross on the probe."""
     if not looks:
         return {}

@@ -1,0 +1,74 @@
+"""What an explanation costs: what is not evaluated, and that what is said does not change by it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from conformance import check
+from conformance.benchmarks.detection.bert import Bert, Candidate
+from conformance.benchmarks.detection.rewritten import places
+from conformance.benchmarks.detection.steps import tanh_gelu
+from conformance.benchmarks.training.loops import WRONG
+from conformance.diagnosis import case as black_box
+from conformance.judge import explain, observation
+from conformance.results.result import Result
+from conformance.tests.test_hidden_layers import EPSILON, named
+
+TANH_GELU = places.erf_gelus(tanh_gelu)
+
+
+def _outputs_of_layers(*plants: Callable[[Bert], None], dtype: str = "float32") -> Result:
+    return check(Candidate(plants, exposes=lambda name: name.endswith("output.LayerNorm") and "attention" not in name), dtype=dtype)
+
+
+def _counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[tuple[Any, ...]]:
+    """The calls of a function from now on."""
+    calls: list[tuple[Any, ...]] = []
+    function = getattr(module, name)
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        return function(*args, **kwargs)
+
+    monkeypatch.setattr(module, name, counting)
+    return calls
+
+
+def test_no_number_is_fitted_where_a_mistake_without_one_explains(monkeypatch: pytest.MonkeyPatch) -> None:
+    fits = _counted(monkeypatch, explain, "fitted")
+    assert named(_outputs_of_layers(TANH_GELU))
+    assert not fits
+
+
+def test_what_explained_one_step_is_tried_first_on_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = _counted(monkeypatch, explain, "_smallest")
+    result = check(WRONG["epsilon in the root"].loop.candidate, "tiny", check="optimizer-step")
+    assert [finding.name for finding in result.findings] == ["adam-epsilon-in-root"]
+    wide = [candidates for _, candidates, _ in searches if len({c.fault.name for c in candidates}) > 1]
+    assert len(wide) < len(result.origins) / 4 < len(searches)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("plants", [(EPSILON,), (TANH_GELU,), (EPSILON, TANH_GELU)], ids=["epsilon", "gelu", "both"])
+def test_sets_that_are_compared_on_a_part_of_the_batch_are_those_of_the_whole(
+    plants: tuple[Callable[[Bert], None], ...], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = _outputs_of_layers(*plants, dtype=dtype)
+    monkeypatch.setattr(observation, "SMALL", 0)
+    monkeypatch.setattr(observation, "PART", 1)
+    parts = _counted(monkeypatch, observation.Observation, "part")
+    assert named(_outputs_of_layers(*plants, dtype=dtype)) == named(whole)
+    assert parts
+
+
+def test_pairs_are_not_searched_where_no_mistake_accounts_for_a_third_of_a_small_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def noisy(model: Bert) -> None:
+        weight = model.layer(0).attention.self.query.weight
+        weight[::2] *= 1.01
+        weight[::3] *= 0.99
+
+    pairs = _counted(monkeypatch, black_box, "more")
+    result = check(Candidate((noisy,), exposes="encoder.layer.1.output.LayerNorm".__eq__))
+    assert [finding.name for finding in result.findings] == [None]
+    assert not pairs
