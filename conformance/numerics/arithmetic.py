@@ -77,11 +77,11 @@ class Arithmetic:
         return self
 
     def function_variance(self, y: Array) -> Array | float:
-        """Return the variance of storing a function value y inside a step; 0 unless every operation rounds to a narrower storage format."""
+        """Return the variance of storing a function value y inside a step; 0 unless every operation rounds to storage."""
         return self.storage.rounding_variance(y) if self.rounding == "native" and self.is_mixed else 0.0
 
     def store_variance(self, y: Array) -> Array | float:
-        """Return the variance of rounding y to storage; 0 if the formats are equal, since this rounding is then part of accumulation."""
+        """Return the variance of rounding y to storage; 0 if the formats are equal: accumulation then includes this rounding."""
         return self.storage.rounding_variance(y) if self.is_mixed else 0.0
 
     def call_variance(self, y: Array) -> Array | float:

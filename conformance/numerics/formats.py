@@ -73,7 +73,7 @@ class Format:
         return power
 
     def rounding_variance(self, x: Array) -> Array:
-        """Return the variance of rounding x to nearest: ulp²/12, the error being uniform on ±ulp/2 (Widrow and Kollár, 2008, section 1)."""
+        """Return the variance ulp²/12 of rounding x to nearest, uniform on ±ulp/2 (Widrow and Kollár, 2008, section 1)."""
         variance = self.ulp(x)
         variance *= variance
         variance /= 12.0

@@ -129,7 +129,7 @@ def this_machine(device: str) -> Machine:
 
 
 def measure_early(device: str) -> None:
-    """Measure the machine before the import of a candidate can change torch; skip a device that does not work (reported elsewhere)."""
+    """Measure the machine before the import of a candidate can change torch; skip a device that does not work."""
     if is_whole(device):
         this_machine(device)
 
