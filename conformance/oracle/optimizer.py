@@ -1,4 +1,4 @@
-"""Optimizer steps: clipping by the global norm, and Adam with decoupled weight decay, as defined in `conformance.model.training`."""
+"""Optimizer steps: clipping by the global norm, and Adam with decoupled weight decay (see `conformance.model.training`)."""
 
 import numpy as np
 

@@ -1,8 +1,8 @@
-"""What is planted, by name: written down, and the held-out ones chosen, before any of their filters were written.
+"""The planted mistakes, by name; the descriptions, and the choice of held-out mistakes, precede all of their filters.
 
-`LISTED` are the mistakes that the project set out to name. `CONSTRUCTED` are further ones; of them the `HELD_OUT` whose hashes
-are least get no filter, so that they measure what the suite makes of a mistake that nobody foresaw; but those that blind mistakes
-(`blind`, which measure the same without being known) showed that people make were released.
+`LISTED` are the mistakes that the project set out to name. `CONSTRUCTED` are further mistakes. The `HELD_OUT` ones among them,
+those with the smallest hashes, have no filter, so they measure how the suite judges unforeseen mistakes. Those that people make, as
+shown by blind mistakes (`blind`, which also measure this and are unknown to the authors of filters), were released.
 """
 
 from collections.abc import Mapping
@@ -217,7 +217,7 @@ SHOWN: Mapping[str, str] = {
     "precision-float8": "the same to float8 E4M3, scaled by tensor",
     "precision-int8-dynamic": "weights of 255 levels a tensor, inputs of 256 over their range",
 }
-"""Mistakes that got a filter after the blind ones (`blind`) had shown that they, or their neighbours, had none."""
+"""Mistakes that were given a filter because the blind mistakes (`blind`) included them, or similar ones, without a filter."""
 
 RELEASED = frozenset(
     (
@@ -239,7 +239,7 @@ RELEASED = frozenset(
         "words-shifted",
     )
 )
-"""Held out until the blind mistakes, among which they or their neighbours were."""
+"""Mistakes that were held out until they, or similar ones, were found among the blind mistakes."""
 
 COUNT_HELD_OUT = 24
 
@@ -249,4 +249,4 @@ def _draw(name: str) -> str:
 
 
 HELD_OUT = frozenset(sorted(CONSTRUCTED, key=_draw)[:COUNT_HELD_OUT]) - RELEASED
-"""Constructed faults for which no filter exists."""
+"""Constructed mistakes for which no filter exists."""
