@@ -1,8 +1,8 @@
 """The frequency of wrong first calls of a function: `python -m conformance.benchmarks.first_calls [--processes N] [--function F]`.
 
-Each process is forked from a process that has not called any function. It calls the function twice on several threads,
-more than there are cores. A first result that differs from the second is wrong. The measurement is repeated with an equal number
-of processes after `numerics.first_calls`.
+Each process is forked from a process that has not called any function, and calls the function twice on several threads, more than
+there are cores. A first result that differs from the second is wrong. The measurement is repeated with an equal number of
+processes after `numerics.first_calls`.
 """
 
 import argparse

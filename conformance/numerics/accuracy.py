@@ -17,8 +17,8 @@ The bound enters sigma in one of two ways:
 - Where the function is one of several inner operations (exp in softmax, rsqrt in LayerNorm), the error is modelled as uniform
   within the bound, with variance bound²/3, because its effect on the neighbouring elements varies in sign and magnitude.
 
-Half-precision formats are evaluated in float32 and rounded once to storage. Some rsqrt kernels do not do so, but no step stores
-the result of rsqrt; the rows of these kernels are therefore not used as bounds.
+Half-precision formats are evaluated in float32 and rounded once to storage, so their own rows are not used as bounds. Some rsqrt
+kernels are an exception, but no step stores the result of rsqrt.
 """
 
 import json

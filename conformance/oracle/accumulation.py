@@ -17,8 +17,8 @@ exercise 3.10). Σ t over the blocks is the sum of the squared increments or tha
 former captures a drift, the latter captures terms that cancel within a block. Blocked and pairwise orders make smaller errors.
 
 A matrix unit adds m products at once to its accumulator and truncates the excess bits. Each time, the error is at most 2u |s_k|
-and directed towards zero, so the n errors of the n partial sums that it stores add up to at most b = 2u Σ |s_k|, in sign and in
-magnitude. The total error is modelled as uniform on ±b, as every error with a known bound. With (Σ |s_k|)² ≤ n Σ s_k²
+and always directed towards zero, so the errors of the n partial sums that it stores need not cancel: they add up to at most
+b = 2u Σ |s_k|. The total error is modelled as uniform on ±b, like every error with a known bound. With (Σ |s_k|)² ≤ n Σ s_k²
 (Cauchy–Schwarz), and with the n partial sums as a sample of all K, so that their Σ s_k² is n/K times the sum over all K:
 
     sigma² = (2u)²/3 · n²/K · Σ_k s_k² + u²/3 · y²

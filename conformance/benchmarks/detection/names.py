@@ -1,8 +1,9 @@
-"""The planted mistakes, by name; the descriptions, and the choice of held-out mistakes, precede all of their filters.
+"""The names of the planted mistakes; the names, and the choice of held-out mistakes, were fixed before any filter was written.
 
-`LISTED` are the mistakes that the project set out to name. `CONSTRUCTED` are further mistakes. The `HELD_OUT` ones among them,
-those with the smallest hashes, have no filter, so they measure how the suite judges unforeseen mistakes. Those that people make, as
-shown by blind mistakes (`blind`, which also measure this and are unknown to the authors of filters), were released.
+`LISTED` are the mistakes that the project set out to name, and `CONSTRUCTED` are further ones. The 24 constructed mistakes with the
+smallest hashes (`HELD_OUT`) have no filter, so they measure how the suite judges a mistake that nobody foresaw. Excepted are the
+`RELEASED` ones, which people make according to the blind mistakes (`blind`). The blind mistakes measure the same, and are not
+known to those who write filters.
 """
 
 from collections.abc import Mapping

@@ -118,7 +118,7 @@ def _rendered(formats: Sequence[str]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the tables, or save them with `--write`."""
+    """Print the tables; `--write` also saves them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--formats", nargs="+", choices=DTYPES, default=list(DTYPES), help="default: all")
     parser.add_argument("--write", action="store_true", help=f"into {RESULTS.name}")

@@ -115,7 +115,7 @@ def _rendered(examples: int, seed: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the figures, or save them with `--write`."""
+    """Print the figures; `--write` also saves them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--examples", type=int, default=1000, help="a variant (default: 1000)")
     parser.add_argument("--seed", type=int, default=1)

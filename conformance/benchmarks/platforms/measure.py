@@ -70,7 +70,7 @@ def holds(found: Sequence[Found]) -> bool:
 
 
 def main() -> None:
-    """Print the tables, or save them with `--write`."""
+    """Print the tables; `--write` also saves them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lanes", nargs="+", choices=LANES, default=list(LANES), metavar="LANE", help=", ".join(LANES))
     parser.add_argument("--goldens", nargs="+", default=GOLDENS, metavar="GOLDEN")

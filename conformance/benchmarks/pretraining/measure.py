@@ -38,7 +38,7 @@ def table(training: Sequence[Kill], preparation: Sequence[Kill], costs: Sequence
 
 
 def main() -> None:
-    """Measure, then print the tables or save them with `--write`."""
+    """Measure, and print the tables; `--write` also saves them."""
     parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks.pretraining", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")

@@ -192,7 +192,7 @@ def _rendered() -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the tables, or save them with `--write`."""
+    """Print the tables; `--write` also saves them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"into {RESULTS.name}")
     arguments = parser.parse_args()
