@@ -1,14 +1,14 @@
-"""What judging costs, as ratios to the plain forward pass, in one process and on one machine.
+"""The cost of judging, as ratios to the plain forward pass, in one process and on one machine.
 
-A network of base size (width 768, 12 heads, random weights; batch 8, length 128, float32) with Hugging Face's eager attention.
+The network has base size (width 768, 12 heads, random weights; batch 8, length 128, float32) and Hugging Face's eager attention.
 
-- *plain*: a forward pass with no hooks; the median of five.
-- *hooks*: the same with every activation copied at its hook, and nothing done with it.
-- *assert_close*: hooks, and `torch.testing.assert_close` at its defaults of each activation with that of a second forward pass.
-- *full, nothing kept*, *full*, *screen*: a judged run without the cache, with it, and at depth screen.
+- *plain*: a forward pass without hooks; the median of five.
+- *hooks*: a forward pass with every activation copied at its hook and then discarded.
+- *assert_close*: hooks, and `torch.testing.assert_close` at its defaults of each activation against a second forward pass.
+- *full, nothing kept*, *full*, *screen*: a judged run without the cache, with the cache, and at depth screen.
 
-Each is repeated, and its ratio printed with the least and the largest. Memory: how far the peak resident size of a judged run lies
-above that of a plain pass, each in a process of its own, for networks of several depths: it must not grow with them.
+Each is repeated, and its ratio is printed with the smallest and the largest. Memory is the peak resident size of a judged run above
+that of a plain pass, each in a separate process, for networks of several depths: it must not grow with depth.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from conformance.numerics.arithmetic import modular
 from conformance.oracle import Network
 from implementations.hugging_face import HuggingFace, run
 
-Seconds = tuple[float, float]  # wall, CPU
+Seconds = tuple[float, float]  # Wall time and CPU time.
 
 BATCH, LENGTH, LAYERS = 8, 128, 12
 DEPTHS = (3, 6, 12)
@@ -48,7 +48,12 @@ RESULTS = Path(__file__).with_name("cost.json")
 
 @dataclass(frozen=True)
 class Ratio:
-    """Of wall time, and of CPU time, to the plain pass's: the median of the repeats, the least and the largest."""
+    """The ratio of a measured time to that of the plain pass.
+
+    Attributes:
+        wall, least, largest: median, smallest and largest ratio of wall times.
+        cpu: median ratio of CPU times.
+    """
 
     wall: float
     least: float
@@ -58,7 +63,15 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of the plain pass, ratios by what was done, and MiB above the plain pass by layers."""
+    """The measured costs.
+
+    Attributes:
+        processor: number of cores and torch's instruction set.
+        threads: number of torch's threads.
+        plain: wall time of the plain pass, in seconds.
+        ratios: ratios to the plain pass, by name of the measurement.
+        memory: peak memory above that of the plain pass, in MiB, by number of layers.
+    """
 
     processor: str
     threads: int
@@ -68,9 +81,11 @@ class Cost:
 
 
 def network(layers: int, **settings: Any) -> tuple[Checkpoint, Batch]:
-    """A network of base size with random weights, and a batch of which every other row is half padding.
+    """Return a network of base size with random weights, and a batch in which every other row is half padding.
 
-    `settings` are of its architecture, beside the usual ones.
+    Args:
+        layers: number of hidden layers.
+        settings: further settings of the architecture.
     """
     architecture = Architecture(
         **{"vocab_size": 30522, **settings},
@@ -93,10 +108,10 @@ def network(layers: int, **settings: Any) -> tuple[Checkpoint, Batch]:
 
 
 class Subject:
-    """A candidate built from a checkpoint, with a batch, and what may be done with it."""
+    """A candidate built from a checkpoint, with a batch and the operations to be measured."""
 
     def __init__(self, checkpoint: Checkpoint, batch: Batch, attention: str = "eager") -> None:
-        """Build the candidate; no time of it counts."""
+        """Build the candidate; the time for this is not measured."""
         self.batch = batch.on("cpu")
         self.model = HuggingFace(attention).module(checkpoint)
         self._checkpoint, self._batch = checkpoint, batch
@@ -108,7 +123,7 @@ class Subject:
         return self.model["bert"]
 
     def plain(self) -> None:
-        """A forward pass."""
+        """Run a forward pass."""
         import torch
 
         b = self.batch
@@ -116,16 +131,16 @@ class Subject:
             self.bert(b.input_ids, attention_mask=b.attention_mask, token_type_ids=b.token_type_ids)
 
     def activations(self) -> Iterator[tuple[str, Any]]:
-        """Every activation that the suite observes, copied, in the order of computation."""
+        """Yield every activation that the suite observes, copied, in the order of computation."""
         return run(self.model, self.batch)
 
     def hooks(self) -> None:
-        """Every activation copied."""
+        """Run a forward pass that copies every activation."""
         for _ in self.activations():
             pass
 
     def assert_close(self) -> None:
-        """Every activation held against that of a second pass."""
+        """Compare every activation with that of a second pass."""
         import torch
 
         expected = dict(self.activations())
@@ -133,13 +148,17 @@ class Subject:
             torch.testing.assert_close(value, expected[name])
 
     def verdicts(self, depth: Depth = "full") -> list[Verdict]:
-        """Of a judged run, in the order of computation."""
+        """Return the verdicts of a judged run, in the order of computation."""
         network = Network(self._checkpoint.architecture, self._weights, self._batch)
         sigma = cache.accumulated_sigma(network, modular("float32").arithmetic, self._checkpoint)
         return list(select_arithmetic(Judge(network, "float32", depth=depth, sigma=sigma).judge(self.activations())))
 
     def judged(self, depth: Depth = "full") -> None:
-        """A judged run; `SystemExit` if the candidate, which is correct, fails."""
+        """Run a judged pass.
+
+        Raises:
+            SystemExit: the candidate, which is correct, fails, or nothing is judged.
+        """
         verdicts = self.verdicts(depth)
         failed = [v.activation for v in verdicts if v.outcome == "fail"]
         if failed or not any(v.outcome == "pass" for v in verdicts):
@@ -147,7 +166,7 @@ class Subject:
 
 
 def times(work: Callable[[], object], repeats: int) -> list[Seconds]:
-    """Wall and CPU seconds of each repeat."""
+    """Return the wall and CPU seconds of each repeat."""
     found: list[Seconds] = []
     for _ in range(repeats):
         gc.collect()
@@ -158,7 +177,7 @@ def times(work: Callable[[], object], repeats: int) -> list[Seconds]:
 
 
 def ratio(found: Sequence[Seconds], plain: Sequence[Seconds]) -> Ratio:
-    """Of some repeats to those of the plain pass."""
+    """Return the ratio of repeated measurements to those of the plain pass."""
     base = tuple(statistics.median(column) for column in zip(*plain, strict=True))
     walls, cpus = ([t / b for t in column] for column, b in zip(zip(*found, strict=True), base, strict=True))
     return Ratio(*(round(x, 2) for x in (statistics.median(walls), min(walls), max(walls), statistics.median(cpus))))
@@ -189,14 +208,14 @@ def _peak(layers: int, judged: bool) -> float:
 
 
 def peak_mib(work: Callable[[], object]) -> float:
-    """Peak resident size of this process while it works, MiB."""
+    """Return the peak resident size of this process while `work` runs, in MiB."""
     _forget_peak()
     work()
     return _high_water_mib()
 
 
 def _forget_peak() -> None:
-    """Let VmHWM begin anew, so that building the model does not count (proc(5), clear_refs)."""
+    """Reset VmHWM, so that building the model is not included (proc(5), clear_refs)."""
     gc.collect()
     clear = Path("/proc/self/clear_refs")
     if clear.exists():
@@ -204,7 +223,11 @@ def _forget_peak() -> None:
 
 
 def _high_water_mib() -> float:
-    """VmHWM of this process; `ru_maxrss` would count what the parent held before this process became its own."""
+    """Return VmHWM of this process; `ru_maxrss` would include the parent's memory before this process was started.
+
+    Raises:
+        SystemExit: the system does not report VmHWM.
+    """
     for line in Path("/proc/self/status").read_text("utf-8").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
@@ -212,10 +235,10 @@ def _high_water_mib() -> float:
 
 
 def apart(function: Callable[..., Any], *arguments: object) -> Any:
-    """What a function returns in a process of its own.
+    """Return the result of a function in a separate process.
 
     Raises:
-        ChildProcessError: the process ended without a result; the message has the error.
+        ChildProcessError: the process ended without a result; the message contains the error.
     """
     context = multiprocessing.get_context("spawn")
     receiving, sending = context.Pipe(duplex=False)
@@ -241,7 +264,7 @@ def _sent(sending: Any, function: Callable[..., Any], *arguments: object) -> Non
 
 
 def measured(repeats: int) -> Cost:
-    """All of it, on this machine."""
+    """Return all costs, measured on this machine."""
     import torch
 
     plain, ratios = _ratios(repeats)
@@ -251,7 +274,7 @@ def measured(repeats: int) -> Cost:
 
 
 def lines(cost: Cost, before: dict[str, Any] | None) -> list[str]:
-    """The figures, each beside the one that is committed."""
+    """Return the figures as text, each with the committed one."""
     earlier = (before or {}).get("ratios", {})
     found = [f"plain forward pass, {LAYERS} layers: {cost.plain:.2f} s ({cost.processor}, {cost.threads} threads)"]
     for what, r in cost.ratios.items():
@@ -262,7 +285,7 @@ def lines(cost: Cost, before: dict[str, Any] | None) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and with `--write` commit the figures to the file beside this one."""
+    """Measure and print the costs; `--write` saves them beside this file."""
     parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks", description=str(__doc__).split("\n", 1)[0])
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")

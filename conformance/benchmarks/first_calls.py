@@ -1,7 +1,8 @@
-"""How often the first call of a function goes wrong: `python -m conformance.benchmarks.first_calls [--processes N] [--function F]`.
+"""The frequency of wrong first calls of a function: `python -m conformance.benchmarks.first_calls [--processes N] [--function F]`.
 
-Each process is forked from one that has called nothing, and calls the function twice on several threads, more than there are cores.
-A first result that differs from the second is a wrong one. Then as many processes again, after `numerics.first_calls`.
+Each process is forked from a process that has not called any function, and calls the function twice on several threads, more than
+there are cores. A first result that differs from the second is wrong. The measurement is repeated with an equal number of
+processes after `numerics.first_calls`.
 """
 
 import argparse
@@ -19,7 +20,7 @@ NUMBER = struct.Struct("d")
 
 
 def differences(processes: int, call: Callable[[], torch.Tensor]) -> list[float]:
-    """Of each forked process, the largest difference of its first result from its second; some are run at a time."""
+    """Return, for each forked process, the largest difference between its first and second result; a few run at a time."""
     reading, writing = os.pipe()
     found: list[float] = []
     for _ in range(0, processes, TOGETHER):
@@ -40,7 +41,7 @@ def differences(processes: int, call: Callable[[], torch.Tensor]) -> list[float]
 
 
 def main() -> int:
-    """A line for either way; 1 where a result is wrong after all first calls have been made."""
+    """Print one line for each measurement; return 1 if a result is wrong although all first calls were made before."""
     parser = argparse.ArgumentParser(prog="conformance.benchmarks.first_calls", description=__doc__)
     parser.add_argument("--processes", type=int, default=4000)
     parser.add_argument("--function", choices=FUNCTIONS, default="tanh")

@@ -1,7 +1,8 @@
-"""Runs that are cut short at random moments and resumed: `python -m conformance.benchmarks.interruptions [--count N] [--seed S]`.
+"""Runs interrupted at random moments and resumed: `python -m conformance.benchmarks.interruptions [--count N] [--seed S]`.
 
-Each ends with the records of a run that nothing disturbed; what differs by nature (times, the machine's measurement) is left out.
-The last one is cut short by a full disk: a limit of the file's size, which the system enforces in the same way.
+Each resumed run must end with the records of an uninterrupted run, except records that always differ (times, the measurement of
+the machine). The last run is interrupted by a full disk, simulated by a limit on file size, which the system enforces in the same
+way.
 """
 
 import argparse
@@ -23,16 +24,16 @@ from conformance.results.file import read_results
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 CASES = ("-i", "hf-eager", "-i", "demystified-as-written", "-i", "hf-sdpa", "--golden", "tiny")
-_GRACE = 60.0  # seconds for the end of a run after its signal
+_GRACE = 60.0  # Seconds in which a run must end after its signal.
 
 
 def command(out: Path, *more: str) -> list[str]:
-    """A run of some seconds into a folder; one candidate of it fails."""
+    """Return the command of a run that takes a few seconds and writes to a folder; one of its candidates fails."""
     return [sys.executable, "-m", "conformance", "run", *CASES, "--out", str(out), "--format", "json", *more]
 
 
 def records(out: Path) -> list[Any]:
-    """Of a folder's results, what two runs of the same things have in common."""
+    """Return the records of a folder's results that are equal for equal runs."""
     results = read_results(out / "results.jsonl")
     assert results.sound, results.notes
     never_the_same = {"seconds": 0.0, "candidate_seconds": 0.0, "judge_seconds": 0.0}
@@ -41,14 +42,18 @@ def records(out: Path) -> list[Any]:
 
 
 def undisturbed(out: Path) -> tuple[list[Any], float]:
-    """The records of a whole run, and how many seconds it took."""
+    """Return the records of an uninterrupted run, and its duration in seconds."""
     start = time.monotonic()
     subprocess.run(command(out), capture_output=True, check=False)
     return records(out), time.monotonic() - start
 
 
 def interrupted(out: Path, after: float, how: signal.Signals) -> None:
-    """A run that is sent a signal after so many seconds, alone, as `kill` does; nothing of it is left."""
+    """Run the command, and send a signal to its main process alone after `after` seconds, as `kill` does.
+
+    Raises:
+        RuntimeError: a process of the run is still alive after `_GRACE` seconds.
+    """
     process = subprocess.Popen(command(out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     time.sleep(after)
     process.send_signal(how)
@@ -57,7 +62,7 @@ def interrupted(out: Path, after: float, how: signal.Signals) -> None:
 
 
 def on_a_full_disk(out: Path, size: int) -> subprocess.CompletedProcess[str]:
-    """A run whose files can have so many bytes."""
+    """Run the command with a limit of `size` bytes per file."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
@@ -66,20 +71,24 @@ def on_a_full_disk(out: Path, size: int) -> subprocess.CompletedProcess[str]:
 
 
 def resumed(out: Path) -> list[Any]:
-    """The records once the run has been resumed."""
+    """Resume a run, and return its records."""
     subprocess.run(command(out, "--resume"), capture_output=True, check=False)
     return records(out)
 
 
 def difference(expected: list[Any], found: list[Any]) -> str:
-    """The first records that differ; an empty text where none do."""
+    """Return a description of the first records that differ; empty if all are equal."""
     if len(expected) != len(found):
         return f"{len(found)} records, expected {len(expected)}"
     return next((f"{b}, expected {a}" for a, b in zip(expected, found, strict=True) if a != b), "")
 
 
 def require_nothing_left(session: int) -> None:
-    """Raise `RuntimeError` where a process of that session is there after `_GRACE` seconds."""
+    """Wait until no process of a session is left.
+
+    Raises:
+        RuntimeError: a process is left after `_GRACE` seconds.
+    """
     end = time.monotonic() + _GRACE
     while left := _of_session(session):
         if time.monotonic() > end:
@@ -92,7 +101,7 @@ def _of_session(session: int) -> list[int]:
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, _, of, *_ = file.read_text("utf-8", "replace").rpartition(")")[2].split()
-        except OSError:  # it has ended meanwhile
+        except OSError:  # The process has ended in the meantime.
             continue
         if int(of) == session and state != "Z":
             found.append(int(file.parent.name))
@@ -100,7 +109,7 @@ def _of_session(session: int) -> list[int]:
 
 
 def main(show: Callable[[str], object] = print) -> int:
-    """A line an interruption; 1 where a resumed run has other records."""
+    """Print one line per interruption; return 1 if a resumed run has other records."""
     parser = argparse.ArgumentParser(prog="conformance.benchmarks.interruptions", description=__doc__)
     parser.add_argument("--count", type=int, default=20, help="how many moments (default: 20)")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,6 +1,7 @@
-"""What worker processes cost: `python -m conformance.benchmarks.isolation [--repeats N]`.
+"""The cost of worker processes: `python -m conformance.benchmarks.isolation [--repeats N]`.
 
-The README's first command, with workers and with `--in-process`, by turns; whole processes, imports included.
+The benchmark alternates between the README's first command with workers and with `--in-process`. It measures whole processes,
+including imports.
 """
 
 import argparse
@@ -14,7 +15,11 @@ RUN = ("run", "-i", "hf-eager", "-i", "hf-sdpa", "-i", "inner-workings", "--gold
 
 
 def seconds(*more: str) -> float:
-    """How long a run takes; raises `CalledProcessError` where it does not conform."""
+    """Return the duration of a run.
+
+    Raises:
+        CalledProcessError: the run does not conform.
+    """
     with tempfile.TemporaryDirectory() as out:
         start = time.perf_counter()
         subprocess.run([sys.executable, "-m", "conformance", *RUN, "--out", out, *more], check=True, capture_output=True)
@@ -22,11 +27,11 @@ def seconds(*more: str) -> float:
 
 
 def main() -> None:
-    """A line: both times, and the ratio of neighbours with its spread."""
+    """Print both times, and the median ratio of neighbouring runs with its range."""
     parser = argparse.ArgumentParser(prog="conformance.benchmarks.isolation", description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     repeats = parser.parse_args().repeats
-    seconds()  # fills the caches
+    seconds()  # Fills the caches.
     pairs = [(seconds(), seconds("--in-process")) for _ in range(repeats)]
     workers, here = (median(column) for column in zip(*pairs, strict=True))
     ratios = sorted(a / b for a, b in pairs)

@@ -1,6 +1,6 @@
-"""What the suite was last run with, as it stands in the README: `python -m conformance.benchmarks.versions`.
+"""The versions that the suite was last run with, as printed in the README: `python -m conformance.benchmarks.versions`.
 
-A factor of `tox.ini` ends by recording its run, in the environment of the run:
+Each factor of `tox.ini` ends by recording its run, in the environment of the run:
 `python -m conformance.benchmarks.versions --record FACTOR --junit FILE`.
 """
 
@@ -18,7 +18,7 @@ import msgspec
 RUNS = Path(__file__).with_name("versions.json")
 TOX = Path(__file__).parents[2] / "tox.ini"
 
-# What no factor runs, and why.
+# Configurations that no factor runs, with the reasons.
 UNTESTED: Mapping[str, str] = {
     "versions between those of a column, and past them": "of each, the oldest and the newest are run",
     "torch before 2.6": "transformers 5.23 refuses it",
@@ -30,10 +30,15 @@ UNTESTED: Mapping[str, str] = {
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A run of a factor: the versions, the system, the date (ISO 8601, UTC), and how many tests passed, failed and were skipped.
+    """A run of a factor: its versions, system and date, and the numbers of tests that passed, failed and were skipped.
 
-    Errors count as failed. `torch` is without its build, the `cpu` of `2.13.0+cpu`; `transformers` is null where it is not
-    installed.
+    Attributes:
+        python, numpy, scipy: versions.
+        torch: version without its build, for example `2.13.0` for `2.13.0+cpu`.
+        transformers: version, or None if it is not installed.
+        platform: system and processor.
+        date: date of the run, ISO 8601, UTC.
+        passed, failed, skipped: numbers of tests; errors count as failed.
     """
 
     python: str
@@ -54,7 +59,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def factors(tox: Path = TOX) -> tuple[str, ...]:
-    """The environments of `tox.ini` that record their run, in its order."""
+    """Return the environments of `tox.ini` that record their run, in file order."""
     parser = ConfigParser(interpolation=None)
     parser.read_string(tox.read_text("utf-8"))
     recording = [name for name in parser.sections() if f"{__package__}.versions" in parser[name].get("commands", "")]
@@ -63,16 +68,16 @@ def factors(tox: Path = TOX) -> tuple[str, ...]:
 
 
 def recorded(path: Path = RUNS) -> dict[str, Run]:
-    """The last run of each factor that was ever run."""
+    """Return the last run of each factor that has been run."""
     return msgspec.json.decode(path.read_bytes(), type=dict[str, Run])
 
 
 def run_of(junit: Path) -> Run:
-    """The run whose tests are in a JUnit file, in this environment.
+    """Return the run described by a JUnit file, in this environment.
 
     Raises:
-        OSError: the file is not there, or cannot be read.
-        ElementTree.ParseError: it is no XML.
+        OSError: the file does not exist or cannot be read.
+        ElementTree.ParseError: the file is not valid XML.
     """
     suites = list(ElementTree.parse(junit).getroot().iter("testsuite"))
     tests, failures, errors, skipped = (
@@ -100,18 +105,18 @@ def _installed(distribution: str) -> str | None:
 
 
 def record(factor: str, run: Run, path: Path = RUNS) -> None:
-    """Write a factor's run down, over its last one."""
+    """Save a factor's run, replacing its previous one."""
     runs = {**recorded(path), factor: run}
     ordered = {name: runs[name] for name in sorted(runs)}
     path.write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=2) + b"\n")
 
 
 def paragraph(runs: Mapping[str, Run], names: tuple[str, ...]) -> Iterator[str]:
-    """Lines of Markdown: the last run of each factor, and what is untested.
+    """Yield lines of Markdown: the last run of each factor, and the untested configurations.
 
     Args:
-        runs: by factor.
-        names: the factors that there are; one without a run is untested.
+        runs: runs by factor.
+        names: existing factors; a factor without a run is untested.
     """
     systems = ", ".join(sorted({runs[name].platform for name in names if name in runs}))
     yield f"Tested on {systems}, by `tox -e FACTOR`; each factor's last run:"
@@ -132,7 +137,7 @@ def paragraph(runs: Mapping[str, Run], names: tuple[str, ...]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print what stands in the README, or record a run."""
+    """Print the README's paragraph, or record a run."""
     parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks.versions", description=__doc__)
     parser.add_argument("--record", metavar="FACTOR", choices=factors(), help="record a run of this factor of tox.ini")
     parser.add_argument("--junit", metavar="FILE", type=Path, help="the JUnit file of the run")

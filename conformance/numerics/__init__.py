@@ -1,1 +1,1 @@
-"""Floating-point formats and the arithmetic models built on them."""
+"""Floating-point formats, arithmetic models and the accuracy of library functions."""

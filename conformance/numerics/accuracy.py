@@ -1,20 +1,24 @@
-"""How accurate library functions are: the table `functions.json`, and the bound that it puts on a correct implementation.
+"""The accuracy of library functions: the table `functions.json`, and the error bound derived from it.
 
-Each row is one implementation of one function, measured (`python -m conformance.benchmarks.functions --write`) or as its maker
-documents it. A candidate may call any of them, so that its error is bounded by the largest of all rows,
+Each row of the table describes one implementation of one function, either measured
+(`python -m conformance.benchmarks.functions --write`) or as documented by its vendor. A candidate may call any of these
+implementations, so its error is bounded by the maximum over all rows k of a function,
 
     |error| ≤ max_k (absolute_k + ulp_k · ULP(y))
 
-the same on every machine: a verdict does not depend on where it is made, unless the machine's library exceeds the table (see
-`numerics.machine`) and adds a row of its own.
+This bound is the same on every machine, so a verdict does not depend on where the suite runs. The exception is a machine whose
+library exceeds the table: that library is added as one more row (see `numerics.machine`).
 
-How the bound enters sigma. Where a step is the function itself (GELU, tanh), the error is deterministic and its sign is fixed:
-the bound is subtracted from the residual's magnitude before it is compared (`Roundings.bound`). Where the function is one of many
-inner operations (exp in softmax, rsqrt in LayerNorm), the error is taken as uniform within the bound, of variance bound²/3: what an
-element's neighbours make of it differs in sign and size. In sinusoidal positions exp is part of a bound.
+The bound enters sigma in one of two ways:
 
-Half formats are evaluated in float32 and rounded once to storage, but for rsqrt of some kernels, which no step stores; their rows
-bound nothing.
+- Where a step is the function itself (GELU, tanh), the error is deterministic and has a fixed sign: the bound is subtracted from
+  the magnitude of the residual before the comparison (`Roundings.bound`). In sinusoidal positions, the error of exp is part of
+  such a bound.
+- Where the function is one of several inner operations (exp in softmax, rsqrt in LayerNorm), the error is modelled as uniform
+  within the bound, with variance bound²/3, because its effect on the neighbouring elements varies in sign and magnitude.
+
+Half-precision formats are evaluated in float32 and rounded once to storage, so their own rows are not used as bounds. Some rsqrt
+kernels are an exception, but no step stores the result of rsqrt.
 """
 
 import json
@@ -36,43 +40,51 @@ DOCUMENTED = "documented.json"
 
 @dataclass(frozen=True, eq=False)
 class Accuracy:
-    """The errors that library functions may make.
+    """The error bounds of library functions.
 
     Attributes:
-        bounds: by function and format of evaluation, of each implementation that is not dominated by another.
+        bounds: bounds by (function, format of evaluation); one for each implementation that no other implementation dominates.
     """
 
     bounds: Mapping[tuple[str, str], tuple[Bound, ...]]
 
     def error(self, function: str, y: Array, evaluated: Format) -> Array:
-        """The largest error at results y, evaluated in that format."""
+        """Return the elementwise largest error of a function's results y when it is evaluated in the format `evaluated`."""
         spacing = evaluated.ulp(y)
         bounds = _upper(self._of(function, evaluated), float(spacing.max(initial=0.0)))
         first, *others = (b.absolute + b.ulp * spacing for b in bounds)
         return np.asarray(reduce(np.maximum, others, first))
 
     def relative(self, function: str, evaluated: Format) -> float:
-        """The largest relative error of a function that has no zero: 2u · ulp, since ULP(y) ≤ 2u |y|."""
+        """Return the largest relative error of a function without zeros: 2u · ulp, since ULP(y) ≤ 2u |y|."""
         return 2.0 * evaluated.unit_roundoff * max(b.ulp for b in self._of(function, evaluated))
 
     def absolute(self, function: str, evaluated: Format) -> float:
-        """The largest absolute part over the scale: of a GELU, the error of its erf or tanh."""
+        """Return the largest absolute part of the bounds, in units of the scale; for GELU this is the error of its erf or tanh."""
         return max(b.absolute for b in self._of(function, evaluated))
 
     def _of(self, function: str, evaluated: Format) -> tuple[Bound, ...]:
-        """Of a half format: evaluated in float32 and rounded, so half an ULP, and a float32 ULP is at most 2^-13 of one."""
+        """Return the bounds of a function.
+
+        A half-precision result is evaluated in float32 and rounded: the error is half an ULP plus the float32 error, where a
+        float32 ULP is at most 2^-13 of a half-precision ULP.
+        """
         if evaluated.precision >= FORMATS["float32"].precision:
             return self.bounds[function, evaluated.name]
         return tuple(Bound(b.absolute, 0.5 + b.ulp * 2.0**-13) for b in self.bounds[function, "float32"])
 
     def including(self, function: str, bound: Bound, evaluated: Format) -> "Accuracy":
-        """The same with one implementation more."""
+        """Return this accuracy with the bound of one more implementation."""
         key = (function, evaluated.name)
         return Accuracy({**self.bounds, key: _undominated([*self.bounds[key], bound])})
 
 
 def _upper(bounds: Iterable[Bound], largest: float) -> list[Bound]:
-    """Those that are not below another one at both ends of the spacings from 0 to `largest`, and so, being lines, between them."""
+    """Return the bounds that form the upper envelope on [0, `largest`].
+
+    A bound is left out if another bound is at least as large at both ends of the interval of spacings. Bounds are linear in the
+    spacing, so a bound that is lower at both ends is lower everywhere between them.
+    """
     found: list[Bound] = []
     for bound in sorted(bounds, key=lambda b: (b.absolute, b.ulp), reverse=True):
         if not found or bound.absolute + bound.ulp * largest > found[-1].absolute + found[-1].ulp * largest:
@@ -81,14 +93,14 @@ def _upper(bounds: Iterable[Bound], largest: float) -> list[Bound]:
 
 
 def _undominated(bounds: Iterable[Bound]) -> tuple[Bound, ...]:
-    """Those that no other one contains."""
+    """Return the bounds that are not contained in another bound."""
     unique = list(dict.fromkeys(bounds))
     return tuple(b for b in unique if not any(o != b and o.contains(b) for o in unique))
 
 
 @cache
 def known() -> Accuracy:
-    """The accuracy of the implementations in the table."""
+    """Return the accuracy of the implementations in the table."""
     found: dict[tuple[str, str], list[Bound]] = {}
     for row in rows():
         if row.get("bound") is not None and "incorrect" not in row:
@@ -98,12 +110,12 @@ def known() -> Accuracy:
 
 @cache
 def rows() -> tuple[Mapping[str, Any], ...]:
-    """Every row of the table: what was measured, then what is documented."""
+    """Return all rows of the table: the measured ones, then the documented ones."""
     folder = files("conformance.numerics")
     return tuple(row for name in (TABLE, DOCUMENTED) for row in json.loads((folder / name).read_text())["rows"])
 
 
 def worst_places(function: str) -> list[float]:
-    """The arguments at which an implementation in the table makes its largest errors in float32."""
+    """Return the finite arguments at which the implementations in the table make their largest float32 errors."""
     of_it = (row for row in rows() if row["function"] == function and row["dtype"] == "float32")
     return [at for row in of_it for at in row.get("at", ()) if math.isfinite(at)]

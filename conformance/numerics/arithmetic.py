@@ -1,27 +1,28 @@
-"""Arithmetic models: what rounding a correct implementation may do, and where.
+"""Arithmetic models: the roundings that a correct implementation may make, and where it makes them.
 
-A model is a triple (storage format, accumulation format, function errors, which are those of `numerics.accuracy`) and says at which
-boundaries results are rounded to storage. Three ways of computing one step are legal and common:
+A model is a triple (storage format, accumulation format, function errors; the latter are in `numerics.accuracy`) and specifies
+at which points results are rounded to storage. Three ways of computing a step are legal and common:
 
 `native`    every elementary operation of a step rounds to storage (a norm written out of means and products in bfloat16);
 `modular`   every library call rounds to storage once: a sum, a product, a norm, a softmax (PyTorch modules, eager);
 `fused`     a step rounds to storage once, its inner values live in the accumulation format (a fused or compiled kernel).
 
-Where storage and accumulation format are one (float32, float64) the three coincide.
+If the storage and accumulation formats are equal (float32, float64), the three coincide.
 
-Products of matrices are summed in one of two ways:
+Matrix products are accumulated in one of two ways:
 
 `rounded`    every addition rounds to nearest, as in IEEE 754;
-`truncated`  a matrix unit adds a few products at once to its accumulator, aligned to the largest, and cuts off what is left over:
+`truncated`  a matrix unit adds a few products at once to its accumulator, aligned to the largest, and truncates the excess bits:
              tensor cores of every generation (Fasi, Higham, Mikaitis and Pranesh 2021, *Numerical behavior of NVIDIA tensor
              cores*; Khattak and Mikaitis 2025, *Accurate models of NVIDIA tensor cores*, for later ones).
 
-The second is what half formats are multiplied in on an accelerator; and float32 too where a kernel splits each operand in two TF32
-numbers, as PyTorch's memory-efficient attention does from compute capability 8.0 on (CUTLASS, example 27, `OpMultiplyAddFastF32`).
-Products of float64 are rounded there as well.
+On an accelerator, products of half-precision formats are truncated. Products of float32 are truncated where a kernel splits each
+operand into two TF32 numbers, as PyTorch's memory-efficient attention does from compute capability 8.0 on (CUTLASS, example 27,
+`OpMultiplyAddFastF32`). Products of float64 are always rounded.
 
-The second half of a hypothesis is what a step consumed: its parents `as captured`, or `unrounded`, the values before they were
-rounded for storage, at most half an ulp from the captured ones (a fused kernel hands its register on).
+The second component of a hypothesis is the form in which a step consumed its parents: `as captured`, or `unrounded`, meaning the
+values before they were rounded to storage, which differ from the captured values by at most half an ulp (a fused kernel passes
+on the value in its register).
 """
 
 from dataclasses import dataclass, field, replace
@@ -36,7 +37,15 @@ Summation = Literal["rounded", "truncated"]
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """One way of rounding, for one storage format."""
+    """A way of rounding, for one storage format.
+
+    Attributes:
+        storage: format of stored results.
+        accumulate: format in which sums are accumulated.
+        rounding: points at which results are rounded to storage: `native`, `modular` or `fused`.
+        summation: how additions in matrix products round: `rounded` or `truncated`.
+        functions: error bounds of library functions.
+    """
 
     storage: Format
     accumulate: Format
@@ -46,14 +55,14 @@ class Arithmetic:
 
     @property
     def name(self) -> str:
-        """`modular`, or `float32`, or `float32 in matrix units`: arithmetics of one dtype and device have different names."""
+        """The name, unique for each dtype and device: for example `modular`, `float32` or `float32 in matrix units`."""
         if self.is_mixed:
             return self.rounding
         return self.storage.name if self.summation == "rounded" else f"{self.storage.name} in matrix units"
 
     @property
     def elementwise(self) -> Format:
-        """The format in which the inner operations of a norm, a softmax or an activation function are carried out."""
+        """The format of the inner operations of a norm, a softmax or an activation function."""
         return self.storage if self.rounding == "native" else self.accumulate
 
     @property
@@ -62,41 +71,50 @@ class Arithmetic:
         return self.storage != self.accumulate
 
     def intermediate(self) -> "Arithmetic":
-        """The model of a step whose result never leaves its kernel: fused results stay in the accumulation format."""
+        """Return the model of a step whose result stays inside its kernel: fused results are kept in the accumulation format."""
         if self.rounding == "fused":
             return replace(self, storage=self.accumulate)
         return self
 
     def function_variance(self, y: Array) -> Array | float:
-        """Variance of rounding a function's value inside a step: to storage where every operation does, else none of its own."""
+        """Return the variance of storing a function value y inside a step; 0 unless every operation rounds to storage."""
         return self.storage.rounding_variance(y) if self.rounding == "native" and self.is_mixed else 0.0
 
     def store_variance(self, y: Array) -> Array | float:
-        """Variance of the rounding to storage; accumulation's own last rounding is counted there when formats are equal."""
+        """Return the variance of rounding y to storage; 0 if the formats are equal: accumulation then includes this rounding."""
         return self.storage.rounding_variance(y) if self.is_mixed else 0.0
 
     def call_variance(self, y: Array) -> Array | float:
-        """Variance of rounding a library call's result y inside a step."""
+        """Return the variance of rounding the result y of a library call inside a step to storage."""
         return 0.0 if self.rounding == "fused" else self.store_variance(y)
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """How a candidate may have computed a step: its arithmetic, and which parents it consumed."""
+    """A way in which a candidate may have computed a step: its arithmetic, and the form in which it consumed its parents."""
 
     arithmetic: Arithmetic
     parents: Literal["as captured", "unrounded"]
 
     def __str__(self) -> str:
-        """Rendered as `modular` or `modular, parents unrounded`."""
+        """Return a text such as `modular` or `modular, parents unrounded`."""
         name = self.arithmetic.name
         return name if self.parents == "as captured" else f"{name}, parents unrounded"
 
 
 def hypotheses(dtype: str, device: str = "cpu", functions: Accuracy | None = None) -> tuple[Hypothesis, ...]:
-    """The declared hypotheses for a dtype on a torch device, tightest first; every device but the CPU may have matrix units.
+    """Return the hypotheses for a dtype on a torch device, tightest first.
 
-    `functions` are the library's where they are less accurate than those in the table.
+    Args:
+        dtype: name of the storage format.
+        device: torch device; every device other than the CPU may have matrix units.
+        functions: accuracy of the library's functions where they are less accurate than the table; default: the table.
+
+    Returns:
+        All arithmetics with parents as captured, then all of them with parents unrounded.
+
+    Raises:
+        UsageError: no format is called `dtype`.
     """
     storage, single = format_named(dtype), FORMATS["float32"]
     accelerated = device.partition(":")[0] != "cpu"
@@ -112,7 +130,10 @@ def hypotheses(dtype: str, device: str = "cpu", functions: Accuracy | None = Non
 
 
 def modular(dtype: str, device: str = "cpu", functions: Accuracy | None = None) -> Hypothesis:
-    """Where one hypothesis has to stand for all: every library call rounds once, from parents as captured; the widest of these."""
+    """Return the hypothesis to use where a single one must represent all of them.
+
+    It is the widest hypothesis in which every library call rounds once and parents are as captured.
+    """
     return [h for h in hypotheses(dtype, device, functions) if h.arithmetic.rounding == "modular" and h.parents == "as captured"][
         -1
     ]

@@ -1,21 +1,21 @@
-"""Devices: whether torch has one here, whether it still works, and what it is called.
+"""Devices: whether torch has a device on this machine, whether it still works, and what it is called.
 
-What an accelerator is asked to do it does later, and an error there, a look-up outside of a table most of all, takes its whole
-context with it: all that this process asks of the device from then on fails. Who asks whether it works therefore waits for it.
+An accelerator executes work asynchronously, and an error there (most often an out-of-range look-up) destroys its whole context:
+every later request of this process to the device fails. Checking whether a device works therefore waits for all pending work.
 """
 
 from conformance.errors import DeviceLostError, Unavailable, UsageError
 
-_HAD: set[str] = set()  # devices that have worked in this process
+_HAD: set[str] = set()  # Devices that have worked in this process.
 
 
 def require_device(device: str) -> None:
-    """Return where the device computes.
+    """Return if the device is able to compute.
 
     Raises:
-        UsageError: torch knows no device of that name anywhere.
-        Unavailable: torch has no such device here.
-        DeviceLostError: it had.
+        UsageError: torch does not define a device of this name on any machine.
+        Unavailable: the device has not worked in this process.
+        DeviceLostError: the device has worked earlier in this process, but no longer does.
     """
     require_name(device)
     error = _error(device)
@@ -30,14 +30,18 @@ def require_device(device: str) -> None:
 
 
 def require_name(device: str) -> None:
-    """Raise `UsageError` where torch knows no device of that name anywhere."""
+    """Check the name of a device.
+
+    Raises:
+        UsageError: torch does not define a device of this name on any machine.
+    """
     wrong = not_a_device(device)
     if wrong is not None:
         raise UsageError(f"no device {device!r}: {wrong}")
 
 
 def not_a_device(device: str) -> str | None:
-    """What torch says of a text that is no device's name anywhere; None where it is one, here or elsewhere."""
+    """Return torch's error message for a text that is not a device name; None for a valid name, available here or not."""
     import torch
 
     try:
@@ -48,17 +52,17 @@ def not_a_device(device: str) -> str | None:
 
 
 def is_whole(device: str) -> bool:
-    """Whether the device has finished all that it was asked for without an error, and computes."""
+    """Return whether the device has finished all pending work without an error and is able to compute."""
     return _error(device) is None
 
 
 def is_lost(device: str) -> bool:
-    """Whether the device has worked in this process, and no longer does."""
+    """Return whether the device has worked in this process but no longer does."""
     return device in _HAD and not is_whole(device)
 
 
 def description(device: str) -> str | None:
-    """What its maker calls an accelerator; None for the CPU, and where that is not known."""
+    """Return the vendor's name of an accelerator; None for the CPU, or if the name is unknown or the device does not work."""
     import torch
 
     named = getattr(torch, device.partition(":")[0], None)
@@ -69,7 +73,10 @@ def description(device: str) -> str | None:
 
 
 def _error(device: str) -> str | None:
-    """The first line of the error that a small sum on the device ends with, if it does; its copy back waits for all before it."""
+    """Return the first line of the error that a small computation on the device raises, or None.
+
+    The result is copied back to the CPU, which waits for all earlier work on the device.
+    """
     import torch
 
     try:

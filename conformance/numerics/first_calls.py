@@ -1,19 +1,19 @@
-"""The first call of each vector function of oneMKL, by one thread, before anything is measured or judged.
+"""First calls of oneMKL's vector functions, made by a single thread before anything is measured or judged.
 
-torch computes these functions of contiguous float32 and float64 arguments by oneMKL's vector library, on several threads where
-there are more than 2,048 elements. That library chooses a function's kernel at its first call. In oneMKL 2024.2, which torch 2.13's
-wheels contain, a thread whose call coincides with another's may get a kernel of low accuracy, once: erf is off by up to 2.4e-4 and
-tanh by 9e-5 in one process of one to two thousand, by the command below, and every later call is right (pytorch/pytorch issue
-188792, which does not find it from oneMKL 2025.0 on). A candidate that is right would fail at random, and the machine would be
-measured as less accurate than it is. After a call by one thread no first call is left, in the process and in those that are forked
-from it.
+torch evaluates these functions of contiguous float32 and float64 arguments with oneMKL's vector library, on several threads for
+more than 2,048 elements. The library selects the kernel of a function at the function's first call. In oneMKL 2024.2, which is
+part of torch 2.13's wheels, a thread whose first call coincides with that of another thread may get a kernel of low accuracy
+once: in one process of one to two thousand, erf is off by up to 2.4e-4 and tanh by 9e-5, as measured by the command below; all
+later calls are accurate (pytorch/pytorch issue 188792, which does not find the error from oneMKL 2025.0 on). A correct candidate
+would fail at random, and the machine would be measured as less accurate than it is. After one call by a single thread, no first
+call is left in this process or in processes forked from it.
 
     python -m conformance.benchmarks.first_calls --processes 10000 --function erf
 """
 
 from functools import cache
 
-# Those that torch 2.13 takes from it (`aten/src/ATen/cpu/vml.h`): `test_machine` compares them with the library that is installed.
+# The functions that torch 2.13 takes from oneMKL (`aten/src/ATen/cpu/vml.h`); `test_machine` compares them with the library.
 FUNCTIONS = (
     *("acos", "asin", "atan", "cos", "erf", "erfc", "erfinv", "exp", "log", "log10", "log2", "sin", "sqrt", "tan", "tanh", "trunc"),
 )
@@ -21,7 +21,7 @@ FUNCTIONS = (
 
 @cache
 def make_first_calls() -> None:
-    """Call each function once in either format, with one element: one thread."""
+    """Call each function once in float32 and float64, with one element so that only one thread is used."""
     import torch
 
     with torch.no_grad():

@@ -1,11 +1,11 @@
-"""IEEE 754 binary formats, as values, and their units in the last place.
+"""IEEE 754 binary formats and their units in the last place.
 
-A format has `precision` significant bits p (the hidden one included) and a smallest normal exponent `emin`. For a real x
+A format has `precision` significant bits p (including the hidden bit) and a smallest normal exponent `emin`. For a real x
 
     ulp(x) = 2^(max(floor(log2 |x|), emin) - (p - 1))
 
-so that below 2^emin the spacing stays that of the subnormals and no error scale is ever zero (Muller et al., *Handbook of
-Floating-Point Arithmetic*, 2nd ed., section 2.1 and definition 2.6).
+Below 2^emin the spacing is that of the subnormals, so an error scale is never zero (Muller et al., *Handbook of Floating-Point
+Arithmetic*, 2nd ed., section 2.1 and definition 2.6).
 """
 
 import math
@@ -18,19 +18,27 @@ from conformance.errors import UsageError
 
 Array = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
-Captured = Array | Single  # a candidate's numbers, which float32 holds exactly unless they are float64
+Captured = Array | Single  # A candidate's numbers; float32 holds them exactly unless they are float64.
 
-_EXPONENT = 0x7FF << 52  # of float64's bits; alone they are the power of two at or below |x|, or 0 where x is subnormal
+# Mask of a float64's exponent bits; these bits alone are the power of two at or below |x|, or 0 if x is subnormal.
+_EXPONENT = 0x7FF << 52
 
 
-# RMS of ulp/√12 over |y| for a mantissa m whose logarithm is uniform on [1, 2), as leading digits of products are (Hamming 1970),
-# in units of 2^-p: √E[1/m²]/√3, with E[1/m²] = 3/8 / ln 2.
+# RMS of (ulp/√12)/|y| in units of 2^-p, for a mantissa m whose logarithm is uniform on [1, 2), as for products (Hamming 1970):
+# √E[1/m²]/√3, with E[1/m²] = 3/8 / ln 2.
 RELATIVE_RMS = math.sqrt(3.0 / 8.0 / math.log(2.0) / 3.0)
 
 
 @dataclass(frozen=True)
 class Format:
-    """A binary floating-point format."""
+    """A binary floating-point format.
+
+    Attributes:
+        name: name of the dtype.
+        precision: number of significant bits p, including the hidden bit.
+        emin: exponent of the smallest normal number.
+        emax: exponent of the largest finite number.
+    """
 
     name: str
     precision: int
@@ -39,12 +47,12 @@ class Format:
 
     @property
     def unit_roundoff(self) -> float:
-        """u = 2^-p: the largest relative error of rounding to nearest."""
+        """The unit roundoff u = 2^-p: the largest relative error of rounding to nearest."""
         return 2.0**-self.precision
 
     @property
     def smallest_normal(self) -> float:
-        """2^emin."""
+        """The smallest normal number, 2^emin."""
         return 2.0**self.emin
 
     @property
@@ -54,32 +62,32 @@ class Format:
 
     @property
     def floor_variance(self) -> float:
-        """Variance of rounding to the subnormal grid; at least float64's smallest normal, where its square would vanish."""
+        """The variance of rounding to the subnormal grid; at least float64's smallest normal number, to prevent underflow."""
         return max(2.0 ** (2 * max(self.emin - self.precision + 1, -500)) / 12.0, float(np.finfo(np.float64).tiny))
 
     def ulp(self, x: Array) -> Array:
-        """The spacing of the format at |x|, elementwise and never zero."""
+        """Return the spacing of the format at |x|, elementwise; it is never zero."""
         power = np.asarray(np.asarray(x, np.float64).view(np.int64) & _EXPONENT).view(np.float64)
         np.clip(power, self.smallest_normal, 2.0**1023, out=power)
         power *= 2.0 ** (1 - self.precision)
         return power
 
     def rounding_variance(self, x: Array) -> Array:
-        """Variance of rounding x to nearest: uniform on ±ulp/2, so ulp²/12 (Widrow and Kollár, 2008, section 1)."""
+        """Return the variance ulp²/12 of rounding x to nearest, uniform on ±ulp/2 (Widrow and Kollár, 2008, section 1)."""
         variance = self.ulp(x)
         variance *= variance
         variance /= 12.0
         return np.maximum(variance, self.floor_variance, out=variance)
 
     def stored(self, x: Array) -> Captured:
-        """x as it is stored: rounded to nearest, in the smaller of float32 and float64 that holds the format."""
+        """Return x rounded to nearest, in the smaller of float32 and float64 that holds every number of the format."""
         if self.name == "float32":
             with np.errstate(over="ignore"):
                 return np.asarray(x.astype(np.float32))
         return self.round(x) if self.name == "float64" else self.round(x).astype(np.float32)
 
     def round(self, x: Array) -> Array:
-        """x rounded to nearest, ties to even; past the largest finite value it overflows to infinity."""
+        """Return x rounded to nearest, ties to even; values beyond the largest finite number overflow to infinity."""
         if self.name in ("float16", "float32", "float64"):
             with np.errstate(over="ignore"):
                 return np.asarray(x.astype(self.name), np.float64)
@@ -101,7 +109,11 @@ FORMATS = {
 
 
 def format_named(name: str) -> Format:
-    """The format called `name`; `UsageError` when there is none."""
+    """Return the format called `name`.
+
+    Raises:
+        UsageError: there is no such format.
+    """
     try:
         return FORMATS[name]
     except KeyError:

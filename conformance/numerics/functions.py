@@ -1,15 +1,16 @@
-"""Library functions: their true values, and how an implementation's errors are measured and bounded.
+"""Library functions: their exact values, and how the errors of an implementation are measured and bounded.
 
-An implementation of f is described by a bound on its error that is absolute and relative at once,
+An implementation of a function f is described by an error bound with an absolute and a relative part,
 
     |computed − f(x)| ≤ absolute · scale(x) + ulp · ULP(f(x))
 
-ULP(y) the spacing of the format at y, scale(x) = 1; in GELU = x/2 · (1 + g(x)) scale(x) = |x|/2, so that `absolute` is an error of
-the inner function g, erf or tanh. Neither form alone suffices: an approximation of erf with an absolute error of 1e-7 is thousands
-of ULP off where 1 + erf cancels, and exp has results of any size.
+where ULP(y) is the spacing of the format at y, and scale(x) = 1. For GELU = x/2 · (1 + g(x)), scale(x) = |x|/2, so that
+`absolute` is an error of the inner function g, erf or tanh. Neither part is sufficient alone: an approximation of erf with an
+absolute error of 1e-7 is off by thousands of ULP where 1 + erf cancels, and the results of exp have any magnitude.
 
-Of all pairs (absolute, ulp) that cover every measured error, `Errors.bound` takes the one whose mean over results uniform on [0, 1]
-is smallest: a linear program in two unknowns. ULP is u · 2^-k on [2^-(k+1), 2^-k), u = 2^-p, so that its mean is
+Among all pairs (absolute, ulp) that cover every measured error, `Errors.bound` selects the pair with the smallest mean over
+results uniform on [0, 1], which is a linear program in two unknowns. ULP is u · 2^-k on [2^-(k+1), 2^-k), with u = 2^-p, so its
+mean is
 
     Σ_k 2^-(k+1) · u · 2^-k = 2u/3
 
@@ -29,7 +30,8 @@ from conformance.numerics.formats import Array, Format
 
 Real = npt.NDArray[np.floating[Any]]
 
-BINS = 8  # of ULP/scale, an octave: within a bin the smallest stands for all, so that a bound is at most 2^(1/8) too large
+# Bins of ULP/scale per octave; the smallest value represents its whole bin, so a bound is at most a factor 2^(1/8) too large.
+BINS = 8
 
 
 def _one(x: Array) -> Array:
@@ -41,22 +43,22 @@ def _half(x: Array) -> Array:
 
 
 def gelu_argument(x: Array) -> Array:
-    """t = √(2/π) (x + 0.044715 x³): the argument of tanh in GELU's second form (Hendrycks and Gimpel 2016, section 2)."""
+    """Return t = √(2/π) (x + 0.044715 x³), the argument of tanh in the tanh form of GELU (Hendrycks and Gimpel 2016, section 2)."""
     return np.asarray(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3))
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function of one real number.
+    """A function of one real variable.
 
     Attributes:
-        name: as in the table; torch's name where it has one.
-        true: its value in float64, accurate to a few units of float64 without cancellation.
-        lower, upper: beyond these a float32 result is a constant, 0, the argument itself or infinite.
-        scale: what an absolute error is a multiple of.
-        has_zero: whether an absolute error is part of the bound; else the relative error is bounded alone.
-        ulp: the relative part of the bound where it is given and the absolute part alone is fitted. In GELU it is 1 ULP for the
-            rounding of 1 + g and 1/2 for that of the product, which sigma counts as random.
+        name: name in the table; torch's name where there is one.
+        true: value in float64, accurate to a few float64 ULP and free of cancellation.
+        lower, upper: outside this interval, the float32 result is constant, 0, the argument itself or infinite.
+        scale: unit of the absolute part of the bound, as a function of the argument.
+        has_zero: whether the bound has an absolute part; if not, only the relative error is bounded.
+        ulp: relative part of the bound if it is prescribed and only the absolute part is fitted. For GELU it is 1.5: 1 ULP for the
+            rounding of 1 + g and 1/2 for the rounding of the product, both of which sigma counts as random.
     """
 
     name: str
@@ -85,37 +87,37 @@ FUNCTIONS: Mapping[str, Function] = {
 
 @dataclass(frozen=True)
 class Bound:
-    """|error| ≤ absolute · scale + ulp · ULP of the result."""
+    """An error bound: |error| ≤ absolute · scale + ulp · ULP of the result."""
 
     absolute: float
     ulp: float
 
     def contains(self, other: "Bound") -> bool:
-        """Whether it is at least as large at every result."""
+        """Return whether this bound is at least as large as `other` for every result."""
         return self.absolute >= other.absolute and self.ulp >= other.ulp
 
 
 @dataclass(frozen=True)
 class Largest:
-    """A largest error and the argument at which it is made."""
+    """The largest error, and the argument at which it occurs."""
 
     value: float = 0.0
     at: float = 0.0
 
     def or_larger(self, other: "Largest") -> "Largest":
-        """The larger of two."""
+        """Return the larger of two errors."""
         return self if self.value >= other.value else other
 
 
 @dataclass(frozen=True)
 class Errors:
-    """What was measured of one implementation.
+    """The measured errors of one implementation.
 
     Attributes:
-        absolute: the largest error over the scale.
-        ulp: the largest error in ULP of a result that is a normal number.
-        frontier: by bin of ULP/scale, the largest error over the scale.
-        points: how many arguments were looked at.
+        absolute: largest error, in units of the scale.
+        ulp: largest error in ULP, over results that are normal numbers.
+        frontier: largest error in units of the scale, by bin of ULP/scale.
+        points: number of arguments evaluated.
     """
 
     absolute: Largest = field(default_factory=Largest)
@@ -124,7 +126,7 @@ class Errors:
     points: int = 0
 
     def __add__(self, other: "Errors") -> "Errors":
-        """Of both sets of arguments."""
+        """Return the errors over the arguments of both operands."""
         bins = self.frontier.keys() | other.frontier.keys()
         return Errors(
             self.absolute.or_larger(other.absolute),
@@ -134,14 +136,19 @@ class Errors:
         )
 
     def exceed(self, bounds: Iterable[Bound]) -> bool:
-        """Whether an error is larger than each of these allows."""
+        """Return whether some error is larger than every one of these bounds allows."""
         known = tuple(bounds)
         return any(
             error > max(b.absolute + b.ulp * 2.0 ** (number / BINS) for b in known) for number, error in self.frontier.items()
         )
 
     def bound(self, function: Function, evaluated: Format) -> Bound:
-        """The pair that covers them with the smallest mean."""
+        """Return the pair (absolute, ulp) with the smallest mean that covers all errors; infinite if an error is not finite.
+
+        Args:
+            function: the function that was measured.
+            evaluated: the format that it was evaluated in.
+        """
         if not self.frontier:
             return Bound(0.0, 0.0)
         bins = sorted(self.frontier)
@@ -152,21 +159,27 @@ class Errors:
             return Bound(max(float((error - function.ulp * spacing).max()), 0.0), function.ulp)
         if not function.has_zero:
             return Bound(0.0, float((error / spacing).max()))
-        unit = evaluated.unit_roundoff  # of everything below, so that the solver sees numbers near 1
+        unit = evaluated.unit_roundoff  # The unit of all values below, so that the solver's numbers are near 1.
         left = np.stack([np.ones_like(spacing), spacing / unit], 1)
-        size = left.max(1, keepdims=True)  # of a row, to which it is brought: spacings range over 80 decades
-        from scipy.optimize import linprog  # slow to import, and wanted where a machine is measured alone
+        size = left.max(1, keepdims=True)  # Rows are divided by their maximum, since spacings range over 80 decades.
+        from scipy.optimize import linprog  # Slow to import, and only needed when a machine is measured.
 
         solved = linprog([1.0, 2.0 / 3.0], -left / size, -error / unit / size[:, 0], bounds=[(0.0, None)] * 2)
         absolute, ulp = float(solved.x[0]) * unit, float(solved.x[1])
-        short = error - absolute - ulp * spacing  # by the solver's own tolerance
+        short = error - absolute - ulp * spacing  # Violations within the solver's tolerance.
         return Bound(absolute + float(short.max(initial=0.0)), ulp)
 
 
 def measured(function: Function, x: Real, computed: Real, storage: Format, block: int = 1) -> Errors:
-    """The errors of results `computed` at arguments x, stored in that format, against the function's value in float64.
+    """Return the errors of the results `computed` at arguments x, relative to the function's value in float64.
 
-    Where x is in order, `block` neighbours are summed up as one: their largest error beside their smallest ULP.
+    Args:
+        function: the function that was computed.
+        x: arguments.
+        computed: results of the implementation.
+        storage: format in which the results are stored.
+        block: number of neighbouring arguments summarized together, by their largest error and smallest ULP; requires ordered x
+            if larger than 1.
     """
     wide = np.asarray(x, np.float64)
     with np.errstate(all="ignore"):
@@ -176,9 +189,17 @@ def measured(function: Function, x: Real, computed: Real, storage: Format, block
 
 
 def summarized(function: Function, x: Array, y: Array, error: Array, storage: Format, block: int = 1) -> Errors:
-    """The largest of these errors, at arguments x with results y; those that are NaN count as infinite.
+    """Return the summary of the errors `error` at arguments x with results y; NaN errors count as infinite.
 
-    Left out are results below the format's smallest normal number, which may be flushed to zero, and those that overflow.
+    Results below the format's smallest normal number, which may be flushed to zero, and results that overflow are left out.
+
+    Args:
+        function: the function that was computed.
+        x: arguments.
+        y: exact results.
+        error: magnitudes of the errors.
+        storage: format in which the results are stored.
+        block: number of neighbouring arguments summarized together.
     """
     scale = function.scale(x)
     keep = (np.abs(y) >= storage.smallest_normal) & (np.abs(y) <= storage.largest) & (scale > 0.0)
@@ -197,7 +218,7 @@ def summarized(function: Function, x: Array, y: Array, error: Array, storage: Fo
 
 
 def _frontier(spacing: Array, scaled: Array, block: int) -> dict[int, float]:
-    """By bin of the spacing, the largest error."""
+    """Return the largest error for each bin of the spacing."""
     starts = np.arange(0, spacing.size, block)
     spacing, scaled = np.minimum.reduceat(spacing, starts), np.maximum.reduceat(scaled, starts)
     finite = np.isfinite(spacing)
@@ -208,7 +229,7 @@ def _frontier(spacing: Array, scaled: Array, block: int) -> dict[int, float]:
 
 
 def relative_from(errors: Errors, bound: Bound, storage: Format) -> float:
-    """The least result from which on the ULP part of a bound holds alone; 0 where it always does."""
+    """Return the smallest result from which on the ULP part of a bound is sufficient alone; 0 if it always is."""
     spacings = {b: 2.0 ** (b / BINS) for b in errors.frontier}
     short = [spacings[b] for b, error in errors.frontier.items() if error > bound.ulp * spacings[b]]
     return float(max(short, default=0.0) * 2.0 ** (1.0 / BINS) / (2.0 * storage.unit_roundoff))

@@ -1,21 +1,23 @@
-"""The float32 arithmetic of this machine: library functions, matrix products and settings of torch, once a process.
+"""The float32 arithmetic of this machine: library functions, matrix products and settings of torch, measured once per process.
 
-A verdict assumes that torch's functions are no less accurate than those in the table (`numerics.accuracy`). Here that is
-measured, in under 0.1 s, at points that contain the worst places of every implementation in the table. There are three results:
+A verdict assumes that torch's functions are at least as accurate as those in the table (`numerics.accuracy`). This module
+measures them in under 0.1 s, at points that include the worst arguments of every implementation in the table. There are three
+possible outcomes:
 
-- each function is within the table: nothing depends on the machine;
-- a function exceeds it: reported once as a property of the machine, and what calls the function is judged with the bound that was
-  measured (`Machine.accuracy`);
-- its error at results in [1/2, 1) exceeds 2^-12, that of rounding them to float16: not a float32 function. `MachineError`:
-  nothing is judged, since neither a failure nor a pass would be the candidate's.
+- Every function is within the table: nothing depends on the machine.
+- A function exceeds the table: this is reported once as a property of the machine, and steps that call the function are judged
+  with the measured bound (`Machine.accuracy`).
+- The error of a function at results in [1/2, 1) exceeds 2^-12, the error of rounding such results to float16: the function is
+  not a float32 function. `MachineError` is raised and nothing is judged, since neither a failure nor a pass could be attributed
+  to the candidate.
 
-Functions are called as operators, `torch.ops.aten`, which a candidate that replaces functions of torch's Python modules does not
-change; and before a candidate that is given by its name is imported, since its import may register other operators.
+Functions are called as operators, `torch.ops.aten`, which are unaffected by a candidate that replaces functions of torch's Python
+modules. They are called before a candidate that is given by name is imported, since its import may register other operators.
 
-Only float32 is measured: half formats are evaluated in it, and float64 is judged by the table.
+Only float32 is measured: half-precision formats are evaluated in float32, and float64 is judged by the table.
 
-The effective bits p of a product are those for which rounding both operands to p bits gives its RMS error over its RMS,
-√2 · RELATIVE_RMS · 2^-p: 11 in TF32, 8 in bfloat16, and in float32 24 less what accumulation loses.
+The effective bits p of a product are those for which rounding both operands to p bits gives its RMS error relative to its RMS,
+√2 · RELATIVE_RMS · 2^-p: 11 in TF32, 8 in bfloat16, and in float32 24 minus the bits lost in accumulation.
 """
 
 import math
@@ -38,7 +40,8 @@ from conformance.numerics.functions import FUNCTIONS, Bound, Errors, Function, m
 SINGLE = FORMATS["float32"]
 LIMIT = FORMATS["float16"].unit_roundoff / 2.0
 
-EVEN, MAGNITUDES, NEIGHBOURS = 2048, 1024, 16  # arguments evenly spaced, by magnitude of either sign, and beside each worst place
+# Numbers of arguments: evenly spaced, by magnitude for each sign, and on each side of each worst argument.
+EVEN, MAGNITUDES, NEIGHBOURS = 2048, 1024, 16
 PRODUCTS: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "linear": ((64, 256), (256, 256)),
     "row": ((1, 256), (256, 256)),
@@ -50,14 +53,14 @@ Operator = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Machine:
-    """What was measured.
+    """The measured arithmetic of a machine.
 
     Attributes:
-        device: the torch device.
-        instruction_set: what ATen dispatches on the CPU.
-        functions: the errors of torch's functions, by name.
-        products: the effective bits of a product, by the class of its shape.
-        settings: what changes arithmetic, by name, as text.
+        device: torch device.
+        instruction_set: instruction set that ATen dispatches to on the CPU.
+        functions: errors of torch's functions, by name.
+        products: effective bits of a product, by class of its shape.
+        settings: settings that change arithmetic, by name, as text.
     """
 
     device: str
@@ -77,10 +80,11 @@ class Machine:
 
     @cached_property
     def accuracy(self) -> Accuracy:
-        """The table's, and that of the functions that exceed it.
+        """The accuracy of the table, extended by the functions that exceed it.
 
         Raises:
-            MachineError: of any function, used or not, an error in [1/2, 1) is beyond that of float16's rounding.
+            MachineError: the error of some function in [1/2, 1) exceeds that of rounding to float16, even if the function is not
+            used.
         """
         accuracy = known()
         for name, bound in self.exceeding.items():
@@ -94,7 +98,7 @@ class Machine:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A sentence a function that exceeds the table."""
+        """One sentence for each function that exceeds the table."""
         return tuple(
             f"torch's {name} on this machine is off by up to {_size(bound)}, known implementations by up to "
             f"{_size(_largest(name))}: "
@@ -108,30 +112,30 @@ def _size(bound: Bound) -> str:
 
 
 def _largest(name: str) -> Bound:
-    """Of the table, the bound that is largest in [1/2, 1)."""
+    """Return the bound of the table that is largest in [1/2, 1)."""
     return max(known().bounds[name, SINGLE.name], key=_below_one)
 
 
 def _below_one(bound: Bound) -> float:
-    """The largest error at results in [1/2, 1), whose ULP is u."""
+    """Return the largest error at results in [1/2, 1), where an ULP is u."""
     return bound.absolute + SINGLE.unit_roundoff * bound.ulp
 
 
 @cache
 def this_machine(device: str) -> Machine:
-    """The machine that this process runs on, measured on that torch device at the first call."""
+    """Return the machine that this process runs on, measured on the torch device at the first call."""
     make_first_calls()
     return measure(device, torch_functions())
 
 
 def measure_early(device: str) -> None:
-    """Measure the machine before a candidate's import can change torch; of a device that does not work, others complain."""
+    """Measure the machine before the import of a candidate can change torch; skip a device that does not work."""
     if is_whole(device):
         this_machine(device)
 
 
 def measure(device: str, functions: Mapping[str, Operator], product: Callable[[Any, Any], Any] = operator.matmul) -> Machine:
-    """A machine with these functions and this product of torch tensors."""
+    """Return the machine as measured with these functions and this product of torch tensors."""
     import torch
 
     with torch.no_grad():
@@ -145,7 +149,7 @@ def measure(device: str, functions: Mapping[str, Operator], product: Callable[[A
 
 
 def torch_functions() -> Mapping[str, Operator]:
-    """Torch's own, by the table's names."""
+    """Return torch's functions, by their names in the table."""
     import torch
 
     aten = torch.ops.aten
@@ -165,9 +169,9 @@ def _errors(function: Function, computed: Operator, device: str) -> Errors:
 
 @cache
 def _arguments(function: Function) -> Any:
-    """float32: an even grid, every magnitude, and the neighbours of the places that are worst for any implementation.
+    """Return float32 arguments: an even grid, a range of magnitudes, and the neighbours of every implementation's worst arguments.
 
-    Subnormal arguments are left out, which a device may flush to zero.
+    Subnormal arguments are left out, since a device may flush them to zero.
     """
     lower, upper = max(function.lower, -100.0), min(function.upper, 100.0)
     sizes = np.exp2(np.linspace(-20.0, math.log2(upper), MAGNITUDES))
@@ -207,7 +211,7 @@ def _settings() -> Mapping[str, str]:
 
 
 def _said(get: Callable[[], object]) -> str:
-    """A setting as text; torch refuses to say one that was set through two interfaces that disagree."""
+    """Return a setting as text; torch raises an error for a setting that was set inconsistently through two interfaces."""
     try:
         return str(get()).lower()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""What is computed once and kept: of an array, as long as that lives (a weight's other forms), and of an object."""
+"""Caches: results computed once per array and kept as long as the array lives (other forms of a weight), or once per object."""
 
 import functools
 import weakref
@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 def once_an_array(function: Callable[[Array], Result]) -> Callable[[Array], Result]:
-    """`function`, evaluated once for each array object. The array must not be altered afterwards."""
+    """Wrap `function` so that it is evaluated once for each array object; the array must not be altered afterwards."""
     kept: dict[int, tuple[weakref.ref[Array], Result]] = {}
 
     @wraps(function)
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     cached_property = functools.cached_property
 else:
 
-    class cached_property(functools.cached_property):  # noqa: N801  # the name that it stands for
-        """That of `functools` without its lock, which Python 3.11 holds for every object of a class while one computes.
+    class cached_property(functools.cached_property):  # noqa: N801  # Named like the class that it replaces.
+        """The `functools.cached_property` without its lock, which Python 3.11 holds for all objects of a class while one computes.
 
-        Threads that ask for one object's at the same time may both compute it, to the same end.
+        Threads that read the property of one object at the same time may each compute it, with the same result.
         """
 
         def __get__(self, instance: Any, owner: type | None = None) -> Any:
-            """The value, computed where it is not known."""
+            """Return the value, computing it if it is not cached."""
             if instance is None:
                 return self
             known = instance.__dict__

@@ -1,4 +1,4 @@
-"""The truth: a BERT in NumPy float64, its Jacobians, and the roundings that a correct candidate may make."""
+"""The oracle: a BERT in NumPy float64, its Jacobians, and the rounding errors that a correct candidate may make."""
 
 from conformance.oracle.equations import EQUATIONS
 from conformance.oracle.network import Network

@@ -1,31 +1,33 @@
-"""Accumulated products: the value of left @ right, and how far the roundings of its partial sums may take it.
+"""Accumulated products: the value of left @ right, and the rounding errors of its partial sums.
 
-A product accumulated in a format of unit roundoff u, in index order, y = s_K with s_k = s_{k-1} + a_k b_k, makes in each
-addition an error uniform on at most ±u |s_k|, whose variance is u² s_k² / 3; the products are exact in a fused multiply-add and
-otherwise no larger. So
+Let a product y = s_K be accumulated in index order, s_k = s_{k-1} + a_k b_k, in a format of unit roundoff u. Each addition makes
+an error that is uniform on at most ±u |s_k|, with variance u² s_k² / 3; the products a_k b_k are exact in a fused multiply-add,
+and their errors are no larger otherwise. Hence
 
     sigma² = u²/3 · (Σ_k s_k² + y²)
 
-the last term for the store (Higham 2002, section 3.1, with Higham and Mary 2019 for the random model). A bias b may be added last
-or be what accumulation starts from (a BLAS with beta = 1), with s_k + b in place of s_k; and terms may be added from the last to
-the first, with y − s_k: Σ s_k² is the largest of the four.
+where the last term is the rounding of the stored result (Higham 2002, section 3.1, with Higham and Mary 2019 for the random
+model). A bias b may be added last, or it may be the initial value of the accumulation (a BLAS with beta = 1), with s_k + b in
+place of s_k. Terms may also be added from the last to the first, with y − s_k in place of s_k. The largest Σ s_k² of these four
+cases is used.
 
-Σ s_k² is estimated from at most eight block partial sums. Between a block's ends, s_{i-1} and s_i, the partial sums are taken as a
-Brownian bridge: over m terms Σ s² = m · (s_{i-1}² + s_{i-1} s_i + s_i²)/3 + m · t/6 (Revuz and Yor 1999, chapter I, exercise
-3.10). Σ t over the blocks is the larger of the squared increments' and the squared terms' sum: the first sees a drift, the second
-terms that cancel within a block. Blocked and pairwise orders make smaller errors.
+Σ s_k² is estimated from at most eight block partial sums. Between the ends s_{i-1} and s_i of a block, the partial sums are
+modelled as a Brownian bridge: over m terms Σ s² = m · (s_{i-1}² + s_{i-1} s_i + s_i²)/3 + m · t/6 (Revuz and Yor 1999, chapter I,
+exercise 3.10). Σ t over the blocks is the sum of the squared increments or that of the squared terms, whichever is larger: the
+former captures a drift, the latter captures terms that cancel within a block. Blocked and pairwise orders make smaller errors.
 
-A matrix unit adds m products at once to its accumulator and cuts off the last bits, an error of at most 2u |s_k| towards zero each
-time, and always towards zero: n such errors add up to at most b = 2u Σ |s_k| over the n partial sums that it keeps, in sign as in
-size. Taken as uniform on ±b, as every error is of which a bound is known, with (Σ |s_k|)² ≤ n Σ s_k² (Cauchy–Schwarz) and the n
-partial sums a sample of the K, Σ s_k² over them n/K times that over all:
+A matrix unit adds m products at once to its accumulator and truncates the excess bits. Each time, the error is at most 2u |s_k|
+and always directed towards zero, so the errors of the n partial sums that it stores need not cancel: they add up to at most
+b = 2u Σ |s_k|. The total error is modelled as uniform on ±b, like every error with a known bound. With (Σ |s_k|)² ≤ n Σ s_k²
+(Cauchy–Schwarz), and with the n partial sums as a sample of all K, so that their Σ s_k² is n/K times the sum over all K:
 
     sigma² = (2u)²/3 · n²/K · Σ_k s_k² + u²/3 · y²
 
-m is at least 4 (Volta's, and Ampere's for TF32; 8 and 16 elsewhere; Fasi, Higham, Mikaitis and Pranesh 2021), so n = K/4; and three
-times that where each float32 operand is two numbers of TF32, in three passes (the fourth, of their last bits, is left out, no more
-than rounding a product is). Blanchard, Higham, Lopez, Mary and Pranesh 2020, *Mixed precision block fused multiply-add*, have the
-bound. What a kernel keeps unrounded between two products counts as float32, which is wider than half formats need.
+m is at least 4 (Volta, and Ampere for TF32; 8 and 16 elsewhere; Fasi, Higham, Mikaitis and Pranesh 2021), so n = K/4. n is three
+times larger where each float32 operand is split into two TF32 numbers and multiplied in three passes; the fourth pass, over the
+low parts of both operands, is omitted, with an effect no larger than the rounding of a product. The bound is given by Blanchard,
+Higham, Lopez, Mary and Pranesh 2020, *Mixed precision block fused multiply-add*. Values that a kernel keeps unrounded between two
+products are treated as float32, which is wider than half-precision formats require.
 """
 
 import math
@@ -41,14 +43,19 @@ from conformance.numerics.memo import cached_property, once_an_array
 from conformance.oracle.maps import rows_times
 
 BLOCKS = 8
-UNIT = 4  # products that a matrix unit adds at once, at the least
-PASSES = 3  # of TF32 for a product of float32: big · big, big · small and small · big
+UNIT = 4  # Least number of products that a matrix unit adds at once.
+PASSES = 3  # TF32 passes for a float32 product: big · big, big · small and small · big.
 
 
 class Operand(NamedTuple):
-    """A factor of a product in float32, times a power of two that brings it to at most 1, and its squares.
+    """A factor of a product in float32, and its squares; the factor is scaled by a power of two so that its elements are at most 1.
 
-    No square overflows, and what vanishes is below 1e-38 of the largest.
+    No square overflows, and elements that underflow are below 1e-38 of the largest.
+
+    Attributes:
+        values: scaled elements.
+        squares: squares of the scaled elements.
+        scale: power of two by which the elements were multiplied.
     """
 
     values: Single
@@ -57,12 +64,12 @@ class Operand(NamedTuple):
 
     @property
     def transposed(self) -> "Operand":
-        """With the last two axes exchanged."""
+        """The operand with its last two axes exchanged."""
         return Operand(self.values.swapaxes(-1, -2), self.squares.swapaxes(-1, -2), self.scale)
 
 
 def operand(x: Array) -> Operand:
-    """An array as a factor."""
+    """Return an array as a factor of a product."""
     largest = float(max(x.max(initial=0.0), -x.min(initial=0.0)))
     scale = 2.0 ** -min(max(math.frexp(largest)[1], -500), 500)
     values = (x if scale == 1.0 else x * scale).astype(np.float32)
@@ -73,30 +80,30 @@ weight_operand = once_an_array(operand)
 
 
 class Accumulation:
-    """The product left @ right of (..., M, K) and (..., K, N), and its Σ_k s_k², with a bias (N,) added last or first.
+    """The product left @ right, (..., M, K) by (..., K, N), and its Σ_k s_k², with a bias (N,) added last or first.
 
-    The partial sums s_k come with a product that is computed by blocks. Where both are needed, `squares` is to be asked for first:
-    it leaves the product behind, which by itself is computed at once, in two thirds of the time.
+    The partial sums s_k require a product computed by blocks. If both results are needed, read `squares` first: it also stores the
+    product. If only the product is needed, it is computed as a whole, in two thirds of the time.
     """
 
     def __init__(
         self, left: Array, right: Array, bias: Array | float = 0.0, right_operand: Callable[[], Operand] | None = None
     ) -> None:
-        """Of two factors; `right_operand` returns the second as an operand, where that is kept."""
+        """Bind the factors and the bias; `right_operand` returns the right factor as an operand if it is cached."""
         self._left, self._right, self._bias = left, right, bias
         self._right_operand = right_operand or (lambda: operand(right))
 
     @cached_property
     def product(self) -> Array:
-        """left @ right, without the bias, (..., M, N)."""
+        """The product left @ right without the bias, (..., M, N)."""
         return rows_times(self._left, self._right) if self._right.ndim == 2 else np.asarray(self._left @ self._right)
 
     @cached_property
     def squares(self) -> Array:
-        """Σ_k s_k², (..., M, N): of float32 numbers, which moves it by some 1e-6 of itself."""
+        """Σ_k s_k², (..., M, N), computed in float32, with a relative error of about 1e-6."""
         left, right = operand(self._left), self._right_operand()
         rows, row_squares = self._left, left.squares
-        if self._right.ndim == 2:  # one product for all sequences
+        if self._right.ndim == 2:  # One matrix product for all sequences.
             rows, row_squares = rows.reshape(-1, rows.shape[-1]), row_squares.reshape(-1, rows.shape[-1])
         scale, shape = left.scale * right.scale, (*self._left.shape[:-1], self._right.shape[-1])
         sums = _by_blocks(rows * scale, self._right)
@@ -106,10 +113,10 @@ class Accumulation:
 
 
 class _Sums(NamedTuple):
-    """A product y by n blocks of terms, with partial sums s_i at their ends; all but the product in float32.
+    """A product y computed in n blocks of terms, with the partial sums s_i at the block ends; in float32, except the product.
 
     Attributes:
-        product, last: y.
+        product, last: y, in float64 and in float32.
         squares, sums: Σ s_i² and Σ s_i, i < n.
         increments: D = Σ d_i², d_i = s_i − s_{i-1}.
         blocks: n.
@@ -124,7 +131,7 @@ class _Sums(NamedTuple):
 
 
 def _by_blocks(left: Array, right: Array) -> _Sums:
-    """The partial sums at the ends of at most eight blocks of terms; of factors whose product's square does not overflow."""
+    """Return the partial sums at the ends of at most eight blocks of terms; the squared product must not overflow."""
     length, shape = left.shape[-1], (*left.shape[:-1], right.shape[-1])
     edges = np.linspace(0, length, min(BLOCKS, length) + 1).astype(int)
     y, block, single = np.zeros(shape), np.empty(shape), np.empty(shape, np.float32)
@@ -143,13 +150,13 @@ def _by_blocks(left: Array, right: Array) -> _Sums:
 
 
 def _bridged(found: _Sums, terms: Single, length: int, bias: Single | np.float32) -> Single:
-    """Σ_k s_k² from the sums at the ends of blocks of m terms, and from the terms' squared sum.
+    """Return Σ_k s_k² from the sums at the ends of blocks of m terms and from the sum of the squared terms.
 
-    Since s_{i-1}² + s_{i-1} s_i + s_i² = 3/2 · (s_{i-1}² + s_i²) − d_i²/2, all bridges together come to
+    Since s_{i-1}² + s_{i-1} s_i + s_i² = 3/2 · (s_{i-1}² + s_i²) − d_i²/2, the sum over all bridges is
 
         m · (Σ_{i<n} s_i² + y²/2) + m/6 · (T − D), with T = max(D, Σ terms²)
 
-    and Σ_k s_k to m · (Σ_{i<n} s_i + y/2). Where n does not divide K the blocks differ by one term, and m = K/n.
+    and Σ_k s_k is m · (Σ_{i<n} s_i + y/2). If n does not divide K, block lengths differ by one, and m = K/n.
     """
     y, each = found.last, np.float32(length / found.blocks)
     squares, sums, excess = found.squares, found.sums, terms
@@ -168,9 +175,9 @@ def _bridged(found: _Sums, terms: Single, length: int, bias: Single | np.float32
 
 
 def _orders(y: Single, sums: Single, terms: np.float32, bias: Single | np.float32) -> Single:
-    """The most by which Σ s_k² is larger if terms are added from the last to the first, or a bias b before them.
+    """Return the largest increase of Σ s_k² if terms are added from the last to the first, or a bias b before the terms.
 
-    In the former order s_k is y − s_k, with a bias it is s_k + b.
+    In reverse order s_k becomes y − s_k; with a bias it becomes s_k + b.
     """
     backwards = terms * y
     backwards -= sums
@@ -192,7 +199,16 @@ def _orders(y: Single, sums: Single, terms: np.float32, bias: Single | np.float3
 
 
 def accumulation_variance(squares: Array, y: Array, terms: int, arithmetic: Arithmetic) -> Array:
-    """Of K terms, as the module's docstring derives, and the rounding to storage where that is a narrower format; never zero."""
+    """Return the error variance of an accumulated product, as derived in the module docstring; it is never zero.
+
+    The rounding to storage is included if the storage format is narrower than the accumulation format.
+
+    Args:
+        squares: Σ_k s_k².
+        y: results, including the bias.
+        terms: number of terms K.
+        arithmetic: the arithmetic model.
+    """
     u = arithmetic.accumulate.unit_roundoff
     variance = np.square(y)
     variance += squares if arithmetic.summation == "rounded" else _inflation(terms, arithmetic) * squares
@@ -203,6 +219,6 @@ def accumulation_variance(squares: Array, y: Array, terms: int, arithmetic: Arit
 
 
 def _inflation(terms: int, arithmetic: Arithmetic) -> float:
-    """How many times more the partial sums weigh in a matrix unit than where every addition rounds: 4 n²/K."""
+    """Return the factor on Σ s_k² for a matrix unit, relative to additions that each round: 4 n²/K."""
     passes = 1 if arithmetic.is_mixed else PASSES
     return 4.0 * (passes * math.ceil(terms / UNIT)) ** 2 / terms

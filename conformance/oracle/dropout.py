@@ -1,4 +1,4 @@
-"""Dropout with a given mask, and its gradient: the same equation."""
+"""Dropout with a given mask, and its gradient, which has the same equation."""
 
 import numpy as np
 
@@ -11,37 +11,37 @@ from conformance.oracle.step import Step, elementwise
 
 
 class Dropout(Step):
-    """y = x m / (1 − p); m what is kept, in the shape of x. Its gradient is that of its result, times m / (1 − p)."""
+    """y = x m / (1 − p) with the mask m of kept elements, in the shape of x. The gradient ∂L/∂x is ∂L/∂y · m / (1 − p)."""
 
     @property
     def rate(self) -> float:
-        """The probability p of being dropped."""
+        """The dropout probability p."""
         return rate_of(self.site.activation.dropout, self.site.architecture)
 
     @property
     def kept(self) -> Array:
-        """The mask m: 1 where an element is kept and 0 where it is dropped."""
+        """The mask m: 1 for kept elements and 0 for dropped ones."""
         assert self.site.kept is not None, "the masks of a network in training mode are given"
         return self.site.kept
 
     @cached_property
     def factor(self) -> Array:
-        """The factor m / (1 − p); at p = 1 nothing is kept."""
+        """The factor m / (1 − p); zero everywhere if p = 1."""
         return self.kept / (1.0 - self.rate) if self.rate < 1.0 else np.zeros_like(self.kept)
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The result y."""
         return self.factor * self.parents[0]
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """diag(m / (1 − p))."""
+        """Return diag(m / (1 − p))."""
         return (diagonal(self.factor),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Random: the rounding of the product.
+        """Return the rounding errors of the product (random) and of the factor (bound).
 
-        Bound: |y| times the roundings of 1 − p and of its inverse; and where the mask is stored scaled, of that.
+        The bound is |y| times the relative errors of 1 − p and of its inverse, and of the scaled mask if that is stored.
         """
         scale = 2.0 * arithmetic.accumulate.unit_roundoff
         if arithmetic.is_mixed and arithmetic.rounding != "fused":

@@ -1,4 +1,4 @@
-"""Table look-ups, copies and sums: the steps before any product."""
+"""Table look-ups, copies and sums: the steps without matrix products."""
 
 from abc import abstractmethod
 from itertools import combinations
@@ -14,27 +14,30 @@ from conformance.oracle.step import Step, elementwise
 
 
 def positions(step: Step) -> Ids:
-    """(S,): the position ids of every row, from the architecture's `position_offset` on; (B, S) where the batch gives them."""
+    """Return the position ids of a step's batch.
+
+    They are (S,), counted from the architecture's `position_offset`, or the batch's own (B, S) if it gives them.
+    """
     if step.site.batch.position_ids is not None:
         return step.site.batch.position_ids
     return step.site.architecture.position_offset + np.arange(step.site.batch.length)
 
 
 class Exact(Step):
-    """A step that moves numbers and computes none: no rounding at all."""
+    """A step that moves numbers without computing, and therefore makes no rounding errors."""
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """None: zero variance; the judge compares bit for bit."""
+        """Return zero variance; the judge compares such a step bit for bit."""
         return elementwise(np.zeros_like(self.value))
 
 
 class Lookup(Exact):
-    """Rows of a table, by ids that broadcast to (B, S)."""
+    """Rows of a table, selected by ids that broadcast to (B, S)."""
 
     @property
     @abstractmethod
     def ids(self) -> Ids:
-        """Which rows."""
+        """The indices of the selected rows."""
 
 
 class WordLookup(Lookup):
@@ -42,12 +45,12 @@ class WordLookup(Lookup):
 
     @property
     def ids(self) -> Ids:
-        """The token ids."""
+        """The token ids, (B, S)."""
         return self.site.batch.input_ids
 
     @cached_property
     def value(self) -> Array:
-        """Rows of the word table."""
+        """The selected rows of the word table, (B, S, H)."""
         return self.site.parameters["weight"][self.ids]
 
 
@@ -56,43 +59,43 @@ class TokenTypeLookup(Lookup):
 
     @property
     def ids(self) -> Ids:
-        """The token types."""
+        """The token type ids, (B, S)."""
         return self.site.batch.types
 
     @cached_property
     def value(self) -> Array:
-        """Rows of the token-type table."""
+        """The selected rows of the token-type table, (B, S, H)."""
         return self.site.parameters["weight"][self.ids]
 
 
 class PositionLookup(Lookup):
-    """E[o..o+S-1], o the architecture's `position_offset`, the same for every row, or of the batch's position ids: (B, S, H)."""
+    """E[o..o+S-1] for every row, o the architecture's `position_offset`; or E[position_ids] if the batch has them: (B, S, H)."""
 
     @property
     def ids(self) -> Ids:
-        """The positions."""
+        """The position ids, (S,) or (B, S)."""
         return positions(self)
 
     @cached_property
     def value(self) -> Array:
-        """Rows of the position table."""
+        """The selected rows of the position table, (B, S, H)."""
         rows = self.site.parameters["weight"][self.ids]
         return np.broadcast_to(rows, (self.site.batch.size, *rows.shape[-2:]))
 
 
 class EncoderStates(Exact):
-    """The encoder's states that a decoder attends to: (B, T, H), given with the batch."""
+    """The encoder's hidden states that a decoder attends to, given with the batch: (B, T, H)."""
 
     @property
     def value(self) -> Array:
-        """As they are given."""
+        """The states as given with the batch."""
         states = self.site.batch.encoder_hidden_states
         assert states is not None
         return states
 
 
 class Copy(Exact):
-    """Identity: dropout in eval mode."""
+    """The identity, such as dropout in eval mode."""
 
     @property
     def value(self) -> Array:
@@ -111,15 +114,16 @@ class Sinusoids(Step):
 
     @cached_property
     def value(self) -> Array:
-        """(B, S, H)."""
+        """The sinusoidal position embeddings, (B, S, H)."""
         even = np.arange(self._angles.shape[-1]) % 2 == 0
         waves = np.where(even, np.sin(self._angles), np.cos(self._angles))
         return np.broadcast_to(waves, (self.site.batch.size, *waves.shape[-2:]))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """The angle s · exp(c) carries the relative error of an exponent of size up to ln 10000, of exp and of a product.
+        """Return the rounding of the result (random) and the error of the angle (bound).
 
-        δ(sin t) = cos(t) δt with δt/t ≤ u · (ln 10000 · 2 + 1) + exp's relative error, plus one rounding of the result.
+        The angle s · exp(c) has the relative error of an exponent of magnitude up to ln 10000, of exp, and of a product:
+        δ(sin t) = cos(t) δt with δt/t ≤ u · (ln 10000 · 2 + 1) + exp's relative error.
         """
         u = arithmetic.elementwise.unit_roundoff
         relative = u * (2 * np.log(10000.0) + 1) + arithmetic.functions.relative("exp", arithmetic.elementwise)
@@ -128,24 +132,24 @@ class Sinusoids(Step):
 
 
 class Sum(Step):
-    """The sum of the parents, left to right."""
+    """The sum of the parents, from left to right."""
 
     @cached_property
     def value(self) -> Array:
-        """Elementwise sum."""
+        """The elementwise sum."""
         return np.asarray(sum(self.parents[1:], start=self.parents[0]))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """As `sum_variance`, and the store."""
+        """Return the errors of the additions (`sum_variance`) and of the rounding to storage."""
         own = sum_variance(self.parents, arithmetic)
         return elementwise(np.maximum(own, arithmetic.storage.rounding_variance(self.value)))
 
 
 def sum_variance(parents: tuple[Array, ...], arithmetic: Arithmetic) -> Array:
-    """Variance of adding up n parents: u²/3 · partial², one term an addition, in whichever order.
+    """Return the error variance of adding up n parents in any order: u²/3 · partial² for each addition.
 
-    The order is not known, so of the sums of k terms, 2 ≤ k ≤ n, the largest is taken, element by element. Sums that leave a call
-    are rounded to storage as well.
+    The order is unknown, so the partial sum of k terms, 2 ≤ k ≤ n, is the largest over all choices of k parents, elementwise.
+    Partial sums that are results of a library call are rounded to storage as well.
     """
     u, variance = arithmetic.elementwise.unit_roundoff, np.zeros_like(parents[0])
     for count in range(2, len(parents) + 1):

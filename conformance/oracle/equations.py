@@ -1,4 +1,4 @@
-"""The step of each kind of activation, by the name of the kind."""
+"""The step class of each kind of activation."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Parameters before training: some are known, and of others only what they are drawn from is."""
+"""Parameters before training: some are constants, others are drawn from a known distribution."""
 
 import numpy as np
 
@@ -17,22 +17,22 @@ def _shape(step: Step) -> tuple[int, ...]:
 
 
 class InitialConstant(Exact):
-    """0 for biases, 1 for weights of LayerNorms."""
+    """A constant initial parameter: 0 for biases, 1 for LayerNorm weights."""
 
     @cached_property
     def value(self) -> Array:
-        """The constant."""
+        """The constant, in the shape of the parameter."""
         return np.full(_shape(self), constant_of(parameter_of(self.site.activation.name)))
 
 
 class InitialDraw(Step):
-    """N(0, r²): 0, with r² for its variance."""
+    """A parameter drawn from N(0, r²): its expected value is 0 and its variance is r², with r the `initializer_range`."""
 
     @cached_property
     def value(self) -> Array:
-        """The mean."""
+        """The expected value, 0."""
         return np.zeros(_shape(self))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """The variance of the draw; truncation makes it smaller, and rounding adds less than u² of it."""
+        """Return the variance r² of the draw; truncation reduces it, and rounding adds less than a fraction u²."""
         return elementwise(np.full(_shape(self), self.site.architecture.initializer_range**2))

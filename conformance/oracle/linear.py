@@ -11,16 +11,16 @@ from conformance.oracle.step import Step, elementwise
 
 
 class Linear(Step):
-    """y = x Wᵀ + b; x (..., I), W (O, I), b (O,), y (..., O); a layer without bias has b = 0."""
+    """y = x Wᵀ + b with x (..., I), W (O, I), b (O,) and y (..., O); b = 0 if the layer has no bias."""
 
     @property
     def inputs(self) -> Array:
-        """x."""
+        """The input x, (..., I)."""
         return self.parents[0]
 
     @property
     def bias(self) -> Array:
-        """b, zeros where the layer has none."""
+        """The bias b, (O,); zeros if the layer has none."""
         return self.site.parameters.get("bias", np.zeros(len(self.site.parameters["weight"])))
 
     @cached_property
@@ -30,20 +30,23 @@ class Linear(Step):
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The result y."""
         return self._accumulation.product + self.bias
 
     def moved_by(self, *errors: Array | Single) -> Single:
-        """e Wᵀ, in float32: an error is a small number to begin with."""
+        """Return e Wᵀ, in float32: errors are small, so float32 is accurate enough."""
         weight = weight_operand(self.site.parameters["weight"])
         return rows_times(errors[0].astype(np.float32), weight.values.T) / np.float32(weight.scale)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """W."""
+        """Return the map W."""
         return (matrix(self.site.parameters["weight"]),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """As `oracle.accumulation` derives; a native bias is a call of its own and rounds the product to storage first."""
+        """Return the rounding errors derived in `oracle.accumulation`.
+
+        In native arithmetic, adding the bias is a separate call, so the product is rounded to storage first.
+        """
         squares = self._accumulation.squares
         variance = accumulation_variance(squares, self.value, self.inputs.shape[-1], arithmetic)
         if arithmetic.rounding == "native" and "bias" in self.site.parameters:
@@ -58,15 +61,15 @@ class FirstTokenLinear(Linear):
 
     @property
     def inputs(self) -> Array:
-        """The first token of each row."""
+        """The first token of each sequence, (B, H)."""
         return self.parents[0][:, 0]
 
     def moved_by(self, *errors: Array | Single) -> Single:
-        """Of the first token's."""
+        """Return e Wᵀ for the error e of the first token, in float32."""
         return super().moved_by(errors[0][:, 0])
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """W at the first token, 0 elsewhere."""
+        """Return the map that is W at the first token and 0 at all others."""
         inner, shape = matrix(self.site.parameters["weight"]), self.parents[0].shape
 
         def adjoint(w: Array) -> Array:

@@ -1,4 +1,4 @@
-"""The values of the losses: mean cross entropy over the labelled rows, and the sum or the mean of two."""
+"""Loss values: the mean cross entropy over the labelled rows, and the sum or the mean of two losses."""
 
 import numpy as np
 
@@ -27,7 +27,11 @@ LABELS = {
 
 
 def labels_of(site: Site) -> Ids:
-    """Those that a loss at `site`, or its gradient, is the mean over, −100 where they are ignored; `UsageError` without any."""
+    """Return the labels that the loss at `site`, or its gradient, averages over; ignored rows have −100.
+
+    Raises:
+        UsageError: the batch does not contain these labels.
+    """
     name = LABELS[site.activation.kind.removesuffix("_backward")]
     labels: Ids | None = site.batch.arrays().get(name)
     if labels is None:
@@ -36,10 +40,10 @@ def labels_of(site: Site) -> Ids:
 
 
 class Labelled(Step):
-    """A mean over the rows of the last parent that have a label, or the gradient of one."""
+    """A mean over the labelled rows of the last parent, or the gradient of such a mean."""
 
     def scores(self, logits: Array) -> Array:
-        """A view of the logits: the scores of every label, the classes last."""
+        """Return a view of the logits with one row of scores per label, classes on the last axis."""
         return logits
 
     @cached_property
@@ -48,31 +52,31 @@ class Labelled(Step):
 
     @cached_property
     def rows(self) -> tuple[Array, Ids]:
-        """The rows that have a label, and their labels."""
+        """The scores of the labelled rows, and their labels."""
         kept = self._labels != IGNORED_LABEL
         return self.scores(self.parents[-1])[kept], self._labels[kept]
 
     def spread(self, rows: Array) -> Array:
-        """These at the rows that have a label, 0 elsewhere."""
+        """Return an array in the shape of the logits that contains `rows` at the labelled rows and 0 elsewhere."""
         full = np.zeros_like(self.parents[-1])
         self.scores(full)[self._labels != IGNORED_LABEL] = rows
         return full
 
     def over_classes(self, x: Array) -> Array:
-        """The sum over the classes that each score stands among, in its place."""
+        """Return the sum over the classes at the position of each score."""
         sums = np.zeros_like(x)
         scores = self.scores(sums)
         scores[...] = self.scores(x).sum(-1, keepdims=True)
         return sums
 
     def _with_slope(self, slope: Array) -> LinearMap:
-        """The Jacobian with that slope at labelled rows, 0 elsewhere."""
+        """Return the Jacobian with slope `slope` / N at the N labelled rows and 0 elsewhere."""
         full = self.spread(slope / max(len(slope), 1))
         return LinearMap(lambda v: np.asarray((full**2 * v).sum()), lambda w: full * w)
 
 
 class CrossEntropy(Labelled):
-    """L = mean over labelled rows of log Σ_c exp(x_c) − x_label; rows labelled -100 do not count. (..., C) -> ()."""
+    """L = mean over labelled rows of log Σ_c exp(x_c) − x_label; rows with label -100 are ignored. (..., C) -> ()."""
 
     @cached_property
     def _log_probs(self) -> Array:
@@ -82,23 +86,24 @@ class CrossEntropy(Labelled):
 
     @cached_property
     def value(self) -> Array:
-        """The equation, a 0-d array."""
+        """The loss L, a 0-d array."""
         _, labels = self.rows
         return np.asarray(-np.take_along_axis(self._log_probs, labels[:, None], -1).mean())
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """∂L/∂x = (softmax(x) − onehot(label)) / N at labelled rows, 0 elsewhere."""
+        """Return ∂L/∂x = (softmax(x) − onehot(label)) / N at the N labelled rows, 0 elsewhere."""
         _, labels = self.rows
         slope = np.exp(self._log_probs)
         slope[np.arange(len(labels)), labels] -= 1.0
         return (self._with_slope(slope),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Of a row: u²/3 · (m² + (s_label − m)² + l² + C) for shift, log-sum-exp and difference.
+        """Return the rounding errors of the rows and of their mean.
 
-        Added to it are a third of the squares of exp's relative error and of log's error at log-sum-exp.
-        C, the number of classes, bounds Σ C_k²/C² of the sum. The mean over N rows divides the rows' variance by N and adds
-        its own accumulation, at most N partial sums of at most L.
+        With the row's maximum m and the label's log-probability l, a row has u²/3 · (m² + (s_label − m)² + l² + C) for shift,
+        log-sum-exp and difference, where the number of classes C bounds Σ C_k²/C² of the sum, plus a third of the squares of exp's
+        relative error and of log's error at the log-sum-exp. The mean over N rows divides the variance of a row by N and adds the
+        errors of its own accumulation, at most N partial sums of at most L.
         """
         u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
         logits, labels = self.rows
@@ -115,31 +120,31 @@ class CrossEntropy(Labelled):
 
 
 class Span(Labelled):
-    """Of (B, S, 2): the classes are the S positions, the scores those at one index of the last axis, 0 of starts and 1 of ends."""
+    """A loss over (B, S, 2) whose classes are the S positions; the last axis holds the start (0) and the end logits (1)."""
 
     def scores(self, logits: Array) -> Array:
-        """(B, S)."""
+        """Return the start or the end logits, (B, S)."""
         return logits[..., int("end" in self.site.activation.kind)]
 
 
 class SpanCrossEntropy(Span, CrossEntropy):
-    """L = mean over labelled rows of log Σ_s exp(x_s) − x_label; x the start logits, or the end logits. (B, S, 2) -> ()."""
+    """L = mean over labelled rows of log Σ_s exp(x_s) − x_label for the start or the end logits x. (B, S, 2) -> ()."""
 
 
 class Choice(Labelled):
-    """Of (B, 1): the classes are the rows of one question, which stand one after the other."""
+    """A loss over (B, 1): the classes are the consecutive rows that belong to one question."""
 
     def scores(self, logits: Array) -> Array:
-        """(Q, B / Q)."""
+        """Return the logits by question, (Q, B / Q)."""
         return logits.reshape(len(self._labels), -1)
 
 
 class ChoiceCrossEntropy(Choice, CrossEntropy):
-    """L = mean over labelled questions of log Σ_c exp(x_c) − x_label; c counts the rows of one question. (B, 1) -> ()."""
+    """L = mean over labelled questions of log Σ_c exp(x_c) − x_label, where c indexes the rows of one question. (B, 1) -> ()."""
 
 
 class NegativeLogLikelihood(Labelled):
-    """L = −mean over labelled rows of l_label, l the log-probabilities; rows labelled -100 do not count. (..., C) -> ()."""
+    """L = −mean over labelled rows of l_label for log-probabilities l; rows with label -100 are ignored. (..., C) -> ()."""
 
     @cached_property
     def _chosen(self) -> Array:
@@ -148,40 +153,40 @@ class NegativeLogLikelihood(Labelled):
 
     @cached_property
     def value(self) -> Array:
-        """The equation, a 0-d array."""
+        """The loss L, a 0-d array."""
         return np.asarray(-self._chosen.mean())
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """∂L/∂l = −onehot(label) / N at labelled rows, 0 elsewhere."""
+        """Return ∂L/∂l = −onehot(label) / N at the N labelled rows, 0 elsewhere."""
         log_probs, labels = self.rows
         slope = np.zeros_like(log_probs)
         slope[np.arange(len(labels)), labels] = -1.0
         return (self._with_slope(slope),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """The mean's accumulation, at most N partial sums of at most L, and the rounding of the result."""
+        """Return the errors of the mean's accumulation, at most N partial sums of at most L, and of the rounding of the result."""
         u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
         mean = u2 * (len(self._chosen) + 1) * self.value**2
         return elementwise(np.asarray(mean + arithmetic.storage.rounding_variance(self.value)))
 
 
 class TotalLoss(Sum):
-    """The sum of the heads' losses, as Hugging Face's `BertForPreTraining` returns it."""
+    """The sum of the losses of all heads, as returned by Hugging Face's `BertForPreTraining`."""
 
 
 class MeanLoss(Sum):
-    """L = (Σ_i L_i) / n, as Hugging Face's `BertForQuestionAnswering` returns it of the losses of start and end, n = 2."""
+    """L = (Σ_i L_i) / n, as Hugging Face's `BertForQuestionAnswering` returns it for the start and end losses, n = 2."""
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The mean L, a 0-d array."""
         return np.asarray(np.mean(self.parents, axis=0))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """∂L/∂L_i = 1/n."""
+        """Return ∂L/∂L_i = 1/n for each loss."""
         return tuple(diagonal(np.asarray(1.0 / len(self.parents))) for _ in self.parents)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Of the sum, as `sum_variance`, divided by n²; halving is exact."""
+        """Return the errors of the sum (`sum_variance`), divided by n², and of the rounding to storage; halving is exact."""
         own = sum_variance(self.parents, arithmetic) / len(self.parents) ** 2
         return elementwise(np.maximum(own, arithmetic.storage.rounding_variance(self.value)))

@@ -1,11 +1,12 @@
-"""Linear maps: the Jacobians along which errors travel through the network.
+"""Linear maps: the Jacobians that propagate errors through the network.
 
-A map J takes an error e of a step's input to the error J e of its result. The judge needs it in two forms, never as a matrix:
+A map J takes an error e of a step's input to the error J e of its result. The judge needs J in two forms, and never as a matrix:
 
-`variance(v)`  the diagonal of J diag(v) Jᵀ: elementwise variance out, for independent errors of elementwise variance v in;
-`adjoint(w)`   Jᵀ w: with it the noise's own projection on a direction w has the variance Σ v · (Jᵀ w)², correlations and all.
+`variance(v)`  the diagonal of J diag(v) Jᵀ: the elementwise variance of the result if input errors are independent and have the
+               elementwise variance v;
+`adjoint(w)`   Jᵀ w: the projection of the result's noise on a direction w has the variance Σ v · (Jᵀ w)², with correlations.
 
-First order in the error throughout (Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., section 1.6).
+All maps are of first order in the error (Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., section 1.6).
 """
 
 from collections.abc import Callable
@@ -22,33 +23,41 @@ Matrix = TypeVar("Matrix", Array, Single)
 
 @dataclass(frozen=True)
 class LinearMap:
-    """A Jacobian by its two actions."""
+    """A Jacobian J, given by its two actions.
+
+    Attributes:
+        variance: maps v to the diagonal of J diag(v) Jᵀ.
+        adjoint: maps w to Jᵀ w.
+    """
 
     variance: Callable[[Array], Array]
     adjoint: Callable[[Array], Array]
 
     def then_times(self, factor: Array) -> "LinearMap":
-        """diag(factor) J, for a factor that is not negative."""
+        """Return diag(factor) J, for a nonnegative factor."""
         return LinearMap(lambda v: factor**2 * self.variance(v), lambda w: self.adjoint(factor * w))
 
 
 def identity() -> LinearMap:
-    """J = 1."""
+    """Return J = 1."""
     return LinearMap(lambda v: v, lambda w: w)
 
 
 def diagonal(slope: Array) -> LinearMap:
-    """J = diag(slope), for a pointwise function with that derivative."""
+    """Return J = diag(slope), the Jacobian of a pointwise function with this derivative."""
     return LinearMap(lambda v: slope**2 * v, lambda w: slope * w)
 
 
 def shared_by_row(direction: Array) -> LinearMap:
-    """J e = e · direction for one error e a row (last axis of length 1): a mean, a norm or a sum got wrong moves a whole row."""
+    """Return J e = e · direction, for one error e per row (last axis of length 1).
+
+    It describes the error of a mean, a norm or a sum, which affects a whole row.
+    """
     return LinearMap(lambda v: direction**2 * v, lambda w: (direction * w).sum(-1, keepdims=True))
 
 
 def matrix(weight: Array) -> LinearMap:
-    """J e = e Wᵀ over the last axis; weight is (out, in)."""
+    """Return J e = e Wᵀ over the last axis, for a weight W of shape (out, in)."""
     return LinearMap(lambda v: rows_times(v, _squared(weight).T), lambda w: rows_times(w, weight))
 
 
@@ -56,16 +65,18 @@ _squared = once_an_array(np.square)
 
 
 def rows_times(x: Matrix, right: Matrix) -> Matrix:
-    """The product x @ right of (..., K) and (K, N), as one matrix product: NumPy would make one a sequence."""
+    """Return x @ right for (..., K) and (K, N), computed as a single matrix product; NumPy would compute one per sequence."""
     return (x.reshape(-1, x.shape[-1]) @ right).reshape(*x.shape[:-1], right.shape[-1])
 
 
 @dataclass(frozen=True)
 class Source:
-    """Independent rounding errors of elementwise variance `variance`, and the map that takes them to the step's result.
+    """Independent rounding errors of elementwise variance `variance`, and the map from them to the result of the step.
 
     Attributes:
-        direction: of one error a row (`shared_by_row`), how it moves that row, where a later step may sum over it.
+        variance: elementwise variance of the errors.
+        to_result: map from the errors to the result.
+        direction: effect on a row of its one shared error (`shared_by_row`), given where a later step may sum over the row.
     """
 
     variance: Array
@@ -73,32 +84,32 @@ class Source:
     direction: Array | None = None
 
     def scaled(self, factor: Array) -> "Source":
-        """Those of a result whose errors are `factor` times larger, elementwise."""
+        """Return the errors of a result that is multiplied by `factor`, elementwise."""
         direction = None if self.direction is None else factor * self.direction
         return Source(self.variance, self.to_result.then_times(factor), direction)
 
 
 @dataclass(frozen=True)
 class Roundings:
-    """What rounding a step's own arithmetic does to its result.
+    """The effect of a step's own rounding errors on its result.
 
     Attributes:
         sources: independent random errors.
-        bound: largest deterministic error, elementwise (function errors and rounded constants); or 0.
+        bound: elementwise largest deterministic error (function errors and rounded constants); 0 if there is none.
     """
 
     sources: tuple[Source, ...]
     bound: Array | float = 0.0
 
     def variance(self) -> Array:
-        """Elementwise variance of the result."""
+        """Return the elementwise variance of the result."""
         first, *rest = (s.to_result.variance(s.variance) for s in self.sources)
         return sum(rest, start=first)
 
     def scaled(self, factor: Array) -> "Roundings":
-        """Those of a result whose errors are `factor` times larger, elementwise."""
+        """Return the errors of a result that is multiplied by `factor`, elementwise."""
         return Roundings(tuple(s.scaled(factor) for s in self.sources), factor * self.bound)
 
     def twice(self) -> "Roundings":
-        """Those of two independent computations: variances and bounds double."""
+        """Return the errors of two independent computations: variances and bounds are doubled."""
         return Roundings(tuple(replace(s, variance=2.0 * s.variance) for s in self.sources), 2.0 * self.bound)

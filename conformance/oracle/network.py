@@ -1,7 +1,7 @@
-"""The oracle: a BERT in NumPy float64, one step at a time, written from the papers' equations.
+"""The oracle network: a BERT in NumPy float64, evaluated one step at a time, written from the equations of the papers.
 
-It takes nothing from PyTorch or Hugging Face. A network is an architecture, its parameters and a batch; `step` evaluates any one
-activation from given parents, `walk` the whole network.
+It does not use PyTorch or Hugging Face. A network consists of an architecture, its parameters and a batch; `step` evaluates one
+activation from given parents, and `walk` evaluates the whole network.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,26 +24,33 @@ from conformance.oracle.step import Site, Step
 
 
 def _defines_loss(kind: str, labels: Ids | Array | None, batch: Batch) -> bool:
-    """Whether a row has a label, and none that has one rests on padding: a sentence on its first token, a span on every token."""
+    """Return whether some row has a label and no labelled row depends on padding.
+
+    A loss over sentences reads the first token of a row, a loss over tokens the labelled tokens, and a span loss every token.
+    """
     if labels is None:
         return False
-    if labels.dtype == np.float64:  # targets of every row
+    if labels.dtype == np.float64:  # Regression and multi-label targets exist for every row.
         return bool(batch.mask[:, 0].all())
     labelled = labels != IGNORED_LABEL
     read = np.asarray(batch.mask.all(1)) if kind.startswith("span_") else batch.mask[:, 0]
-    of_rows = np.asarray(read.reshape(len(labels), -1).all(1))  # of a question all its rows are read
+    of_rows = np.asarray(read.reshape(len(labels), -1).all(1))  # A multiple-choice question reads all its rows.
     attended = batch.mask if labels.ndim == 2 else of_rows
     return bool(labelled.any() and attended[labelled].all())
 
 
 @dataclass(frozen=True)
 class Network:
-    """An architecture with its parameters (Hugging Face's names, float64) and a batch.
+    """An architecture with its parameters and a batch.
 
     Attributes:
-        source: the activation, a loss if it is one number, from which a backward pass starts, or a sum of losses, `a + b`; None:
+        architecture: the architecture.
+        weights: float64 parameters by Hugging Face's names.
+        batch: the batch.
+        source: the activation from which a backward pass starts (a loss if it is a scalar), or a sum of losses, `a + b`; None for
             the forward pass alone.
-        kept: in training mode what each dropout keeps, by its name, 1 or 0; of those that are not there nothing is dropped.
+        kept: the mask of each dropout in training mode, by name, with 1 for kept and 0 for dropped elements; a dropout without a
+            mask drops nothing.
     """
 
     architecture: Architecture
@@ -54,16 +61,17 @@ class Network:
 
     @cached_property
     def table(self) -> dict[str, Activation]:
-        """The activations that this batch defines: a loss only where rows have labels, all of them at what is attended to.
+        """The activations that this batch defines.
 
-        Attention to an encoder's states is there only where the batch has them.
+        A loss is defined if some rows have labels and these labels lie on attended tokens. Cross-attention is defined if the batch
+        has encoder states.
 
         Raises:
-            UsageError: the backward pass is to start from what this batch does not define, as where every label is ignored.
+            UsageError: this batch does not define the source of the backward pass, for example because all labels are ignored.
         """
         given, a = self.batch.arrays(), self.architecture
         if a.add_cross_attention and self.batch.encoder_hidden_states is None:
-            a = a.with_(add_cross_attention=False)  # without states a decoder leaves out the attention to them
+            a = a.with_(add_cross_attention=False)  # Without encoder states a decoder omits cross-attention.
         rows: dict[str, Activation] = {}
         for name, row in table(a).items():
             labels = LABELS.get(row.kind)
@@ -83,35 +91,35 @@ class Network:
         return with_gradients(rows, self.source, parameter_shapes(self.architecture))
 
     def backward_passes(self) -> Iterator["Network"]:
-        """The same from each loss and output from which no other is computed: together they reach everything."""
+        """Yield this network with each loss and output that has no children as source; together they reach every activation."""
         forward = replace(self, source=None)
         for source in sources(forward.table, ends(self.architecture) & forward.table.keys()):
             yield replace(forward, source=source)
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether it follows from architecture, parameters, batch and source alone; masks that were drawn do not come again."""
+        """Whether architecture, parameters, batch and source determine the network; dropout masks are drawn and not repeatable."""
         return not self.kept
 
     def cut(self, rows: slice, length: int | None = None) -> "Network":
-        """The same on a part of the batch (`Batch.cut`), with the same table."""
+        """Return this network on a part of the batch (`Batch.cut`), with the same table."""
         kept = {name: mask[self.table[name].cut(rows, length)] for name, mask in self.kept.items()}
         part = replace(self, batch=self.batch.cut(rows, length), kept=kept)
         part.__dict__["table"] = self.table
         return part
 
     def site(self, name: str) -> Site:
-        """Where activation `name` stands."""
+        """Return the site of the activation `name`: its table row, parameters and batch."""
         row = self.table[name]
         parameters = {role: self.weights[parameter] for role, parameter in row.parameters.items()}
         return Site(row, self.architecture, parameters, self.batch, self.kept.get(row.dropout))
 
     def step(self, name: str, *parents: Array) -> Step:
-        """The step that computes `name`, evaluated on `parents`."""
+        """Return the step that computes `name` from `parents`."""
         return EQUATIONS[self.table[name].kind](self.site(name), *parents)
 
     def walk(self) -> Iterator[tuple[str, Array]]:
-        """Every activation in order; a value is let go once its last child is computed."""
+        """Yield each activation's name and value in order; a value is released once its last child is computed."""
         last_use = {parent: name for name, row in self.table.items() for parent in row.parents}
         held: dict[str, Array] = {}
         for name, row in self.table.items():

@@ -1,4 +1,4 @@
-"""Residual sum and LayerNorm, one step (Ba, Kiros and Hinton 2016, equations 3 and 4)."""
+"""Residual sum and LayerNorm as one step (Ba, Kiros and Hinton 2016, equations 3 and 4)."""
 
 from typing import ClassVar
 
@@ -13,13 +13,13 @@ from conformance.oracle.step import Step
 
 
 class Norm(Step):
-    """y = γ · (x − μ) / √(σ² + ε) + β with x the sum of the parents, μ and σ² its mean and biased variance over the features.
+    """y = γ · (x − μ) / √(σ² + ε) + β, where x is the sum of the parents, with mean μ and biased variance σ² over the features.
 
     Shapes: parents (..., H), γ and β (H,), result (..., H).
 
     Attributes:
-        centred: whether μ is the mean; else it is 0.
-        lost: by how much less than the number of features the sum of squares is divided.
+        centred: whether μ is the mean; if not, μ = 0.
+        lost: difference between the number of features and the divisor of the sum of squares.
     """
 
     centred: ClassVar[bool] = True
@@ -27,46 +27,46 @@ class Norm(Step):
 
     @cached_property
     def summed(self) -> Array:
-        """x."""
+        """The sum x of the parents, (..., H)."""
         return np.asarray(sum(self.parents[1:], start=self.parents[0]))
 
     @cached_property
     def mean(self) -> Array:
-        """μ, (..., 1)."""
+        """The mean μ, (..., 1)."""
         return self.mean_of(self.summed)
 
     @classmethod
     def mean_of(cls, x: Array) -> Array:
-        """The mean of a sum, (..., 1); 0 where it is not centred."""
+        """Return the mean of a sum x, (..., 1); 0 if the norm is not centred."""
         mean = x.mean(-1, keepdims=True)
         return np.asarray(mean if cls.centred else np.zeros_like(mean))
 
     @classmethod
     def variance_of(cls, squares: Array) -> Array:
-        """The variance, (..., 1), of the squares of what is centred."""
+        """Return the variance, (..., 1), from the squares of the centred values."""
         return np.asarray(squares.sum(-1, keepdims=True) / (squares.shape[-1] - cls.lost))
 
     @cached_property
     def inverse(self) -> Array:
-        """r = 1/√(σ² + ε), (..., 1)."""
+        """The inverse standard deviation r = 1/√(σ² + ε), (..., 1)."""
         variance = self.variance_of((self.summed - self.mean) ** 2)
         return np.asarray(1.0 / np.sqrt(variance + self.site.architecture.layer_norm_eps))
 
     @cached_property
     def normal(self) -> Array:
-        """z = (x − μ) r."""
+        """The normalized values z = (x − μ) r, (..., H)."""
         return (self.summed - self.mean) * self.inverse
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The result y."""
         return self.site.parameters["weight"] * self.normal + self.site.parameters["bias"]
 
     @cached_property
     def normal_jacobian(self) -> LinearMap:
-        """∂z_i/∂x_j = r (δ_ij − (1 + z_i z_j)/n), r = 1/√(σ² + ε), z the normalised input.
+        """∂z_i/∂x_j = r (δ_ij − (1 + z_i z_j)/n), with r = 1/√(σ² + ε) and the normalized input z.
 
-        Its square summed against v needs only Σv, Σzv and Σz²v of the row:
+        The variance of the result needs only Σv, Σzv and Σz²v of a row:
         r² [v_i (1 − 2(1 + z_i²)/n) + (Σv + 2 z_i Σzv + z_i² Σz²v)/n²].
         """
         z, r = self.normal, self.inverse
@@ -88,11 +88,11 @@ class Norm(Step):
         return self.normal_jacobian.then_times(self.site.parameters["weight"])
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """The same for every parent: they are summed first."""
+        """Return γ ∂z/∂x for every parent; it is the same for all of them, since the parents are summed first."""
         return (self._jacobian,) * len(self.parents)
 
     def statistics_variance(self, arithmetic: Arithmetic) -> tuple[Array, Array]:
-        """Variance of the mean's error, and of r's relative error, (..., 1) each (`roundings`)."""
+        """Return the variance of the mean's error and of r's relative error, (..., 1) each, as derived in `roundings`."""
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
         x, mean = self.summed, self.mean
         partial = (np.cumsum(x, -1) ** 2).sum(-1, keepdims=True)
@@ -102,15 +102,15 @@ class Norm(Step):
         return a2 * partial / x.shape[-1] ** 2 + u2 * mean**2, (a2 * share + 3.0 * u2) / 4.0 + root
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Four independent kinds of error; u is the inner operations' unit roundoff, a the accumulation's.
+        """Return four independent kinds of error, where u is the unit roundoff of the inner operations and a that of accumulation.
 
-        - the residual sum (`sum_variance`), through the Jacobian;
-        - the mean, one error a row: a²/3 · Σ s_k²/n² + u²/3 · μ², s_k the partial sums of x;
-        - variance and inverse root, one relative error a row: a²/3 · Σ q_k²/q² / 4 for partial sums q_k of the squares (a root
-          halves relative errors), u²/3 · 3/4 for the mean of squares, the adding of ε and one product, a third of the square of
-          rsqrt's relative error for the root and u²/3 for its rounding;
-        - elementwise, u²/3 times the squares of z twice (centring, scaling), of γ z and of y; a²/3 times those of x r and μ r,
-          since a kernel may form x r − μ r; then the rounding to storage.
+        - Residual sum: `sum_variance`, propagated through the Jacobian.
+        - Mean, one error per row: a²/3 · Σ s_k²/n² + u²/3 · μ², with the partial sums s_k of x.
+        - Variance and inverse root, one relative error per row: a²/3 · Σ q_k²/q² / 4 for the partial sums q_k of the squares (a
+          root halves relative errors), u²/3 · 3/4 for the mean of squares, the addition of ε and one product, a third of the square
+          of rsqrt's relative error for the root, and u²/3 for the rounding of the root.
+        - Elementwise: u²/3 times the squares of z twice (centring, scaling), of γ z and of y; a²/3 times the squares of x r and μ
+          r, since a kernel may form x r − μ r; and the rounding to storage.
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
         z, r, gamma, x, mean = self.normal, self.inverse, self.site.parameters["weight"], self.summed, self.mean

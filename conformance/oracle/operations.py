@@ -1,8 +1,8 @@
-"""Steps written out of elementary operations, each of whose results is rounded to a half format, in the orders that are usual.
+"""Steps written as elementary operations, each rounded to a half-precision format, in the usual orders of operations.
 
-Roundings in a given order are no noise: a candidate that writes such a step by hand computes one of a short list of results. Only
-where a library's function, or a sum accumulated in float32 in any order, lies so near to a tie that its own error decides to which
-side it is rounded, there are several; the one that is nearest to the candidate's is taken.
+Rounding errors in a given order are deterministic: a candidate that writes such a step as elementary operations obtains one of a
+few results. There are several results per order only where the value of a library function, or of a sum accumulated in float32 in
+any order, is so close to a tie that its error decides the rounding; the result nearest to the candidate's is then used.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,33 +20,38 @@ from conformance.oracle.step import Step
 
 Rounding = Callable[[Array], Array]
 SINGLE = FORMATS["float32"]
-FAR = 8.0  # deviations: of a normal error 1e-15 lies beyond
+FAR = 8.0  # Standard deviations: a normal error exceeds them with probability 1e-15.
 
 
 def by_operations(step: Step, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
-    """For each order the result that is nearest to `actual`, shaped as it, every operation rounded to the format of storage.
+    """Yield for each order of operations the result nearest to `actual`, with every operation rounded to the storage format.
 
-    Of GELU in both forms, of x σ(k x), and of residual sum and LayerNorm; none of a step that is one operation, or where nothing
-    is rounded to less than it is accumulated in.
+    Orders are defined for both forms of GELU, for x σ(k x), and for residual sum and LayerNorm. Nothing is yielded for other steps,
+    or if the storage format is not narrower than the accumulation format.
+
+    Args:
+        step: the step, evaluated on its parents.
+        arithmetic: an arithmetic model.
+        actual: the candidate's result.
     """
     if not arithmetic.is_mixed:
         return
-    with np.errstate(all="ignore"):  # what overflows in the format is no correct step's result, and fits none
+    with np.errstate(all="ignore"):  # A result that overflows in the format is not correct and matches nothing.
         if isinstance(step, Silu):
             yield from _silu(step, arithmetic, actual)
         elif isinstance(step, Gelu):
             yield from _gelu(step.parents[0], arithmetic, actual)
         elif isinstance(step, GeluTanh):
             yield from _gelu_tanh(step.parents[0], arithmetic, actual)
-        elif isinstance(step, Norm) and type(step).inverse is Norm.inverse:  # of the equation's own root
+        elif isinstance(step, Norm) and type(step).inverse is Norm.inverse:  # Not a fault with another inverse root.
             yield from _norm(step, arithmetic.storage.round, actual)
 
 
 def _gelu(x: Array, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
-    """x/2 · (1 + erf(x/√2)), x/2 + x/2 · erf(x/√2), x/2 · erfc(−x/√2) and x (1 − erfc(x/√2)/2).
+    """Yield x/2 · (1 + erf(x/√2)), x/2 + x/2 · erf(x/√2), x/2 · erfc(−x/√2) and x (1 − erfc(x/√2)/2).
 
-    The constant is rounded to float32 or to the format. erfc is taken as exact: its relative error is that of its own last place,
-    which is far below a half format's.
+    The constant is rounded to float32 or to the format. erfc is taken as exact, since its relative error is about one float32 ULP,
+    far below that of a half-precision format.
     """
     r = arithmetic.storage.round
     for argument in (r(x / np.sqrt(2.0)), r(x * _constant(np.sqrt(0.5), r)), r(x / _constant(np.sqrt(2.0), r))):
@@ -59,7 +64,10 @@ def _gelu(x: Array, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
 
 
 def _silu(step: Silu, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
-    """x · σ(k x); k is rounded to float32 or to the format. A σ next to a tie may be rounded either way, by an ulp of float32."""
+    """Yield x · σ(k x), with k rounded to float32 or to the format.
+
+    σ may be off by one float32 ULP, so a value next to a tie may be rounded either way.
+    """
     x, r = step.parents[0], arithmetic.storage.round
     for factor in (np.asarray(step.factor), _constant(step.factor, r)):
         value = np.asarray(expit(r(factor * x)))
@@ -67,7 +75,7 @@ def _silu(step: Silu, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
 
 
 def _gelu_tanh(x: Array, arithmetic: Arithmetic, actual: Array) -> Iterator[Array]:
-    """x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))) and the same with x factored out; constants in float32 or in the format."""
+    """Yield x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))), also with x factored out; constants are in float32 or in the format."""
     r = arithmetic.storage.round
     for in_format, cube in product((False, True), (r(r(x * x) * x), r(x**3))):
         c, k = (_constant(n, r) if in_format else n for n in (np.sqrt(2.0 / np.pi), 0.044715))
@@ -83,7 +91,10 @@ def _constant(number: float, r: Rounding) -> Array:
 
 
 def _norm(step: Norm, r: Rounding, actual: Array) -> Iterator[Array]:
-    """γ (x − μ)/√(σ² + ε) + β, each way of computing σ² in turn; μ and σ² as the step has them. Or all but γ and β in float32."""
+    """Yield γ (x − μ)/√(σ² + ε) + β for each way of computing σ², and with everything but γ and β in float32.
+
+    The step defines μ and σ².
+    """
     weight, bias = step.site.parameters["weight"], step.site.parameters["bias"]
     for x in _sums(step.parents, r):
         yield _nearest(actual, [r(r(z * weight) + bias) for z in _normal_in_float32(step, x, r)])
@@ -98,7 +109,10 @@ def _norm(step: Norm, r: Rounding, actual: Array) -> Iterator[Array]:
 
 
 def _normal_in_float32(step: Norm, x: Array, r: Rounding) -> tuple[Array, ...]:
-    """(x − μ)/√(σ² + ε) in float32, rounded; it may be off by FAR deviations of what `Norm.roundings` has for float32."""
+    """Return (x − μ)/√(σ² + ε) computed in float32, then rounded.
+
+    Its error may be up to FAR standard deviations of the errors that `Norm.roundings` gives for float32.
+    """
     width = x.shape[-1]
     site = replace(step.site, parameters={"weight": np.ones(width), "bias": np.zeros(width)})
     plain = step.again(site=site, parents=(x,))
@@ -106,28 +120,28 @@ def _normal_in_float32(step: Norm, x: Array, r: Rounding) -> tuple[Array, ...]:
 
 
 def _of_differences(step: Norm, x: Array, mean: Array, r: Rounding) -> Iterator[Array]:
-    """mean((x − μ)²) + ε, every operation rounded."""
+    """Yield mean((x − μ)²) + ε, with every operation rounded."""
     yield from _shifted(step, r(np.square(r(x - mean))), r)
 
 
 def _of_sum(step: Norm, x: Array, _: Array, r: Rounding) -> Iterator[Array]:
-    """The variance by one call, rounded, and ε."""
+    """Yield the variance from a single call, rounded, plus ε."""
     yield from _shifted(step, np.square(x - step.mean_of(x)), r)
 
 
 def _shifted(step: Norm, squares: Array, r: Rounding) -> Iterator[Array]:
-    """The mean of the squares, rounded, and ε."""
+    """Yield the rounded mean of the squares plus ε."""
     for variance in _sides(step.variance_of(squares), _of_mean(squares), r):
         yield r(variance + step.site.architecture.layer_norm_eps)
 
 
 def _in_float32(step: Norm, x: Array, _: Array, __: Rounding) -> Iterator[Array]:
-    """The variance and ε, kept in float32; the deviation by one call is its root."""
+    """Yield the variance plus ε, kept in float32, as in a standard deviation computed by a single call."""
     yield step.variance_of(np.square(x - step.mean_of(x))) + step.site.architecture.layer_norm_eps
 
 
 def _in_one_pass(step: Norm, x: Array, mean: Array, r: Rounding) -> Iterator[Array]:
-    """mean(x²) − μ² + ε, every operation rounded; it has no form that divides by n − 1."""
+    """Yield mean(x²) − μ² + ε, with every operation rounded; nothing if σ² divides by n − 1, which this form does not allow."""
     if step.lost:
         return
     squares = r(np.square(x))
@@ -136,17 +150,17 @@ def _in_one_pass(step: Norm, x: Array, mean: Array, r: Rounding) -> Iterator[Arr
 
 
 def _of_mean(terms: Array) -> Array:
-    """How far a mean in float32 may be off: FAR deviations √(u²/3 Σ s_k²)/n, s_k the partial sums (`oracle.accumulation`)."""
+    """Return the largest error of a float32 mean: FAR deviations √(u²/3 Σ s_k²)/n with partial sums s_k (`oracle.accumulation`)."""
     squares = np.square(np.cumsum(terms, -1)).sum(-1, keepdims=True)
     return np.asarray(FAR * SINGLE.unit_roundoff * np.sqrt(squares / 3.0) / terms.shape[-1])
 
 
 def _normalised(step: Norm, x: Array, mean: Array, shifted: Array, r: Rounding) -> Iterator[list[Array]]:
-    """The norm from σ² + ε, by each order of operations.
+    """Yield the results of the norm, from σ² + ε, for each order of operations.
 
-    A division by the root, or a product with its inverse; γ after it, before it, or in one operation with β; or γ and β folded
-    into a scale and a shift. An inverse root may be rounded once or twice: torch's is rounded once in whole vectors and twice in
-    the remainder.
+    The orders are: a division by the root or a product with its inverse, with γ applied after it, before it, or in one operation
+    with β; or γ and β folded into a scale and a shift. The inverse root may be rounded once or twice: torch rounds it once in full
+    vectors and twice in the remainder.
     """
     weight, bias = step.site.parameters["weight"], step.site.parameters["bias"]
     root, centred = r(np.sqrt(shifted)), r(x - mean)
@@ -159,7 +173,7 @@ def _normalised(step: Norm, x: Array, mean: Array, shifted: Array, r: Rounding) 
 
 
 def _sums(parents: tuple[Array, ...], r: Rounding) -> Iterator[Array]:
-    """Their sum, whichever pair is added first."""
+    """Yield the sum of the parents for each choice of the parent that is added last."""
     if len(parents) < 3:
         yield r(sum(parents[1:], start=parents[0]))
         return
@@ -169,13 +183,16 @@ def _sums(parents: tuple[Array, ...], r: Rounding) -> Iterator[Array]:
 
 
 def _sides(x: Array, error: Array, r: Rounding) -> tuple[Array, ...]:
-    """What numbers that may be off by so much are rounded to: one array, or three where any could round the other way."""
+    """Return the possible roundings of numbers x with an error of up to `error`.
+
+    There is a single array if no number can be rounded in different ways, and three arrays otherwise.
+    """
     low, middle, high = r(x - error), r(x), r(x + error)
     return (middle,) if np.array_equal(low, high) else (middle, low, high)
 
 
 def _nearest(actual: Array, alternatives: Sequence[Array], *, by_row: bool = False) -> Array:
-    """Of each element, or row of the last axis, the alternative that is nearest."""
+    """Return the alternative nearest to `actual`, for each element or for each row of the last axis."""
     best, *others = alternatives
     for other in others:
         distances = [np.abs(actual - y) for y in (best, other)]

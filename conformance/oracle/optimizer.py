@@ -1,4 +1,4 @@
-"""Optimizer steps: clipping by the global norm, and Adam with decoupled weight decay; equations in `conformance.model.training`."""
+"""Optimizer steps: clipping by the global norm, and Adam with decoupled weight decay (see `conformance.model.training`)."""
 
 import numpy as np
 
@@ -9,70 +9,73 @@ from conformance.oracle.embeddings import Exact
 from conformance.oracle.maps import LinearMap, Roundings, Source, diagonal, identity
 from conformance.oracle.step import Step
 
-CLIP_EPSILON = 1e-6  # that torch.nn.utils.clip_grad_norm_ adds to the norm, and the equation does not
+CLIP_EPSILON = 1e-6  # torch.nn.utils.clip_grad_norm_ adds this to the norm; the equation does not.
 
 
 class Initial(Exact):
-    """θ₀, the checkpoint's parameter."""
+    """The initial parameter θ₀, from the checkpoint."""
 
     @property
     def value(self) -> Array:
-        """The parameter."""
+        """The parameter θ₀."""
         return self.site.parameters["weight"]
 
 
 class Given(Initial):
-    """A gradient that a backward pass left: whatever it is, the step is judged from it."""
+    """A gradient computed by the candidate's backward pass; the optimizer step is judged from it even if it is not correct."""
 
 
 class GradientNorm(Step):
-    """√Σ g² over all parameters: gradients of any shapes, result a single number."""
+    """√Σ g² over all parameters: gradients of any shapes -> ()."""
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The global norm n, a 0-d array."""
         return np.asarray(np.sqrt(sum(float(np.square(g).sum()) for g in self.parents)))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """∂n/∂g = g / n."""
+        """Return ∂n/∂g = g / n for each gradient."""
         n = self.value if self.value > 0.0 else np.ones(())
         return tuple(_summed(g / n) for g in self.parents)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Random: u²/3 · Σ (k/N)² n²/4 = u² N n² / 36 for N additions, one after another, of squares; the root; norms stored."""
+        """Return the random errors of N sequential additions of squares, of the root, and of storing norms.
+
+        The additions have u²/3 · Σ (k/N)² n²/4 = u² N n² / 36.
+        """
         u2, terms = arithmetic.elementwise.unit_roundoff**2 / 3.0, sum(g.size for g in self.parents)
         variance = u2 * (terms / 12.0 + 2.0) * self.value**2 + 2.0 * arithmetic.call_variance(self.value)
         return Roundings((Source(np.asarray(variance), identity()),))
 
 
 class Adam(Step):
-    """θ_t from θ_{t−1}, the gradients of the steps 1 to t, and their norms; all but the norms of one shape."""
+    """The parameter θ_t from θ_{t−1}, the gradients of steps 1 to t, and their norms; all but the norms have the same shape."""
 
     def number(self, role: str) -> float:
-        """A setting of this step."""
+        """Return a setting of this step."""
         return float(self.site.parameters[role])
 
     @property
     def step(self) -> int:
-        """The number t of the step, from 1 on."""
+        """The step number t, counted from 1."""
         return (len(self.parents) - 1) // 2
 
     @cached_property
     def coefficients(self) -> tuple[float, ...]:
-        """min(1, c / ‖g‖) of each step."""
+        """The clipping factor min(1, c / ‖g‖) of each step."""
         c = self.number("clip")
         return tuple(min(1.0, c / float(n)) if n > 0.0 else 1.0 for n in self.parents[self.step + 1 :])
 
     @cached_property
     def clipped(self) -> tuple[Array, ...]:
-        """The gradients, clipped."""
+        """The clipped gradient of each step."""
         return tuple(k * g for k, g in zip(self.coefficients, self.parents[1 : self.step + 1], strict=True))
 
     @cached_property
     def moments(self) -> tuple[Array, Array]:
-        """The averages m and v."""
+        """The moving averages m and v."""
         second = self._average("beta2", tuple(np.square(g) for g in self.clipped))
-        return self._average("beta1", self.clipped), np.maximum(second, 0.0)  # a β₂ that makes no sense may be tried
+        return self._average("beta1", self.clipped), np.maximum(second, 0.0)  # A faulty β₂ may make v negative.
 
     def _average(self, role: str, terms: tuple[Array, ...]) -> Array:
         beta = self.number(role)
@@ -80,35 +83,35 @@ class Adam(Step):
 
     @cached_property
     def corrections(self) -> tuple[float, float]:
-        """1 − β₁ᵗ and 1 − β₂ᵗ; 1 without bias correction."""
+        """The bias corrections 1 − β₁ᵗ and 1 − β₂ᵗ; both 1 without bias correction."""
         if not self.number("corrected"):
             return 1.0, 1.0
         return 1.0 - self.number("beta1") ** self.step, 1.0 - self.number("beta2") ** self.step
 
     @cached_property
     def denominator(self) -> Array:
-        """√v̂ + ε."""
+        """The denominator √v̂ + ε."""
         return np.sqrt(self.moments[1] / self.corrections[1]) + self.number("epsilon")
 
     @cached_property
     def update(self) -> Array:
-        """η m̂ / (√v̂ + ε), 0 where m is."""
+        """The update η m̂ / (√v̂ + ε); 0 where m is 0."""
         m = self.number("rate") * self.moments[0] / self.corrections[0]
         return np.divide(m, self.denominator, out=np.zeros_like(m), where=m != 0.0)
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The parameter θ_t."""
         return self._decayed - self.update
 
     @property
     def _decayed(self) -> Array:
-        """(1 − η λ) θ."""
+        """The decayed parameter (1 − η λ) θ."""
         return (1.0 - self.number("rate") * self.number("decay")) * self.parents[0]
 
     @cached_property
     def _by_moments(self) -> tuple[Array, Array]:
-        """∂θ/∂m and ∂θ/∂v; 0 by v where v is 0, since then every gradient is."""
+        """∂θ/∂m and ∂θ/∂v; the latter is 0 where v is 0, since every gradient is 0 there."""
         first, second = self.corrections
         by_first = np.where(self.moments[0] != 0.0, -self.number("rate") / first / np.maximum(self.denominator, _TINY), 0.0)
         root = np.sqrt(self.moments[1] * second)
@@ -117,7 +120,7 @@ class Adam(Step):
 
     @cached_property
     def _by_clipped(self) -> tuple[Array, ...]:
-        """∂θ/∂g of each step's clipped gradient."""
+        """∂θ/∂g for the clipped gradient of each step."""
         (by_m, by_v), t = self._by_moments, self.step
         b1, b2 = self.number("beta1"), self.number("beta2")
         return tuple(
@@ -125,7 +128,7 @@ class Adam(Step):
         )
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """diag(1 − η λ); diag(∂θ/∂g · min(1, c/n)) by gradients; −Σ ∂θ/∂g · g / n by norms that clip."""
+        """Return diag(1 − η λ) by θ, diag(∂θ/∂g · min(1, c/n)) by gradients, and −Σ ∂θ/∂g · g / n by norms that clip."""
         own = diagonal(np.full_like(self.parents[0], 1.0 - self.number("rate") * self.number("decay")))
         by_gradients = [diagonal(k * j) for k, j in zip(self.coefficients, self._by_clipped, strict=True)]
         norms = self.parents[self.step + 1 :]
@@ -136,15 +139,16 @@ class Adam(Step):
         return (own, *by_gradients, *by_norms)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """What rounding adds to θ.
+        """Return the rounding errors of θ.
 
-        Random: of m and v, in each step, the roundings of their terms and sums, u²/3 times squares, and their store; clipped
-        gradients, their store; of the update six roundings; √v̂, its quotient and the sum with ε, where each is stored; (1 − ηλ) θ
-        and the store, but for half formats.
+        Random errors: for m and v, in each step, u²/3 times the squares of their terms and sums, and the rounding to storage; for
+        clipped gradients, the rounding to storage; six roundings of the update; √v̂, its quotient and its sum with ε, where each is
+        stored; and (1 − ηλ) θ and the result, except in half-precision formats.
 
-        Bound: β₁, β₂, η and corrections rounded to the accumulation format, u |update| each, and what cancels in 1 − βᵗ; 1 − ηλ
-        rounded, u |θ|; the coefficient of clipping, where that is stored rounded, and 10⁻⁶ relative to the norm. In a half format
-        θ is one of its numbers, and what is added may be less than half an ulp: it is then rounded away, which is no uniform error.
+        Bound: β₁, β₂, η and the corrections rounded to the accumulation format, u |update| each, with the cancellation in 1 − βᵗ;
+        1 − ηλ rounded, u |θ|; the clipping factor where it is stored rounded, and 10⁻⁶ relative to the norm. In a half-precision
+        format θ is a number of the format, and the update may be less than half an ulp. It is then rounded away, which is not a
+        uniform error, so these roundings belong to the bound.
         """
         (by_m, by_v), update = self._by_moments, self.update
         u2, u, stored = (
@@ -175,7 +179,10 @@ class Adam(Step):
         return Roundings((Source(np.asarray(variance), identity()),), np.asarray(bound))
 
     def _moment_variance(self, role: str, terms: tuple[Array, ...], u2: float, arithmetic: Arithmetic) -> Array:
-        """Of an average that is updated in each step: its terms, their sum and its store; two stores where a call makes each."""
+        """Return the error variance of a moving average updated in each step: its terms, their sum and its rounding to storage.
+
+        It is stored twice in each step if each call stores its result.
+        """
         beta, stores = self.number(role), 1.0 if arithmetic.rounding == "fused" else 2.0
         variance, average = np.zeros_like(terms[0]), np.zeros_like(terms[0])
         for term in terms:
@@ -190,10 +197,10 @@ _TINY = float(np.finfo(np.float64).tiny)
 
 
 def _summed(direction: Array) -> LinearMap:
-    """J e = Σ direction · e, a single number."""
+    """Return J e = Σ direction · e, whose result is a scalar."""
     return LinearMap(lambda v: np.asarray((direction**2 * v).sum()), lambda w: direction * w)
 
 
 def _spread(direction: Array) -> LinearMap:
-    """J e = direction · e, for a single number e."""
+    """Return J e = direction · e for a scalar e."""
     return LinearMap(lambda v: direction**2 * v, lambda w: np.asarray((direction * w).sum()))

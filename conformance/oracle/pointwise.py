@@ -1,4 +1,4 @@
-"""Activation functions: GELU in its two forms, ReLU, tanh."""
+"""Activation functions: both forms of GELU, SiLU, ReLU and tanh."""
 
 from typing import ClassVar
 
@@ -18,26 +18,26 @@ class Pointwise(Step):
 
     @cached_property
     def slope(self) -> Array:
-        """f′(x)."""
+        """The derivative f′(x)."""
         raise NotImplementedError
 
     def moved_by(self, *errors: Captured) -> Captured:
-        """f'(x) e where e is so small that the next term, at most e², is below 2^-12 of e; else the difference itself."""
+        """Return f'(x) e if e is so small that the next term, at most e², is below 2^-12 of e; otherwise the exact difference."""
         (e,) = errors
         return self.slope * e if max(e.max(initial=0.0), -e.min(initial=0.0)) < 2.0**-12 else super().moved_by(e)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """diag(f'(x))."""
+        """Return diag(f'(x))."""
         return (diagonal(self.slope),)
 
 
 def gelu(x: Array) -> Array:
-    """x Φ(x) = x/2 · (1 + erf(x/√2)); Hendrycks and Gimpel 2016, section 2."""
+    """Return x Φ(x) = x/2 · (1 + erf(x/√2)); Hendrycks and Gimpel 2016, section 2."""
     return np.asarray(x / 2.0 * (1.0 + erf(x / np.sqrt(2.0))))
 
 
 def gelu_tanh(x: Array) -> Array:
-    """x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))), the approximation of the same section."""
+    """Return x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))), the tanh approximation of GELU in Hendrycks and Gimpel 2016, section 2."""
     return np.asarray(x / 2.0 * (1.0 + np.tanh(gelu_argument(x))))
 
 
@@ -50,7 +50,7 @@ class Gelu(Pointwise):
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The result y."""
         return np.asarray(self.parents[0] / 2.0 * (1.0 + self._erf))
 
     @cached_property
@@ -63,14 +63,17 @@ class Gelu(Pointwise):
 
     @cached_property
     def slope(self) -> Array:
-        """f′(x)."""
+        """The derivative f′(x)."""
         return np.asarray((1.0 + self._erf) / 2.0 + self._density_term)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Random: the argument, relative u, moves y by x² φ(x) u; erf and 1 + erf round; two products of relative u; the store.
+        """Return the rounding errors of GELU.
 
-        Bound: |x|/2 times the error of erf, of a kernel of erf or of one of GELU, which near −3, where 1 + erf cancels, is many
-        ulp of y; and the constant 1/√2 is rounded, relative u.
+        Random errors: the argument, relative u, changes y by x² φ(x) u; erf and 1 + erf are rounded; two products of relative u;
+        the rounding to storage.
+
+        Bound: |x|/2 times the error of erf, in a kernel of erf or one of GELU, which is many ulp of y near −3, where 1 + erf
+        cancels; and the rounding of the constant 1/√2, relative u.
         """
         x, y, e, inner = self.parents[0], self.value, self._erf, arithmetic.elementwise
         argument, half = np.abs(x * self._density_term), np.abs(x) / 2.0
@@ -88,13 +91,13 @@ class Gelu(Pointwise):
 
 
 class Silu(Gelu):
-    """y = x σ(k x), k = 1; its roundings are taken as those of GELU."""
+    """y = x σ(k x), k = 1; its rounding errors are taken to be those of GELU."""
 
     factor: ClassVar[float] = 1.0
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The result y."""
         return np.asarray(self.parents[0] * expit(self.factor * self.parents[0]))
 
 
@@ -114,18 +117,21 @@ class GeluTanh(Pointwise):
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The result y."""
         return gelu_tanh(self.parents[0])
 
     @cached_property
     def slope(self) -> Array:
-        """f′(x)."""
+        """The derivative f′(x)."""
         x = self.parents[0]
         inner = np.sqrt(2.0 / np.pi) * (1.0 + 3.0 * 0.044715 * x**2)
         return np.asarray((1.0 + self._tanh) / 2.0 + x / 2.0 * (1.0 - self._tanh**2) * inner)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """As for `Gelu`, with t the argument of tanh: four roundings on the way to it, two rounded constants."""
+        """Return the rounding errors of GELU's tanh form, derived like those of `Gelu`.
+
+        The argument t of tanh has four roundings and two rounded constants.
+        """
         x, y, inner = self.parents[0], self.value, arithmetic.elementwise
         u2 = inner.unit_roundoff**2 / 3.0
         t = gelu_argument(x)
@@ -146,20 +152,20 @@ class Relu(Pointwise):
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The result y."""
         return np.maximum(self.parents[0], 0.0)
 
     @cached_property
     def slope(self) -> Array:
-        """f′(x)."""
+        """The derivative f′(x): 1 where x > 0, else 0."""
         return np.asarray(self.parents[0] > 0.0, np.float64)
 
     def moved_by(self, *errors: Captured) -> Captured:
-        """The difference itself: the slope at x knows nothing of the kink."""
+        """Return the exact difference, since the slope at x does not account for the kink at 0."""
         return Step.moved_by(self, *errors)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """None but the store of what a fused kernel did not round before."""
+        """Return the rounding to storage alone; it applies if a fused kernel passes on an unrounded x."""
         return elementwise(arithmetic.storage.rounding_variance(self.value))
 
 
@@ -168,15 +174,15 @@ class Tanh(Pointwise):
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The result y."""
         return np.tanh(self.parents[0])
 
     @cached_property
     def slope(self) -> Array:
-        """f′(x)."""
+        """The derivative f′(x) = 1 − y²."""
         return 1.0 - self.value**2
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Bound: the function's own error in the accumulation format; random: the rounding of the result."""
+        """Return the function's error in the accumulation format (bound) and the rounding of the result (random)."""
         bound = arithmetic.functions.error("tanh", self.value, arithmetic.accumulate)
         return elementwise(arithmetic.storage.rounding_variance(self.value), bound)

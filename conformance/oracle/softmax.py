@@ -1,4 +1,4 @@
-"""Softmax over the keys that the mask lets through (attention probabilities), and log-softmax over classes."""
+"""Softmax over the attended keys (attention probabilities), and log-softmax over classes."""
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +12,13 @@ from conformance.oracle.step import Step
 
 
 class Probabilities(Step):
-    """p_j = exp(s_j − m) / Σ_k exp(s_k − m) over unmasked keys, m their largest; exactly 0 at masked keys. (B, h, S, S)."""
+    """p_j = exp(s_j − m) / Σ_k exp(s_k − m) over unmasked keys, m their largest score; exactly 0 at masked keys. (B, h, S, S)."""
 
     couples_positions = True
 
     @property
     def keys(self) -> npt.NDArray[np.bool_]:
-        """(B, 1, Q, S), Q = 1 where it is the same for every query: which keys may be attended to."""
+        """The mask of attended keys, (B, 1, Q, S); Q = 1 if it is the same for every query."""
         return attended_keys(self.site.activation, self.site.batch)[:, None]
 
     @cached_property
@@ -29,13 +29,13 @@ class Probabilities(Step):
 
     @cached_property
     def value(self) -> Array:
-        """The equation; all zeros in a row whose every key is masked."""
+        """The probabilities p; all zeros in a row whose keys are all masked."""
         weights = np.exp(self._shifted)
         total = weights.sum(-1, keepdims=True)
         return np.asarray(weights / np.where(total > 0, total, 1.0))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """∂p_i/∂s_j = p_i (δ_ij − p_j), so the variance is p_i² [(1 − 2 p_i) v_i + Σ_j p_j² v_j]."""
+        """Return ∂p_i/∂s_j = p_i (δ_ij − p_j), with the variance p_i² [(1 − 2 p_i) v_i + Σ_j p_j² v_j]."""
         p = self.value
 
         def variance(v: Array) -> Array:
@@ -45,13 +45,13 @@ class Probabilities(Step):
         return (LinearMap(variance, lambda w: p * (w - (p * w).sum(-1, keepdims=True))),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Relative errors; u is the inner operations' unit roundoff, a the accumulation's.
+        """Return the rounding errors, where u is the unit roundoff of the inner operations and a that of accumulation.
 
-        - elementwise: (u² + a²)/3 · (s − m)² for the shift and the product with log2 e, a third of the square of exp's relative
-          error and u²/3 twice for its rounding and the division; then the store;
-        - one a row: the sum, a²/3 · Σ C_k²/C² for partial sums C_k, and u²/3 for its rounding.
+        - Elementwise, relative: (u² + a²)/3 · (s − m)² for the shift and the product with log2 e, a third of the square of exp's
+          relative error, and u²/3 twice, for the rounding of exp and the division; then the rounding to storage.
+        - One per row, relative: the sum, a²/3 · Σ C_k²/C² for partial sums C_k, and u²/3 for its rounding.
 
-        The floor is the format's smallest normal: below it hardware may flush to zero.
+        The variance floor is that of the format's smallest normal number, since hardware may flush smaller numbers to zero.
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
         p, keys = self.value, self.keys
@@ -65,23 +65,23 @@ class Probabilities(Step):
 
 
 class LogSoftmax(Step):
-    """l_j = x_j − m − log Σ_k exp(x_k − m), m the largest; (..., C)."""
+    """l_j = x_j − m − log Σ_k exp(x_k − m) with the largest x, m; (..., C)."""
 
     @cached_property
     def _parts(self) -> tuple[Array, Array]:
-        """m and log Σ exp(x − m), a row each."""
+        """m and log Σ exp(x − m), (..., 1) each."""
         x = self.parents[0]
         top = x.max(-1, keepdims=True)
         return top, np.log(np.exp(x - top).sum(-1, keepdims=True))
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The log-probabilities l."""
         top, log_sum = self._parts
         return np.asarray(self.parents[0] - top - log_sum)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """∂l_i/∂x_j = δ_ij − p_j, so the variance is (1 − 2 p_i) v_i + Σ_j p_j² v_j."""
+        """Return ∂l_i/∂x_j = δ_ij − p_j, with the variance (1 − 2 p_i) v_i + Σ_j p_j² v_j."""
         p = np.exp(self.value)
 
         def variance(v: Array) -> Array:
@@ -90,12 +90,12 @@ class LogSoftmax(Step):
         return (LinearMap(variance, lambda w: w - p * w.sum(-1, keepdims=True)),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """u is the inner operations' unit roundoff, a the accumulation's; log Σ is L.
+        """Return the rounding errors; u is the unit roundoff of the inner operations, a that of accumulation, and L is log Σ.
 
-        - elementwise: u²/3 · ((x − m)² + l²) for the two differences; then the store;
-        - one a row, adding to every element: the sum's relative error a²/3 · Σ C_k²/C² (a derivative of 1 in L), that of exp, a
-          third of its square where one term has all the weight, a third of the square of log's error at L and
-          u²/3 · ((m + L)² + L²) for the rounding of L and of m + L, since a kernel may form x − (m + L).
+        - Elementwise: u²/3 · ((x − m)² + l²) for the two differences; then the rounding to storage.
+        - One per row, added to every element: the sum's relative error a²/3 · Σ C_k²/C², which changes L by the same amount; a
+          third of the square of exp's relative error, reached if one term has all the weight; a third of the square of log's error
+          at L; and u²/3 · ((m + L)² + L²) for the rounding of L and of m + L, since a kernel may form x − (m + L).
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
         (top, log_sum), value = self._parts, self.value

@@ -1,7 +1,7 @@
-"""Losses against numbers: the squared error of a regression, and the binary cross entropy of labels that may hold at once.
+"""Losses with numeric targets: the squared error of a regression, and the binary cross entropy of multi-label classification.
 
 Both are means over all N = B · C elements of the logits x, each with its target t of `Batch.class_targets`, as Hugging Face's
-`BertForSequenceClassification` computes them where `problem_type` is `regression` or `multi_label_classification`.
+`BertForSequenceClassification` computes them if `problem_type` is `regression` or `multi_label_classification`.
 """
 
 import numpy as np
@@ -15,11 +15,15 @@ from conformance.oracle.step import Step, elementwise
 
 
 class Targeted(Step):
-    """A mean over the elements of the last parent, or the gradient of one; (B, C)."""
+    """A mean over the elements of the last parent, (B, C), or the gradient of such a mean."""
 
     @cached_property
     def targets(self) -> Array:
-        """t, (B, C); `UsageError` where the batch has none."""
+        """The targets t, (B, C).
+
+        Raises:
+            UsageError: the batch has no `class_targets`.
+        """
         targets = self.site.batch.class_targets
         if targets is None:
             raise UsageError(f"{self.site.activation.name} needs class_targets in the batch")
@@ -27,39 +31,42 @@ class Targeted(Step):
 
     @property
     def logits(self) -> Array:
-        """x, (B, C)."""
+        """The logits x, (B, C)."""
         return self.parents[-1]
 
 
 class TargetLoss(Targeted):
-    """L = mean of l(x, t); (B, C) -> (). Subclasses have l, ∂l/∂x and the variance of what rounds on the way to l."""
+    """L = mean of l(x, t): (B, C) -> (). Subclasses define l, ∂l/∂x and the variance of the rounding errors of l."""
 
     @property
     def terms(self) -> Array:
-        """L is the mean of l(x, t): (B, C)."""
+        """The terms l(x, t), (B, C)."""
         raise NotImplementedError
 
     @property
     def slope(self) -> Array:
-        """∂l/∂x."""
+        """The derivative ∂l/∂x, (B, C)."""
         raise NotImplementedError
 
     def terms_variance(self, arithmetic: Arithmetic) -> Array:
-        """Of the roundings of l."""
+        """Return the variance of the rounding errors of l, (B, C)."""
         raise NotImplementedError
 
     @cached_property
     def value(self) -> Array:
-        """The equation, a 0-d array."""
+        """The loss L, a 0-d array."""
         return np.asarray(self.terms.mean())
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """∂L/∂x = ∂l/∂x / N."""
+        """Return ∂L/∂x = ∂l/∂x / N."""
         slope = self.slope / self.logits.size
         return (LinearMap(lambda v: np.asarray((slope**2 * v).sum()), lambda w: slope * w),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Those of l, divided by N²; and the mean's accumulation, at most N partial sums of at most N L, and the store."""
+        """Return the errors of l, divided by N², and of the mean.
+
+        The mean has the errors of its accumulation, at most N partial sums of at most N L, and of its rounding to storage.
+        """
         count, u2 = self.logits.size, arithmetic.elementwise.unit_roundoff**2 / 3.0
         terms = self.terms_variance(arithmetic) + arithmetic.call_variance(self.terms)
         mean = u2 * (count + 1) * self.value**2 + arithmetic.storage.rounding_variance(self.value)
@@ -71,16 +78,16 @@ class SquaredError(TargetLoss):
 
     @cached_property
     def terms(self) -> Array:
-        """(x − t)²."""
+        """The squared errors (x − t)², (B, C)."""
         return np.square(self.logits - self.targets)
 
     @property
     def slope(self) -> Array:
-        """2 (x − t)."""
+        """The derivative 2 (x − t), (B, C)."""
         return 2.0 * (self.logits - self.targets)
 
     def terms_variance(self, arithmetic: Arithmetic) -> Array:
-        """d = x − t rounds, relative u, which moves d² by 2u d²; d² rounds: u²/3 · 5 d⁴."""
+        """Return u²/3 · 5 d⁴ for d = x − t: the rounding of d, relative u, changes d² by 2u d², and d² is rounded."""
         return np.asarray(5.0 * arithmetic.elementwise.unit_roundoff**2 / 3.0 * np.square(self.terms))
 
 
@@ -93,20 +100,21 @@ class BinaryCrossEntropy(TargetLoss):
 
     @cached_property
     def terms(self) -> Array:
-        """max(x, 0) − t x + log(1 + exp(−|x|))."""
+        """The terms max(x, 0) − t x + log(1 + exp(−|x|)), (B, C)."""
         return np.asarray(np.maximum(self.logits, 0.0) - self.targets * self.logits + self._logarithm)
 
     @property
     def slope(self) -> Array:
-        """σ(x) − t."""
+        """The derivative σ(x) − t, (B, C)."""
         return sigmoid(self.logits) - self.targets
 
     def terms_variance(self, arithmetic: Arithmetic) -> Array:
-        """Of max(x, 0) − t x + λ, λ = log(1 + z), z = exp(−|x|), or of (1 − t) x − log σ(x), whose parts are no larger.
+        """Return the error variance of max(x, 0) − t x + λ, with λ = log(1 + z) and z = exp(−|x|).
 
-        u²/3 times the squares of t x and of max(x, 0) − t x, each at most |x|; of λ; of l; and of 1, by which a rounding of 1 + z
-        moves λ, relative u. A third of the squares of exp's relative error times ∂λ/∂z z = z/(1 + z), and of log's error at λ.
-        Where every call stores its result, t x and log σ are stored.
+        The form (1 − t) x − log σ(x) has parts that are no larger. The variance is u²/3 times the squares of t x and of max(x, 0) −
+        t x, each at most |x|, of λ, of l, and of 1, by which the rounding of 1 + z changes λ, relative u; and a third of the
+        squares of exp's relative error times ∂λ/∂z z = z/(1 + z), and of log's error at λ. If every call stores its result, t x and
+        log σ are stored.
         """
         inner, functions = arithmetic.elementwise, arithmetic.functions
         u2, z, size = inner.unit_roundoff**2 / 3.0, np.exp(-np.abs(self.logits)), np.abs(self.logits)
@@ -116,6 +124,6 @@ class BinaryCrossEntropy(TargetLoss):
 
 
 def sigmoid(x: Array) -> Array:
-    """σ(x) = 1/(1 + exp(−x)), without overflow."""
+    """Return σ(x) = 1/(1 + exp(−x)), without overflow."""
     z = np.exp(-np.abs(x))
     return np.asarray(np.where(x >= 0.0, 1.0, z) / (1.0 + z))

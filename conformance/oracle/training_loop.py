@@ -1,7 +1,7 @@
-"""A training loop as a whole: a parameter vector, Adam's averages of it, and one step of either; equations in `model.training`.
+"""A complete training loop: a parameter vector, Adam's moving averages, and one step of both (equations in `model.training`).
 
-`TrainingRun` has the steps of a candidate, each from that candidate's own gradients. Here the gradients are the network's at the
-parameters that the steps before have led to, and the arithmetic may round.
+A `TrainingRun` contains the steps of a candidate, each computed from the candidate's own gradients. Here the gradients are those
+of the network at the parameters reached by the preceding steps, and the arithmetic may round.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,13 @@ def _exact(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class Roundings:
-    """Where a step rounds: after every operation, every library call, and where it stores a parameter or an average."""
+    """The roundings of a step.
+
+    Attributes:
+        operation: applied to the result of every operation.
+        call: applied to the result of every library call.
+        store: applied to a stored parameter or moving average.
+    """
 
     operation: Rounded = _exact
     call: Rounded = _exact
@@ -31,16 +37,16 @@ class Roundings:
 
 @dataclass(frozen=True)
 class Layout:
-    """Parameters, by name, as one vector."""
+    """The layout of named parameters in a single vector."""
 
     shapes: Mapping[str, tuple[int, ...]]
 
     def vector(self, parameters: Mapping[str, Array]) -> Array:
-        """Theirs, one after the other."""
+        """Return the parameters, concatenated."""
         return np.concatenate([np.asarray(parameters[name], np.float64).ravel() for name in self.shapes])
 
     def parameters(self, vector: Array) -> dict[str, Array]:
-        """Those of a vector, as views of it."""
+        """Return the parameters in a vector, as views of it."""
         found, start = {}, 0
         for name, shape in self.shapes.items():
             size = int(np.prod(shape))
@@ -49,17 +55,24 @@ class Layout:
         return found
 
     def gradient(self, values: Mapping[str, Array]) -> Array:
-        """Their gradients among the values of a backward pass; 0 of what it does not reach."""
+        """Return the gradients of the parameters from the values of a backward pass; 0 for parameters that it does not reach."""
         return self.vector({name: values.get(grad(name), np.zeros(shape)) for name, shape in self.shapes.items()})
 
     def decayed(self) -> Array:
-        """1 where weight decay is for an element, else 0."""
+        """Return 1 for elements that weight decay applies to, else 0."""
         return self.vector({name: np.full(shape, float(decays(name))) for name, shape in self.shapes.items()})
 
 
 @dataclass(frozen=True)
 class State:
-    """Where a loop stands after some steps: θ, m, v, each a vector."""
+    """The state of a training loop after some steps.
+
+    Attributes:
+        parameters: θ, a vector.
+        first: m, the moving average of the gradients.
+        second: v, the moving average of their squares.
+        steps: number of steps.
+    """
 
     parameters: Array
     first: Array
@@ -68,17 +81,17 @@ class State:
 
     @classmethod
     def initial(cls, parameters: Array) -> "State":
-        """Before the first step."""
+        """Return the state before the first step."""
         return cls(parameters, np.zeros_like(parameters), np.zeros_like(parameters))
 
 
 @dataclass(frozen=True)
 class Constants:
-    """The numbers that a loop holds from beginning to end.
+    """The settings that are constant throughout a training loop.
 
     Attributes:
         training: the settings.
-        clip_epsilon: what is added to the norm of the gradient before c is divided by it; 0 in the equation.
+        clip_epsilon: added to the norm of the gradient before c is divided by it; 0 in the equation.
     """
 
     training: Training
@@ -86,9 +99,16 @@ class Constants:
 
 
 def stepped(state: State, gradient: Array, decayed: Array, constants: Constants, rounded: Roundings = Roundings()) -> State:
-    """The state after one step more; `decayed` as of `Layout`.
+    """Return the state after one more step; operations are in torch's order.
 
-    Operations in torch's order: the gradient is clipped, θ decayed, m and v averaged, √v̂ + ε formed, and θ moved.
+    The gradient is clipped, θ is decayed, m and v are updated, √v̂ + ε is computed, and θ is updated.
+
+    Args:
+        state: the state before the step.
+        gradient: the gradient at the parameters of the state.
+        decayed: 1 for elements that weight decay applies to, else 0 (`Layout.decayed`).
+        constants: settings of the loop.
+        rounded: the roundings of the step.
     """
     op, call, store, training, t = rounded.operation, rounded.call, rounded.store, constants.training, state.steps + 1
     b1, b2, rate = training.adam_beta1, training.adam_beta2, training.rate(t)

@@ -1,4 +1,4 @@
-"""A run of optimizer steps as a network, whose activations are parameters and gradients, step by step; and what it starts from."""
+"""A run of optimizer steps as a network of parameters and gradients, step by step, and the initialization of the parameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,12 +17,12 @@ from conformance.oracle.step import Site
 
 @dataclass(frozen=True)
 class TrainingRun(Network):
-    """An architecture's parameters, trained for some steps.
+    """Several training steps of an architecture's parameters.
 
     Attributes:
         training: the settings.
-        gradients: of each step, in order, by the parameters' names: of those that learn.
-        judged: names of those of them that are judged; all, if empty.
+        gradients: for each step, in order, the gradients of the trained parameters, by parameter name.
+        judged: names of the trained parameters that are judged; all of them if empty.
     """
 
     training: Training = field(default_factory=Training, kw_only=True)
@@ -31,7 +31,7 @@ class TrainingRun(Network):
 
     @property
     def is_repeatable(self) -> bool:
-        """No: the gradients are the candidate's."""
+        """False, since the gradients are the candidate's."""
         return False
 
     @cached_property
@@ -42,7 +42,11 @@ class TrainingRun(Network):
         return run_table(shapes, len(self.gradients), self.judged or tuple(shapes))
 
     def site(self, name: str) -> Site:
-        """As of a network; of a step of Adam the parameters are its settings, of a gradient what was left there."""
+        """Return the site of an activation.
+
+        The parameters of an Adam step are its settings, and the parameter of a gradient is the gradient that the candidate
+        computed.
+        """
         row, parameters = self.table[name], dict[str, Array]()
         if row.kind == INITIAL:
             return super().site(name)
@@ -72,7 +76,7 @@ class Initialization(Network):
 
     @property
     def is_repeatable(self) -> bool:
-        """No: what is drawn does not come again."""
+        """False, since the parameters are drawn at random."""
         return False
 
     @cached_property

@@ -1,1 +1,1 @@
-"""The mutation score: mistakes planted by hand in torch modules, correct variants, and what the suite says of them."""
+"""The mutation score: mistakes planted by hand in torch modules, correct variants, and the suite's verdicts on both."""

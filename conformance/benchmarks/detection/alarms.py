@@ -1,4 +1,4 @@
-"""False alarms: correct variants on networks of several architectures and seeds, in every format, each activation judged.
+"""False alarms: correct variants on networks of several architectures and seeds, in every format, with each activation judged.
 
 `python -m conformance.benchmarks.detection.alarms --write` writes `ALARMS.md`, beside this file.
 """
@@ -19,12 +19,18 @@ from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.checks.run import check_values
 
 TABLE = Path(__file__).with_name("ALARMS.md")
-FIRST = 101  # of the seeds; mistakes are planted in networks of others
+FIRST = 101  # The first seed; mistakes are planted in networks of other seeds.
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """What came of a correct candidate on one network: activations judged, and those that failed."""
+    """The result of a correct candidate on one network.
+
+    Attributes:
+        dtype: format of the run.
+        judged: number of activations judged.
+        failed: description of each activation that failed.
+    """
 
     dtype: str
     judged: int
@@ -32,10 +38,13 @@ class Alarm:
 
 
 def alarm(task: tuple[str, str, int, str]) -> Alarm:
-    """One correct variant on one network, of an architecture and a seed, in a format; none judged where it does not support it.
+    """Judge one correct variant on one network; no activation is judged if the variant does not support the case.
+
+    Args:
+        task: variant, architecture, seed and dtype.
 
     Raises:
-        RuntimeError: it could not be judged.
+        RuntimeError: the variant could not be judged.
     """
     variant, architecture, seed, dtype = task
     result = check_values(VARIANTS[variant], network(architecture, seed), dtype=dtype)
@@ -47,7 +56,7 @@ def alarm(task: tuple[str, str, int, str]) -> Alarm:
 
 
 def table(alarms: Sequence[Alarm], seeds: int) -> str:
-    """The committed table."""
+    """Return the committed table, in Markdown."""
     lines = [
         "# False alarms",
         "",
@@ -67,7 +76,7 @@ def table(alarms: Sequence[Alarm], seeds: int) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Judge them and print the table; `--write` puts it beside this file."""
+    """Judge all variants and print the table; `--write` saves it beside this file."""
     parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks.detection.alarms")
     parser.add_argument("--seeds", type=int, default=4, help="of each architecture (default: 4)")
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())

@@ -1,4 +1,4 @@
-"""Running a BERT on its batch in another arrangement: in another order, a sequence at a time, or without its padding."""
+"""Arrangements of a batch for a BERT: in another order, one sequence at a time, or without its padding."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -19,18 +19,21 @@ Arrangement = Callable[[Bert, Runner], Runner]
 
 
 def as_given(model: Bert, run: Runner) -> Runner:
-    """The whole batch at once."""
+    """Return the runner that runs the whole batch at once."""
     return run
 
 
 def _row(batch: Batch, row: int, positions: slice | Tensor = slice(None)) -> Batch:
-    """One sequence, or some of its positions; without labels, since a mean over sequences is not that over tokens."""
+    """Return one sequence, or some of its positions.
+
+    Labels are left out, since a mean over sequences is not the mean over tokens.
+    """
     kept = positions.numpy() if isinstance(positions, Tensor) else positions
     return Batch.of({name: array[row : row + 1, kept] for name, array in batch.arrays().items() if name in INPUTS})
 
 
 def row_by_row(model: Bert, run: Runner) -> Runner:
-    """A sequence at a time; losses are not shown."""
+    """Return a runner that runs one sequence at a time; losses are not shown."""
 
     def runner(batch: TorchBatch) -> dict[str, Tensor]:
         whole, device = batch.numpy(), str(batch.input_ids.device)
@@ -41,7 +44,11 @@ def row_by_row(model: Bert, run: Runner) -> Runner:
 
 
 def in_order(order: Callable[[int], Sequence[int]]) -> Arrangement:
-    """The sequences in another order, some of them several times; losses are not shown."""
+    """Return an arrangement that runs the sequences in another order, some of them several times; losses are not shown.
+
+    Args:
+        order: returns the rows to run, given the number of sequences; every row must occur.
+    """
 
     def arranged(model: Bert, run: Runner) -> Runner:
         def runner(batch: TorchBatch) -> dict[str, Tensor]:
@@ -57,16 +64,19 @@ def in_order(order: Callable[[int], Sequence[int]]) -> Arrangement:
 
 
 def unpadded(model: Bert, run: Runner) -> Runner:
-    """A sequence at a time, without its padding, which is zero in what is shown; losses are not shown."""
+    """Return a runner that runs one sequence at a time, without its padding; losses are not shown.
+
+    Values at padding are shown as zero.
+    """
     lookup = model.embeddings.position_embeddings
-    positions: list[Tensor] = []  # of the tokens of the sequence that is being run
+    positions: list[Tensor] = []  # Positions of the tokens in the sequence being run.
     override(lookup, "rows", lambda inputs: positions[-1].to(inputs.ids.device)[None])
 
     def runner(batch: TorchBatch) -> dict[str, Tensor]:
         whole, device = batch.numpy(), str(batch.input_ids.device)
         rows = []
         for row, mask in enumerate(whole.mask):
-            # What a row without a token makes is undefined, and must not be a crash: its first one is run.
+            # A row without tokens has undefined results, but must not crash: its first token is run.
             positions[:] = [torch.from_numpy(mask if mask.any() else mask.argmax() == np.arange(len(mask))).nonzero()[:, 0]]
             made = run(_row(whole, row, positions[-1]).on(device))
             rows.append({name: _padded(x, name, positions[-1], whole.length, model.architecture) for name, x in made.items()})
@@ -76,7 +86,7 @@ def unpadded(model: Bert, run: Runner) -> Runner:
 
 
 def _padded(x: Tensor, name: str, positions: Tensor, length: int, a: Architecture) -> Tensor:
-    """Put back where it belongs among `length` positions, along every axis that counts positions."""
+    """Return x with its positions put back among `length` positions, along every axis that counts positions."""
     for axis, counted in enumerate(table(a)[name].axes):
         if counted in ("position", "query", "key"):
             shape = list(x.shape)

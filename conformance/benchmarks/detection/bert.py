@@ -1,7 +1,7 @@
-"""A BERT from scratch whose module tree is the table of activations, so that a mistake is planted by hand in a real module.
+"""A BERT written from scratch, whose module tree is the table of activations, so that mistakes can be planted in real modules.
 
-The module at `encoder.layer.0.attention.self.scores` computes the activation of that name. A mistake is a submodule replaced, a
-method of one overridden, or parameters exchanged.
+The module at `encoder.layer.0.attention.self.scores` computes the activation of that name. A mistake is a replaced submodule, an
+overridden method of a module, or exchanged parameters.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,11 +33,11 @@ from conformance.model.architecture import Architecture
 from conformance.model.batch import TorchBatch
 from conformance.model.checkpoint import Checkpoint
 
-DROPOUT = 0.1  # inactive: the model is only ever evaluated
+DROPOUT = 0.1  # Inactive: the model only runs in eval mode.
 
 
 class Embeddings(nn.Module):
-    """Word, token type and position, summed and, in most architectures, normalised: (B, S, H)."""
+    """The sum of word, token type and position embeddings, normalized in most architectures: (B, S, H)."""
 
     def __init__(self, a: Architecture) -> None:
         super().__init__()
@@ -54,11 +54,11 @@ class Embeddings(nn.Module):
 
     @property
     def last(self) -> Sum:
-        """The step that sums."""
+        """The module that computes the sum: the norm if there is one."""
         return self.LayerNorm if hasattr(self, "LayerNorm") else self.sum
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """The three looked up, and summed."""
+        """Return the sum of the three embeddings, normalized if the architecture has a norm."""
         word, position = self.word_embeddings(inputs), self.position_embeddings(inputs)
         x: Tensor = self.dropout(self.last(word, self.token_type_embeddings(inputs), position))
         return x
@@ -78,7 +78,7 @@ class SelfAttention(nn.Module):
         self.context = Context(a.num_attention_heads)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """All heads at once."""
+        """Return the context of all heads, (B, S, H)."""
         query, key, value = self.query(hidden), self.key(hidden), self.value(hidden)
         probs = self.dropout(self.probs(self.scores(query, key), mask))
         context: Tensor = self.context(probs, value)
@@ -86,7 +86,7 @@ class SelfAttention(nn.Module):
 
 
 class Output(nn.Module):
-    """A projection and its residual: LayerNorm(W x + b + skip)."""
+    """A projection with its residual: LayerNorm(W x + b + skip)."""
 
     def __init__(self, a: Architecture, inputs: int) -> None:
         super().__init__()
@@ -95,13 +95,13 @@ class Output(nn.Module):
         self.LayerNorm = LayerNorm(a.hidden_size, a.layer_norm_eps)
 
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
-        """Projected, dropped out, added, normalised."""
+        """Return LayerNorm(dropout(W x + b) + skip)."""
         x = self.LayerNorm(self.dropout(self.dense(x)), skip)
         return x
 
 
 class Attention(nn.Module):
-    """Self-attention and its residual."""
+    """Self-attention with its residual."""
 
     def __init__(self, a: Architecture) -> None:
         super().__init__()
@@ -109,13 +109,13 @@ class Attention(nn.Module):
         self.output = Output(a, a.hidden_size)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """The residual is that of the layer's input."""
+        """Return the attention output; the residual is the layer's input."""
         hidden = self.output(self.self(hidden, mask), hidden)
         return hidden
 
 
 class Intermediate(nn.Module):
-    """f(W x + b), wider: (B, S, H) -> (B, S, I)."""
+    """The intermediate projection f(W x + b): (B, S, H) -> (B, S, I)."""
 
     def __init__(self, a: Architecture) -> None:
         super().__init__()
@@ -123,13 +123,13 @@ class Intermediate(nn.Module):
         self.intermediate_act_fn = Pointwise(ACTIVATIONS[a.hidden_act])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Projected, then the activation function."""
+        """Return f(W x + b)."""
         x = self.intermediate_act_fn(self.dense(x))
         return x
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward: (B, S, H), (B, S) mask -> (B, S, H)."""
+    """A layer of attention and feed-forward network: (B, S, H), (B, S) mask -> (B, S, H)."""
 
     def __init__(self, a: Architecture) -> None:
         super().__init__()
@@ -141,28 +141,28 @@ class Layer(nn.Module):
             second.weight, second.bias = shared.weight, shared.bias
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """The second residual is that of the attention's output."""
+        """Return the layer's output; the second residual is the attention output."""
         middle = self.attention(hidden, mask)
         hidden = self.output(self.intermediate(middle), middle)
         return hidden
 
 
 class Encoder(nn.Module):
-    """The layers, in turn."""
+    """The encoder layers, applied in order."""
 
     def __init__(self, a: Architecture) -> None:
         super().__init__()
         self.layer = nn.ModuleList(Layer(a) for _ in range(a.num_hidden_layers))
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Each layer reads the one before it."""
+        """Return the last hidden state, (B, S, H)."""
         for layer in self.layer:
             hidden = layer(hidden, mask)
         return hidden
 
 
 class Bert(nn.Module):
-    """The whole of an architecture, with every head that it names; parameters are to be loaded."""
+    """A complete model of an architecture, with all its heads; parameters must be loaded."""
 
     def __init__(self, a: Architecture) -> None:
         super().__init__()
@@ -182,13 +182,13 @@ class Bert(nn.Module):
             self.sentence_embedding = SentenceEmbedding(a) if a.normalize else Pooled(a)
 
     def layer(self, index: int) -> Layer:
-        """Encoder layer `index`."""
+        """Return encoder layer `index`."""
         found = self.encoder.layer[index]
         assert isinstance(found, Layer)
         return found
 
     def forward(self, batch: TorchBatch) -> None:
-        """Everything; what is computed is seen by whoever listens to the modules (`recording`)."""
+        """Compute all activations; values are read by hooks on the modules (`recording`), and nothing is returned."""
         inputs = Inputs.of(batch)
         hidden = self.encoder(self.embeddings(inputs), inputs.mask)
         pooled = self.pooler(hidden, inputs.mask) if self.pooler else None
@@ -207,20 +207,23 @@ class Bert(nn.Module):
             self.qa_outputs.losses(self.qa_outputs(hidden), inputs)
 
     def load(self, weights: dict[str, Tensor]) -> None:
-        """Parameters by Hugging Face's names; one that is used twice stands here once."""
+        """Load parameters by Hugging Face's names; a parameter that is used twice is loaded once."""
         for name, parameter in self.named_parameters():
             parameter.copy_(weights[stored_name(name)])
 
 
 def stored_name(name: str) -> str:
-    """Hugging Face's name of a parameter of `Bert`."""
+    """Return Hugging Face's name of a parameter of `Bert`."""
     if name == "cls.predictions.decoder.bias":
         return "cls.predictions.bias"
     return name if name.startswith(("cls.", "classifier.", "qa_outputs.")) else f"bert.{name}"
 
 
 def recording(model: Bert) -> dict[str, Tensor]:
-    """What the modules of the table's names make from now on, in that order; the latest where one is called twice."""
+    """Return a dictionary that hooks fill with the outputs of the modules in the table, in call order.
+
+    If a module is called twice, its latest output is kept.
+    """
     found: dict[str, Tensor] = {}
     modules = dict(model.named_modules(remove_duplicate=False))
     for name in table(model.architecture):
@@ -242,12 +245,12 @@ def _everything(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Candidate:
-    """The implementation.
+    """A candidate implementation, with planted changes.
 
     Attributes:
-        plants: what is changed in the module once its parameters are loaded, in this order.
-        exposes: which activations are shown.
-        computes: another dtype to compute in; what is shown is rounded to the one asked for.
+        plants: changes to the module after its parameters are loaded, in this order.
+        exposes: whether an activation of the given name is shown.
+        computes: another dtype to compute in; shown values are rounded to the requested dtype.
     """
 
     plants: Sequence[Callable[[Bert], None]] = ()
@@ -255,11 +258,11 @@ class Candidate:
     computes: str | None = None
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[TorchBatch], Mapping[str, Tensor]]:
-        """The module with its parameters as `dtype` holds them, changed, and listened to."""
+        """Return a runner of the changed module, whose parameters are rounded to `dtype`."""
         return self.runner(self.build(checkpoint, device, dtype), dtype)
 
     def runner(self, model: Bert, dtype: str) -> Callable[[TorchBatch], dict[str, Tensor]]:
-        """Runs the module and hands on what its steps make."""
+        """Return a runner that calls the module and returns the exposed outputs of its steps."""
         found = recording(model)
 
         def run(batch: TorchBatch) -> dict[str, Tensor]:
@@ -271,7 +274,7 @@ class Candidate:
         return run
 
     def build(self, checkpoint: Checkpoint, device: str, dtype: str) -> Bert:
-        """The module, changed."""
+        """Return the module, changed, with the parameters of the checkpoint."""
         model = Bert(checkpoint.architecture).to(device, getattr(torch, self.computes or dtype)).requires_grad_(False).eval()
         model.load(checkpoint.state_dict(dtype, device))
         for plant in self.plants:

@@ -1,4 +1,4 @@
-"""The pooler, the heads and their losses: what reads the encoder's last hidden state."""
+"""The pooler, the heads and their losses: the modules that read the encoder's last hidden state."""
 
 import torch
 from torch import Tensor, nn
@@ -30,13 +30,13 @@ class Pooler(nn.Module):
         self.activation = Pointwise(torch.tanh)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Of the first token."""
+        """Return the pooled first token, (B, H)."""
         pooled: Tensor = self.activation(self.dense(hidden, mask))
         return pooled
 
 
 class Transform(nn.Module):
-    """LayerNorm(f(W x + b)), before the masked-LM decoder."""
+    """The transform LayerNorm(f(W x + b)) before the masked-LM decoder."""
 
     def __init__(self, a: Architecture) -> None:
         super().__init__()
@@ -45,13 +45,16 @@ class Transform(nn.Module):
         self.LayerNorm = LayerNorm(a.hidden_size, a.layer_norm_eps)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Projected, activated, normalised."""
+        """Return LayerNorm(f(W x + b))."""
         hidden = self.LayerNorm(self.transform_act_fn(self.dense(hidden)))
         return hidden
 
 
 class Predictions(nn.Module):
-    """The masked-LM head: a transform and a decoder tied to the word embeddings; plain, a decoder of its own and a log-softmax."""
+    """The masked-LM head: a transform and a decoder tied to the word embeddings.
+
+    The plain head consists of an untied decoder and a log-softmax.
+    """
 
     def __init__(self, a: Architecture, words: WordLookup) -> None:
         super().__init__()
@@ -64,7 +67,7 @@ class Predictions(nn.Module):
         self.loss = LogProbsLoss() if plain else Loss()
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(B, S, H) -> (B, S, V): what the loss is taken of."""
+        """Return the logits or log-probabilities that the loss is computed from: (B, S, H) -> (B, S, V)."""
         logits: Tensor = self.decoder(self.transform(hidden) if self.transform else hidden)
         return self.log_probs(logits) if self.log_probs else logits
 
@@ -78,7 +81,7 @@ class Classifier(Linear):
 
 
 class PlainClassifier(SentenceLinear):
-    """The same of the first token's hidden state, with a log-softmax."""
+    """Class logits of the first token's hidden state, with a log-softmax and its loss: (B, S, H) -> (B, C)."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs)
@@ -87,15 +90,15 @@ class PlainClassifier(SentenceLinear):
 
 
 class Mean(nn.Module):
-    """The mean of the losses."""
+    """The mean of several losses."""
 
     def forward(self, *losses: Tensor) -> Tensor:
-        """Their sum, divided by their number."""
+        """Return the sum of the losses, divided by their number."""
         return torch.stack(losses).mean()
 
 
 class Spans(Linear):
-    """Logits of where a span starts and where it ends, with their losses: (B, S, H) -> (B, S, 2)."""
+    """Logits of span starts and ends, with their losses: (B, S, H) -> (B, S, 2)."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__(inputs, 2)
@@ -104,47 +107,47 @@ class Spans(Linear):
         self.loss = Mean()
 
     def positions(self, inputs: Inputs) -> tuple[Tensor | None, Tensor | None]:
-        """The labels of start and of end."""
+        """Return the labels of starts and of ends."""
         return inputs.start_positions, inputs.end_positions
 
     def losses(self, logits: Tensor, inputs: Inputs) -> None:
-        """That of starts, that of ends, and their mean."""
+        """Compute the loss of starts, the loss of ends, and their mean."""
         start, end = self.positions(inputs)
         if labelled(start) and labelled(end):
             self.loss(self.start_loss(logits[..., 0], start), self.end_loss(logits[..., 1], end))
 
 
 class Pooled(nn.Module):
-    """The mean over unmasked tokens, or the first token: (B, S, H) -> (B, H)."""
+    """The mean over attended tokens, or the first token: (B, S, H) -> (B, H)."""
 
     def __init__(self, a: Architecture) -> None:
         super().__init__()
         self.first = a.pooling == "cls"
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Of every row."""
+        """Return the pooled sentence, (B, H)."""
         kept = mask[:, :, None].to(hidden.dtype)
         return hidden[:, 0] if self.first else (hidden * kept).sum(1) / kept.sum(1)
 
 
 class SentenceEmbedding(nn.Module):
-    """The same, divided by its length."""
+    """The pooled sentence divided by its Euclidean norm: (B, S, H) -> (B, H)."""
 
     def __init__(self, a: Architecture) -> None:
         super().__init__()
         self.pooled = Pooled(a)
 
     def normal(self, pooled: Tensor) -> Tensor:
-        """(B, H) -> (B, H)."""
+        """Return the normalized embedding: (B, H) -> (B, H)."""
         return F.normalize(pooled, dim=1)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Of every row."""
+        """Return the normalized pooled sentence, (B, H)."""
         return self.normal(self.pooled(hidden, mask))
 
 
 class PretrainingHeads(nn.Module):
-    """The heads masked-LM and next-sentence, as far as the architecture has them, and the sum of their losses."""
+    """The masked-LM and next-sentence heads that the architecture has, and the sum of their losses."""
 
     def __init__(self, a: Architecture, words: WordLookup) -> None:
         super().__init__()
@@ -158,7 +161,7 @@ class PretrainingHeads(nn.Module):
         self.loss = Sum()
 
     def pair(self, hidden: Tensor, pooled: Tensor | None, mask: Tensor) -> Tensor:
-        """(B, 2): what the next-sentence loss is taken of."""
+        """Return the logits or log-probabilities that the next-sentence loss is computed from, (B, 2)."""
         head = self.seq_relationship
         if isinstance(head, PlainClassifier):
             log_probs: Tensor = head.log_probs(head(hidden, mask))
@@ -168,7 +171,7 @@ class PretrainingHeads(nn.Module):
         return logits
 
     def forward(self, hidden: Tensor, pooled: Tensor | None, inputs: Inputs) -> None:
-        """Logits always, losses where there are labels."""
+        """Compute the logits, and the losses of heads that have labels."""
         losses = []
         if self.predictions:
             tokens = self.predictions(hidden)

@@ -1,8 +1,9 @@
-"""What is planted, by name: written down, and the held-out ones chosen, before any of their filters were written.
+"""The names of the planted mistakes; the names, and the choice of held-out mistakes, were fixed before any filter was written.
 
-`LISTED` are the mistakes that the project set out to name. `CONSTRUCTED` are further ones; of them the `HELD_OUT` whose hashes
-are least get no filter, so that they measure what the suite makes of a mistake that nobody foresaw; but those that blind mistakes
-(`blind`, which measure the same without being known) showed that people make were released.
+`LISTED` are the mistakes that the project set out to name, and `CONSTRUCTED` are further ones. The 24 constructed mistakes with the
+smallest hashes (`HELD_OUT`) have no filter, so they measure how the suite judges a mistake that nobody foresaw. Excepted are the
+`RELEASED` ones, which people make according to the blind mistakes (`blind`). The blind mistakes measure the same, and are not
+known to those who write filters.
 """
 
 from collections.abc import Mapping
@@ -217,7 +218,7 @@ SHOWN: Mapping[str, str] = {
     "precision-float8": "the same to float8 E4M3, scaled by tensor",
     "precision-int8-dynamic": "weights of 255 levels a tensor, inputs of 256 over their range",
 }
-"""Mistakes that got a filter after the blind ones (`blind`) had shown that they, or their neighbours, had none."""
+"""Mistakes that were given a filter because the blind mistakes (`blind`) included them, or similar ones, without a filter."""
 
 RELEASED = frozenset(
     (
@@ -239,7 +240,7 @@ RELEASED = frozenset(
         "words-shifted",
     )
 )
-"""Held out until the blind mistakes, among which they or their neighbours were."""
+"""Mistakes that were held out until they, or similar ones, were found among the blind mistakes."""
 
 COUNT_HELD_OUT = 24
 
@@ -249,4 +250,4 @@ def _draw(name: str) -> str:
 
 
 HELD_OUT = frozenset(sorted(CONSTRUCTED, key=_draw)[:COUNT_HELD_OUT]) - RELEASED
-"""Constructed faults for which no filter exists."""
+"""Constructed mistakes for which no filter exists."""

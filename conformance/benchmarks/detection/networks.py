@@ -1,4 +1,4 @@
-"""The networks that mistakes are planted in: small, of discriminating weights from a seed, in five architectures."""
+"""The networks in which mistakes are planted: small, with discriminating weights from a seed, in five architectures."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -34,7 +34,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 @lru_cache(maxsize=12)
 def network(architecture: str, seed: int) -> Golden:
-    """A golden of that architecture and seed; id 0 stands among its unmasked tokens, as a mistake about padding needs it."""
+    """Return a golden of this architecture and seed; its attended tokens include id 0, which mistakes about padding need."""
     a = ARCHITECTURES[architecture]
     inputs = batch(seed, a, drawn(list(_MASKS)))
     ids = np.array(inputs.input_ids)

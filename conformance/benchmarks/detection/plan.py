@@ -1,4 +1,4 @@
-"""What is tried: every mistake alone at every place, and several together, drawn by hashes and not by hand."""
+"""The trials: every mistake alone at every place, and several mistakes together, selected by hashes instead of by hand."""
 
 from collections.abc import Iterator
 from functools import cache, partial
@@ -13,29 +13,29 @@ from conformance.benchmarks.detection.trial import Place, Trial
 SEEDS = 3
 DTYPES = ("float32", "bfloat16")
 
-WHOLE = {"layer-skipped", "layer-repeated"}  # mistakes that put a layer where it is not
+WHOLE = {"layer-skipped", "layer-repeated"}  # Mistakes that change the sequence of layers.
 
 SAME_STEP = (
     ("epsilon", "residual-doubled"), ("epsilon", "residual-missing"), ("norm-variance", "residual-missing"),
     ("epsilon", "sublayer-missing"), ("query-key-swapped", "pre-norm"), ("norm-without-mean", "residual-doubled"),
     ("epsilon", "norm-bias-missing"), ("bias-missing", "features-dropped"),
 )  # fmt: skip
-"""Pairs at one and the same step, where the modules let both be planted."""
+"""Pairs of mistakes at the same step, if the modules allow both to be planted."""
 
 
 @cache
 def home(name: str) -> str | None:
-    """The first architecture that can have the mistake."""
+    """Return the first architecture in which the mistake is possible, or None."""
     return next((which for which, a in ARCHITECTURES.items() if PLANTS[name].suits(a)), None)
 
 
 def places(name: str) -> Iterator[Place]:
-    """Every layer, or the one place."""
+    """Yield the mistake in every layer, or in its single place."""
     return ((name, layer) for layer in range(LAYERS if PLANTS[name].layered else 1))
 
 
 def singles(dtype: str) -> Iterator[Trial]:
-    """Every mistake alone, at every place, in a network of one of the seeds."""
+    """Yield trials of every mistake alone, at every place, in a network with one of the seeds."""
     for name, plant in PLANTS.items():
         architecture = home(name)
         if architecture is not None and dtype in plant.dtypes:
@@ -43,7 +43,7 @@ def singles(dtype: str) -> Iterator[Trial]:
 
 
 def everywhere(dtype: str) -> Iterator[Trial]:
-    """Every mistake that leaves the layers in their places, in all of them at once."""
+    """Yield trials of every mistake planted in all layers at once, except mistakes that change the sequence of layers."""
     for name, plant in PLANTS.items():
         architecture = home(name)
         if architecture is not None and dtype in plant.dtypes and plant.layered and name not in WHOLE:
@@ -51,19 +51,25 @@ def everywhere(dtype: str) -> Iterator[Trial]:
 
 
 def together(count: int, how_many: int, dtype: str) -> Iterator[Trial]:
-    """Sets of mistakes that have names and begin at different steps, drawn by the least hashes."""
+    """Yield trials of sets of named mistakes that begin at different steps, selected by the smallest hashes.
+
+    Args:
+        count: number of mistakes in a set.
+        how_many: number of sets.
+        dtype: format of the trials.
+    """
     drawn = sorted(_sets(count, dtype), key=_draw)[:how_many]
     yield from (Trial(chosen, "bert", _seed((chosen, dtype)), dtype) for chosen in drawn)
 
 
 def at_one_step(dtype: str) -> Iterator[Trial]:
-    """The pairs at one step, in every layer."""
+    """Yield trials of the pairs at one step, in every layer."""
     for pair in SAME_STEP:
         yield from (Trial(tuple((name, layer) for name in pair), "bert", 1 + layer % SEEDS, dtype) for layer in range(LAYERS))
 
 
 def _sets(count: int, dtype: str) -> Iterator[tuple[Place, ...]]:
-    """A few thousand candidates: each mistake in the layer that its hash chooses, with those next to it in the order of hashes."""
+    """Yield a few thousand sets: in the order of hashes, each mistake in a layer chosen by hash, with its neighbours."""
     for salt in range(40):
         names = sorted(_named(dtype), key=partial(_salted, salt))
         for start in range(0, len(names) - count, count):
@@ -75,7 +81,7 @@ def _sets(count: int, dtype: str) -> Iterator[tuple[Place, ...]]:
 
 
 def _named(dtype: str) -> Iterator[str]:
-    """The mistakes of the commonest architecture that have names."""
+    """Yield the mistakes that have names and are possible in the standard architecture."""
     return (n for n in PLANTS if home(n) == "bert" and n not in HELD_OUT and dtype in PLANTS[n].dtypes)
 
 
@@ -84,7 +90,7 @@ def _salted(salt: int, name: str) -> str:
 
 
 def _apart(a: Place, b: Place) -> bool:
-    """Whether two mistakes begin at different steps, and neither hides or repeats the layer of the other."""
+    """Return whether two mistakes begin at different steps, and neither removes or repeats the layer of the other."""
     architecture = ARCHITECTURES["bert"]
     mine, theirs = (PLANTS[name].origins(architecture, layer) for name, layer in (a, b))
     touched = any(x[0] in WHOLE and f"encoder.layer.{x[1]}." in " ".join(o) for x, o in ((a, theirs), (b, mine)))
@@ -100,7 +106,7 @@ def _seed(what: object) -> int:
 
 
 def everything(pairs: int, triples: int) -> Iterator[tuple[str, Trial]]:
-    """Every trial with the row of the table that it counts in."""
+    """Yield every trial, with the row of the table in which it is counted."""
     for dtype in DTYPES:
         for trial in singles(dtype):
             yield ("held out" if trial.plants[0][0] in HELD_OUT else "alone"), trial

@@ -1,4 +1,4 @@
-"""The mutation score: of the mistakes planted, how many are detected, placed and named."""
+"""The mutation score: how many of the planted mistakes are detected, located and named."""
 
 import argparse
 import multiprocessing
@@ -16,7 +16,7 @@ TABLE = Path(__file__).with_name("RESULTS.md")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run it all and print the table; `--write` puts it beside this file."""
+    """Run all trials and print the table; `--write` saves it beside this file."""
     parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks.detection")
     parser.add_argument("--pairs", type=int, default=40, help="sets of two mistakes a dtype (default: 40)")
     parser.add_argument("--triples", type=int, default=40, help="sets of three (default: 40)")
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def one_thread() -> None:
-    """Products of torch on one thread: the processes share the cores."""
+    """Limit torch to one thread, since the processes share the cores."""
     import torch
 
     torch.set_num_threads(1)
@@ -61,7 +61,7 @@ def _progress(what: str, done: int, of: int) -> None:
 
 
 def table(scores: Iterable[tuple[str, Score]]) -> str:
-    """The committed table."""
+    """Return the committed table, in Markdown."""
     by_row: defaultdict[tuple[str, str], list[Score]] = defaultdict(list)
     for kind, score in scores:
         by_row[score.trial.dtype, kind].append(score)

@@ -1,4 +1,4 @@
-"""The steps of a BERT, one small module each: what it computes can be replaced a method, a parameter or a module at a time."""
+"""The steps of a BERT, one small module each, so that a method, a parameter or a module can be replaced on its own."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from conformance.model.batch import IGNORED_LABEL, TorchBatch
 
 @dataclass(frozen=True)
 class Inputs:
-    """A batch with what may be omitted filled in; labels that are absent are None."""
+    """A batch with optional inputs filled in; absent labels are None."""
 
     ids: Tensor
     types: Tensor
@@ -28,7 +28,7 @@ class Inputs:
 
     @classmethod
     def of(cls, batch: TorchBatch) -> "Inputs":
-        """Token types of 0 and a mask of 1 where there are none."""
+        """Return the inputs of a batch, with token types 0 and mask 1 if they are absent."""
         full = batch.filled()
         assert full.token_type_ids is not None
         assert full.attention_mask is not None
@@ -39,41 +39,45 @@ class Inputs:
 
 
 class WordLookup(nn.Module):
-    """The word table's rows of the ids: (B, S, H)."""
+    """The rows of the word table selected by the token ids: (B, S, H)."""
 
     def __init__(self, rows: int, width: int) -> None:
         super().__init__()
         self.weight: Tensor = nn.Parameter(torch.empty(rows, width))
 
     def rows(self, inputs: Inputs) -> Tensor:
-        """Which rows are read."""
+        """Return the indices of the selected rows."""
         return inputs.ids
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """E[ids]; an id that is not in the table raises, a negative one among them."""
+        """Return E[ids].
+
+        Raises:
+            IndexError: an id is negative or outside the table (on the CPU).
+        """
         return F.embedding(self.rows(inputs), self.weight)
 
 
 class TokenTypeLookup(WordLookup):
-    """The token-type table's rows of the token types: (B, S, H)."""
+    """The rows of the token-type table selected by the token types: (B, S, H)."""
 
     def rows(self, inputs: Inputs) -> Tensor:
-        """Which rows are read."""
+        """Return the token types."""
         return inputs.types
 
 
 class PositionLookup(WordLookup):
-    """The position table's rows `first`, `first` + 1, …, the same for every sequence: (1, S, H)."""
+    """The rows `first`, `first` + 1, … of the position table, the same for every sequence: (1, S, H)."""
 
     first = 0
 
     def rows(self, inputs: Inputs) -> Tensor:
-        """Which rows are read."""
+        """Return the position ids, (1, S)."""
         return torch.arange(inputs.ids.shape[1], device=inputs.ids.device)[None] + self.first
 
 
 class SinusoidLookup(PositionLookup):
-    """The same of a table that is computed and has no parameters."""
+    """The rows of a table of sinusoids, which is computed and has no parameters: (1, S, H)."""
 
     def __init__(self, rows: int, width: int) -> None:
         super().__init__(rows, width)
@@ -82,7 +86,7 @@ class SinusoidLookup(PositionLookup):
 
 
 def sinusoids(rows: int, width: int) -> Tensor:
-    """PE[s, 2i] = sin(s / 10000^(2i/H)), PE[s, 2i + 1] = cos(s / 10000^(2i/H)), in float64."""
+    """Return PE[s, 2i] = sin(s / 10000^(2i/H)) and PE[s, 2i + 1] = cos(s / 10000^(2i/H)), in float64."""
     feature = torch.arange(width)
     rate = 10000.0 ** (-2.0 * (feature // 2).double() / width)
     angles = torch.arange(rows).double()[:, None] * rate
@@ -90,22 +94,22 @@ def sinusoids(rows: int, width: int) -> Tensor:
 
 
 class Sum(nn.Module):
-    """The sum of its inputs."""
+    """The sum of the inputs."""
 
     def add(self, *parts: Tensor) -> Tensor:
-        """Left to right."""
+        """Return the sum, added from left to right."""
         total = parts[0]
         for part in parts[1:]:
             total = total + part
         return total
 
     def forward(self, *parts: Tensor) -> Tensor:
-        """The sum."""
+        """Return the sum of the inputs."""
         return self.add(*parts)
 
 
 class LayerNorm(Sum):
-    """LayerNorm of the sum of its inputs: of a residual, of the three embeddings, or of one tensor."""
+    """LayerNorm of the sum of the inputs: a residual sum, the sum of three embeddings, or a single tensor."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -114,11 +118,11 @@ class LayerNorm(Sum):
         self.eps = eps
 
     def normalise(self, x: Tensor) -> Tensor:
-        """(x − μ) / √(σ² + ε) · γ + β."""
+        """Return (x − μ) / √(σ² + ε) · γ + β."""
         return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
 
     def forward(self, *parts: Tensor) -> Tensor:
-        """Of the sum."""
+        """Return the LayerNorm of the sum."""
         return self.normalise(self.add(*parts))
 
 
@@ -131,28 +135,28 @@ class Linear(nn.Module):
         self.bias: Tensor = nn.Parameter(torch.empty(outputs))
 
     def product(self, x: Tensor) -> Tensor:
-        """x Wᵀ + b."""
+        """Return x Wᵀ + b."""
         return F.linear(x, self.weight, self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The product."""
+        """Return x Wᵀ + b."""
         return self.product(x)
 
 
 class SentenceLinear(Linear):
-    """W x₀ + b, x₀ the first token: (B, S, H) -> (B, outputs)."""
+    """W x₀ + b for the first token x₀: (B, S, H) -> (B, outputs)."""
 
     def sentence(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """What stands for the sentence; the mask is for those who read something else."""
+        """Return the hidden state that represents the sentence; the mask is used by mistakes that read another one."""
         return hidden[:, 0]
 
-    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]  # the sentence first
-        """The product."""
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]  # Selects the sentence first.
+        """Return W x₀ + b."""
         return self.product(self.sentence(hidden, mask))
 
 
 class Scores(nn.Module):
-    """q kᵀ / √d a head: (B, S, H), (B, S, H) -> (B, h, S, S)."""
+    """q kᵀ / √d for each head: (B, S, H), (B, S, H) -> (B, h, S, S)."""
 
     def __init__(self, heads: int, width: int) -> None:
         super().__init__()
@@ -160,74 +164,74 @@ class Scores(nn.Module):
         self.root = math.sqrt(width // heads)
 
     def split(self, x: Tensor) -> Tensor:
-        """(B, S, H) -> (B, h, S, d)."""
+        """Split the heads: (B, S, H) -> (B, h, S, d)."""
         return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)
 
     def product(self, query: Tensor, key: Tensor) -> Tensor:
-        """Of heads that are split: (B, h, S, d), (B, h, S, d) -> (B, h, S, S)."""
+        """Return the scores of split heads: (B, h, S, d), (B, h, S, d) -> (B, h, S, S)."""
         return query @ key.transpose(-1, -2) / self.root
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Split, then multiplied."""
+        """Split the heads and return their scores."""
         return self.product(self.split(query), self.split(key))
 
 
 class Probabilities(nn.Module):
-    """softmax over unmasked keys, 0 elsewhere: (B, h, S, S) scores, (B, S) mask -> (B, h, S, S)."""
+    """Softmax over unmasked keys, 0 at masked keys: (B, h, S, S) scores, (B, S) mask -> (B, h, S, S)."""
 
     def forward(self, scores: Tensor, mask: Tensor) -> Tensor:
-        """Masked keys get the least number of the format, of which exp is 0."""
+        """Return the probabilities; masked keys have the smallest number of the format as score, so that exp is 0."""
         return torch.softmax(hidden_keys(scores, mask[:, None, None, :] == 1), -1)
 
 
 def hidden_keys(scores: Tensor, keep: Tensor) -> Tensor:
-    """The scores, with the least number of the format where `keep` is False."""
+    """Return the scores, with the smallest number of the format where `keep` is False."""
     return scores.masked_fill(~keep, torch.finfo(scores.dtype).min)
 
 
 class Context(nn.Module):
-    """probs · v, the heads side by side: (B, h, S, S), (B, S, H) -> (B, S, H)."""
+    """probs · v for each head, with heads concatenated: (B, h, S, S), (B, S, H) -> (B, S, H)."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
         self.heads = heads
 
     def split(self, x: Tensor) -> Tensor:
-        """(B, S, H) -> (B, h, S, d)."""
+        """Split the heads: (B, S, H) -> (B, h, S, d)."""
         return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)
 
     def product(self, probs: Tensor, value: Tensor) -> Tensor:
-        """Of heads that are split: (B, h, S, S), (B, h, S, d) -> (B, h, S, d)."""
+        """Return the context of split heads: (B, h, S, S), (B, h, S, d) -> (B, h, S, d)."""
         return probs @ value
 
     def merge(self, x: Tensor) -> Tensor:
-        """(B, h, S, d) -> (B, S, H)."""
+        """Concatenate the heads: (B, h, S, d) -> (B, S, H)."""
         return x.transpose(1, 2).flatten(2)
 
     def forward(self, probs: Tensor, value: Tensor) -> Tensor:
-        """Split, multiplied, merged."""
+        """Return the context: split values, multiplied by the probabilities, and merged."""
         return self.merge(self.product(probs, self.split(value)))
 
 
 class Pointwise(nn.Module):
-    """A function of every element."""
+    """A function applied to every element."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
-        """The function."""
+        """Return the function of x."""
         return self.function(x)
 
 
 def erf_gelu(x: Tensor) -> Tensor:
-    """x/2 · (1 + erf(x/√2))."""
+    """Return x/2 · (1 + erf(x/√2))."""
     return F.gelu(x)
 
 
 def tanh_gelu(x: Tensor) -> Tensor:
-    """x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))."""
+    """Return x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))."""
     return F.gelu(x, approximate="tanh")
 
 
@@ -240,51 +244,51 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class LogSoftmax(nn.Module):
-    """log softmax over the last axis."""
+    """Log-softmax over the last axis."""
 
     def forward(self, logits: Tensor) -> Tensor:
-        """The logarithms."""
+        """Return the log-probabilities."""
         return torch.log_softmax(logits, -1)
 
 
 class Loss(nn.Module):
-    """Mean cross entropy of the labelled rows: (…, C) logits, (…) labels -> ()."""
+    """The mean cross entropy over labelled rows: (…, C) logits, (…) labels -> ()."""
 
     reduction = "mean"
 
     def labels(self, labels: Tensor) -> Tensor:
-        """The classes that the labels stand for."""
+        """Return the classes that the labels denote."""
         return labels
 
     def each(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Of rows put end to end, reduced."""
+        """Return the reduced loss of concatenated rows."""
         return F.cross_entropy(logits, labels, ignore_index=IGNORED_LABEL, reduction=self.reduction)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Rows put end to end."""
+        """Return the loss, with all rows concatenated."""
         return self.each(logits.flatten(0, -2), self.labels(labels).flatten())
 
 
 class ChoiceLoss(Loss):
-    """The same of the choices of questions: (B, 1) logits and (Q,) labels."""
+    """The mean cross entropy over the choices of questions: (B, 1) logits, (Q,) labels -> ()."""
 
     def questions(self, logits: Tensor, count: int) -> Tensor:
-        """The logits of each question's choices: (Q, B / Q)."""
+        """Return the logits of each question's choices, (Q, B / Q)."""
         return logits.view(count, -1)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """A row a question."""
+        """Return the loss, with one row per question."""
         return self.each(self.questions(logits, len(labels)), labels)
 
 
 class LogProbsLoss(Loss):
-    """The same of log-probabilities: mean negative log-likelihood."""
+    """The mean negative log-likelihood over labelled rows: (…, C) log-probabilities, (…) labels -> ()."""
 
     def each(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Of rows put end to end, reduced."""
+        """Return the reduced loss of concatenated rows."""
         return F.nll_loss(logits, labels, ignore_index=IGNORED_LABEL, reduction=self.reduction)
 
 
 def labelled(labels: Tensor | None) -> bool:
-    """Whether there is anything to take a loss of."""
+    """Return whether there is any label to compute a loss from."""
     return labels is not None and bool((labels != IGNORED_LABEL).any())

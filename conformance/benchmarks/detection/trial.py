@@ -1,4 +1,4 @@
-"""One trial: mistakes planted in a network, what they do there, and what the suite says of them."""
+"""A trial: mistakes planted in a network, their effects, and the suite's findings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,16 +33,16 @@ ALIASES: Mapping[str, str] = {
     "residual-subtracted": "residual-scaled",
     "sublayer-doubled": "sublayer-scaled",
 }
-"""Planted under one name, named by another, since they are the same to what is computed."""
+"""The suite's name of mistakes planted under another name, where both compute the same."""
 
 ESTIMATES: Mapping[str, float] = {
     "epsilon": 1e-5, "scale-missing": 1.0, "softmax-temperature": 2.0, "gelu-argument": 1.0, "gelu-tanh-constant": 0.44715,
     "residual-scaled": 0.5**0.5, "mask-constant": float(np.exp(-1.0)), "epsilon-outside-root": 1e-5,
     "norm-unbiased-deviation": 1e-3, "sublayer-scaled": 0.9,
 }  # fmt: skip
-"""The number that was planted, as it is written."""
+"""The planted value of each mistake that has a numeric parameter."""
 
-Place = tuple[str, int]  # a mistake's name, and the layer
+Place = tuple[str, int]  # The name of a mistake, and its layer.
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,19 @@ class Trial:
 
 @dataclass(frozen=True)
 class Score:
-    """What came of a trial.
+    """The result of a trial.
 
     Attributes:
-        expected_z: of the mistake that is hardest to see.
-        detected: the candidate does not conform.
-        placed: every mistake fails at a step where it begins, and no activation fails where none does.
-        named: every mistake's name is reported first at its place, and no name that is not there.
-        alone: and none but it is reported there.
-        estimates, within: numbers that were estimated, and those within their error bars at a false-alarm probability of 1e-6.
-        judged: activations that were judged.
+        trial: the trial.
+        expected_z: expected z of the mistake that is hardest to detect.
+        detected: whether the candidate was found not to conform.
+        placed: whether every mistake fails at a step where it begins, and no other activation fails.
+        named: whether every mistake is reported first at its place, and no other name is reported.
+        alone: whether no alternative to these names is reported.
+        estimates, within: number of estimated parameters, and of those within their error bars at a false-alarm probability of
+            1e-6.
+        judged: number of judged activations.
+        rendered: names of the findings, in order.
     """
 
     trial: Trial
@@ -82,12 +85,16 @@ class Score:
 
     @property
     def counted(self) -> bool:
-        """Whether all of it could be distinguished from rounding."""
+        """Whether every mistake of the trial is distinguishable from rounding."""
         return self.expected_z >= SEPARABLE_Z
 
 
 def scored(trial: Trial) -> Score:
-    """Plant, judge, compare."""
+    """Plant the mistakes of a trial, judge the candidate, and compare the findings with the mistakes.
+
+    Raises:
+        RuntimeError: the candidate could not be judged.
+    """
     golden = network(trial.architecture, trial.seed)
     plants = [PLANTS[name].at(layer) for name, layer in trial.plants]
     result = check_values(Candidate(plants), golden, dtype=trial.dtype)
@@ -121,19 +128,22 @@ def _is_placed(trial: Trial, records: list[ActivationRecord]) -> bool:
 
 
 def _is_named(trial: Trial, found: list[Finding]) -> bool:
-    """Each planted mistake is reported by name, alone or with what it cannot be distinguished from, and nothing else is."""
+    """Return whether each planted mistake, and nothing else, is reported by name, alone or with indistinguishable mistakes."""
     wanted = {_known_as(name) for name, _ in trial.plants}
     rendered = [{_known_as(name) for name in (f.fault.name, *f.others)} if f.fault else set() for f in found]
     return all(any(name in names for names in rendered) for name in wanted) and all(names & wanted for names in rendered)
 
 
 def _known_as(name: str) -> str:
-    """The name that the suite has for it; a product of operands that are of the format already only has its result rounded."""
+    """Return the suite's name of a mistake.
+
+    For a product of operands that already are in the format, rounding operands and result is the same as rounding the result.
+    """
     return ALIASES.get(name, name).replace("result-", "precision-")
 
 
 def _estimates(trial: Trial, found: list[Finding]) -> list[bool]:
-    """Whether each number that was planted lies within its error bar."""
+    """Return whether each planted parameter lies within its error bar."""
     names = {name for name, _ in trial.plants}
     rendered = [f.fault for f in found if f.fault and f.fault.name in names & ESTIMATES.keys()]
     accumulate = hypotheses(trial.dtype)[0].arithmetic.accumulate
@@ -141,7 +151,7 @@ def _estimates(trial: Trial, found: list[Finding]) -> list[bool]:
 
 
 def _is_within(fault: FaultRecord, accumulate: Format) -> bool:
-    """Of the number that was planted as torch computes with it: a scalar is rounded to the format of accumulation."""
+    """Return whether the planted value lies within the error bar, rounded to the accumulation format as torch does with scalars."""
     assert fault.estimate is not None
     assert fault.deviation is not None
     planted = float(accumulate.round(np.asarray(ESTIMATES[fault.name])))
@@ -149,9 +159,9 @@ def _is_within(fault: FaultRecord, accumulate: Format) -> bool:
 
 
 def expected_z(place: Place, trial: Trial) -> float:
-    """The z that a filter made for just this mistake would see at the best of its steps, from its effect in float64.
+    """Return the z that a filter made for this mistake would have at the best of its steps, from its effect in float64.
 
-    In the company of the trial's other mistakes, which may take from it what it would act upon.
+    The trial's other mistakes are planted as well, since they may change the input that this mistake acts on.
     """
     golden = network(trial.architecture, trial.seed)
     checkpoint = Checkpoint(golden.checkpoint.architecture, rounded_weights(golden.checkpoint, trial.dtype))

@@ -1,4 +1,4 @@
-"""What a correct variant is: a candidate that computes unusually, and where and in which formats it is correct."""
+"""Correct variants: candidates that compute in unusual ways, with the architectures and formats in which they are correct."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ class Variant(Candidate):
     """A correct candidate.
 
     Attributes:
-        arranged: how it runs its batch.
+        arranged: arrangement in which it runs its batch.
         last_only: whether only the last hidden state is shown.
-        dtypes: those in which it is correct.
-        suits: which architectures it shows anything of.
+        dtypes: formats in which it is correct.
+        suits: whether it shows any activation of an architecture.
     """
 
     arranged: Arrangement = as_given
@@ -35,13 +35,13 @@ class Variant(Candidate):
     suits: Suits = always
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
-        """Why it cannot be judged there, if so."""
+        """Return why the variant cannot be judged in this case, or None."""
         if not self.suits(architecture):
             return "what it shows, this architecture does not have"
         return None if dtype in self.dtypes else f"what it computes is no correct {dtype}"
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[TorchBatch], Mapping[str, Tensor]]:
-        """The candidate, its batch arranged."""
+        """Return a runner of the candidate with its batch arranged."""
         model = self.build(checkpoint, device, dtype)
         run = self.arranged(model, self.runner(model, dtype))
         if not self.last_only:
@@ -51,5 +51,5 @@ class Variant(Candidate):
 
 
 def changed(*changes: Change, dtypes: tuple[str, ...] = DTYPES) -> Variant:
-    """One whose module is changed, and which shows everything."""
+    """Return a variant whose module is changed by `changes` and which shows every activation."""
     return Variant(changes, dtypes=dtypes)

@@ -11,7 +11,7 @@ from conformance.benchmarks.functions.table import Row, line, rows_of, write
 
 
 def main() -> None:
-    """Measure every lane in a process of its own; print, and write where asked."""
+    """Measure every lane in a separate process, print its rows, and save them if `--write` is given."""
     parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks.functions", description=__doc__)
     parser.add_argument("--write", action="store_true", help="put the rows into the table")
     parser.add_argument("--stride", type=int, default=1, help="look at every N-th float32 alone (for emulated machines)")
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def _elsewhere(lane: Lane, stride: int) -> list[Row]:
-    """The rows of a lane, measured in a process with its environment."""
+    """Return the rows of a lane, measured in a process with the lane's environment."""
     command = [sys.executable, "-W", "ignore", "-m", __package__, "--here", "--lane", lane.name, "--stride", str(stride)]
     done = subprocess.run(command, env={**os.environ, **lane.environment}, check=True, stdout=subprocess.PIPE, text=True)
     rows: list[Row] = json.loads(done.stdout)

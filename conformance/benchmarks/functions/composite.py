@@ -1,6 +1,6 @@
-"""Functions of rows: softmax, log-softmax and LayerNorm, on drawn rows of usual sizes.
+"""Functions of rows: softmax, log-softmax and LayerNorm, measured on random rows of typical lengths.
 
-Their rows of the table bound nothing: sigma is derived from the functions inside of them.
+Their rows of the table are not used as bounds: sigma is derived from the functions they are composed of.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,10 +11,10 @@ from conformance.benchmarks.functions.sweep import Kernel
 from conformance.numerics.formats import FORMATS, Array
 from conformance.numerics.functions import Errors, Function, summarized
 
-EPSILON = 1e-12  # of LayerNorm
+EPSILON = 1e-12  # Epsilon of LayerNorm.
 LENGTHS = (2, 16, 128, 768, 4096)
 ROWS = 512
-SPREADS = (1.0, 8.0)  # standard deviation of a row's elements
+SPREADS = (1.0, 8.0)  # Standard deviations of the elements of a row.
 
 
 def _softmax(x: Array) -> Array:
@@ -39,7 +39,7 @@ ROW_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 
 
 def row_errors(name: str, kernel: Kernel) -> Errors:
-    """The errors of a library's function of that name in float32; `at` has an element of the row that is worst."""
+    """Return the float32 errors of a library's function of this name; `at` holds an element of the row with the largest error."""
     total, function = Errors(), Function(name, ROW_FUNCTIONS[name], -np.inf, np.inf)
     for x in _rows():
         y = ROW_FUNCTIONS[name](x)
@@ -49,7 +49,7 @@ def row_errors(name: str, kernel: Kernel) -> Errors:
 
 
 def _rows() -> Iterator[Array]:
-    """Rows whose elements float32 holds."""
+    """Yield random rows whose elements are float32 numbers."""
     rng = np.random.default_rng(0)
     for length in LENGTHS:
         for spread in SPREADS:

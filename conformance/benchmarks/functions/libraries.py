@@ -1,4 +1,4 @@
-"""Libraries, and how each is called: a lane is a library under one instruction set, in a process of its own."""
+"""Libraries and how to call them: a lane is a library under one instruction set, measured in a separate process."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ import numpy as np
 from conformance.benchmarks.functions.composite import EPSILON, ROW_FUNCTIONS
 from conformance.benchmarks.functions.sweep import Kernel
 
-FUSED = ("gelu", "gelu_tanh")  # what torch hands to oneDNN, where it may
+FUSED = ("gelu", "gelu_tanh")  # The functions that torch delegates to oneDNN if allowed to.
 
 
 @dataclass(frozen=True)
@@ -19,13 +19,13 @@ class Lane:
     """A library under one instruction set.
 
     Attributes:
-        library: the distribution.
-        isa: what the instruction set is called in the table.
-        environment: variables that the process is started with.
-        kernels: from a function's name and a dtype's, the library's function; None where it has none. Functions of rows, of
-            arrays (N, C), are asked for by their names in `composite` in float32.
-        functions: names of those that are measured; empty: all.
-        incorrect: by function and dtype, why a row bounds nothing: it is not what a correct implementation makes.
+        library: name of the distribution.
+        isa: name of the instruction set in the table.
+        environment: environment variables of the process.
+        kernels: returns the library's function for the names of a function and of a dtype, or None if it has none; functions of
+            rows take arrays (N, C), are named as in `composite`, and are measured in float32 only.
+        functions: names of the functions to measure; all of them if empty.
+        incorrect: by function and dtype, the reason why the library's row is not a bound: no correct implementation computes this.
     """
 
     library: str
@@ -37,17 +37,17 @@ class Lane:
 
     @property
     def version(self) -> str:
-        """Of what is installed, without its build."""
+        """The installed version, without its build."""
         return metadata.version(self.library).partition("+")[0]
 
     @property
     def name(self) -> str:
-        """Chooses what a process measures."""
+        """The name by which a process selects its lane."""
         return f"{self.library}:{self.isa}"
 
 
 def lanes() -> Iterator[Lane]:
-    """Every lane of this machine."""
+    """Yield every lane that this machine can run."""
     for capability in _aten_capabilities():
         environment = {"ATEN_CPU_CAPABILITY": capability.lower()}
         yield Lane("torch", f"ATen {capability}", _of_torch(onednn=False), environment)
@@ -64,7 +64,7 @@ def lanes() -> Iterator[Lane]:
 
 
 def _aten_capabilities() -> tuple[str, ...]:
-    """What torch dispatches here, and what it can be limited to."""
+    """Return the instruction set that torch dispatches to here, and those that it can be limited to."""
     import torch
 
     best = torch.backends.cpu.get_cpu_capability()
@@ -72,7 +72,7 @@ def _aten_capabilities() -> tuple[str, ...]:
 
 
 def _onednn_limits() -> tuple[str, ...]:
-    """Of oneDNN's limits those that make a difference on this processor; `ALL` is no limit."""
+    """Return the oneDNN limits that make a difference on this processor; `ALL` is no limit."""
     import torch
 
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
@@ -119,7 +119,7 @@ def _of_numpy(name: str, dtype: str) -> Kernel | None:
     return by_name.get(name)
 
 
-# ONNX's operators: each a list of (operator, attributes), applied in order.
+# ONNX operators as lists of (operator, attributes), applied in order.
 _OPERATORS: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "erf": (("Erf", {}),), "exp": (("Exp", {}),), "tanh": (("Tanh", {}),), "log": (("Log", {}),), "sigmoid": (("Sigmoid", {}),),
     "gelu": (("Gelu", {}),), "gelu_tanh": (("Gelu", {"approximate": "tanh"}),), "rsqrt": (("Sqrt", {}), ("Reciprocal", {})),
@@ -128,7 +128,7 @@ _OPERATORS: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
 
 
 def _onnx_model(name: str, dtype: str) -> bytes | None:
-    """The function as a model, of an array of one dimension or, a function of rows, of two."""
+    """Return the function as a model of a 1-d array, or of a 2-d array for a function of rows; None if ONNX lacks it."""
     from onnx import TensorProto, helper
 
     if dtype not in ("float32", "float64") or name not in _OPERATORS:
@@ -150,7 +150,7 @@ def _of_onnxruntime(name: str, dtype: str) -> Kernel | None:
         return None
     try:
         session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    except Exception:  # an operator that has no kernel of that type; the runtime has an exception of its own for it
+    except Exception:  # The operator has no kernel of this type; the runtime raises its own exception class.
         return None
     return lambda x: np.asarray(session.run(None, {"v0": np.asarray(x, dtype)})[0])
 
@@ -159,7 +159,7 @@ def _of_openvino(name: str, dtype: str) -> Kernel | None:
     import openvino
 
     model = _onnx_model(name, dtype)
-    if model is None or dtype == "float64":  # its CPU plug-in computes float64 in float32
+    if model is None or dtype == "float64":  # The CPU plug-in computes float64 in float32.
         return None
     core = openvino.Core()
     compiled = core.compile_model(core.read_model(model), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})

@@ -1,4 +1,4 @@
-"""Sweeps: all of float32, all of a half format, and a sample of float64 against extended precision."""
+"""Sweeps: every float32, every number of a half-precision format, and a sample of float64 against extended precision."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,16 +11,17 @@ from conformance.numerics.functions import Errors, Function, measured, summarize
 
 Kernel = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 
-CORE = (2.0**-20, 2.0**20)  # magnitudes between which every float32 is looked at: below, a function is its first term
-SPARSE = 1021  # beyond, every so many: a prime, so that no bits of the mantissa are left out
-CHUNK = 2**14  # arguments at a time: some MB in all, which a processor's cache holds
-BLOCK = 256  # neighbours that are summed up as one
-SAMPLE = 4096  # arguments of float64
-DIGITS = 40  # of extended precision
+# Magnitudes between which every float32 is measured; below them, a function equals the first term of its series.
+CORE = (2.0**-20, 2.0**20)
+SPARSE = 1021  # Distance of arguments outside CORE: a prime, so that all bits of the mantissa vary.
+CHUNK = 2**14  # Arguments per call: a few MB in total, which fit into a processor's cache.
+BLOCK = 256  # Number of neighbouring arguments summarized together.
+SAMPLE = 4096  # Number of float64 arguments.
+DIGITS = 40  # Decimal digits of extended precision.
 
 
 def every_float32(function: Function, kernel: Kernel, stride: int = 1) -> Errors:
-    """The errors over all of float32, or every `stride`-th of it."""
+    """Return the errors over all of float32, or over every `stride`-th number of it."""
     total = Errors()
     for x, step in _float32(function, stride):
         total = total + measured(function, x, kernel(x), FORMATS["float32"], max(BLOCK // step, 1))
@@ -28,7 +29,7 @@ def every_float32(function: Function, kernel: Kernel, stride: int = 1) -> Errors
 
 
 def _float32(function: Function, stride: int) -> Iterator[tuple[npt.NDArray[np.float32], int]]:
-    """The arguments at which the function is neither constant nor infinite, by sign and magnitude in order, and their distance."""
+    """Yield arguments where the function is neither constant nor infinite, by sign and magnitude, with their distance."""
     tiny, largest = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
     for sign, limit in ((1.0, function.upper), (-1.0, -function.lower)):
         edges = [min(max(e, tiny), min(limit, largest)) for e in (tiny, *CORE, largest)]
@@ -41,7 +42,7 @@ def _float32(function: Function, stride: int) -> Iterator[tuple[npt.NDArray[np.f
 
 
 def every_half(function: Function, kernel: Kernel, storage: Format) -> Errors:
-    """The errors over all numbers of a half format, which float32 holds exactly."""
+    """Return the errors over all numbers of a half-precision format, which float32 holds exactly."""
     bits = np.arange(2**16, dtype=np.uint32)
     is_float16 = storage.name == "float16"
     x = bits.astype(np.uint16).view(np.float16).astype(np.float32) if is_float16 else (bits << 16).view(np.float32)
@@ -50,7 +51,7 @@ def every_half(function: Function, kernel: Kernel, storage: Format) -> Errors:
 
 
 def sampled_float64(function: Function, kernel: Kernel) -> Errors:
-    """The errors at a sample of float64, evenly spaced and evenly in magnitude, against 40 digits."""
+    """Return the errors at a sample of float64, spaced evenly and evenly in magnitude, against 40 digits."""
     import mpmath
 
     limits = max(function.lower, -700.0), min(function.upper, 700.0)
@@ -66,7 +67,7 @@ def sampled_float64(function: Function, kernel: Kernel) -> Errors:
 
 
 def _exact(mp: Any, name: str, x: Any) -> Any:
-    """The function in extended precision."""
+    """Return the function in extended precision."""
     if name == "gelu":
         return x / 2 * mp.erfc(-x / mp.sqrt(2))
     if name == "gelu_tanh":

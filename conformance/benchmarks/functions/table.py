@@ -1,4 +1,4 @@
-"""The table's rows: made of measurements, printed, and put into the file."""
+"""The table's rows: creating them from measurements, printing them, and saving them to the file."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ COMMAND = "python -m conformance.benchmarks.functions --write"
 
 
 def rows_of(lane: Lane, stride: int) -> list[Row]:
-    """A row a function and dtype of a lane."""
+    """Return one row for each function and dtype of a lane."""
     rows = []
     for function in FUNCTIONS.values():
         if lane.functions and function.name not in lane.functions:
@@ -72,7 +72,7 @@ def _summary(lane: Lane, function: str, dtype: str, errors: Errors, where: str) 
 
 
 def merged(old: Sequence[Row], new: Sequence[Row]) -> list[Row]:
-    """The new rows in place of old ones of the same key, in order."""
+    """Return all rows in order, with new rows replacing old ones of the same key."""
     together = {_key(row): row for row in (*old, *new)}
     return [together[key] for key in sorted(together)]
 
@@ -82,14 +82,14 @@ def _key(row: Row) -> tuple[str, ...]:
 
 
 def write(new: Sequence[Row]) -> None:
-    """Put rows into the table."""
+    """Save rows to the table."""
     old = json.loads(PATH.read_text())["rows"] if PATH.exists() else []
     lines = ",\n".join("  " + json.dumps(row) for row in merged(old, new))
     PATH.write_text(f'{{"command": {json.dumps(COMMAND)}, "rows": [\n{lines}\n]}}\n')
 
 
 def line(row: Row) -> str:
-    """A row for the terminal."""
+    """Return a row as a line of text."""
     bound = row["bound"]
     allowed = f"; bound {bound['absolute']:.3g} + {bound['ulp']:.3g} ULP" if bound else ""
     name = f"{row['library']} {row['versions']}, {row['isa']}"

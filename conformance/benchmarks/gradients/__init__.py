@@ -1,1 +1,1 @@
-"""Correct backward passes that compute unusually, wrong ones, and what the check `gradients` says of them."""
+"""Correct backward passes that compute in unusual ways, wrong ones, and the verdicts of the check `gradients` on both."""

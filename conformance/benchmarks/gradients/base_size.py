@@ -1,7 +1,8 @@
-"""Correct backward passes of a network of base size: none may fail.
+"""Correct backward passes of a network of base size, none of which may fail.
 
-Width 768, 12 layers, 12 heads, a vocabulary of 1000 tokens, the heads of pre-training and a classifier; two sequences of 32
-tokens, one of them half padding; float32, at depth screen: RMS and largest error, without the filters of mistakes.
+The network has width 768, 12 layers, 12 heads, a vocabulary of 1000 tokens, the pre-training heads and a classifier. The batch has
+two sequences of 32 tokens, one of them half padding. It is judged in float32 at depth screen: RMS and largest error, without the
+filters of mistakes.
 
     python -m conformance.benchmarks.gradients.base_size
 """
@@ -30,23 +31,23 @@ IN_USE: tuple[Any, ...] = (hf_eager, hf_sdpa, making_bert, inner_workings, torch
 
 
 def golden(layers: int = LAYERS) -> Golden:
-    """The network and its batch."""
+    """Return the network and its batch as a golden."""
     checkpoint, _ = network(layers, vocab_size=VOCABULARY, heads=("masked_lm", "next_sentence", "classification"), num_labels=2)
     mask = np.ones((2, LENGTH), np.int64)
     mask[1, LENGTH // 2 :] = 0
     given = batch(SEED, checkpoint.architecture, mask)
-    ids = np.maximum(given.input_ids, 1)  # 0 is the token of padding, of which some embeddings learn nothing
+    ids = np.maximum(given.input_ids, 1)  # Id 0 is padding, for which some embeddings have no gradient.
     return golden_of("base", Checkpoint(checkpoint.architecture, checkpoint.weights), {"two": replace(given, input_ids=ids)})
 
 
 def candidates() -> Iterator[tuple[str, Any]]:
-    """Those in use, then the variants that compute in the format that they show."""
+    """Yield the candidates in use, then the variants that compute in the format that they show."""
     yield from ((each.name, each) for each in IN_USE)
     yield from ((name, each) for name, each in CORRECT.items() if "float32" in each.variant.dtypes and not each.variant.computes)
 
 
 def main() -> None:
-    """Print a line a candidate, and the sums."""
+    """Print one line per candidate, and the totals."""
     base, tensors, failed, count = golden(), 0, 0, 0
     for name, candidate in candidates():
         result = check_values(candidate, base, passes=backward_passes, depth="screen")

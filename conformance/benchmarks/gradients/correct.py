@@ -15,10 +15,10 @@ from conformance.benchmarks.detection.variants import VARIANTS
 from conformance.model.activations import parameter_shapes, table
 
 GOLDEN = "tiny"
-# Its parameters are not those of the checkpoint, but made of them.
+# Variants whose parameters are derived from those of the checkpoint.
 OTHERWISE_STORED = ("query, key and value in one product", "scale in the query's parameters")
 
-WITHOUT_GRADIENT = ("GELU by a table of every number",)  # autograd has none of a look-up by the number
+WITHOUT_GRADIENT = ("GELU by a table of every number",)  # Autograd has no gradient for a table look-up.
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Differentiated:
     variant: Variant
 
     def supports(self, *case: Any) -> str | None:
-        """As the variant."""
+        """Return why the variant does not support a case, or None."""
         return self.variant.supports(*case)
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:
-        """The module, listened to in both directions."""
+        """Return a runner of the module that yields activations and gradients."""
         model = self.variant.build(checkpoint, device, dtype)
         computes, shown = (getattr(torch, d) for d in (self.variant.computes or dtype, dtype))
         modules = dict(model.named_modules(remove_duplicate=False))
@@ -55,7 +55,7 @@ class Differentiated:
 
 
 def _has_a_backward_pass(variant: Variant) -> bool:
-    """Whether it runs its batch at once, losses included, and shows more than one output."""
+    """Return whether the variant runs its batch at once, including losses, and shows more than one output."""
     return variant.arranged is as_given and not variant.last_only
 
 
@@ -66,6 +66,6 @@ CORRECT: Mapping[str, Differentiated] = {
     and name not in (*OTHERWISE_STORED, *WITHOUT_GRADIENT)
     and variant.suits(load_golden(GOLDEN).checkpoint.architecture)
 }
-"""By name, those of the golden's architecture."""
+"""The variants of the golden's architecture, by name."""
 
 __all__ = ["CORRECT", "GOLDEN", "Differentiated"]

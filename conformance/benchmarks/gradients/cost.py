@@ -1,12 +1,12 @@
-"""What judging a backward pass costs, as ratios to a plain forward and backward pass, in CPU seconds, which no neighbour adds to.
+"""The cost of judging a backward pass, as ratios to a plain forward and backward pass, in CPU seconds (unaffected by other load).
 
-A network of base size with a classifier (width 768, 12 heads, random weights; batch 8, length 128, float32), Hugging
-Face's eager attention, in evaluation mode.
+The network has base size and a classifier (width 768, 12 heads, random weights; batch 8, length 128, float32), Hugging Face's eager
+attention, and eval mode.
 
-- *plain*: forward pass, loss, and backward pass to every parameter, with no hooks; the median of five.
-- *hooks*: the same with every activation and every gradient copied, and nothing done with them.
-- *full, nothing kept*, *full*, *screen*: all of them judged; before the accumulated sigma is in the cache, afterwards, and at depth
-  screen.
+- *plain*: a forward pass, the loss, and a backward pass to every parameter, without hooks; the median of five.
+- *hooks*: the same with every activation and every gradient copied and then discarded.
+- *full, nothing kept*, *full*, *screen*: all activations and gradients judged, before the accumulated sigma is in the cache, with
+  it, and at depth screen.
 """
 
 import argparse
@@ -38,7 +38,15 @@ RESULTS = Path(__file__).with_name("cost.json")
 
 @dataclass(frozen=True)
 class Cost:
-    """CPU seconds of the plain passes, the number of tensors judged, and ratios by what was done."""
+    """The measured costs.
+
+    Attributes:
+        processor: number of cores, torch's instruction set and number of threads.
+        layers: number of hidden layers.
+        plain_cpu: CPU seconds of the plain passes.
+        tensors: number of judged tensors.
+        ratios: ratios to the plain passes, by name of the measurement.
+    """
 
     processor: str
     layers: int
@@ -48,10 +56,10 @@ class Cost:
 
 
 class Subject:
-    """A candidate with a batch, and what may be done with it."""
+    """A candidate with a batch, and the operations to be measured."""
 
     def __init__(self, layers: int) -> None:
-        """Build it; no time of it counts."""
+        """Build the candidate; the time for this is not measured."""
         checkpoint, given = network(layers, heads=("classification",), num_labels=2)
         batch = replace(given, class_labels=np.arange(given.size, dtype=np.int64) % 2)
         runner = HuggingFace("eager").prepare(checkpoint, "cpu", "float32")
@@ -59,7 +67,7 @@ class Subject:
         (self.backward,) = backward_passes_of(runner, golden_of("base", checkpoint, {"one": batch}), Case("hf-eager", "base"))
 
     def plain(self) -> None:
-        """A forward and a backward pass."""
+        """Run a forward and a backward pass."""
         b = self.batch
         assert b.class_labels is not None
         self.model.requires_grad_(True)
@@ -68,12 +76,16 @@ class Subject:
         torch.autograd.backward(cross_entropy(self.model["classifier"](found.pooler_output), b.class_labels))
 
     def hooks(self) -> None:
-        """Every activation and gradient copied."""
+        """Run passes that copy every activation and gradient."""
         for _ in self.backward.call():
             pass
 
     def judged(self, depth: Depth = "full") -> int:
-        """How many are judged; `SystemExit` if one fails, since the candidate is correct."""
+        """Return the number of judged activations and gradients that pass.
+
+        Raises:
+            SystemExit: one fails, although the candidate is correct.
+        """
         one = self.backward.network
         sigma = cache.accumulated_sigma(one, modular("float32").arithmetic, self.checkpoint)
         verdicts = list(select_arithmetic(Judge(one, "float32", depth=depth, sigma=sigma).judge(self.backward.call())))
@@ -84,7 +96,7 @@ class Subject:
 
 
 def measured(layers: int, repeats: int) -> Cost:
-    """All of it, on this machine."""
+    """Return all costs, measured on this machine."""
     subject = Subject(layers)
     subject.plain()
     plain = times(subject.plain, 5)
@@ -101,7 +113,7 @@ def measured(layers: int, repeats: int) -> Cost:
 
 
 def main() -> None:
-    """Measure, print, and with `--write` commit the figures to the file beside this one."""
+    """Measure and print the costs; `--write` saves them beside this file."""
     parser = argparse.ArgumentParser(
         prog="python -m conformance.benchmarks.gradients.cost", description=str(__doc__).split("\n", 1)[0]
     )

@@ -1,8 +1,8 @@
-"""What the check `gradients` says of correct and of wrong backward passes, in each format.
+"""Verdicts of the check `gradients` on correct and on wrong backward passes, in each format.
 
 False alarms: every correct variant of the detection benchmark that runs its batch at once, on `tiny`, from every loss. Detection:
-the mistakes of `benchmarks.gradients.wrong`, each planted by hand in a real module. `--alarms` counts the false alarms alone, at
-depth screen, which takes a tenth of the time.
+the mistakes of `benchmarks.gradients.wrong`, each planted in a real module. `--alarms` counts only the false alarms, at depth
+screen, which takes a tenth of the time.
 """
 
 import argparse
@@ -25,12 +25,12 @@ ALARMS = RESULTS.with_name("ALARMS.md")
 
 
 def judged(candidate: object, dtype: str, depth: Depth = "full") -> Result:
-    """The check `gradients`."""
+    """Return the result of the check `gradients`."""
     return check_values(candidate, GOLDEN, dtype=dtype, passes=backward_passes, depth=depth)
 
 
 def origins(result: Result) -> dict[str, tuple[str, ...]]:
-    """Where it fails, and by which faults each place is explained first."""
+    """Return the activations that fail, each with the faults in its first explanation."""
     found = {}
     for verdict in result.verdicts:
         if verdict.outcome == "fail":
@@ -41,7 +41,7 @@ def origins(result: Result) -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Alarms:
-    """In one format: how many variants, tensors and gradients among them were judged, and which fail."""
+    """The numbers of judged variants, of their tensors and of gradients among those, and the failures, in one format."""
 
     variants: int
     tensors: int
@@ -50,7 +50,7 @@ class Alarms:
 
 
 def alarms(dtype: str, depth: Depth = "full") -> Alarms:
-    """Every correct variant."""
+    """Judge every correct variant."""
     variants, tensors, gradients, failed = 0, 0, 0, []
     for name, candidate in CORRECT.items():
         if dtype in candidate.variant.dtypes:
@@ -66,7 +66,7 @@ def alarms(dtype: str, depth: Depth = "full") -> Alarms:
 
 @dataclass(frozen=True)
 class Detected:
-    """In one format: how many mistakes are found, placed at exactly the steps that are wrong, and named there."""
+    """The numbers of mistakes found, of those placed at exactly the wrong steps, and of those named there, in one format."""
 
     found: int
     placed: int
@@ -75,7 +75,7 @@ class Detected:
 
 
 def detected(dtype: str) -> Detected:
-    """Every planted mistake."""
+    """Judge every planted mistake."""
     found, placed, named, notes = 0, 0, 0, []
     for name, wrong in WRONG.items():
         where = origins(judged(WithWrongBackward(wrong), dtype))
@@ -118,7 +118,7 @@ def _rendered(formats: Sequence[str]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the tables, or write them down."""
+    """Print the tables; `--write` also saves them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--formats", nargs="+", choices=DTYPES, default=list(DTYPES), help="default: all")
     parser.add_argument("--write", action="store_true", help=f"into {RESULTS.name}")

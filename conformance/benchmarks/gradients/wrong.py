@@ -1,4 +1,4 @@
-"""Backward passes that are wrong though the forward pass is right, each written by hand in Hugging Face's modules."""
+"""Backward passes that are wrong although the forward pass is right, planted in Hugging Face's modules."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ _PATH = f"encoder.layer.{LAYER}"
 
 @dataclass(frozen=True)
 class Wrong:
-    """A mistake.
+    """A mistake in a backward pass.
 
     Attributes:
         plant: changes the model.
-        at: the gradients whose own step is wrong.
-        named: the fault by which it is found.
+        at: names of the gradients whose own step is wrong.
+        named: name of the fault by which the mistake is found.
     """
 
     plant: Callable[[Any], None]
@@ -32,21 +32,21 @@ class Wrong:
 
 
 class WithWrongBackward(HuggingFace):
-    """Hugging Face's BERT with that mistake."""
+    """Hugging Face's BERT with a mistake in its backward pass."""
 
     def __init__(self, wrong: Wrong) -> None:
         super().__init__("eager", "planted")
         self.wrong = wrong
 
     def module(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> BertWithHeads:
-        """The module, with the mistake."""
+        """Return the module with the mistake planted."""
         model = super().module(checkpoint, device, dtype)
         self.wrong.plant(model)
         return model
 
 
 class _Rewritten(torch.autograd.Function):
-    """The value of one function, the gradient of another."""
+    """A function with the value of one function and the gradient of another."""
 
     @staticmethod
     def forward(context: Any, x: Tensor, value: Callable[[Tensor], Tensor], gradient: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
@@ -61,14 +61,14 @@ class _Rewritten(torch.autograd.Function):
 
 
 def rewritten(x: Tensor, value: Callable[[Tensor], Tensor], gradient: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """value(x), whose gradient is gradient(x, upstream)."""
+    """Return value(x), with the gradient gradient(x, upstream)."""
     apply: Any = _Rewritten.apply
     found: Tensor = apply(x, value, gradient)
     return found
 
 
 def of(x: Tensor, upstream: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """The gradient of a function."""
+    """Return the gradient of a function at x."""
     with torch.enable_grad():
         inner = x.detach().requires_grad_()
         (found,) = torch.autograd.grad(function(inner), inner, upstream)
@@ -76,7 +76,7 @@ def of(x: Tensor, upstream: Tensor, function: Callable[[Tensor], Tensor]) -> Ten
 
 
 def layer(model: Any) -> Any:
-    """The layer that is changed."""
+    """Return the layer that is changed."""
     return model["bert"].encoder.layer[LAYER]
 
 
@@ -84,7 +84,7 @@ def layer(model: Any) -> Any:
 
 
 class _Norm(nn.Module):
-    """The norm, of which a part is written again."""
+    """A LayerNorm whose mean or variance is detached."""
 
     def __init__(self, norm: nn.LayerNorm, *, mean: bool = False, variance: bool = False) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class _Norm(nn.Module):
 
 
 class _NormOf(nn.Module):
-    """The norm with another gradient of its input."""
+    """A LayerNorm with another gradient of its input."""
 
     def __init__(self, norm: nn.LayerNorm, gradient: Callable[[nn.LayerNorm, Tensor, Tensor], Tensor]) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ def _norm(make: Callable[[nn.LayerNorm], nn.Module]) -> Callable[[Any], None]:
 
 
 class _Attention(nn.Module):
-    """Self-attention of which a part is written again; projections and names are Hugging Face's."""
+    """A self-attention with a part replaced; projections and names are Hugging Face's."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ def _attention(**parts: Any) -> Callable[[Any], None]:
 
 
 def _softmax(gradient: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any], None]:
-    """The softmax with another gradient, of its result p and the upstream gradient."""
+    """Replace the gradient of the softmax by `gradient(p, upstream)` of its result p."""
     return _attention(softmax=lambda s: rewritten(s, lambda x: x.softmax(-1), lambda x, w: gradient(x.softmax(-1), w)))
 
 
@@ -186,7 +186,7 @@ def _function(gradient: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any], N
 
 
 def _replaced(path: str, **inputs: Callable[[Tensor], Tensor]) -> Callable[[Any], None]:
-    """A module's inputs changed by their positions' names, `first` and `second`, before it is called."""
+    """Change a module's inputs, selected by `first` and `second`, before it is called."""
 
     def plant(model: Any) -> None:
         def change(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -216,7 +216,7 @@ def _frozen(path: str) -> Callable[[Any], None]:
 
 
 def _hooked(path: str, change: Callable[[Tensor], Tensor]) -> Callable[[Any], None]:
-    """A gradient of a parameter that is changed before it is stored."""
+    """Change the gradient of a parameter before it is stored."""
 
     def plant(model: Any) -> None:
         hook: Any = model.get_parameter(path).register_hook
@@ -236,7 +236,7 @@ def _first_row(model: Any) -> None:
 
 
 def _logits(change: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any], None]:
-    """The logits of the masked-LM head with another gradient of the loss, of logits and upstream gradient."""
+    """Replace the gradient of the masked-LM head's logits, given the logits and the upstream gradient."""
 
     def plant(model: Any) -> None:
         head = model["cls"]["predictions"]

@@ -1,1 +1,1 @@
-"""False alarms of the laws over correct candidates, and what the suite costs beside the candidate."""
+"""False alarms of the laws on correct candidates, and the suite's cost relative to the candidate."""

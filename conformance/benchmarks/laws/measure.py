@@ -1,9 +1,9 @@
-"""How often a law alarms over a correct candidate, and how long the suite takes beside it.
+"""The false-alarm rate of the laws on correct candidates, and the suite's cost relative to the candidate.
 
-False alarms: every law in which two runs, or a run and the oracle, are compared to within rounding, on every correct variant, in
-float32 and bfloat16 where it is correct there, so many examples a variant, shared equally by the laws and formats. Cost: all checks
-of one candidate on `tiny`, twenty examples each, one thread: the suite's own seconds over the candidate's, which are those in
-which its code ran, its hooks among it; and over plain forward passes of the same module without hooks, as many.
+False alarms: every law that compares two runs, or a run and the oracle, to within rounding, on every correct variant, in float32
+and bfloat16 if it is correct in them. The examples of a variant are shared equally among laws and formats. Cost: all checks of one
+candidate on `tiny`, with twenty examples each, on one thread. The suite's own seconds are divided by the candidate's seconds, in
+which its code ran, including hooks, and by those of an equal number of plain forward passes of the same module without hooks.
 """
 
 import argparse
@@ -38,8 +38,8 @@ FORMATS = ("float32", "bfloat16")
 GOLDEN = "tiny"
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
-# What pads with zeros, or leaves padding out, is of no matter here: padded rows are not compared. One that shows nothing of the
-# golden's architecture says nothing.
+# Variants that pad with zeros, or leave padding out, are included, since padded rows are not compared. Variants that show nothing
+# of the golden's architecture are left out.
 CORRECT: Mapping[str, Variant] = {
     name: variant for name, variant in VARIANTS.items() if variant.suits(load_golden(GOLDEN).checkpoint.architecture)
 }
@@ -47,7 +47,7 @@ CORRECT: Mapping[str, Variant] = {
 
 @dataclass(frozen=True)
 class Alarms:
-    """Of one law in one format: how many examples were tried, how many variants failed, the largest error over its limit."""
+    """The number of examples tried, the variants that failed, and the largest error relative to its limit, of a law in a format."""
 
     tried: int
     failed: tuple[str, ...]
@@ -55,7 +55,7 @@ class Alarms:
 
 
 def alarms(law: str, dtype: str, examples: int, seed: int) -> Alarms:
-    """Every correct variant."""
+    """Return the false alarms of one law over every correct variant."""
     tried, failed, worst = 0, [], 0.0
     for name, variant in CORRECT.items():
         if dtype not in variant.dtypes:
@@ -70,9 +70,9 @@ def alarms(law: str, dtype: str, examples: int, seed: int) -> Alarms:
 
 
 def cost() -> tuple[float, float, float]:
-    """Seconds of the suite's own, of the candidate's, and of as many plain forward passes."""
+    """Return the seconds of the suite itself, of the candidate, and of an equal number of plain forward passes."""
     own = candidate = 0.0
-    for check in CHECKS.values():  # what is loaded once a process is no cost of a check
+    for check in CHECKS.values():  # Warm up: loading that happens once per process is not part of a check's cost.
         run(check, "hf-eager", GOLDEN, "cpu", "float32", 1, Plan(1))
     tried = 0
     for check in CHECKS.values():
@@ -85,7 +85,7 @@ def cost() -> tuple[float, float, float]:
 
 
 def _plain() -> float:
-    """Seconds of a forward pass of a batch of an ordinary size, without hooks."""
+    """Return the seconds of a forward pass of a typical batch, without hooks."""
     model = hf_eager.module(load_golden(GOLDEN).checkpoint)
     batch = Batch.of({"input_ids": [list(range(8))] * 2}).on("cpu").filled()
     start, times = time.perf_counter(), 100
@@ -115,7 +115,7 @@ def _rendered(examples: int, seed: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the figures, or write them down."""
+    """Print the figures; `--write` also saves them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--examples", type=int, default=1000, help="a variant (default: 1000)")
     parser.add_argument("--seed", type=int, default=1)

@@ -1,1 +1,1 @@
-"""Other tools that look into a run, asked what the suite is asked, and measured by the same code."""
+"""Other tools that analyse a run, given the same task as the suite and measured by the same code."""

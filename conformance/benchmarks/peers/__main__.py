@@ -15,7 +15,7 @@ from conformance.benchmarks.peers.table import PAGE, RESULTS, Table, page, write
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure every tool that is installed, print the page, and with `--write` commit it."""
+    """Measure every installed tool and print the page; `--write` saves it."""
     parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks.peers", description="other tools, asked the same")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name} and {PAGE.name}")
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _measured(peer: Peer, repeats: int) -> Row:
-    """A tool's row from a fresh interpreter: TorchLens refuses a child of `multiprocessing`."""
+    """Return a tool's row, measured in a fresh interpreter, since TorchLens does not run in a `multiprocessing` child."""
     command = [sys.executable, "-m", __package__, "--tool", peer.name, "--repeats", str(repeats)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     print(f"{peer.name}: measured", file=sys.stderr, flush=True)

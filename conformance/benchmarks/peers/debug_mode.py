@@ -1,4 +1,4 @@
-"""torch's DebugMode: a hash of what every operator returned, and where two runs' hashes differ.
+"""torch's DebugMode: a hash of what every operator returned, and the operators for which the hashes of two runs differ.
 
 https://docs.pytorch.org/tutorials/recipes/debug_mode_tutorial.html
 """
@@ -10,7 +10,7 @@ from conformance.benchmarks.cost import Subject
 
 
 def debug_mode(reference: Subject, candidate: Subject, _: Path) -> str | None:
-    """The module and the operator of the first mismatch, or why the two logs cannot be compared."""
+    """Return the module and operator of the first mismatch, or the reason why the two logs cannot be compared."""
     from torch.utils._debug_mode import DebugMode
 
     expected, found = _logged(reference), _logged(candidate)
@@ -30,7 +30,7 @@ def _logged(subject: Subject) -> list[Any]:
 
 
 def _module(logs: list[Any], mismatch: float) -> str:
-    """The innermost module of the operator with that hash: a mismatch reports its operator, not its place."""
+    """Return the innermost module of the operator with this hash, since a mismatch reports its operator but not its module."""
     from torch.utils._pytree import tree_leaves
 
     modules: list[Any] = []

@@ -1,4 +1,4 @@
-"""Bare forward hooks, and `torch.testing.assert_close` of what they copied."""
+"""Plain forward hooks, and `torch.testing.assert_close` of the outputs they copied."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from conformance.benchmarks.cost import Subject
 
 
 def copied(subject: Subject) -> dict[str, torch.Tensor]:
-    """A copy of what every module returned, by its path, in the order in which they returned."""
+    """Return a copy of every module's output by path, in the order in which they returned."""
     found: dict[str, torch.Tensor] = {}
 
     def hook(path: str, returned: Any) -> None:
@@ -30,12 +30,12 @@ def copied(subject: Subject) -> dict[str, torch.Tensor]:
 
 
 def hooks(_: Subject, candidate: Subject, __: Path) -> None:
-    """The candidate's activations are copied, and nothing is done with them."""
+    """Copy the candidate's activations and discard them."""
     copied(candidate)
 
 
 def assert_close(reference: Subject, candidate: Subject, _: Path) -> str | None:
-    """The first module whose output is not close to the reference's."""
+    """Return the first module whose output is not close to the reference's."""
     expected = copied(reference)
     for path, tensor in copied(candidate).items():
         try:

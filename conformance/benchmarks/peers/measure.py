@@ -1,4 +1,4 @@
-"""What a tool costs, and what it reports; to be measured in a process of its own, since some tools change torch for good."""
+"""A tool's cost and its verdicts, to be measured in a separate process, since some tools modify torch permanently."""
 
 import os
 import tempfile
@@ -12,13 +12,13 @@ from conformance.benchmarks.peers.candidates import GOLDENS, candidates, subject
 from conformance.benchmarks.peers.peer import PEERS, Peer
 from conformance.judge import cache
 
-LAYERS = 3  # of twelve, so that nine tools are measured in some ten minutes
+LAYERS = 3  # Fewer than the usual twelve, so that nine tools are measured in about ten minutes.
 MISSING = "not installed; `pip install 'bert-conformance[peers]'`"
 
 
 @dataclass(frozen=True)
 class PeerVerdict:
-    """What a tool reports of a run: where the first difference is, in its words, and whether that is right."""
+    """A tool's verdict on a run: the place of the first difference in the tool's words, and whether that is right."""
 
     place: str | None
     right: bool
@@ -26,11 +26,13 @@ class PeerVerdict:
 
 @dataclass(frozen=True)
 class Row:
-    """A tool's row.
+    """A tool's row of the table.
 
     Attributes:
+        peer, package, version, settings: the tool, its distribution, its version and its settings.
+        ratio: ratio of its time to the plain pass.
+        memory: peak resident size above that of a plain pass, in MiB.
         written: bytes on disk after one comparison.
-        memory: MiB of the peak resident size above a plain pass's.
         verdicts: by golden and candidate; empty for a tool that only captures.
         reason: why there are no figures.
     """
@@ -47,7 +49,7 @@ class Row:
 
 
 def row(peer: Peer, repeats: int) -> Row:
-    """All of a tool, in this process; a tool that fails has a row that says why."""
+    """Measure a tool in this process; the row of a tool that fails gives the reason."""
     known = (peer.name, peer.distribution, peer.version, peer.settings)
     if peer.version is None:
         return Row(*known, reason=MISSING)
@@ -59,7 +61,7 @@ def row(peer: Peer, repeats: int) -> Row:
 
 
 def verdicts(peer: Peer, golden: str) -> dict[str, PeerVerdict]:
-    """What a tool reports of each candidate on a golden."""
+    """Return a tool's verdict on each candidate of a golden."""
     reference, found = subject(golden), {}
     with _home() as home:
         for name, candidate, expected in candidates(golden):
@@ -75,14 +77,14 @@ def _all_verdicts(name: str) -> dict[str, dict[str, PeerVerdict]]:
 
 
 def named(name: str) -> Peer:
-    """The tool of that name."""
+    """Return the tool of this name."""
     return next(peer for peer in PEERS if peer.name == name)
 
 
 def _cost(name: str, repeats: int) -> tuple[Ratio, float, int]:
-    """Of a comparison of a network with itself: ratios to its plain pass, MiB above it, and the bytes that it wrote.
+    """Compare a network with itself and return its time ratio, the memory above a plain pass in MiB, and the bytes written.
 
-    The first comparison is not timed: it fills caches.
+    The first comparison is not timed, since it fills caches.
     """
     one, peer = Subject(*network(LAYERS)), named(name)
     one.plain()
@@ -92,14 +94,14 @@ def _cost(name: str, repeats: int) -> tuple[Ratio, float, int]:
     with _home() as home:
         peak = peak_mib(lambda: _compared(peer, one, one, home))
         written = sum(file.stat().st_size for file in home.rglob("*") if file.is_file())
-        for _ in range(repeats):  # by turns, so that the machine's other load meets both
+        for _ in range(repeats):  # Alternating, so that other load on the machine affects both alike.
             plain += times(one.plain, 3)
             found += times(lambda: _compared(peer, one, one, home), 1)
     return ratio(found, plain), round(peak - plain_peak), written
 
 
 def _compared(peer: Peer, reference: Subject, candidate: Subject, home: Path) -> str | None:
-    """What the tool says; what it prints is part of its work and is not shown."""
+    """Return the tool's verdict; printing is part of its work, and is discarded."""
     folder = Path(tempfile.mkdtemp(dir=home))
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         return peer.compare(reference, candidate, folder)
@@ -107,7 +109,7 @@ def _compared(peer: Peer, reference: Subject, candidate: Subject, home: Path) ->
 
 @contextmanager
 def _home() -> Iterator[Path]:
-    """A folder for what is written, the suite's cache included."""
+    """Yield a folder for everything that is written, including the suite's cache."""
     with tempfile.TemporaryDirectory() as folder:
         before = os.environ.get(cache.VARIABLE)
         os.environ[cache.VARIABLE] = str(Path(folder) / "cache")

@@ -1,6 +1,6 @@
 """Hugging Face's model debugger, which writes a summary of every module's inputs and outputs as JSON.
 
-It has no comparison; the files are compared as texts.
+It has no comparison, so the two files are compared as text.
 https://huggingface.co/docs/transformers/internal/model_debugging_utils
 """
 
@@ -13,7 +13,7 @@ from conformance.benchmarks.cost import Subject
 
 
 def model_debugger(reference: Subject, candidate: Subject, folder: Path) -> str | None:
-    """The first module whose outputs differ in the two summaries."""
+    """Return the first module whose outputs differ in the two summaries."""
     expected = dict(_outputs(_summary(reference, folder / "reference")))
     found = _outputs(_summary(candidate, folder / "candidate"))
     return next((path for path, outputs in found if expected.get(path) != outputs), None)

@@ -1,4 +1,4 @@
-"""msprobe: `PrecisionDebugger` writes statistics of what every module and function made, `msprobe compare` compares two such files.
+"""msprobe: `PrecisionDebugger` writes statistics of all modules and functions, and `msprobe compare` compares two such files.
 
 https://gitcode.com/Ascend/msprobe/blob/master/docs/en/quick_start/pytorch_quick_start.md
 """
@@ -13,7 +13,7 @@ from conformance.benchmarks.cost import Subject
 
 
 def msprobe(reference: Subject, candidate: Subject, folder: Path) -> str | None:
-    """The module and the name of the first row whose result is not `pass`, with that result."""
+    """Return the module, the name and the result of the first row whose result is not `pass`."""
     from msprobe.msprobe import main
 
     expected, found = _dumped(reference, folder), _dumped(candidate, folder)
@@ -31,7 +31,7 @@ def _dumped(subject: Subject, folder: Path) -> Path:
     from msprobe.pytorch import PrecisionDebugger
 
     debugger = PrecisionDebugger(dump_path=str(folder.parent / "msprobe"), task="statistics", level="mix")
-    # There is one debugger in a process, which keeps the first folder that it was given and counts steps in it.
+    # A process has a single debugger, which keeps its first folder and counts steps in it.
     home = Path(debugger.config.dump_path)
     debugger.start(model=subject.bert)
     subject.plain()
@@ -43,7 +43,7 @@ def _dumped(subject: Subject, folder: Path) -> Path:
 
 
 def _module(dump: Path, name: str) -> str:
-    """The module in which a function was called: a row reports which call of the function it was, not where."""
+    """Return the module that called a function, since a row gives the number of the call but not the caller."""
     construct = json.loads(dump.with_name("construct.json").read_text("utf-8"))
     call = name.split(".forward")[0] + ".forward"
     parent = construct.get(call)

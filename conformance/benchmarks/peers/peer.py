@@ -1,4 +1,4 @@
-"""What a tool is asked: does the candidate's run differ from the reference's, and where first."""
+"""The task given to each tool: whether the candidate's run differs from the reference's, and where first."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,10 +22,11 @@ class Peer:
     """A tool.
 
     Attributes:
-        distribution: the package that it is in.
-        compare: the first place of a difference in the tool's own words, or None; it may write to the folder.
-        settings: what was set or left at its default, tolerances included.
-        compares: whether it reports anything of the candidate, or only captures.
+        name: name of the tool.
+        distribution: package that contains it.
+        compare: returns the first difference in the tool's own words, or None; may write to the folder.
+        settings: settings, including tolerances and defaults.
+        compares: whether the tool reports differences, instead of only capturing values.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Peer:
 
     @property
     def version(self) -> str | None:
-        """The version that is installed."""
+        """The installed version, or None."""
         try:
             return metadata.version(self.distribution)
         except metadata.PackageNotFoundError:

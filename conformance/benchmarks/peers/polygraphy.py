@@ -1,6 +1,6 @@
-"""Polygraphy's comparator, on results that are given to it.
+"""Polygraphy's comparator, applied to results computed outside of it.
 
-Its `PytRunner` needs CUDA; `RunResults.add` is its documented way in for outputs of something else:
+Its `PytRunner` needs CUDA; `RunResults.add` is the documented way to supply outputs from another source:
 https://docs.nvidia.com/deeplearning/tensorrt/latest/_static/polygraphy/comparator/toc.html
 """
 
@@ -12,7 +12,7 @@ from conformance.benchmarks.peers.hooks import copied
 
 
 def polygraphy(reference: Subject, candidate: Subject, _: Path) -> str | None:
-    """The first output that does not match."""
+    """Return the first output that does not match."""
     from polygraphy.comparator import Comparator, RunResults
 
     results = RunResults()

@@ -1,4 +1,4 @@
-"""The table of the tools, as JSON, as a page and as the README shows it."""
+"""The table of tools, as JSON, as a page, and as shown in the README."""
 
 import json
 import platform
@@ -23,7 +23,7 @@ SHORT = ("assert_close", "DebugMode", "TorchLens", "Polygraphy", "msprobe", "ber
 
 @dataclass(frozen=True)
 class Table:
-    """The rows, and what they were measured with."""
+    """The rows, with the environment in which they were measured."""
 
     processor: str
     threads: int
@@ -34,24 +34,24 @@ class Table:
 
     @classmethod
     def of(cls, rows: list[Row], processor: str, threads: int) -> "Table":
-        """Rows that were measured in this environment."""
+        """Return a table of rows that were measured in this environment."""
         versions = (platform.python_version(), metadata.version("torch"), metadata.version("transformers"))
         return cls(processor, threads, *versions, rows)
 
 
 def read(path: Path = RESULTS) -> Table:
-    """The table that is committed."""
+    """Return the committed table."""
     return msgspec.json.decode(path.read_bytes(), type=Table)
 
 
 def write(table: Table) -> None:
-    """The JSON and the page of it, over the last ones."""
+    """Save the table as JSON and as a page, replacing the previous files."""
     RESULTS.write_text(json.dumps(asdict(table), indent=2) + "\n", "utf-8")
     PAGE.write_text("\n".join(page(table)) + "\n", "utf-8")
 
 
 def short(table: Table) -> Iterator[str]:
-    """Lines of Markdown for the README."""
+    """Yield lines of Markdown for the README."""
     yield "| tool | times a plain pass | MiB above it | MB written | SDPA | epsilon | tanh-GELU |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for row in table.rows:
@@ -61,7 +61,7 @@ def short(table: Table) -> Iterator[str]:
 
 
 def page(table: Table) -> Iterator[str]:
-    """Lines of Markdown: every row with its settings, and what was reported wrong."""
+    """Yield lines of Markdown: every row with its settings, and the wrong verdicts."""
     yield "# Other tools"
     yield ""
     yield f"Made by `{COMMAND}` with the extra `peers`: {table.processor}, {table.threads} threads, Python {table.python},"
@@ -96,7 +96,7 @@ def page(table: Table) -> Iterator[str]:
 
 
 def _cost(row: Row) -> list[str]:
-    """Wall, CPU, memory."""
+    """Return the wall, CPU and memory cells of a row."""
     if row.ratio is None or row.memory is None:
         return [""] * 3
     r = row.ratio
@@ -108,7 +108,7 @@ def _written(row: Row) -> str:
 
 
 def _rendered(row: Row, candidates: Sequence[str]) -> list[str]:
-    """Of how many networks each candidate was reported right."""
+    """Return the number of networks for which the verdict on each candidate is right."""
     if not row.verdicts:
         return ["captures only"] * len(candidates)
     return [f"{sum(found[c].right for found in row.verdicts.values())} of {len(row.verdicts)}" for c in candidates]

@@ -1,6 +1,6 @@
-"""TorchLens: every operation of two runs, and the first that separates them.
+"""TorchLens: every operation of two runs, and the first operation in which they differ.
 
-`torchlens.debug.first_divergence`, as https://github.com/johnmarktaylor91/torchlens documents it.
+It uses `torchlens.debug.first_divergence`, as documented at https://github.com/johnmarktaylor91/torchlens.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ from conformance.benchmarks.cost import Subject
 
 
 def torch_lens(reference: Subject, candidate: Subject, _: Path) -> str | None:
-    """The module and the operation of the first row that separates the two traces, and how."""
+    """Return the module, the operation and the status of the first difference between the two traces."""
     from torchlens.debug import first_divergence
 
     expected, found = _trace(reference), _trace(candidate)

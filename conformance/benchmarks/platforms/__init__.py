@@ -1,1 +1,1 @@
-"""Correct candidates under every instruction set and setting of this machine that can be chosen: no false alarm is expected."""
+"""Correct candidates under every available instruction set and setting of this machine; no false alarm is expected."""

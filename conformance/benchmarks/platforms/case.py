@@ -1,4 +1,4 @@
-"""One candidate on one golden in one format: the digest of all that it yields, and the verdict on it."""
+"""One candidate on one golden in one format: the digest of its outputs, and the verdict on it."""
 
 import re
 import sys
@@ -19,24 +19,25 @@ from conformance.judge.evidence import Verdict
 from conformance.numerics.machine import this_machine
 from conformance.results.termination import Termination, call_candidate, run_guarded
 
-REDUCED = ("precision-bfloat16", "precision-float16", "precision-tf32")  # how the names of the faults begin that a setting makes
+# Prefixes of the names of the faults that a setting of reduced precision causes.
+REDUCED = ("precision-bfloat16", "precision-float16", "precision-tf32")
 NOISE = re.compile(r"as numbers of ([\d.]+) significant bits would leave; nothing beyond noise remains$")
-"""What the anatomy says where many hidden products are reduced at once: noise, and no structure."""
+"""The anatomy's sentence if many unobserved products have reduced precision at once: noise without structure."""
 NARROWER = re.compile(r"^as much as computing in b?float16 would leave")
-"""What it says of a residual with structure that is as large as a half format's rounding."""
+"""The anatomy's sentence on a residual with structure that is as large as the rounding of a half-precision format."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of a case in a lane.
+    """The result of a case in a lane.
 
     Attributes:
         candidate, golden, dtype: the case.
-        outcome, reason: as in a result.
-        digest: of all that it yielded; empty where it yielded nothing.
-        same_as: the lane in which it yielded the same bits before, whose verdict this is; empty where it was judged here.
-        reduced: whether it fails, and each origin is recognised as reduced precision.
-        seconds: that it took.
+        outcome, reason: as in `Result`.
+        digest: digest of all outputs; empty if there were none.
+        same_as: the lane that yielded the same bits before and whose verdict this is; empty if the case was judged here.
+        reduced: whether the case fails and each origin is recognized as reduced precision.
+        seconds: duration of the case.
     """
 
     candidate: str
@@ -51,12 +52,12 @@ class Ran:
 
     @property
     def case(self) -> str:
-        """Candidate, golden and format."""
+        """The candidate, golden and format as text."""
         return f"{self.candidate} on {self.golden} in {self.dtype}"
 
 
 class _Once:
-    """A candidate that has been prepared: what was digested is what is judged, and what is compiled is compiled once."""
+    """A prepared candidate: judging uses the runner that was digested, and compiles only once."""
 
     def __init__(self, name: str, runner: Runner) -> None:
         self.name, self.runner = name, runner
@@ -66,17 +67,17 @@ class _Once:
 
 
 def run(candidate: Any, golden: str, dtype: str, earlier: Mapping[str, Ran]) -> Ran:
-    """Run a case, and judge it unless that was done.
+    """Run a case, and judge it unless the same bits have been judged before.
 
     Args:
         candidate: a registered name, or an object with `prepare`.
-        golden: a name.
-        dtype: a format's.
-        earlier: what was judged of the same case in other lanes, by digest.
+        golden: name of a golden.
+        dtype: name of a format.
+        earlier: verdicts on the same case in other lanes, by digest.
     """
     start = time.perf_counter()
     found = _judged(candidate, load_golden(golden), dtype, earlier)
-    if "torch._dynamo" in sys.modules:  # past eight compilations of one function it would run eagerly, without a word
+    if "torch._dynamo" in sys.modules:  # After eight compilations, a function silently runs eagerly.
         torch.compiler.reset()
     return replace(found, seconds=time.perf_counter() - start)
 
@@ -101,9 +102,9 @@ def _judged(candidate: Any, golden: Golden, dtype: str, earlier: Mapping[str, Ra
 
 
 def digest(runner: Runner, golden: Golden) -> str:
-    """SHA-256 of names, formats, shapes and bytes of what a runner yields, on all batches of a golden.
+    """Return the SHA-256 of the names, formats, shapes and bytes that a runner yields for all batches of a golden.
 
-    The bounds that this machine adds to the table's are in it: a verdict depends on them too.
+    It includes the bounds that this machine adds to the table, since a verdict also depends on them.
     """
     hashed = sha256(repr(sorted(this_machine("cpu").exceeding.items())).encode())
     for batch in golden.batches.values():
@@ -120,9 +121,10 @@ def _is_reduced(result: Result) -> bool:
 
 
 def _is_of_fewer_bits(origin: Verdict) -> bool:
-    """Whether it is named as reduced precision; or without a name, its residual is noise that no format above TF32's leaves.
+    """Return whether an origin is recognized as reduced precision.
 
-    Or it is as large as a half format's rounding, without a name.
+    It either is named as reduced precision, or has no name and a residual that is noise of at most TF32's precision or as large as
+    the rounding of a half-precision format.
     """
     named = [fault.name for fault in origin.local.named] if origin.local else []
     significant_bits = [float(found[1]) for sentence in origin.anatomy if (found := NOISE.search(sentence))]

@@ -1,8 +1,8 @@
-"""A lane's own process: it sets what has no variable, runs the cases, and writes a line of JSON each.
+"""A lane's process: it applies settings that have no environment variable, runs the cases, and writes one line of JSON for each.
 
     python -m conformance.benchmarks.platforms.child FILE
 
-Reads an order, one JSON object, from its standard input: the lane's name, the cases, and what other lanes judged.
+It reads an order, one JSON object, from standard input: the lane's name, the cases, and the verdicts of other lanes.
 """
 
 import json
@@ -20,7 +20,7 @@ from conformance.numerics.machine import this_machine
 
 
 def main() -> None:
-    """Carry out the order; the first line that is written says what was found, the others are cases."""
+    """Carry out the order; the first line written describes the machine, and the other lines are cases."""
     order, out = json.load(sys.stdin), Path(sys.argv[1])
     lane = LANES[order["lane"]]
     torch.set_num_threads(lane.threads)
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def reduces(lane: Lane) -> bool:
-    """Whether a float32 product has other bits under the lane's precision than under `highest`."""
+    """Return whether a float32 product differs bitwise between the lane's precision and `highest`."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(64, 64, generator=generator) for _ in range(2))
     torch.set_float32_matmul_precision("highest")

@@ -1,4 +1,4 @@
-"""The result of a lane, and what each of its cases counts as."""
+"""The result of a lane, and the kind of each of its cases."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,8 +8,9 @@ from conformance.benchmarks.platforms.case import Ran
 from conformance.benchmarks.platforms.lanes import Lane
 
 PASSED, SAME, REDUCED, UNSUPPORTED, ALARM, MISSED = "passed", "same bits", "reduced", "unsupported", "false alarm", "missed"
-"""A pass; a pass by an earlier lane's verdict on the same bits; recognised as reduced precision, where it is; a skip; a failure of
-a correct candidate; and a pass of a product that is not the earlier lanes', where the setting reduces it."""
+"""The kinds of cases, in order: a pass; a pass by an earlier lane's verdict on the same bits; a failure recognized as reduced
+precision, where precision is reduced; a skip; a failure of a correct candidate; and a pass of a product whose bits differ from
+those of the earlier lanes, under a setting that reduces precision."""
 
 WRONG = (ALARM, MISSED)
 PLAIN = "highest"
@@ -20,11 +21,11 @@ class Found:
     """The result of a lane.
 
     Attributes:
-        lane: which.
-        lacking: why it was not run; empty where it was.
-        capability: the instruction set that torch's own kernels took.
-        reduces: whether a float32 product was computed in less than float32.
-        notes: what the machine's functions exceed the table by, in words.
+        lane: the lane.
+        lacking: why it was not run; empty if it was.
+        capability: instruction set of torch's own kernels.
+        reduces: whether float32 products were computed in less than float32 precision.
+        notes: sentences on how the machine's functions exceed the table.
         ran: the cases, in order.
     """
 
@@ -36,7 +37,7 @@ class Found:
     ran: tuple[Ran, ...] = ()
 
     def kind(self, ran: Ran) -> str:
-        """What the case counts as."""
+        """Return the kind of a case."""
         lowered = self.lane.precision != PLAIN and self.reduces and ran.dtype == "float32" and not ran.same_as
         if ran.outcome == "skip":
             return UNSUPPORTED
@@ -48,27 +49,27 @@ class Found:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many cases are of each kind."""
+        """The number of cases of each kind."""
         return Counter(self.kind(ran) for ran in self.ran)
 
     @property
     def holds(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether no case is wrong."""
         return not any(self.counts[kind] for kind in WRONG)
 
 
 class Judged:
-    """What was judged so far, by case and digest."""
+    """The verdicts so far, by case and digest."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Start without verdicts."""
         self._found: dict[str, list[Ran]] = {}
 
     def of(self, candidate: str, golden: str, dtype: str) -> list[Ran]:
-        """The verdicts on that case, each of other bits."""
+        """Return the verdicts on a case, each of which has different bits."""
         return self._found.get(Ran(candidate, golden, dtype, "").case, [])
 
     def keep(self, lane: Lane, ran: Ran) -> None:
-        """Remember a verdict that the lane came to."""
+        """Save a verdict of a lane."""
         if ran.digest and not ran.same_as:
             self._found.setdefault(ran.case, []).append(replace(ran, same_as=lane.name))

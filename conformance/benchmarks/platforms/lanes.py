@@ -1,4 +1,4 @@
-"""The lanes: what environment and settings a process runs under. Torch reads the variables when it is loaded."""
+"""The lanes: environments and settings of a process. Torch reads the environment variables when it is loaded."""
 
 import os
 from collections.abc import Mapping
@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Lane:
-    """One process's circumstances.
+    """The environment and settings of one process.
 
     Attributes:
-        name: what the table calls it.
-        environment: variables; those of the other lanes are unset.
-        threads: torch's.
-        flush: whether subnormals are set to zero (`torch.set_flush_denormal`).
-        precision: of `torch.set_float32_matmul_precision`.
-        needs: a flag of `torch.cpu.get_capabilities()` without which it is the same as another lane; None where it needs none.
+        name: name in the table.
+        environment: environment variables; those of the other lanes are unset.
+        threads: number of torch's threads.
+        flush: whether subnormals are flushed to zero (`torch.set_flush_denormal`).
+        precision: argument of `torch.set_float32_matmul_precision`.
+        needs: a flag of `torch.cpu.get_capabilities()` without which the lane is identical to another; None if it needs none.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Lane:
 
     @property
     def setting(self) -> str:
-        """What distinguishes it, in words."""
+        """The distinguishing settings of the lane, as text."""
         parts = [f"`{name}={value}`" for name, value in self.environment.items()]
         parts += ["subnormals flushed to zero"] * self.flush
         parts += [f'`set_float32_matmul_precision("{self.precision}")`'] * (self.precision != "highest")
@@ -68,13 +68,13 @@ VARIABLES = frozenset(name for lane in LANES.values() for name in lane.environme
 
 
 def environment(lane: Lane) -> dict[str, str]:
-    """The environment that this process has, with the lane's variables, and without any of the other lanes'."""
+    """Return the environment of this process, with the lane's variables and without those of other lanes."""
     kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     return {**kept, **lane.environment, "OMP_NUM_THREADS": str(lane.threads)}
 
 
 def lacking(lane: Lane, capabilities: Mapping[str, object]) -> str:
-    """Why the lane cannot be run on a CPU of those capabilities; empty where it can."""
+    """Return why the lane cannot run on a CPU with these capabilities; empty if it can."""
     if lane.needs is None or capabilities.get(lane.needs):
         return ""
     return f"the CPU ({capabilities.get('architecture', 'unknown')}) has no {lane.needs}"

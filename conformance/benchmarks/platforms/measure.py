@@ -1,7 +1,8 @@
-"""Run the lanes, a process each, and put the results into one table.
+"""Run each lane in a separate process, and collect the results in one table.
 
-What a candidate yields is digested first: where it is the same bits as in an earlier lane, the verdict is that lane's. A lane whose
-instruction set the CPU lacks is not run, and the table says so. Exit code 1 where a correct candidate fails, or nothing was judged.
+A candidate's outputs are digested first. If they have the same bits as in an earlier lane, the verdict of that lane is used. A lane
+whose instruction set the CPU does not support is not run, and the table says so. The exit code is 1 if a correct candidate fails or
+if nothing was judged.
 """
 
 import argparse
@@ -28,7 +29,7 @@ Case = tuple[str, str, str]
 
 
 def measured(lanes: Sequence[Lane], cases: Sequence[Case]) -> Iterator[Found]:
-    """Each lane, in order; an earlier lane's verdict is reused for the same bits."""
+    """Yield the result of each lane, in order; the verdicts of earlier lanes are reused for the same bits."""
     judged, capabilities = Judged(), torch.cpu.get_capabilities()
     for lane in lanes:
         why = lacking(lane, capabilities)
@@ -39,12 +40,15 @@ def measured(lanes: Sequence[Lane], cases: Sequence[Case]) -> Iterator[Found]:
 
 
 def in_a_process(lane: Lane, cases: Sequence[Case], judged: Judged) -> Found:
-    """The lane's cases in a process of its own; those that it did not reach, because it ended, count as crashes."""
+    """Run a lane's cases in a separate process.
+
+    Cases that were not reached because the process ended count as crashes.
+    """
     order = {"lane": lane.name, "cases": [(case, [vars(ran) for ran in judged.of(*case)]) for case in cases]}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out.jsonl"
         command = [sys.executable, "-m", "conformance.benchmarks.platforms.child", str(out)]
-        # What is compiled for one instruction set and found by another gives NaN: torch keeps no note of the limit in its cache.
+        # Code compiled for one instruction set gives NaN if another finds it: torch's cache does not record the limit.
         variables = {**environment(lane), "TORCHINDUCTOR_CACHE_DIR": str(Path(folder) / "compiled")}
         ended = subprocess.run(command, input=json.dumps(order), text=True, env=variables, capture_output=True, check=False)
         lines_read = [json.loads(line) for line in out.read_text("utf-8").splitlines()] if out.exists() else []
@@ -54,19 +58,19 @@ def in_a_process(lane: Lane, cases: Sequence[Case], judged: Judged) -> Found:
 
 
 def machine(capabilities: Mapping[str, object]) -> Iterator[str]:
-    """What the lanes ran on."""
+    """Yield a description of the machine that the lanes ran on."""
     flags = sorted(name for name, value in capabilities.items() if value is True)
     yield f"CPU: {capabilities.get('cpu_name') or 'unknown'}, {capabilities.get('architecture', 'unknown')}; {' '.join(flags)}."
     yield f"torch {torch.__version__}, Python {sys.version.split()[0]}."
 
 
 def holds(found: Sequence[Found]) -> bool:
-    """Whether nothing is wrong, and something was judged."""
+    """Return whether no case is wrong and at least one was judged."""
     return all(one.holds for one in found) and any(one.counts[PASSED] for one in found)
 
 
 def main() -> None:
-    """Print the tables, or write them down."""
+    """Print the tables; `--write` also saves them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lanes", nargs="+", choices=LANES, default=list(LANES), metavar="LANE", help=", ".join(LANES))
     parser.add_argument("--goldens", nargs="+", default=GOLDENS, metavar="GOLDEN")

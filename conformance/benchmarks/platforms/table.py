@@ -1,4 +1,4 @@
-"""The lanes as Markdown."""
+"""The lanes as Markdown tables."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -11,7 +11,7 @@ SHORT = {PASSED: "passed", SAME: "same", REDUCED: "reduced", UNSUPPORTED: "unsup
 
 
 def lines(found: Sequence[Found], machine: Sequence[str]) -> Iterator[str]:
-    """The machine, a row a lane, a row a candidate and lane, and the reasons."""
+    """Yield the machine, one row per lane, one row per candidate and format, and the reasons."""
     yield from machine
     yield ""
     yield from _summary(found)
@@ -38,7 +38,7 @@ def _summary(found: Sequence[Found]) -> Iterator[str]:
 
 
 def _by_candidate(found: Sequence[Found]) -> Iterator[str]:
-    """A row a candidate and format, a column a golden: what it counts as in each lane, those of one kind together."""
+    """Yield one row per candidate and format, with one column per golden that lists the kind of the case in each lane."""
     cases: dict[tuple[str, str], dict[str, list[tuple[str, str]]]] = {}
     for one in found:
         for ran in one.ran:
@@ -61,7 +61,7 @@ def _state(one: Found, ran: Ran) -> str:
 
 
 def _cell(states: Sequence[tuple[str, str]]) -> str:
-    """`passed: default, aten-avx2; as default: onednn-avx2`, and one word where all lanes are of that kind."""
+    """Return text such as `passed: default, aten-avx2; as default: onednn-avx2`; a single word if all lanes are of one kind."""
     kinds = {kind: [lane for k, lane in states if k == kind] for kind, _ in states}
     if len(kinds) == 1:
         return next(iter(kinds))
@@ -87,7 +87,7 @@ def _notes(found: Sequence[Found]) -> Iterator[str]:
 
 
 def _reasons(title: str, found: Sequence[Found], kinds: Sequence[str]) -> Iterator[str]:
-    """Each reason once, with the cases and lanes that it is of."""
+    """Yield each reason once, with its cases and lanes."""
     entries = sorted(
         (ran.reason.splitlines()[0] if ran.reason else one.kind(ran), one.lane.name, ran.case)
         for one in found

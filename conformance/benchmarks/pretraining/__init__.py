@@ -1,1 +1,1 @@
-"""What the pre-training pipeline of *Demystifying BERT* loses to kills, and what a corpus costs it in time and memory."""
+"""The pre-training pipeline of *Demystifying BERT*: the steps it loses when killed, and the time and memory a corpus costs."""

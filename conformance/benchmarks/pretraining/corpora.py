@@ -1,6 +1,6 @@
-"""Generated corpora of two sizes: how many lines a second are prepared for training, and how much memory that takes.
+"""Generated corpora of two sizes: how many lines per second are prepared for training, and how much memory this takes.
 
-Words are drawn by Zipf's law from a fixed lexicon, so that a larger corpus has more text and not more words.
+Words are drawn by Zipf's law from a fixed lexicon, so that a larger corpus has more text but not more words.
 """
 
 import random
@@ -15,7 +15,7 @@ from pathlib import Path
 from implementations.demystified.cornell import CONVERSATIONS, LINES
 
 SIZES = (30_000, 300_000)
-_LEXICON = 20_000  # words
+_LEXICON = 20_000  # Number of words.
 _LETTERS = "etaoinshrdlu"
 _CHILD = """
 import resource, sys, time
@@ -31,7 +31,7 @@ print(time.perf_counter() - start, before, resource.getrusage(resource.RUSAGE_SE
 
 @dataclass(frozen=True)
 class Cost:
-    """Of preparing a corpus: seconds, and the peak of memory in MiB, after the imports and at the end."""
+    """The cost of preparing a corpus: seconds, and memory in MiB, after the imports and at its peak."""
 
     lines: int
     seconds: float
@@ -40,7 +40,7 @@ class Cost:
 
 
 def generate(folder: Path, lines: int, seed: int = 0) -> None:
-    """Write a corpus in the Cornell corpus's files: conversations of 2 to 6 lines of 1 to 20 words."""
+    """Write a corpus in the format of the Cornell corpus: conversations of 2 to 6 lines of 1 to 20 words."""
     draw = random.Random(seed)
     words = ["".join(draw.choices(_LETTERS, k=draw.randint(2, 9))) for _ in range(_LEXICON)]
     weights = list(accumulate(1 / rank for rank in range(1, _LEXICON + 1)))
@@ -55,7 +55,7 @@ def generate(folder: Path, lines: int, seed: int = 0) -> None:
 
 
 def _conversations(lines: int, draw: random.Random) -> Iterator[tuple[int, int]]:
-    """The first line of each, and the one after its last."""
+    """Yield the first line of each conversation, and the line after its last."""
     first = 0
     while lines - first > 1:
         end = min(first + draw.randint(2, 6), lines)
@@ -64,7 +64,7 @@ def _conversations(lines: int, draw: random.Random) -> Iterator[tuple[int, int]]
 
 
 def cost(lines: int) -> Cost:
-    """Prepare a generated corpus in a process of its own."""
+    """Return the cost of preparing a generated corpus in a separate process."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         generate(folder, lines)

@@ -1,4 +1,4 @@
-"""Runs that are killed at random moments and resumed: what is lost, and whether the end is that of a run that nothing disturbed."""
+"""Runs killed at random moments and resumed: the steps lost, and whether the result equals that of an uninterrupted run."""
 
 import random
 import subprocess
@@ -14,13 +14,13 @@ from implementations.demystified.curve import CURVE
 from implementations.demystified.preparation import PARTIAL, PREPARED
 
 STEPS, SAVE_EVERY = 300, 25
-_PREPARED_LINES = 10_000  # of the corpus whose preparation is killed
+_PREPARED_LINES = 10_000  # Lines of the corpus whose preparation is killed.
 _SETTINGS = ("--layers=1", "--hidden-size=32", "--heads=2", "--batch-size=8", "--length=24", "--vocabulary-size=300", "--no-open")
 
 
 @dataclass(frozen=True)
 class Kill:
-    """A kill: the steps that were done, those that were kept, and the files that differ in the end."""
+    """A kill: the number of steps done, the number of steps kept, and the files that differ at the end."""
 
     done: int
     kept: int
@@ -41,7 +41,7 @@ def in_training(folder: Path, count: int, seed: int) -> list[Kill]:
 
 
 def in_preparation(folder: Path, count: int, seed: int) -> list[Kill]:
-    """Kill a run at each of `count` random moments between its first file and its first step, and begin again."""
+    """Kill a run at each of `count` random moments between its first file and its first step, and start it again."""
     corpus = folder / "lines"
     corpus.mkdir()
     generate(corpus, _PREPARED_LINES)
@@ -67,7 +67,11 @@ def _whole(command: list[str]) -> None:
 
 
 def killed(command: list[str], now: Callable[[], bool]) -> None:
-    """Run a command until it is time, and send it SIGKILL; `RuntimeError` where it ends before."""
+    """Run a command until `now()` holds, then send it SIGKILL.
+
+    Raises:
+        RuntimeError: the command ends before.
+    """
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not now():
         if process.poll() is not None:
@@ -78,7 +82,7 @@ def killed(command: list[str], now: Callable[[], bool]) -> None:
 
 
 def _after(path: Path, seconds: float) -> Callable[[], bool]:
-    """Whether a path is there since so many seconds."""
+    """Return a function that returns whether a path has existed for this many seconds."""
     seen: list[float] = []
 
     def now() -> bool:
@@ -102,13 +106,13 @@ def _seconds_of_preparation(command: list[str], out: Path) -> float:
 
 
 def _steps(out: Path) -> int:
-    """Steps whose scores are in the curve."""
+    """Return the number of steps whose scores are in the curve."""
     curve = out / CURVE
     return curve.read_bytes().count(b"\n") if curve.is_file() else 0
 
 
 def different(out: Path, whole: Path) -> tuple[str, ...]:
-    """Files of the whole run that the other one has not, byte by byte."""
+    """Return the files of the uninterrupted run that are missing in the other run or differ from it byte by byte."""
     paths = [whole / CURVE, *(whole / PREPARED).iterdir(), *whole.glob("checkpoint-*/*")]
     names = [str(path.relative_to(whole)) for path in paths]
     return tuple(name for name in names if not (out / name).is_file() or (out / name).read_bytes() != (whole / name).read_bytes())

@@ -1,4 +1,4 @@
-"""Measures the pipeline, and writes the tables."""
+"""Measurements of the pre-training pipeline, and the tables of results."""
 
 import argparse
 import tempfile
@@ -13,7 +13,7 @@ KILLS = 10
 
 
 def table(training: Sequence[Kill], preparation: Sequence[Kill], costs: Sequence[Cost]) -> Iterator[str]:
-    """The lines of RESULTS.md."""
+    """Yield the lines of RESULTS.md."""
     yield "# The pre-training pipeline"
     yield ""
     yield "Made by `python -m conformance.benchmarks.pretraining --write`."
@@ -38,7 +38,7 @@ def table(training: Sequence[Kill], preparation: Sequence[Kill], costs: Sequence
 
 
 def main() -> None:
-    """Measure, and print the tables or write them."""
+    """Measure, and print the tables; `--write` also saves them."""
     parser = argparse.ArgumentParser(prog="python -m conformance.benchmarks.pretraining", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
     parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")

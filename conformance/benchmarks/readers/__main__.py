@@ -1,7 +1,8 @@
 """Damaged files through every reader: `python -m conformance.benchmarks.readers [--count N] [--seed S] [--full] [--write]`.
 
-A reader gives a value, or one of the project's own errors, within 5 s and 1 GiB. `--full` tries files at their limits
-instead, each full of what takes most time or memory, in a process of its own. `--write` keeps the table, `RESULTS.md` or `FULL.md`.
+A reader must return a value, or raise one of the project's own errors, within 5 s and 1 GiB. `--full` instead tries files at their
+size limits, each filled with the content that takes most time or memory, in a separate process. `--write` saves the table,
+`RESULTS.md` or `FULL.md`.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from conformance.benchmarks.readers.good_files import Reader, readers
 from conformance.benchmarks.readers.mutations import mutated
 from conformance.errors import ConformanceError
 
-SECONDS, MEMORY = 5.0, 2**30  # that a reader may take
+SECONDS, MEMORY = 5.0, 2**30  # Limits for a reader.
 TABLE, FULL = Path(__file__).with_name("RESULTS.md"), Path(__file__).with_name("FULL.md")
 WRONG = ("untyped error", "too long", "too large")
 COLUMNS = ("read", "typed error", *WRONG)
@@ -30,7 +31,13 @@ COLUMNS = ("read", "typed error", *WRONG)
 
 @dataclass
 class Tally:
-    """What came of the damaged files of one reader."""
+    """The outcomes of the damaged files of one reader.
+
+    Attributes:
+        outcomes: number of files by outcome.
+        untyped: messages of errors that are not the project's own.
+        slowest: longest time of a read, in seconds.
+    """
 
     outcomes: Counter[str] = field(default_factory=Counter)
     untyped: list[str] = field(default_factory=list)
@@ -38,12 +45,12 @@ class Tally:
 
 
 class _TooLong(BaseException):
-    """A reader took longer than it may."""
+    """A reader exceeded its time limit."""
 
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """Ends what takes longer than it may."""
+    """Interrupt the body of the context after `SECONDS`."""
 
     def end(*_: object) -> None:
         raise _TooLong
@@ -58,7 +65,14 @@ def limited() -> Iterator[None]:
 
 
 def tried(reader: Reader, count: int, seed: int, folder: Path) -> Tally:
-    """So many damaged files through a reader; the good ones first, which must be read."""
+    """Pass damaged files to a reader, after the undamaged files, which must be readable.
+
+    Args:
+        reader: the reader.
+        count: number of damaged files.
+        seed: seed of the mutations.
+        folder: folder for the files.
+    """
     tally, draw = Tally(), random.Random(seed)
     folder.mkdir()
     for number in range(-1, count):
@@ -89,12 +103,12 @@ def _outcome(reader: Reader, folder: Path, tally: Tally) -> str:
 
 
 def _peak() -> int:
-    """The most memory that this process has had, in bytes."""
+    """Return the peak resident size of this process, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def main() -> int:
-    """A line a reader; 1 where one of them does otherwise than it should."""
+    """Print one line per reader; return 1 if some reader fails."""
     parser = argparse.ArgumentParser(prog="conformance.benchmarks.readers", description=__doc__)
     parser.add_argument("--count", type=int, default=20_000, help="damaged files a reader (default: 20,000)")
     parser.add_argument("--seed", type=int, default=0)

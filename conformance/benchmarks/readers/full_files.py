@@ -1,4 +1,4 @@
-"""Files at their readers' limits, each full of one thing, and what it takes to read them."""
+"""Files at their readers' size limits, each filled with one kind of content, and the cost of reading them."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from conformance.results.file import LARGEST
 
 @dataclass(frozen=True)
 class FullFile:
-    """A file that is full of one thing: its content, and zeros behind it up to its size."""
+    """A file filled with one kind of content, followed by zeros up to its size."""
 
     reader: str
     what: str
@@ -28,7 +28,13 @@ class FullFile:
 
 @dataclass(frozen=True)
 class Took:
-    """What came of it: how it ended, seconds of the processor, and bytes of memory beyond those of the process before."""
+    """The result of reading a full file.
+
+    Attributes:
+        outcome: how the read ended.
+        seconds: CPU seconds.
+        memory: bytes of memory above those of the process before.
+    """
 
     outcome: str
     seconds: float
@@ -36,7 +42,7 @@ class Took:
 
 
 def _filled(head: bytes, unit: bytes, tail: bytes, size: int) -> bytes:
-    """As many units between head and tail as there is room for."""
+    """Return as many units between head and tail as the size allows."""
     return head + unit * ((size - len(head) - len(tail)) // len(unit)) + tail
 
 
@@ -45,7 +51,7 @@ def _numbered(pattern: bytes, count: int) -> bytes:
 
 
 def full_files(known: Mapping[str, Reader]) -> Iterator[FullFile]:
-    """Every one of a reader in `known`."""
+    """Yield every full file of the readers in `known`."""
     for reader, what, content in _FULL:
         if reader in known:
             full = content(known[reader].files[known[reader].damaged])
@@ -57,7 +63,7 @@ def full_files(known: Mapping[str, Reader]) -> Iterator[FullFile]:
 
 _OUTPUTS = b'{"input_ids": [[1, 2, 3, 0]], "last_hidden_state": ['
 _CHECK = b'[[known-failure]]\ncheck="v"\nreason="r"\n'
-_VALUES = PRINTED - 8  # beside those of what stands around them
+_VALUES = PRINTED - 8  # The remaining values belong to the surrounding content.
 
 
 def _tokenizer(good: bytes) -> bytes:
@@ -99,7 +105,7 @@ _FULL: tuple[tuple[str, str, Callable[[bytes], bytes]], ...] = (
 )
 
 
-# Of safetensors files of one tensor: its name and format, and the file's size.
+# Safetensors files of one tensor: the reader, the tensor's name and format, and the size of the file.
 _ZEROS = (
     ("checkpoint: model.safetensors", "bert.embeddings.word_embeddings.weight", "F32", ARRAYS),
     ("checkpoint: model.safetensors", "bert.embeddings.word_embeddings.weight", "BF16", ARRAYS),
@@ -111,12 +117,12 @@ _ZEROS = (
     ("trace", "activation/one/embeddings.LayerNorm", "F32", OUTPUTS),
     ("batch: safetensors", "input_ids", "I64", OUTPUTS),
 )
-_SIZES = {"BF16": 2, "F32": 4, "I64": 8}  # bytes of an element
+_SIZES = {"BF16": 2, "F32": 4, "I64": 8}  # Bytes per element.
 
 
 def _header(name: str, dtype: str, size: int) -> bytes:
-    """What stands in a safetensors file of one tensor, of two axes, before its values."""
-    room, columns = 2**10, 2**10  # bytes of the header, which may end in spaces
+    """Return the header of a safetensors file of one 2-d tensor."""
+    room, columns = 2**10, 2**10  # room: bytes of the header, which may end in spaces.
     rows = (size - 8 - room) // (columns * _SIZES[dtype])
     length = rows * columns * _SIZES[dtype]
     table = {"__metadata__": _METADATA, name: {"dtype": dtype, "shape": [rows, columns], "data_offsets": [0, length]}}
@@ -131,7 +137,7 @@ _METADATA = {
 
 
 def read_apart(reader: Reader, full: FullFile, folder: Path) -> Took:
-    """Read it in place of the file that is damaged, in a process that is forked for it."""
+    """Read a full file in place of the damaged file, in a forked process."""
     folder.mkdir(exist_ok=True)
     reader.write(folder, full.content)
     os.truncate(folder / reader.damaged, full.size)
@@ -150,7 +156,7 @@ def read_apart(reader: Reader, full: FullFile, folder: Path) -> Took:
 
 def _took(reader: Reader, folder: Path) -> str:
     with _memory() as taken:
-        start = time.process_time()  # so that other processes do not count
+        start = time.process_time()  # CPU time, which other processes do not affect.
         try:
             reader.read(folder)
             outcome = "read"
@@ -164,7 +170,10 @@ def _took(reader: Reader, folder: Path) -> str:
 
 @contextmanager
 def _memory() -> Iterator[list[int]]:
-    """Bytes of memory beyond those before, every few milliseconds; not of files that are mapped, which the system can drop."""
+    """Yield the list of memory samples in bytes above the initial value, taken every few milliseconds.
+
+    Mapped files are not included, since the system can drop them.
+    """
     before, ended = _own_memory(), threading.Event()
     taken = [0]
 
@@ -182,6 +191,6 @@ def _memory() -> Iterator[list[int]]:
 
 
 def _own_memory() -> int:
-    """What this process has in memory that lies in no file, in bytes."""
+    """Return the anonymous memory of this process, in bytes."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
     return int(line.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""Every reader of the project, with good files for it."""
+"""Every reader of the project, with valid files for it."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -59,8 +59,8 @@ class Reader:
 
     Attributes:
         read: reads a folder.
-        damaged: the name of the file that is damaged.
-        files: the good ones, by name.
+        damaged: name of the file that is damaged.
+        files: the valid files, by name.
     """
 
     read: Callable[[Path], object]
@@ -68,14 +68,14 @@ class Reader:
     files: Mapping[str, bytes]
 
     def write(self, folder: Path, content: bytes | None = None) -> None:
-        """The files into a folder; `content`, if given, in place of the one that is damaged."""
+        """Write the files to a folder; `content`, if given, replaces the damaged one."""
         for name, data in self.files.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(data if content is None or name != self.damaged else content)
 
 
 def readers(folder: Path) -> dict[str, Reader]:
-    """Every reader, by name; good files are made in `folder`."""
+    """Return every reader, by name; valid files are created in `folder`."""
     checkpoint, mine = _checkpoint(folder / "checkpoint"), _golden(folder / "mine", folder / "checkpoint")
     sentences = _sentences(folder / "sentences", checkpoint)
     hidden = np.random.default_rng(0).normal(size=(1, 4, 4)).astype(np.float32)
@@ -135,7 +135,7 @@ _SETTINGS = {
 
 
 def _sentences(folder: Path, checkpoint: Mapping[str, bytes]) -> dict[str, bytes]:
-    """A directory of sentence-transformers."""
+    """Return the files of a sentence-transformers directory."""
     folder.mkdir()
     save_file({"linear.weight": np.ones((3, 4), np.float32), "linear.bias": np.ones(3, np.float32)}, folder / "dense")
     settings = {name: json.dumps(value).encode() for name, value in _SETTINGS.items()}
@@ -150,7 +150,7 @@ def _golden(folder: Path, checkpoint: Path) -> dict[str, bytes]:
 
 
 def _read_golden(folder: Path) -> object:
-    """Digests are put right where the form is, so that what stands behind them is reached."""
+    """Load a golden, correcting its digests if its form is valid, so that the checks behind the digests are reached."""
     file = folder / "manifest.json"
     try:
         tree = json.loads(file.read_text())
@@ -159,7 +159,7 @@ def _read_golden(folder: Path) -> object:
             digest = of_entry(e.version, e.architecture, e.batches, e.weights_digest, stored)
             tree["goldens"][name] |= {"stored_digest": stored, "digest": digest}
         file.write_text(json.dumps(tree))
-    except Exception:  # of this preparation: the reader says what is wrong
+    except Exception:  # An error in this preparation is reported by the reader.
         pass
     return load_golden(folder)
 
@@ -184,7 +184,7 @@ _IMPORTS = "import numpy, safetensors.numpy\nfrom contextlib import suppress\nwi
 
 
 def _of_form(folder: Path, form: Form) -> Reader:
-    """Of one of the forms that `diagnose --help` shows."""
+    """Return the reader for one of the forms that `diagnose --help` shows."""
     file = folder / f"out{form.suffix}"
     if form.is_code:
         names: dict[str, object] = {"x": np.array([[0.125, -0.5, 0.75, 0.25]])}
@@ -237,7 +237,7 @@ def _trace(folder: Path) -> bytes:
 
 
 def _results(folder: Path) -> bytes:
-    """Of one check, with three of its activations."""
+    """Return the results of one check, with three of its activations."""
     path = folder / "results.jsonl"
     with Recording(path, header_of("cpu", {"tiny": None}, Plan(), cases=1)) as recording:
         recording.add(check_values("hf-eager", "tiny"))

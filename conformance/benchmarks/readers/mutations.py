@@ -1,4 +1,4 @@
-"""Damage to a file: of its bytes; of JSON, where it is JSON or has some in its header; of its length."""
+"""Damage to a file: to its bytes, to its length, or to JSON in the file or in its header."""
 
 import json
 import random
@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-# What takes the place of a value in JSON.
+# Replacements for a JSON value.
 NASTY: tuple[str, ...] = (
     "null", "true", "-1", "0", "1e999", "-1e999", "1e400", "NaN", "Infinity", "1000000000", "99999999999999999999", "0.5", '""',
     "[]", "{}", '"\\ud800"', '"\\u0000"', '"\\u202e"', '"../../x"', '"' + "a" * 5000 + '"', "[" * 3000 + "]" * 3000,
@@ -15,7 +15,7 @@ NASTY: tuple[str, ...] = (
 
 
 def mutated(data: bytes, draw: random.Random) -> bytes:
-    """The same with one to three mutations."""
+    """Return the data with one to three mutations."""
     for _ in range(draw.randint(1, 3)):
         data = draw.choice(_MUTATIONS)(data, draw)
     return data
@@ -50,7 +50,7 @@ def _with_junk(data: bytes, draw: random.Random) -> bytes:
 
 
 def _with_another_value(data: bytes, draw: random.Random) -> bytes:
-    """Of JSON, of each line of it, or of a safetensors header, whose length is put right."""
+    """Replace a value in the JSON document, in one of its lines, or in a safetensors header, whose length is updated."""
     size = struct.unpack("<Q", data[:8])[0] if len(data) > 8 else 0
     if 0 < size <= len(data) - 8:
         header = _json_mutated(data[8 : 8 + size], draw)
@@ -70,7 +70,7 @@ def _json_mutated(data: bytes, draw: random.Random) -> bytes:
     if not places:
         return data
     holder, key = draw.choice(places)
-    if isinstance(holder[key], str) and holder[key].startswith("{") and draw.random() < 0.7:  # JSON inside a header
+    if isinstance(holder[key], str) and holder[key].startswith("{") and draw.random() < 0.7:  # JSON inside a header.
         holder[key] = _json_mutated(holder[key].encode(), draw).decode("utf-8", "replace")
         return json.dumps(tree).encode()
     action, mark = draw.random(), "\x01here\x01"

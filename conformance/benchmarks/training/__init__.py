@@ -1,1 +1,1 @@
-"""Networks that are right and wrong in training mode alone, and what the check `training-mode` says of them."""
+"""Networks that are correct or wrong in training mode only, and the verdicts of the check `training-mode` on them."""

@@ -1,4 +1,4 @@
-"""Dropout that is right, each written in an unusual way in the modules of `making-bert`."""
+"""Correct dropouts, each written in an unusual way in the modules of `making-bert`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ Change = Callable[[Any], None]
 
 
 def _every(change: Callable[[nn.Dropout], nn.Module]) -> Change:
-    """Every dropout replaced."""
+    """Return a change that replaces every dropout."""
 
     def plant(model: Any) -> None:
         for path, module in list(model.named_modules()):
@@ -32,7 +32,7 @@ def _by_hand(drop: Drop) -> Change:
 
 
 def _in_place(model: Any) -> None:
-    """But for the probabilities, which the backward pass of a softmax reads."""
+    """Make every dropout operate in place, except on the probabilities, which the backward pass of a softmax reads."""
     for path, module in model.named_modules():
         if isinstance(module, nn.Dropout):
             module.inplace = not path.endswith("attention.attention.dropout")
@@ -43,13 +43,13 @@ def _filled(x: Tensor, p: float) -> Tensor:
 
 
 def _of_indices(x: Tensor, p: float) -> Tensor:
-    """Dropped by index, as a sparse kernel does it."""
+    """Drop elements by index, as a sparse kernel does."""
     flat = (x / (1.0 - p)).flatten()
     return flat.index_fill(0, (kept(flat, p) == 0.0).nonzero().squeeze(1), 0.0).view_as(x)
 
 
 def _recomputed(model: Any) -> None:
-    """Gradient checkpointing: the backward pass computes each layer again, with the random state that the forward pass had."""
+    """Apply gradient checkpointing: the backward pass recomputes each layer with the random state of the forward pass."""
 
     class Checkpointed(BertLayer):
         def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -63,7 +63,7 @@ def _recomputed(model: Any) -> None:
 
 
 def _uneven(x: Tensor, p: float) -> Tensor:
-    """What rows of the batch keep is drawn by a generator of their own each."""
+    """Draw the mask of each row of the batch separately."""
     masks = [kept(row, p) for row in x]
     return x * torch.stack(masks) / (1.0 - p)
 

@@ -1,4 +1,4 @@
-"""Initializations of `making-bert`: unusual ones that are correct, and mistakes, each made by hand."""
+"""Initializations of `making-bert`: unusual ones that are correct, and mistakes."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -25,9 +25,9 @@ class Start:
     """An initialization.
 
     Attributes:
-        untrained: the module as training starts from it.
-        at: a parameter that is wrong; empty of what is correct.
-        named: a part of what is said of that parameter.
+        untrained: returns the module from which training starts.
+        at: name of a wrong parameter; empty if the initialization is correct.
+        named: part of the message on this parameter.
     """
 
     untrained: Callable[[Architecture], nn.Module]
@@ -36,12 +36,12 @@ class Start:
 
     @property
     def candidate(self) -> TorchImplementation:
-        """`making-bert` with it."""
+        """The candidate `making-bert` with this initialization."""
         return replace(making_bert, untrained=self.untrained, name="started")
 
 
 def _drawn(draw: Draw) -> Callable[[Architecture], nn.Module]:
-    """All matrices and tables by `draw(parameter, range)`."""
+    """Return an initialization with all matrices and tables drawn by `draw(parameter, range)`."""
 
     def untrained(a: Architecture) -> nn.Module:
         module = initialized(build(a), a.initializer_range)
@@ -54,7 +54,7 @@ def _drawn(draw: Draw) -> Callable[[Architecture], nn.Module]:
 
 
 def _altered(alter: Callable[[Any, float], object]) -> Callable[[Architecture], nn.Module]:
-    """BERT's initialization, altered by `alter(module, range)`."""
+    """Return BERT's initialization, altered by `alter(module, range)`."""
 
     def untrained(a: Architecture) -> nn.Module:
         module = build(a)

@@ -1,4 +1,4 @@
-"""Training loops of `making-bert`, right and wrong, written by hand."""
+"""Correct and wrong training loops of `making-bert`."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ def _backward(model: Bert, batch: TorchBatch) -> None:
 
 
 def loss(model: Bert, batch: TorchBatch) -> Tensor:
-    """The masked-LM loss."""
+    """Return the masked-LM loss."""
     assert batch.labels is not None
     assert batch.token_type_ids is not None
     logits = model(batch.input_ids, batch.token_type_ids, batch.attention_mask)
@@ -46,12 +46,12 @@ class Loop:
     """A training loop, part by part.
 
     Attributes:
-        optimizer: of parameter groups and settings.
-        decayed: whether weight decay is for a parameter.
+        optimizer: returns an optimizer for parameter groups and settings.
+        decayed: whether weight decay applies to a parameter.
         clip: clips the gradients of parameters by c.
         rate: the learning rate in step 1, 2, …
-        backward: forward and backward passes of a batch.
-        trained: whether the optimizer is given a parameter.
+        backward: runs the forward and backward passes of a batch.
+        trained: whether the optimizer receives a parameter.
         clears: whether gradients are set to 0 before each step.
     """
 
@@ -64,7 +64,7 @@ class Loop:
     clears: bool = True
 
     def __call__(self, model: Bert, training: Training) -> Callable[[TorchBatch], None]:
-        """As `TorchImplementation.train`."""
+        """Return the step function of the loop, as for `TorchImplementation.train`."""
         model.train()
         named = [(name, p) for name, p in model.named_parameters() if self.trained(name)]
         groups = [
@@ -89,12 +89,15 @@ class Loop:
 
     @property
     def candidate(self) -> TorchImplementation:
-        """`making-bert` with it."""
+        """The candidate `making-bert` with this training loop."""
         return replace(making_bert, train=self, name="trained")
 
 
 class ByHand(torch.optim.Optimizer):
-    """Adam written out; `update(m, v, t)` gives what is subtracted but for η, `decay(p, group)` what is left of a parameter."""
+    """Adam written out.
+
+    `update(m, v, t)` returns the amount to subtract divided by η, and `decay(p, group)` returns the decayed parameter.
+    """
 
     def __init__(self, groups: Any, training: Training, update: Any = None, decay: Any = None) -> None:
         super().__init__(groups, {"lr": training.learning_rate})
@@ -103,19 +106,19 @@ class ByHand(torch.optim.Optimizer):
         self.decay = decay or (lambda p, group: p * (1.0 - group["lr"] * group["weight_decay"]))
 
     def usual(self, m: Tensor, v: Tensor, t: int) -> Tensor:
-        """m̂ / (√v̂ + ε), corrected or not."""
+        """Return m̂ / (√v̂ + ε), with or without bias correction."""
         first, second = self.corrections(t)
         return (m / first) / ((v / second).sqrt() + self.training.adam_epsilon)
 
     def corrections(self, t: int) -> tuple[float, float]:
-        """1 − βᵗ, or 1."""
+        """Return 1 − β₁ᵗ and 1 − β₂ᵗ, or 1 without bias correction."""
         if not self.training.bias_correction:
             return 1.0, 1.0
         return 1.0 - self.training.adam_beta1**t, 1.0 - self.training.adam_beta2**t
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # without a closure
-        """A step."""
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # Ignores the closure.
+        """Update all parameters that have a gradient."""
         b1, b2 = self.training.adam_beta1, self.training.adam_beta2
         for group in self.param_groups:
             for p in group["params"]:
@@ -180,7 +183,7 @@ def _clip_by_value(parameters: Parameters, c: float) -> None:
 
 
 def _clip_after_tensorflow(parameters: Parameters, c: float) -> None:
-    """g c / max(‖g‖, c), as tf.clip_by_global_norm."""
+    """Scale gradients to g c / max(‖g‖, c), as tf.clip_by_global_norm does."""
     found = [p.grad for p in parameters if p.grad is not None]
     norm = torch.stack([g.square().sum() for g in found]).sum().sqrt()
     for g in found:
@@ -188,7 +191,7 @@ def _clip_after_tensorflow(parameters: Parameters, c: float) -> None:
 
 
 def _labelled_rows(batch: TorchBatch) -> list[tuple[TorchBatch, int]]:
-    """Micro-batches of one row, and how many tokens of each have a label; those without any add nothing."""
+    """Return micro-batches of one row with their numbers of labelled tokens; rows without labels are left out."""
     whole = batch.numpy()
     rows = [whole.cut(slice(i, i + 1)).on(str(batch.input_ids.device)) for i in range(whole.size)]
     counted = [(row, int((row.labels != -100).sum())) for row in rows if row.labels is not None]
@@ -196,7 +199,7 @@ def _labelled_rows(batch: TorchBatch) -> list[tuple[TorchBatch, int]]:
 
 
 def _by_micro_batches(model: Bert, batch: TorchBatch) -> None:
-    """Gradients accumulated, each weighed by its share of what is labelled."""
+    """Accumulate gradients over micro-batches, each weighted by its share of the labelled tokens."""
     rows = _labelled_rows(batch)
     for row, count in rows:
         torch.autograd.backward(loss(model, row) * (count / sum(each for _, each in rows)))
@@ -232,7 +235,7 @@ def _without_mask(model: Bert, batch: TorchBatch) -> None:
 
 @dataclass(frozen=True)
 class WrongGradient:
-    """A loop whose gradients are not those of its loss, and a part of what is said of them."""
+    """A loop whose gradients are not those of its loss, and part of the message about them."""
 
     loop: Loop
     said: str
@@ -243,7 +246,7 @@ WRONG_GRADIENTS: Mapping[str, WrongGradient] = {
     "gradients that are not cleared": WrongGradient(Loop(clears=False), "zero_grad"),
     "divided twice by the number of micro-batches": WrongGradient(Loop(backward=_divided_twice), _TIMES),
     "averaged over all positions": WrongGradient(Loop(backward=_over_all_positions), _TIMES),
-    # huggingface/blog#2414: micro-batches with unlike numbers of labelled tokens.
+    # huggingface/blog#2414: micro-batches with different numbers of labelled tokens.
     "a mean of the micro-batches' means": WrongGradient(Loop(backward=_mean_of_means), _NOT),
     "label smoothing": WrongGradient(Loop(backward=_smoothed), _NOT),
     "no mask": WrongGradient(Loop(backward=_without_mask), _NOT),
@@ -252,7 +255,13 @@ WRONG_GRADIENTS: Mapping[str, WrongGradient] = {
 
 @dataclass(frozen=True)
 class WrongLoop:
-    """A mistake: the fault by which most of what fails is explained, and whether the check `schedule` is to find it."""
+    """A mistake in a training loop.
+
+    Attributes:
+        loop: the loop.
+        named: name of the fault that explains most failures.
+        by_schedule: whether the check `schedule` must find it, instead of `optimizer-step`.
+    """
 
     loop: Loop
     named: str

@@ -1,7 +1,7 @@
-"""What the checks of training say of correct and of wrong dropouts, training loops and initializations, in each format.
+"""Verdicts of the training checks on correct and wrong dropouts, training loops and initializations, in each format.
 
 False alarms: the candidates of `implementations`, and the unusual dropouts of `benchmarks.training.correct`. Detection: the
-mistakes of `benchmarks.training.wrong`, each planted by hand in a real module.
+mistakes of `benchmarks.training.wrong`, each planted in a real module.
 """
 
 import argparse
@@ -42,12 +42,12 @@ IN_USE: tuple[Any, ...] = (hf_eager, hf_sdpa, making_bert, inner_workings, torch
 
 
 def judged(candidate: object, dtype: str, golden: str = GOLDEN) -> Result:
-    """The check `training-mode`."""
+    """Return the result of the check `training-mode`."""
     return check_values(candidate, golden, dtype=dtype, passes=training_passes)
 
 
 def _alarms(dtype: str) -> tuple[int, int, list[str]]:
-    """How many candidates and activations were judged, and which fail."""
+    """Return the numbers of judged candidates and activations, and the failures."""
     every = [(candidate, GOLDEN) for candidate in (*IN_USE, *CORRECT.values())] + [(demystified, "sinusoidal")]
     results = [judged(candidate, dtype, golden) for candidate, golden in every]
     activations = sum(verdict.outcome in ("pass", "fail") for result in results for verdict in result.verdicts)
@@ -55,7 +55,7 @@ def _alarms(dtype: str) -> tuple[int, int, list[str]]:
 
 
 def found_as(wrong: Wrong, dtype: str) -> tuple[bool, bool, bool]:
-    """Whether the mistake is found, placed first where it is, and named there."""
+    """Return whether the mistake is found, whether its first failure is at the right place, and whether it is named there."""
     result = judged(wrong.candidate, dtype)
     first = next((verdict for verdict in result.verdicts if verdict.outcome == "fail"), None)
     if first is None:
@@ -66,9 +66,9 @@ def found_as(wrong: Wrong, dtype: str) -> tuple[bool, bool, bool]:
 
 
 def passes_of(wrong: WrongLoop) -> Passes:
-    """What the check that is to find it asks, of a matrix and of two vectors alone, one of which is the one that is not trained.
+    """Return the passes of the check that must find the mistake, with few judged parameters (`of_few`).
 
-    Of the schedules the first.
+    For the check `schedule`, only the first pass is returned.
     """
     every = schedule_passes if wrong.by_schedule else optimizer_passes
 
@@ -80,7 +80,10 @@ def passes_of(wrong: WrongLoop) -> Passes:
 
 
 def of_few(one: Pass) -> Pass:
-    """The pass with three parameters judged alone, where it judges more than one."""
+    """Return the pass with at most three judged parameters, unless it selects parameters already.
+
+    They are a matrix and two vectors, one of which is the parameter that a mistake does not train.
+    """
     assert isinstance(one.network, TrainingRun)
     names = one.network.judged or (
         "bert.encoder.layer.0.attention.self.query.weight",
@@ -92,24 +95,24 @@ def of_few(one: Pass) -> Pass:
 
 
 def explained(wrong: WrongLoop, dtype: str) -> Counter[tuple[str, ...]]:
-    """How many parameters, step by step, are explained by which faults; none where nothing fails."""
+    """Return the number of failing parameters, over all steps, for each set of faults that explains them."""
     result = check_values(wrong.loop.candidate, GOLDEN, dtype=dtype, passes=passes_of(wrong))
     failed = [verdict for verdict in result.verdicts if verdict.outcome == "fail"]
     return Counter(tuple(fault.name for fault in v.local.named) if v.local else () for v in failed)
 
 
 def is_named(wrong: WrongLoop, found: Counter[tuple[str, ...]]) -> bool:
-    """Whether most of what fails is explained by the mistake: in some steps others have the same effect."""
+    """Return whether most failures are explained by the mistake; in some steps other faults have the same effect."""
     return bool(found) and found.most_common(1)[0][0] == (wrong.named,)
 
 
 def gradients_alone(candidate: Any, golden: Golden, case: Case) -> list[Pass]:
-    """The gradients of a training loop."""
+    """Return the passes of a training loop that judge gradients."""
     return [one for one in optimizer_passes(candidate, golden, case) if one.is_of_gradients]
 
 
 def said_of(wrong: WrongGradient, dtype: str) -> str:
-    """What is said of the first gradient that fails; empty where none does."""
+    """Return the message on the first failing gradient; empty if none fails."""
     failures = check_values(wrong.loop.candidate, GOLDEN, dtype=dtype, passes=gradients_alone).failures
     return failures[0].reason if failures else ""
 
@@ -157,7 +160,7 @@ def _starts() -> Iterator[str]:
 
 
 def _said_at(wrong: Start, dtype: str) -> str:
-    """What is said of the parameter that is wrong."""
+    """Return the message on the wrong parameter; empty if it does not fail."""
     failures = check_values(wrong.candidate, GOLDEN, dtype=dtype, passes=initial_passes).failures
     return next((verdict.reason for verdict in failures if parameter_of(verdict.activation) == wrong.at), "")
 
@@ -189,7 +192,7 @@ def _rendered() -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the tables, or write them down."""
+    """Print the tables; `--write` also saves them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"into {RESULTS.name}")
     arguments = parser.parse_args()

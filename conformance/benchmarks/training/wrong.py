@@ -1,4 +1,4 @@
-"""Dropout that is wrong, written by hand in the modules of `making-bert`; in eval mode all of them are right."""
+"""Wrong dropouts in the modules of `making-bert`; all are correct in eval mode."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -22,12 +22,12 @@ EMBEDDINGS = "embeddings.dropout"
 
 @dataclass(frozen=True)
 class Wrong:
-    """A mistake.
+    """A mistake in a dropout.
 
     Attributes:
         plant: changes the model.
-        at: the first activation that is wrong.
-        named: the fault by which it is found there, or a part of what is said of its mask.
+        at: first activation that is wrong.
+        named: name of the fault found there, or part of the message about its mask.
     """
 
     plant: Callable[[Any], None]
@@ -36,7 +36,7 @@ class Wrong:
 
     @property
     def candidate(self) -> TorchImplementation:
-        """`making-bert` with it."""
+        """The candidate `making-bert` with this mistake."""
 
         def build(a: Architecture) -> Bert:
             model = making_bert.build(a)
@@ -48,29 +48,29 @@ class Wrong:
 
 
 class Dropping(nn.Module):
-    """A dropout by hand: `drop(x, p)` in training mode."""
+    """A dropout that calls `drop(x, p)` in training mode."""
 
     def __init__(self, p: float, drop: Drop) -> None:
         super().__init__()
         self.p, self.drop = p, drop
 
     def forward(self, x: Tensor) -> Tensor:
-        """The identity in eval mode."""
+        """Return the dropped x in training mode, and x in eval mode."""
         return self.drop(x, self.p) if self.training else x
 
 
 def kept(x: Tensor, p: float, *shape: int) -> Tensor:
-    """A mask, of that shape or of that of x."""
+    """Return a random mask of this shape, or of the shape of x."""
     return (torch.rand(shape or x.shape, device=x.device) >= p).to(x.dtype)
 
 
 def layer(model: Any) -> Any:
-    """The layer that is changed."""
+    """Return the layer that is changed."""
     return model.transformer[LAYER]
 
 
 def _by_hand(drop: Drop) -> Callable[[Any], None]:
-    """In place of the dropout behind the MLP of that layer."""
+    """Return a change that replaces the dropout after the layer's MLP."""
 
     def plant(model: Any) -> None:
         layer(model).residual.dropout = Dropping(layer(model).residual.dropout.p, drop)
@@ -99,7 +99,7 @@ def _of_hidden_on_probs(model: Any) -> None:
 
 
 def _for_all_calls(model: Any) -> None:
-    """The embeddings' dropout draws from the same random state each time."""
+    """Make the embeddings' dropout draw from the same random state at each call."""
 
     def drop(x: Tensor, p: float) -> Tensor:
         same = torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(x.device)
@@ -109,7 +109,7 @@ def _for_all_calls(model: Any) -> None:
 
 
 def _for_all_layers(model: Any) -> None:
-    """What the first layer draws serves the others."""
+    """Make all layers use the mask that the first layer draws."""
     first: list[Tensor] = []
 
     def drop(x: Tensor, p: float) -> Tensor:
@@ -124,7 +124,7 @@ def _for_all_layers(model: Any) -> None:
 
 
 def _same(axis: int, where: str) -> Callable[[Any], None]:
-    """One mask for a whole axis."""
+    """Return a change that uses one mask for a whole axis."""
 
     def drop(x: Tensor, p: float) -> Tensor:
         return x * kept(x, p, *(1 if i == axis else n for i, n in enumerate(x.shape))) / (1.0 - p)

@@ -1,5 +1,5 @@
-"""The steps of a backward pass: gradients with respect to inputs and parameters, computed from the gradient that arrives.
+"""The steps of a backward pass: gradients with respect to inputs and parameters, computed from the upstream gradient.
 
-Each is a step as those of the forward pass are, with a value, Jacobians and roundings. Its first parent w is the upstream gradient
-∂L/∂y; the others are what the forward step read, or its result. `conformance.model.gradients` says which.
+Like a forward step, each has a value, Jacobians and rounding errors. Its first parent w is the upstream gradient ∂L/∂y; the other
+parents are inputs of the forward step, or its result, as specified by `conformance.model.gradients`.
 """

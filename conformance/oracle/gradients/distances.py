@@ -1,4 +1,4 @@
-"""Gradients of relative positions in attention scores: of query, key, distances and their table."""
+"""Gradients of relative positions in attention scores, with respect to queries, keys, distance embeddings and their table."""
 
 from conformance.oracle.bilinear import Factor
 from conformance.oracle.distances import DistanceLookup
@@ -31,6 +31,6 @@ class KeyDistanceBackwardDistance(ScaledBackward):
 
 
 class DistanceLookupGradient(LookupGradient):
-    """Rows by distance, summed over the sequences: (B, S, S, d) -> (2P − 1, d)."""
+    """The gradient of the distance table, summed over the positions of each distance: (B, S, S, d) -> (2P − 1, d)."""
 
     lookup = DistanceLookup

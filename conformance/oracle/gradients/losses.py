@@ -16,7 +16,7 @@ class CrossEntropyBackward(Labelled):
 
     @property
     def scale(self) -> float:
-        """w / N."""
+        """The factor w / N."""
         return float(self.parents[0]) / len(self.rows[1])
 
     @cached_property
@@ -25,13 +25,13 @@ class CrossEntropyBackward(Labelled):
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The gradient ∂L/∂x."""
         slope = np.exp(self._log_softmax.value)
         slope[np.arange(len(slope)), self.rows[1]] -= 1.0
         return self.scale * self.spread(slope)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """y / w, and w/N times that of the softmax at labelled rows."""
+        """Return y / w by w, and w/N times the Jacobian of the softmax at labelled rows by x."""
         scale, p = self.scale, self.spread(np.exp(self._log_softmax.value))
         unit = self.value / float(self.parents[0]) if float(self.parents[0]) else np.zeros_like(self.value)
 
@@ -44,10 +44,10 @@ class CrossEntropyBackward(Labelled):
         return LinearMap(lambda v: unit**2 * v, lambda u: np.asarray((unit * u).sum())), LinearMap(variance, adjoint)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """The log-softmax that was kept from the forward pass, its error times w p/N.
+        """Return the error of the log-softmax saved in the forward pass, times w p/N, and the elementwise errors.
 
-        Elementwise u²/3 times the squares of w p/N twice (exp is rounded, the product) and of y twice (w/N is rounded), a third of
-        the square of exp's relative error times that of w p/N; then the store.
+        Elementwise errors: u²/3 times the squares of w p/N twice (the rounding of exp, and the product) and of y twice (including
+        the rounding of w/N), a third of the square of exp's relative error times that of w p/N, and the rounding to storage.
         """
         u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
         share = self.scale * self.spread(np.exp(self._log_softmax.value))
@@ -58,29 +58,29 @@ class CrossEntropyBackward(Labelled):
 
 
 class SpanCrossEntropyBackward(Span, CrossEntropyBackward):
-    """∂L/∂x = w (softmax(x) − onehot(label)) / N over the positions, at the N labelled rows and of start or end; 0 elsewhere."""
+    """∂L/∂x = w (softmax(x) − onehot(label)) / N over the positions, at the start or end logits of N labelled rows; 0 elsewhere."""
 
     couples_positions = True
 
 
 class ChoiceCrossEntropyBackward(Choice, CrossEntropyBackward):
-    """∂L/∂x = w (softmax(x) − onehot(label)) / N over the rows of a question, of the N labelled ones; 0 elsewhere. x (B, 1)."""
+    """∂L/∂x = w (softmax(x) − onehot(label)) / N over the rows of each of the N labelled questions, 0 elsewhere; x (B, 1)."""
 
 
 class MeanLossBackward(Step):
-    """∂L_i = w / 2, of each of the two losses that L is the mean of; w ()."""
+    """∂L/∂L_i = w / 2 for each of the two losses that the mean loss L averages; w ()."""
 
     @property
     def value(self) -> Array:
-        """The equation."""
+        """The gradient w / 2, a 0-d array."""
         return np.asarray(self.parents[0] / 2.0)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """1/2."""
+        """Return 1/2."""
         return (diagonal(np.asarray(0.5)),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """None but underflow's: halving is exact."""
+        """Return the variance floor for underflow; halving is exact otherwise."""
         return elementwise(np.full(self.value.shape, arithmetic.storage.floor_variance))
 
 
@@ -96,17 +96,17 @@ class NegativeLogLikelihoodBackward(Labelled):
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The gradient ∂L/∂l."""
         return float(self.parents[0]) * self._unit
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """y / w; none by l."""
+        """Return y / w by w, and 0 by l."""
         unit = self._unit
         nothing = LinearMap(np.zeros_like, np.zeros_like)
         return LinearMap(lambda v: unit**2 * v, lambda u: np.asarray((unit * u).sum())), nothing
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """u²/3 · y² for the division, and the store."""
+        """Return u²/3 · y² for the division, and the rounding to storage."""
         u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
         own = u2 * self.value**2 + arithmetic.store_variance(self.value)
         return elementwise(np.maximum(own, arithmetic.storage.floor_variance))

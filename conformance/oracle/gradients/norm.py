@@ -1,4 +1,4 @@
-"""Gradients of a norm: with respect to the sum that it normalises, and to its scale."""
+"""Gradients of LayerNorm with respect to the sum that it normalizes, and to its weight."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from conformance.oracle.step import Step
 
 
 class _OfNorm(Step):
-    """A step of w and of the terms of the sum x that was normalised; z, r, μ and σ² as in `oracle.norm.Norm`."""
+    """A gradient computed from w and the terms of the normalized sum x; z, r, μ and σ² are as in `oracle.norm.Norm`."""
 
     @cached_property
     def norm(self) -> Norm:
@@ -21,7 +21,7 @@ class _OfNorm(Step):
         return Norm(self.site, *self.parents[1:])
 
     def _statistics(self, arithmetic: Arithmetic) -> tuple[Array, Array]:
-        """Variance of the mean, and relative variance of r, as a kernel has kept them from the forward pass: rounded to storage."""
+        """Return the variance of the mean and the relative variance of r, both saved in the forward pass and rounded to storage."""
         mean, inverse = self.norm.statistics_variance(arithmetic)
         call = arithmetic.call_variance
         return mean + call(self.norm.mean), inverse + call(self.norm.inverse) / self.norm.inverse**2
@@ -32,26 +32,26 @@ class _OfNorm(Step):
 
 
 class NormBackward(_OfNorm):
-    """∂L/∂x = r (g − a − z b), g = γ w, a = mean(g) and b = mean(z g) over the features; the same for each term of the sum.
+    """∂L/∂x = r (g − a − z b) with g = γ w, a = mean(g) and b = mean(z g) over the features; the same for each term of the sum x.
 
     Shapes: w, terms and result (..., H).
     """
 
     @cached_property
     def parts(self) -> tuple[Array, Array, Array]:
-        """g, a, b."""
+        """g (..., H), a and b (..., 1)."""
         g = self.site.parameters["weight"] * self.parents[0]
         return g, g.mean(-1, keepdims=True), (self.norm.normal * g).mean(-1, keepdims=True)
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The gradient ∂L/∂x, (..., H)."""
         g, a, b = self.parts
         return np.asarray(self.norm.inverse * (g - a - self.norm.normal * b))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """∂/∂w, which is the forward Jacobian transposed, and ∂/∂x."""
-        gamma, inner = self.site.parameters["weight"], self.norm.normal_jacobian  # of z, symmetric
+        """Return ∂/∂w, which is the transposed forward Jacobian, and ∂/∂x for each term."""
+        gamma, inner = self.site.parameters["weight"], self.norm.normal_jacobian  # ∂z/∂x is symmetric.
         of_upstream = LinearMap(lambda v: inner.variance(gamma**2 * v), lambda u: gamma * inner.adjoint(u))
         return (of_upstream, *(self._of_inputs for _ in self.parents[1:]))
 
@@ -59,7 +59,7 @@ class NormBackward(_OfNorm):
     def _of_inputs(self) -> LinearMap:
         """∂y_i/∂x_j = r² (−b δ_ij + (A_i + B_i z_j + C_i g_j)/n), A = b + z a, B = 2 z b − y/r, C = −z.
 
-        From δr = −r² mean(z δx) and δz = r (δx − mean(δx) − z mean(z δx)).
+        It follows from δr = −r² mean(z δx) and δz = r (δx − mean(δx) − z mean(z δx)).
         """
         (g, a, b), z, r = self.parts, self.norm.normal, self.norm.inverse
         first, second, third = b + z * a, 2.0 * z * b - self.value / r, -z
@@ -81,14 +81,19 @@ class NormBackward(_OfNorm):
         return LinearMap(variance, adjoint)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Independent kinds of error; u is the inner operations' unit roundoff, a the accumulation's (a² and u² as variances, /3).
+        """Return the independent kinds of error.
 
-        - the sum x, through ∂/∂x; the mean that was kept, r² (z a + b) an error; r that was kept, y − 2 r z b its relative error;
-        - a, one error a row: a² Σ s_k²/n² + u² a² for partial sums s_k of g, moving y by r; and by r² z μ where the kernel takes b
-          from Σ g x − μ Σ g, as torch's does;
-        - b, one a row: a² (Σ s_k² + Σ (g x)²)/n² for partial sums of g x, moving y by r² z; and u² b², by r z;
-        - elementwise, u² times the squares of r g thrice (two products, one sum), r z b thrice, r a twice and y once; a² times
-          twice those of r² b x and r² b μ, which that kernel forms in place of r z b; then the store.
+        u² and a² denote the variance of one rounding, /3, of the inner operations and of accumulation; mean(g) is written out.
+
+        - The sum x, propagated through ∂/∂x; the error of the saved mean, multiplied by r² (z mean(g) + b); the relative error of
+          the saved r, multiplied by y − 2 r z b.
+        - mean(g), one error per row: a² Σ s_k²/n² + u² mean(g)² for the partial sums s_k of g, multiplied by r; and by r² z μ if
+          the kernel computes b from Σ g x − μ Σ g, as torch's does.
+        - b, one error per row: a² (Σ s_k² + Σ (g x)²)/n² for the partial sums s_k of g x, multiplied by r² z; and u² b², multiplied
+          by r z.
+        - Elementwise: u² times the squares of r g three times (two products, one sum), of r z b three times, of r mean(g) twice and
+          of y once; a² times twice the squares of r² b x and r² b μ, which torch's kernel forms in place of r z b; then the
+          rounding to storage.
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
         (g, a, b), z, r, x, mean = self.parts, self.norm.normal, self.norm.inverse, self.norm.summed, self.norm.mean
@@ -121,12 +126,12 @@ class NormGradient(_OfNorm):
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The gradient ∂L/∂γ, (H,)."""
         z = self.norm.normal
         return np.asarray((z * self.parents[0]).reshape(-1, z.shape[-1]).sum(0))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """∂/∂w, a sum weighted by z; and ∂/∂x, that of z weighted by w."""
+        """Return ∂/∂w, a sum over tokens weighted by z, and ∂/∂x for each term, the sum of ∂z/∂x weighted by w."""
         w, z, inner = self.parents[0], self.norm.normal, self.norm.normal_jacobian
         tokens = over_tokens(w.shape)
         of_upstream = LinearMap(lambda v: tokens.variance(z**2 * v), lambda u: z * u)
@@ -134,10 +139,12 @@ class NormGradient(_OfNorm):
         return (of_upstream, *(of_inputs for _ in self.parents[1:]))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """As for `NormBackward`.
+        """Return the independent kinds of error, with the notation of `NormBackward.roundings`.
 
-        The sum x; the mean, moving a token's z w by −r w, and r, by z w times its relative error; elementwise u² times thrice the
-        square of z w, and a² times those of x r w and μ r w; then the sum over tokens.
+        - The sum x, propagated through ∂/∂x.
+        - The mean, whose error changes a token's z w by −r w; and r, whose relative error is multiplied by z w.
+        - Elementwise: u² times three times the square of z w, and a² times the squares of x r w and μ r w.
+        - The sum over tokens.
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
         w, z, r = self.parents[0], self.norm.normal, self.norm.inverse
@@ -156,5 +163,5 @@ class NormGradient(_OfNorm):
 
 
 def _after(first: LinearMap, second: LinearMap) -> LinearMap:
-    """One map after the other, where the first's result has independent elements in the axes that the second sums over."""
+    """Return the composition of two maps; the result of the first must be independent along the axes that the second sums over."""
     return LinearMap(lambda v: second.variance(first.variance(v)), lambda u: first.adjoint(second.adjoint(u)))

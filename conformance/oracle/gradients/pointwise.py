@@ -14,52 +14,54 @@ from conformance.oracle.step import Step, elementwise
 
 
 class _OfFunction(Step):
-    """∂L/∂x = f′(x) w; w, x and result of one shape."""
+    """∂L/∂x = f′(x) w; w, x and the result have the same shape."""
 
     function: ClassVar[type[Pointwise]]
 
     @cached_property
     def slope(self) -> Array:
-        """f′(x)."""
+        """The derivative f′(x)."""
         return self.function(self.site, self.parents[1]).slope
 
     @property
     def _curvature(self) -> Array:
-        """f″(x)."""
+        """The second derivative f″(x)."""
         raise NotImplementedError
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The gradient ∂L/∂x."""
         return self.slope * self.parents[0]
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """diag(f′) and diag(f″ w)."""
+        """Return diag(f′) by w and diag(f″ w) by x."""
         return diagonal(self.slope), diagonal(self._curvature * self.parents[0])
 
 
 class GeluBackward(_OfFunction):
-    """f′(x) = Φ(x) + x φ(x)."""
+    """The gradient of GELU, f′(x) = Φ(x) + x φ(x)."""
 
     function = Gelu
 
     @cached_property
     def density(self) -> Array:
-        """x φ(x)."""
+        """The term x φ(x)."""
         x = self.parents[1]
         return np.asarray(x * np.exp(-(x**2) / 2.0) / np.sqrt(2.0 * np.pi))
 
     @property
     def _curvature(self) -> Array:
-        """φ(x) (2 − x²)."""
+        """The second derivative φ(x) (2 − x²)."""
         x = self.parents[1]
         return np.asarray(np.exp(-(x**2) / 2.0) / np.sqrt(2.0 * np.pi) * (2.0 - x**2))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Random: u²/3 times w² times the squares of these, twice each: Φ, x φ, x³ φ (the exponent's own error), f′; the store.
+        """Return the rounding errors of w f′(x).
 
-        Besides, a third of the square of exp's relative error times that of x φ, and what is stored in between: erf, of which Φ is
-        half, Φ, x φ, w Φ, w x φ and w x/2, which is multiplied by 2 φ.
+        Random errors: u²/3 · w² times the squares of Φ, x φ, x³ φ (the error of the exponent) and f′, twice each; a third of the
+        square of exp's relative error times that of x φ; the rounding to storage; and in native arithmetic the storage of
+        intermediates: erf, half of which enters Φ, Φ, x φ, w Φ, w x φ, and w x/2, which is multiplied by 2 φ.
+
         Bound: |w|/2 times the error of erf.
         """
         (w, x), y, inner, wide = self.parents, self.value, arithmetic.elementwise, arithmetic.accumulate
@@ -78,29 +80,32 @@ class GeluBackward(_OfFunction):
 
 
 class GeluTanhBackward(_OfFunction):
-    """f′(x) = (1 + t)/2 + x/2 · (1 − t²) h′, t = tanh(h), h = √(2/π) (x + 0.044715 x³)."""
+    """The gradient of tanh-GELU, f′(x) = (1 + t)/2 + x/2 · (1 − t²) h′ with t = tanh(h) and h = √(2/π) (x + 0.044715 x³)."""
 
     function = GeluTanh
 
     @cached_property
     def _parts(self) -> tuple[Array, Array, Array]:
-        """h, t, h′."""
+        """h, t and h′."""
         x = self.parents[1]
         h = gelu_argument(x)
         return h, np.tanh(h), np.sqrt(2.0 / np.pi) * (1.0 + 3.0 * 0.044715 * x**2)
 
     @property
     def _curvature(self) -> Array:
-        """(1 − t²) (h′ + x/2 · (h″ − 2 t h′²))."""
+        """The second derivative (1 − t²) (h′ + x/2 · (h″ − 2 t h′²))."""
         x, (_, t, slope) = self.parents[1], self._parts
         second = np.sqrt(2.0 / np.pi) * 6.0 * 0.044715 * x
         return np.asarray((1.0 - t**2) * (slope + x / 2.0 * (second - 2.0 * t * slope**2)))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Random: u²/3 · w² times the squares of h ∂f′/∂h and of f′'s two terms, four times each, and of f′; the stores.
+        """Return the rounding errors of w f′(x).
 
-        What is stored in between: t; w times both terms; and on the way to the second w x/2, that times 1 − t², times √(2/π) and
-        times 0.044715, each of which is multiplied by what is left.
+        Random errors: u²/3 · w² times the squares of h ∂f′/∂h and of the two terms of f′, four times each, and of f′; the rounding
+        to storage; and in native arithmetic the storage of intermediates: t; w times either term; and, on the way to the second
+        term, w x/2, its product with 1 − t², and the products of the latter with √(2/π) and with 0.044715, each multiplied by the
+        remaining factors.
+
         Bound: |w| times |1/2 − x t h′| times the error of tanh, and two rounded constants in h.
         """
         (w, x), y, inner, wide = self.parents, self.value, arithmetic.elementwise, arithmetic.accumulate
@@ -121,40 +126,44 @@ class GeluTanhBackward(_OfFunction):
 
 
 class ReluBackward(Step):
-    """w where x > 0, else 0."""
+    """The gradient of ReLU: w where x > 0, else 0."""
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The gradient ∂L/∂x."""
         w, x = self.parents
         return np.where(x > 0.0, w, 0.0)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """1 where x > 0; none by x."""
+        """Return 1 where x > 0 by w, and 0 by x."""
         kept = (self.parents[1] > 0.0).astype(np.float64)
         return diagonal(kept), diagonal(np.zeros_like(kept))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """None, but for the format's smallest numbers."""
+        """Return the variance floor of the format; nothing is rounded."""
         return elementwise(np.full_like(self.value, arithmetic.storage.floor_variance))
 
 
 class TanhBackward(Step):
-    """∂L/∂x = (1 − y²) w, y = tanh(x); w, y and result of one shape."""
+    """∂L/∂x = (1 − y²) w with y = tanh(x); w, y and the result have the same shape."""
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The gradient ∂L/∂x."""
         w, y = self.parents
         return (1.0 - y**2) * w
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """diag(1 − y²) and diag(−2 y w)."""
+        """Return diag(1 − y²) by w and diag(−2 y w) by y."""
         w, y = self.parents
         return diagonal(1.0 - y**2), diagonal(-2.0 * y * w)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """u²/3 · w² times the squares of y², of 1 − y² and of that again, for the product; what is stored in between; the store."""
+        """Return the rounding errors of (1 − y²) w.
+
+        They are u²/3 · w² times the squares of y² and of 1 − y² (twice, once for the product), the storage of intermediates in
+        native arithmetic, and the rounding to storage.
+        """
         (w, y), u2 = self.parents, arithmetic.elementwise.unit_roundoff**2 / 3.0
         left = 1.0 - y**2
         random = u2 * (y**4 + 2.0 * left**2) + arithmetic.function_variance(y**2) + arithmetic.function_variance(left)

@@ -1,4 +1,4 @@
-"""Gradients that pooling and normalisation give their input."""
+"""Gradients of pooling and normalization with respect to their input."""
 
 import numpy as np
 
@@ -11,20 +11,24 @@ from conformance.oracle.step import Step, elementwise
 
 
 class WeightedBackward(Weighted):
-    """∂L/∂x_s = a_s w; w (B, H), a the weights of the pooling, result (B, S, H)."""
+    """∂L/∂x_s = a_s w for w (B, H) and the weights a of the pooling; result (B, S, H)."""
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The gradient ∂L/∂x, (B, S, H)."""
         return np.asarray(self.weights[:, :, None] * self.parents[0][:, None, :])
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """a_s."""
+        """Return a_s."""
         a = self.weights
         return (LinearMap(lambda v: a[:, :, None] ** 2 * v[:, None, :], lambda u: np.einsum("bs,bsh->bh", a, u)),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """u²/3 · y² for a division by n, twice that by √n or with a weight, and the store; none where one token has it all."""
+        """Return the errors of the scaling by a, and of the rounding to storage.
+
+        The scaling has u²/3 · y² for a division by n, and twice that for a division by √n or a weight by position. If every weight
+        is 0 or 1, only the variance floor of the format remains.
+        """
         divisions = (
             0 if set(np.unique(self.weights)) <= {0.0, 1.0} else 1 + ("sqrt" in self.site.activation.kind or self.is_by_place)
         )
@@ -34,15 +38,15 @@ class WeightedBackward(Weighted):
 
 
 class MaximumBackward(Maximum):
-    """∂L/∂x_sh = w_h at the largest x_sh of the unmasked s, 0 elsewhere; w (B, H), x and result (B, S, H)."""
+    """∂L/∂x_sh = w_h at the largest x_sh over attended tokens s, 0 elsewhere; w (B, H), x and result (B, S, H)."""
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The gradient ∂L/∂x, (B, S, H)."""
         return np.asarray(self.chosen * self.parents[0][:, None, :])
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """1 at the largest, 0 elsewhere; none by x."""
+        """Return 1 at the largest element and 0 elsewhere by w, and 0 by x."""
         chosen, x = self.chosen, self.parents[1]
         return (
             LinearMap(lambda v: chosen * v[:, None, :], lambda u: (chosen * u).sum(1)),
@@ -51,7 +55,7 @@ class MaximumBackward(Maximum):
 
 
 class UnitBackward(Step):
-    """∂L/∂x = (w − y (y · w)) / |x|, y = x / |x|, a row each; w, x and result (B, H)."""
+    """∂L/∂x = (w − y (y · w)) / |x| with y = x / |x| for each row; w, x and result (B, H)."""
 
     @cached_property
     def unit(self) -> Unit:
@@ -60,16 +64,20 @@ class UnitBackward(Step):
 
     @cached_property
     def along(self) -> Array:
-        """(B, 1): (y · w) / |x|."""
+        """The quotient c = (y · w) / |x|, (B, 1)."""
         return np.asarray((self.unit.value * self.parents[0]).sum(-1, keepdims=True) / self.unit.length)
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The gradient ∂L/∂x, (B, H)."""
         return np.asarray(self.parents[0] / self.unit.length - self.unit.value * self.along)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """By w that of `Unit`, which is symmetric; by x, with q = y · w, (3 q y_i y_j − w_i y_j − y_i w_j − q δ_ij) / |x|²."""
+        """Return the Jacobians by w and by x.
+
+        By w it is that of `Unit`, which is symmetric; by x, with q = y · w, it is (3 q y_i y_j − w_i y_j − y_i w_j − q δ_ij) /
+        |x|².
+        """
         w, y, length = self.parents[0], self.unit.value, self.unit.length
         q = self.along * length
 
@@ -88,12 +96,12 @@ class UnitBackward(Step):
         return (*self.unit.jacobians(), LinearMap(variance, adjoint))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Independent kinds of error, of w/|x| − y c with c = (y · w)/|x|; u² and a² as variances of one rounding, /3.
+        """Return the independent errors of w/|x| − y c, with c = (y · w)/|x|; u² and a² denote variances of one rounding, /3.
 
-        - |x|, whose relative error moves the result by itself less 2 y c;
-        - c, a row each, moving it by y: a² Σ s_k² over its partial sums, 3 u² Σ t² over its terms, each of two divisions and a
-          product, and every store of those;
-        - elementwise, u² (w/|x|)² + 2 u² (y c)² + u² y², and the stores.
+        - |x|: its relative error is multiplied by the result minus 2 y c.
+        - c, one error per row, multiplied by y: a² Σ s_k² over the partial sums, 3 u² Σ t² over the terms, each with two divisions
+          and a product, and the rounding of each of these to storage.
+        - Elementwise: u² (w/|x|)² + 2 u² (y c)² + u² y², and the roundings to storage.
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
         w, y, length, c = self.parents[0], self.unit.value, self.unit.length, self.along

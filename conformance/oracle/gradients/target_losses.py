@@ -1,4 +1,4 @@
-"""Gradients of the losses against numbers with respect to logits."""
+"""Gradients of the losses with numeric targets with respect to the logits."""
 
 import numpy as np
 
@@ -11,40 +11,43 @@ from conformance.oracle.target_losses import Targeted, sigmoid
 
 
 class TargetLossBackward(Targeted):
-    """∂L/∂x = w ∂l/∂x / N; w (), x and result (B, C). Subclasses have ∂l/∂x, its derivative and what rounds on the way to it."""
+    """∂L/∂x = w ∂l/∂x / N; w (), x and result (B, C).
+
+    Subclasses define ∂l/∂x, its derivative and the variance of its rounding errors.
+    """
 
     @property
     def scale(self) -> float:
-        """w / N."""
+        """The factor w / N."""
         return float(self.parents[0]) / self.logits.size
 
     @property
     def slope(self) -> Array:
-        """∂l/∂x."""
+        """The derivative ∂l/∂x, (B, C)."""
         raise NotImplementedError
 
     @property
     def curvature(self) -> Array:
-        """∂²l/∂x²."""
+        """The second derivative ∂²l/∂x², (B, C)."""
         raise NotImplementedError
 
     def slope_variance(self, arithmetic: Arithmetic) -> Array:
-        """Of the roundings of ∂l/∂x."""
+        """Return the variance of the rounding errors of ∂l/∂x, (B, C)."""
         raise NotImplementedError
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The gradient ∂L/∂x, (B, C)."""
         return self.scale * self.slope
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """y / w, and w/N ∂²l/∂x²."""
+        """Return y / w by w, and w/N ∂²l/∂x² by x."""
         unit = self.slope / self.logits.size
         of_loss = LinearMap(lambda v: unit**2 * v, lambda u: np.asarray((unit * u).sum()))
         return of_loss, diagonal(self.scale * self.curvature)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Those of ∂l/∂x times w/N; w/N and the product with it, relative u each; the store."""
+        """Return the errors of ∂l/∂x times w/N, of w/N and the product with it, relative u each, and of the rounding to storage."""
         u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
         own = self.scale**2 * self.slope_variance(arithmetic) + 2.0 * u2 * self.value**2
         return elementwise(np.maximum(own + arithmetic.store_variance(self.value), arithmetic.storage.floor_variance))
@@ -55,16 +58,19 @@ class SquaredErrorBackward(TargetLossBackward):
 
     @cached_property
     def slope(self) -> Array:
-        """2 (x − t)."""
+        """The derivative 2 (x − t), (B, C)."""
         return 2.0 * (self.logits - self.targets)
 
     @property
     def curvature(self) -> Array:
-        """2."""
+        """The second derivative, 2 everywhere, (B, C)."""
         return np.full(self.logits.shape, 2.0)
 
     def slope_variance(self, arithmetic: Arithmetic) -> Array:
-        """The difference rounds, relative u, and a product of it, as autograd of d² forms one; a call stores the difference."""
+        """Return the errors of the difference and of one product, as in autograd of d², relative u each.
+
+        If each call stores its result, the difference is stored.
+        """
         u2 = arithmetic.elementwise.unit_roundoff**2 / 3.0
         return np.asarray(2.0 * u2 * self.slope**2 + 4.0 * arithmetic.call_variance(self.slope / 2.0))
 
@@ -78,16 +84,20 @@ class BinaryCrossEntropyBackward(TargetLossBackward):
 
     @property
     def slope(self) -> Array:
-        """σ(x) − t."""
+        """The derivative σ(x) − t, (B, C)."""
         return self._sigmoid - self.targets
 
     @property
     def curvature(self) -> Array:
-        """σ (1 − σ)."""
+        """The second derivative σ (1 − σ), (B, C)."""
         return self._sigmoid * (1.0 - self._sigmoid)
 
     def slope_variance(self, arithmetic: Arithmetic) -> Array:
-        """σ rounds, relative u, and its function's error; the difference rounds, relative u; calls store both."""
+        """Return the errors of σ and of the difference.
+
+        σ has one rounding, relative u, and the error of the function; the difference has one rounding, relative u. If each call
+        stores its result, both are stored.
+        """
         inner, s = arithmetic.elementwise, self._sigmoid
         own = inner.unit_roundoff**2 * (s**2 + self.slope**2) + arithmetic.functions.error("sigmoid", s, inner) ** 2
         return np.asarray(own / 3.0 + arithmetic.call_variance(s) + arithmetic.call_variance(self.slope))
