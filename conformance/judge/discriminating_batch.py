@@ -67,7 +67,7 @@ def _values_before(network: Network, name: str) -> Mapping[str, Array]:
 
 
 def _with(segment: Segment, network: Network, explanation: Explanation, dtype: str) -> Segment | None:
-    """Return the segment with an explanation's faults, or None if a fault acts on another segment."""
+    """Return the segment with an explanation's faults, or None if a fault is not in the catalogue or acts on another segment."""
     storage = hypotheses(dtype)[0].arithmetic.storage
     for filtered in explanation.faults:
         if filtered.name not in BY_NAME or filtered.step not in segment.steps:

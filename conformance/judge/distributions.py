@@ -17,7 +17,7 @@ USUAL_RANGE = 0.02  # default of transformers.BertConfig.initializer_range, ofte
 
 @dataclass(frozen=True)
 class Distribution:
-    """A continuous distribution, in words and by P(x ≤ t).
+    """A continuous distribution: its description, and its cumulative distribution function P(x ≤ t).
 
     Example:
         >>> normal(0.02).words, normal(0.02, cut=2.0).words, uniform(0.1).words

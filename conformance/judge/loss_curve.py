@@ -38,8 +38,6 @@ from conformance.oracle.training_loop import Constants, Layout, Roundings, State
 # At α = 1e-8 the threshold is 43 spreads with 6 replicas; with 4, in three quarters of the time, 157; with 12, in twice the time,
 # 14. A rate that is 1 % off gives 147,000 spreads in float32 after two steps of `tiny` (the reason of `rate 1 % off` in
 # `test_loss_curve.py`).
-# A rate that is 1 % off stands at 147,000 spreads in float32 after two steps of `tiny` (the reason of `rate 1 % off` in
-# `test_loss_curve.py`).
 REPLICAS = 6
 FIRST_SEED = 0  # seed of the first replica; any value will do
 

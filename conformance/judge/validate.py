@@ -55,8 +55,8 @@ def _unlike_config(row: Activation, found: tuple[int, ...], expected: tuple[int,
 def accepted_array(row: Activation, value: Any, architecture: Architecture, batch: Batch, dtype: str, device: str) -> Captured:
     """Return `value` as a copy in float32, or in float64 for that dtype, after checking dtype, device, shape and finiteness.
 
-    A batch axis of length 1 is accepted where rows cannot differ (position embeddings). NumPy arrays have no device. Values at
-    padded rows may be anything; non-finite ones are replaced by 0.
+    The batch axis may have length 1 or be missing where rows cannot differ (position embeddings). NumPy arrays have no device.
+    Values at padded rows may be anything; non-finite ones are replaced by 0.
 
     Raises:
         CandidateError: dtype, device or shape is not as expected.

@@ -72,7 +72,7 @@ class MultiHeadedAttention(nn.Module):
         return self.output_linear(context.transpose(1, 2).flatten(2))  # (B, S, H)
 
     def by_head(self, x: Tensor) -> Tensor:
-        """(B, S, H) -> (B, h, S, d)."""
+        """Return x split by head: (B, S, H) -> (B, h, S, d)."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 

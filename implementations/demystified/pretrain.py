@@ -1,4 +1,4 @@
-"""Pre-train on dialogues: `python -m implementations.demystified.pretrain [FOLDER]`, without a folder on the package's own."""
+"""Pre-train on dialogues: `python -m implementations.demystified.pretrain [FOLDER]`; the default folder is the package's own."""
 
 import argparse
 import os

@@ -107,7 +107,8 @@ def _network(architecture: Architecture, seed: int) -> BERTLM:
     initialized(model, architecture.initializer_range)
     for module in model.modules():
         if isinstance(module, nn.Embedding):
-            # The sum with positions, of size 1, is not normalised: smaller embeddings would be lost (Vaswani et al. 2017, section 3.4).
+            # The sum with the positions, of size 1, is not normalised: smaller embeddings would be negligible beside them
+            # (Vaswani et al. 2017, section 3.4).
             nn.init.normal_(module.weight)
     return model
 
