@@ -43,7 +43,7 @@ def listed(what: str, given: Iterable[T], example: str = "") -> list[T]:
     """Return the argument `what` as a list; if `example` is not empty, the list must not be empty.
 
     Raises:
-        UsageError: the argument is not a list, or a string, whose letters would be taken as items; or it is empty.
+        UsageError: the argument is not a list, or is a string, whose letters would become the items, or is empty.
     """
     if isinstance(given, str):
         raise UsageError(f"{what} is the text {given!r}, and no list; write {what}=[{given!r}]")

@@ -25,10 +25,10 @@ class Accumulated:
 
 
 def _across_the_kink(x: Array, variance: Array) -> Array:
-    """Return the variance that max(x, 0) passes on: all of it for each x that rounding may have moved across 0.
+    """Return the variance that max(x, 0) passes on: all of it for x above −SEPARABLE_Z standard deviations, else 0.
 
-    The slope at x alone does not account for a change of sign. An x counts as movable if it is above −SEPARABLE_Z standard
-    deviations, because no rounding error of a run is larger than that.
+    The slope at x alone does not account for a rounding error that moves x across 0. No rounding error of a run is larger than
+    SEPARABLE_Z standard deviations.
     """
     return np.asarray(np.where(x > -SEPARABLE_Z * np.sqrt(variance), variance, 0.0))
 

@@ -36,8 +36,8 @@ def mistaken_by_hand(
 ) -> Iterator[tuple[Direction, Array]]:
     """Yield (mistake, array) as `by_hand` does, with f the function that the mistake puts in place of the step's own.
 
-    Only mistakes without a parameter are tried, and only if the faulty step is closer to the candidate's array than the correct
-    step is, because a step has many orders of operations.
+    Only mistakes without a parameter are tried, and, since each step has many orders of operations, only those whose faulty step
+    is closer to the candidate's array than the correct step is.
     """
     if not tightest.arithmetic.is_mixed or not set(passed) <= {WIDEST}:
         return

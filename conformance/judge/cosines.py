@@ -59,7 +59,7 @@ class RoundedCosines:
 
     @classmethod
     def of(cls, network: Network, hypothesis: Hypothesis) -> "RoundedCosines":
-        """Return the statistics for a network's sentence embeddings under a hypothesis; each row is propagated on its own."""
+        """Return the statistics for a network's sentence embeddings under a hypothesis; one sweep per ordered pair of rows."""
         embeddings = next(value for name, value in network.walk() if name == EMBEDDING)
         probes = np.random.default_rng(0).standard_normal((PROBES, embeddings.shape[1]))
 

@@ -20,7 +20,7 @@ _REMEDY = (
 
 
 def narrower_format(segment: Segment, actual: Array, judged: Mask, storage: Format, largest: float) -> tuple[str, ...]:
-    """Return a sentence for each half format in whose sigma the residual is usual; none for a single step.
+    """Return a sentence for each half-precision format in whose sigma the residual is usual; none for a single step.
 
     Args:
         segment: several steps, from the activations that the candidate exposes.
