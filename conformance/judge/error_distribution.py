@@ -106,7 +106,7 @@ def _strips(row: Activation, squares: Array, places: Array, heads: int) -> Itera
 
 
 def _strip(axis: str, squares: Array, places: Array, within: int) -> Strip:
-    """Return a strip; adjacent slices are joined if there are too many, in groups whose size divides `within`: none spans two heads."""
+    """Return a strip; if slices are too many, adjacent ones are joined in groups that do not span two heads (`within`)."""
     least = -(-squares.size // SLICES)
     per = next((n for n in range(least, 2 * least) if within % n == 0), least)
     starts = np.arange(0, squares.size, per)
