@@ -1,6 +1,6 @@
-"""The progress of a run, for a watcher: a few words on the current step, and the fraction of the case that is done.
+"""Progress of a run, reported to a watcher: a description of the current step, and the fraction of the case that is done.
 
-Judges and searches call `report_progress`; without a watcher that costs the look at one variable.
+Judges and searches call `report_progress`; without a watcher, a call costs one look-up of a context variable.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 
 
 def report_progress(what: str, done: float) -> None:
-    """The current step, and the fraction that is done, 0 to 1, of the part that this is of."""
+    """Report the current step, and the fraction, 0 to 1, of the enclosing part that is done."""
     watcher = _watcher.get()
     if watcher is not None:
         watcher(what, done)
@@ -21,7 +21,7 @@ def report_progress(what: str, done: float) -> None:
 
 @contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
-    """Reports made inside go to `watcher`."""
+    """Send progress reports made inside the context to `watcher`."""
     token = _watcher.set(watcher)
     try:
         yield
@@ -31,7 +31,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 @contextmanager
 def part(which: int, of: int) -> Iterator[None]:
-    """Reports made inside are of one of so many equal parts, the first of which is 0."""
+    """Scale progress reports made inside the context to part number `which`, counted from 0, of `of` equal parts."""
     outer = _watcher.get()
     if outer is None:
         yield

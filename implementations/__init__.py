@@ -1,1 +1,1 @@
-"""Candidates that live with the suite, registered by entry point as those of any other distribution."""
+"""Candidates shipped with the suite, registered by entry point like those of any other package."""

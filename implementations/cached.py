@@ -1,6 +1,6 @@
-"""A decoder that reads its rows a token at a time: keys and values of earlier tokens are kept, not computed again.
+"""A decoder that reads its sequence one token at a time, with a cache of the keys and values of earlier tokens.
 
-What it gives is put together to whole sequences, and judged like a pass over all tokens at once: step by step equals all at once,
+The results are concatenated to whole sequences and judged like a single pass over all tokens: token by token equals all at once,
 within rounding.
 """
 
@@ -16,20 +16,21 @@ from conformance import Architecture, Checkpoint, TorchBatch
 from implementations.hugging_face import hf_eager
 from implementations.inner_workings import BertConfig, inner_workings, new_cache
 
-# Of one more token: a module, its inputs by name and the cache; returns hidden states, and each layer's probabilities.
+# Runs a module on one more token, given its inputs by name and the cache; returns hidden states, and each layer's probabilities.
 Step = Callable[[Any, dict[str, Tensor], Any], tuple[list[Tensor], list[Tensor]]]
 
 
 @dataclass(frozen=True)
 class Cached:
-    """A candidate that runs a module a token at a time.
+    """A candidate that runs a module one token at a time.
 
     Attributes:
-        name: what results call it.
-        of: the candidate whose module it is.
-        new: a cache with nothing in it, of a module.
-        step: runs one token.
-        features: what it can do beyond the BERT of the paper.
+        name: name in results.
+        of: the candidate that provides the module.
+        new: function that returns an empty cache for a module.
+        step: function that runs the module on one token.
+        features: the optional features that the candidate supports.
+        evaluation_only: whether the candidate runs in evaluation mode only.
     """
 
     name: str
@@ -40,14 +41,14 @@ class Cached:
     evaluation_only: bool = True
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
-        """Where earlier tokens do not depend on later ones, and the module can be of the architecture."""
+        """Return why the architecture is not supported: not a decoder, or not supported by the underlying candidate."""
         if not architecture.is_decoder:
             return "only a decoder can be run a token at a time: in an encoder every token depends on all others"
         reason: str | None = self.of.supports(architecture, device, dtype)
         return reason
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[TorchBatch], Iterator[tuple[str, Tensor]]]:
-        """The module, loaded, in a loop over the tokens."""
+        """Return a runner that calls the loaded module in a loop over the tokens."""
         model = self.of.module(checkpoint, device, dtype)
 
         def runner(batch: TorchBatch) -> Iterator[tuple[str, Tensor]]:
@@ -57,24 +58,24 @@ class Cached:
         return runner
 
     def _whole(self, model: nn.Module, batch: TorchBatch) -> tuple[list[Tensor], list[Tensor]]:
-        """Hidden states (B, S, H) and probabilities (B, h, S, S) of all layers, from a pass a token."""
+        """Return hidden states (B, S, H) and probabilities (B, h, S, S) of all layers, with one pass per token."""
         given, cache, length = batch.filled(), self.new(model), batch.input_ids.shape[1]
         passes = []
         for t in range(length):
             inputs = {name: getattr(given, name)[:, t : t + 1] for name in ("input_ids", "token_type_ids")}
-            inputs["attention_mask"] = given.attention_mask[:, : t + 1]  # type: ignore[index]  # it is filled in
+            inputs["attention_mask"] = given.attention_mask[:, : t + 1]  # type: ignore[index]  # `filled` sets it
             if batch.encoder_hidden_states is not None:
                 inputs["encoder_hidden_states"] = batch.encoder_hidden_states.to(next(model.parameters()).dtype)
                 if batch.encoder_attention_mask is not None:
                     inputs["encoder_attention_mask"] = batch.encoder_attention_mask
             hidden, probs = self.step(model, inputs, cache)
-            passes.append((hidden, [pad(p, (0, length - t - 1)) for p in probs]))  # later keys get nothing
+            passes.append((hidden, [pad(p, (0, length - t - 1)) for p in probs]))  # later keys get probability 0
         hidden_states, attentions = (list(zip(*column, strict=True)) for column in zip(*passes, strict=True))
         return [torch.cat(each, 1) for each in hidden_states], [torch.cat(each, 2) for each in attentions]
 
 
 def _named(hidden: list[Tensor], attentions: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """By activation, in the order of computation."""
+    """Yield the activations by name, in the order of computation."""
     first, *outputs = hidden
     yield "embeddings.dropout", first
     for i, (probs, output) in enumerate(zip(attentions, outputs, strict=True)):

@@ -1,7 +1,7 @@
-"""*Demystifying BERT* as the tutorial has it: its mistakes kept, each where it is and said to be one.
+"""*Demystifying BERT* as written in the tutorial, with its mistakes kept and marked by comments.
 
-What is not wrong is taken from `demystified`. That the suite finds each of them and nothing more is declared in
-`demystified_as_written.toml`, beside this file.
+Everything else is imported from `demystified`. The file `demystified_as_written.toml` beside this one declares that the suite
+finds each of the mistakes and nothing more.
 """
 
 import math
@@ -16,29 +16,29 @@ from implementations.demystified import candidate as right
 from implementations.demystified.network import BERTLM, PADDING, FeedForward, MultiHeadedAttention
 from implementations.demystified_as_written_data import pretraining_data
 
-LENGTH = 64  # the tutorial's one length; a candidate's is the longest that its checkpoint knows
+LENGTH = 64  # the tutorial's only length; a candidate uses its checkpoint's maximum length
 
 
 class PositionalEmbedding(nn.Module):
-    """The table of positions: () -> (1, P, H), whatever the length of the input."""
+    """The position table: () -> (1, P, H), whatever the length of the input."""
 
     def __init__(self, hidden_size: int, length: int = LENGTH) -> None:
         super().__init__()
         table = torch.zeros(length, hidden_size)
-        table.require_grad = False  # type: ignore[attr-defined]  # mistake: no such attribute; nothing happens
+        table.require_grad = False  # type: ignore[attr-defined]  # mistake: this attribute does not exist, so nothing happens
         for s in range(length):
             for i in range(0, hidden_size, 2):
-                # Mistake: i steps by two, so it is 2i already; and a cosine shares the exponent of its sine.
+                # Mistake: i steps by two, so it already equals 2i; and a cosine should share the exponent of its sine.
                 table[s, i] = math.sin(s / 10000.0 ** (2 * i / hidden_size))
                 table[s, i + 1] = math.cos(s / 10000.0 ** (2 * (i + 1) / hidden_size))
-        self.table = table[None]  # mistake: no buffer, so it is not saved, nor moved with the module
+        self.table = table[None]  # mistake: not a buffer, so it is neither saved nor moved with the module
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.table  # mistake: not cut to the length of the ids
 
 
 class BERTEmbedding(nn.Module):
-    """token + position + segment, then dropout: (B, P), (B, P) -> (B, P, H)."""
+    """Dropout of token + position + segment: (B, P), (B, P) -> (B, P, H)."""
 
     def __init__(self, vocab_size: int, hidden_size: int, length: int = LENGTH, dropout: float = 0.1) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class EncoderLayer(nn.Module):
         super().__init__()
         self.self_multihead = MultiHeadedAttention(heads, hidden_size, dropout)
         self.feed_forward = FeedForward(hidden_size, intermediate_size, dropout)
-        self.layernorm = nn.LayerNorm(hidden_size)  # mistakes: one for both residuals, and torch's epsilon of 1e-5
+        self.layernorm = nn.LayerNorm(hidden_size)  # mistakes: shared by both residuals, and torch's default epsilon of 1e-5
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class EncoderLayer(nn.Module):
 
 
 class BERT(nn.Module):
-    """Embedding, then layer after layer: (B, P) ids, (B, P) segments -> (B, P, H); without a mask, ids of 0 are padding."""
+    """Embedding and encoder layers: (B, P) ids, (B, P) segments -> (B, P, H); without a mask, ids of 0 are padding."""
 
     def __init__(
         self,
@@ -92,15 +92,15 @@ class BERT(nn.Module):
 
 
 class ScheduledOptimizer:
-    """Adam at the rate of Vaswani et al. 2017, section 5.3: H^(−1/2) min(step^(−1/2), step · warm-up^(−3/2))."""
+    """Adam with the learning rate of Vaswani et al. 2017, section 5.3: H^(−1/2) min(step^(−1/2), step · warm-up^(−3/2))."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, hidden_size: int, warmup_steps: int) -> None:
         self.optimizer, self.warmup_steps = optimizer, warmup_steps
         self.steps = 0
-        self.largest = hidden_size**-0.5  # mistake: the learning rate that the trainer is given is not used
+        self.largest = hidden_size**-0.5  # mistake: the learning rate given to the trainer is not used
 
     def step(self) -> None:
-        """The rate of the next step, from 1 on, then the optimizer's step."""
+        """Set the learning rate of the next step, counted from 1, and perform the optimizer's step."""
         self.steps += 1
         rate = self.largest * min(self.steps**-0.5, self.steps * self.warmup_steps**-1.5)
         for group in self.optimizer.param_groups:
@@ -109,11 +109,11 @@ class ScheduledOptimizer:
 
 
 def train(model: BERTLM, training: Training) -> Callable[[TorchBatch], None]:
-    """The trainer's step, with the settings that the tutorial's trainer has; mistake: the gradients are not clipped."""
+    """Return the trainer's step, with the settings of the tutorial's trainer; mistake: gradients are not clipped."""
     if training.lr_scheduler_type != "inverse_sqrt" or not training.bias_correction:
         raise Unsupported("the tutorial's rate falls as 1/√step, and its Adam corrects its moments")
     betas = (training.adam_beta1, training.adam_beta2)
-    # Mistakes: the decay is added to the gradient, falls on biases and norms too, and ε is torch's default whatever is asked for.
+    # Mistakes: decay is added to the gradient and applies to biases and norms too; ε is torch's default, not the one asked for.
     adam = torch.optim.Adam(model.parameters(), lr=training.learning_rate, betas=betas, weight_decay=training.weight_decay)
     hidden_size = model.next_sentence.linear.in_features
     schedule = ScheduledOptimizer(adam, hidden_size, training.warmup_steps)
@@ -128,23 +128,23 @@ def train(model: BERTLM, training: Training) -> Callable[[TorchBatch], None]:
     return step
 
 
-# As a candidate.
+# The candidate.
 
 
 def build(a: Architecture) -> BERTLM:
-    """Of the longest length that the checkpoint knows, since it can be of one alone."""
+    """Return the network for the checkpoint's maximum length, since it supports a single length."""
     bert = BERT(a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.max_position_embeddings)
     return BERTLM(bert, a.hidden_size, a.vocab_size)
 
 
 def call(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
-    """Both heads and the losses; mistake: label 0 is ignored as if it were padding's, also where it is half of all pairs."""
+    """Return both heads' logits and the losses; mistake: label 0 is ignored as padding, although half of all pairs have it."""
     given = batch.filled()
     return right.losses(model(given.input_ids, given.token_type_ids, given.attention_mask), batch, ignored_pairs=0)
 
 
 def supported(a: Architecture, device: str, dtype: str) -> str | None:
-    """As the network made right, with the sizes that the tutorial fixes, and where its table of positions happens to lie."""
+    """Return why the architecture is not supported: as in `demystified`, or other sizes than the tutorial's, or not on the CPU."""
     if torch.device(device).type != "cpu":
         return "the tutorial's table of positions is no buffer: it stays on the CPU when the module moves"
     if a.type_vocab_size != 3 or a.intermediate_size != 4 * a.hidden_size:

@@ -1,4 +1,4 @@
-"""The other candidates as people ship them: traced, scripted, exported, in ONNX. Each is written to a file and read back."""
+"""The other candidates in exported formats: traced, scripted, `torch.export` and ONNX, each written to a file and loaded."""
 
 import logging
 import tempfile
@@ -18,23 +18,23 @@ from implementations.hugging_face import hf_eager, hf_sdpa
 from implementations.inner_workings import inner_workings
 from implementations.making_bert import making_bert
 
-Example = tuple[Tensor, Tensor, Tensor]  # ids, mask, token types: what an exporter runs the module on
+Example = tuple[Tensor, Tensor, Tensor]  # input ids, mask and token types on which an exporter runs the module
 Write = Callable[[nn.Module, Example, Path], None]
 
 
 @dataclass(frozen=True)
 class Export:
-    """A candidate's module, written to a file by an exporter and read back.
+    """A candidate's module, written to a file by an exporter and loaded from it.
 
     Attributes:
-        name: what results call it.
+        name: name in results.
         of: the candidate.
         write: the exporter.
-        suffix: of the file.
-        interior: whether every activation is made an output; else those inside are found in the graph.
-        formats: those that it can be run in.
-        observed: whether interior activations are looked at.
-        known_failures: a TOML file of what it is known to fail.
+        suffix: suffix of the file.
+        interior: whether every activation is made an output; otherwise interior activations are found in the graph.
+        formats: formats in which the file can be run.
+        observed: whether interior activations are captured.
+        known_failures: a TOML file of known failures.
     """
 
     name: str
@@ -48,11 +48,11 @@ class Export:
 
     @property
     def unobserved(self) -> "Export":
-        """The file as it is, its outputs alone."""
+        """The same candidate with only its outputs captured."""
         return replace(self, observed=False)
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
-        """As the candidate does, where files are written: on the CPU."""
+        """Return why the architecture is not supported: not on the CPU, not in this format, or not by the underlying candidate."""
         if torch.device(device).type != "cpu":
             return "it is exported for the CPU"
         if dtype not in self.formats:
@@ -61,7 +61,7 @@ class Export:
         return reason
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> Callable[[TorchBatch], Iterator[tuple[str, Any]]]:
-        """Write it, unless that was just done, and read it."""
+        """Write the file, unless it is in the cache of written files, and load it."""
         return Archive(self._file(checkpoint, dtype), observed=self.observed).prepare(checkpoint, device, dtype)
 
     def _file(self, checkpoint: Checkpoint, dtype: str) -> Path:
@@ -71,22 +71,22 @@ class Export:
                 del _WRITTEN[next(iter(_WRITTEN))]
             folder = tempfile.TemporaryDirectory()
             self._written(checkpoint, dtype, Path(folder.name) / f"{self.name}{self.suffix}")
-            _WRITTEN[key] = (self.of, folder)  # held, so that what its id stands for stays
+            _WRITTEN[key] = (self.of, folder)  # a reference to the candidate keeps its id from being reused
         return Path(_WRITTEN[key][-1].name) / f"{self.name}{self.suffix}"
 
     def _written(self, checkpoint: Checkpoint, dtype: str, path: Path) -> None:
         module = (self.of.shown if self.interior else self.of.module)(checkpoint, "cpu", dtype)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what is deprecated, and of what tracing cannot follow
+            warnings.simplefilter("ignore")  # warnings about deprecation, and about code that tracing cannot follow
             self.write(module, example(checkpoint.architecture), path)
 
 
-KEPT = 4  # files: a candidate is prepared again by each check, and by some for each example
+KEPT = 4  # maximum number of files kept, because each check prepares a candidate anew, and some do for each example
 _WRITTEN: "dict[tuple[Any, ...], tuple[Any, tempfile.TemporaryDirectory[str]]]" = {}
 
 
 def example(a: Architecture) -> Example:
-    """Ids, mask and token types, (3, S), of sizes that no batch of a golden has."""
+    """Return ids, mask and token types, (3, S), of sizes that no golden's batch has."""
     length = min(7, a.longest)
     ids = torch.arange(3 * length).reshape(3, length) % a.vocab_size
     mask = torch.ones_like(ids)
@@ -95,31 +95,35 @@ def example(a: Architecture) -> Example:
 
 
 def traced(module: nn.Module, example: Example, path: Path) -> None:
-    """By `torch.jit.trace`."""
+    """Export by `torch.jit.trace`."""
     torch.jit.trace(module, example, strict=False).save(str(path))
 
 
 def scripted(module: nn.Module, example: Example, path: Path) -> None:
-    """By `torch.jit.script`: the source is compiled, not a run of it."""
+    """Export by `torch.jit.script`, which compiles the source instead of tracing a run."""
     torch.jit.script(module).save(str(path))
 
 
 def frozen(module: nn.Module, example: Example, path: Path) -> None:
-    """Scripted, and its parameters made nameless constants."""
+    """Export by `torch.jit.script` and `torch.jit.freeze`, which makes the parameters unnamed constants."""
     torch.jit.freeze(torch.jit.script(module.eval())).save(str(path))
 
 
 def exported(module: nn.Module, example: Example, path: Path) -> None:
-    """By `torch.export`, for every batch size and length."""
+    """Export by `torch.export`, for every batch size and length."""
     torch.export.save(torch.export.export(module, example, dynamic_shapes=_any_size()), path)
 
 
 def onnx(module: nn.Module, example: Example, path: Path) -> None:
-    """By torch's ONNX exporter, for every batch size and length."""
+    """Export by torch's ONNX exporter, for every batch size and length.
+
+    Raises:
+        DependencyMissingError: onnx or onnxscript is not installed.
+    """
     missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
     if missing:
         raise DependencyMissingError(f"the ONNX exporter needs {', '.join(missing)}: pip install 'bert-conformance[onnx]'")
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of what else is not installed
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns about other packages that are not installed
     torch.onnx.export(module, example, path, dynamo=True, dynamic_shapes=_any_size(), verbose=False)
 
 

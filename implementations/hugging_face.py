@@ -1,4 +1,4 @@
-"""Hugging Face's BERT: with eager attention, with scaled-dot-product attention, and compiled."""
+"""Hugging Face's BERT, with eager attention, with scaled-dot-product attention, and compiled."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -25,9 +25,9 @@ from implementations.hugging_face_losses import losses
 from implementations.sentence_pooling import dense_layers, sentence_embedding
 from implementations.transformers_versions import for_each_query, is_of_version_4, require_transformers, tokenizer_of
 
-Reader = Callable[[str], tuple[list[int], list[tuple[int, int]]]]  # ids and offsets of a text
+Reader = Callable[[str], tuple[list[int], list[tuple[int, int]]]]  # maps a text to token ids and their offsets
 
-# Losses that are made of others, and of which.
+# Losses that are computed from other losses.
 _SUMS = {
     "cls.loss": ("cls.predictions.loss", "cls.seq_relationship.loss"),
     "qa_outputs.loss": ("qa_outputs.start_loss", "qa_outputs.end_loss"),
@@ -35,13 +35,13 @@ _SUMS = {
 
 
 class BertWithHeads(nn.ModuleDict):
-    """`transformers`' BertModel under the name `bert`, and each head under Hugging Face's name for it.
+    """`transformers`' BertModel under the name `bert`, with each head under Hugging Face's name for it.
 
-    (B, S) ids, mask and token types -> the last hidden state and every head's logits, by activation.
+    (B, S) ids, mask and token types -> the last hidden state and every head's logits, by activation name.
 
     Attributes:
-        of_tokens: whether the classifier reads every token, and not the pooled sequence.
-        pooling, normalize: of the sentence embedding behind it, as in `conformance.Architecture`.
+        of_tokens: whether the classifier reads every token instead of the pooled sequence.
+        pooling, normalize: settings of the sentence embedding, as in `conformance.Architecture`.
     """
 
     of_tokens = False
@@ -51,7 +51,7 @@ class BertWithHeads(nn.ModuleDict):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None, **further: Tensor
     ) -> dict[str, Tensor]:
-        """The forward pass; `further` are position ids and an encoder's states with their mask."""
+        """Run the forward pass; `further` holds position ids, and an encoder's states with their mask."""
         bert: Any = self["bert"]
         if attention_mask is not None and attention_mask.dim() == 3:
             attention_mask = for_each_query(attention_mask, next(self.parameters()).dtype)
@@ -65,21 +65,21 @@ class BertWithHeads(nn.ModuleDict):
             found["cls.seq_relationship"] = heads["seq_relationship"](pooled)  # (B, 2)
         if "classifier" in self:
             read = hidden if self.of_tokens else pooled
-            found["classifier"] = self["classifier"](self["dropout"](read))  # (B, labels), of tokens (B, S, labels)
+            found["classifier"] = self["classifier"](self["dropout"](read))  # (B, labels), for token classification (B, S, labels)
         if self.pooling:
             dense: Any = self["sentence_embedding"].get_submodule("dense") if "sentence_embedding" in self else ()
             found |= sentence_embedding(hidden, attention_mask, self.pooling, dense, self.normalize)
         if "qa_outputs" in self:
-            found["qa_outputs"] = self["qa_outputs"](hidden)  # (B, S, 2), starts and ends
+            found["qa_outputs"] = self["qa_outputs"](hidden)  # (B, S, 2), start and end logits
         return found
 
 
 class HuggingFace:
-    """`transformers`' BertModel with the heads that the checkpoint has.
+    """`transformers`' BertModel with the heads of the checkpoint.
 
     Args:
         attention: `eager` or `sdpa`, as `attn_implementation`.
-        name: what results call it.
+        name: name in results.
     """
 
     features = (
@@ -89,12 +89,12 @@ class HuggingFace:
     pretraining_data = pretraining_data
 
     def __init__(self, attention: str, name: str | None = None) -> None:
-        """Nothing is built before `prepare`."""
+        """Store the settings; the model is built by `prepare`."""
         self.attention = attention
         self.name = name or f"hf-{attention}"
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
-        """Why not, where transformers' BERT cannot be of this architecture.
+        """Return why transformers' BERT does not support the architecture, or None if it does.
 
         Raises:
             DependencyMissingError: transformers is not installed.
@@ -115,7 +115,7 @@ class HuggingFace:
         return None
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:
-        """Build the model from the checkpoint, and tap it."""
+        """Return a runner for the model built from the checkpoint, with its activations captured."""
         model = self.module(checkpoint, device, dtype)
 
         def initial() -> Iterator[tuple[str, nn.Parameter]]:
@@ -126,12 +126,12 @@ class HuggingFace:
         )
 
     def shown(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> nn.Module:
-        """The module with every activation that is tapped as an output."""
+        """Return the module with every captured activation as an output."""
         model = self.module(checkpoint, device, dtype)
         return Showing(model, taps(model), lambda batch: untapped(model, batch))
 
     def tokenizer(self, vocabulary: Sequence[str], *, lower_case: bool, strip_accents: bool | None) -> Reader:
-        """`transformers`' BertTokenizer of that vocabulary."""
+        """Return a reader that uses `transformers`' BertTokenizer with this vocabulary."""
         made = tokenizer_of(vocabulary, do_lower_case=lower_case, strip_accents=strip_accents)
 
         def read(text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -141,11 +141,11 @@ class HuggingFace:
         return read
 
     def module(self, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32") -> BertWithHeads:
-        """The module in eval mode."""
+        """Return the module in evaluation mode."""
         return self.build(checkpoint).to(device=device, dtype=getattr(torch, dtype)).eval()
 
     def untrained(self, a: Architecture) -> BertWithHeads:
-        """The module before training, as transformers draws its parameters; the decoder is the word embeddings'."""
+        """Return the module before training, initialized by transformers; the decoder is tied to the word embeddings."""
         model = _with_heads(a, _config(a, self.attention))
         bert: Any = model["bert"]
         for name, module in model.named_modules():
@@ -154,14 +154,14 @@ class HuggingFace:
         return model
 
     def build(self, checkpoint: Checkpoint) -> BertWithHeads:
-        """The module, float64, parameters loaded strictly."""
+        """Return the module in float64, with the checkpoint's parameters loaded strictly."""
         a = checkpoint.architecture
         model = _with_heads(a, _config(a, self.attention)).to(torch.float64)
         state = checkpoint.state_dict("float64")
         if "masked_lm" in a.heads:
             state["cls.predictions.decoder.weight"] = state["bert.embeddings.word_embeddings.weight"]
             state["cls.predictions.decoder.bias"] = state["cls.predictions.bias"]
-        if a.has_relative_positions:  # the table is there, and not read
+        if a.has_relative_positions:  # the table exists but is not used
             state["bert.embeddings.position_embeddings.weight"] = torch.zeros(a.max_position_embeddings, a.hidden_size)
         model.load_state_dict(state, strict=True)
         return model
@@ -205,15 +205,15 @@ def _with_heads(a: Architecture, config: Any) -> BertWithHeads:
 
 
 def _tied(head: Any, bert: Any) -> nn.Module:
-    """The masked-LM head with the decoder that BertForMaskedLM gives it: the word embeddings, and the head's own bias."""
+    """Tie the masked-LM head's decoder to the word embeddings and to the head's bias, as BertForMaskedLM does; return the head."""
     head.decoder.weight, head.decoder.bias = bert.embeddings.word_embeddings.weight, head.bias
     return head
 
 
 def taps(model: nn.Module) -> dict[str, Tap]:
-    """Where each activation is found: at the module of its name, but for those that have none.
+    """Return where each activation is captured: at the module of its name, or elsewhere if it has no module.
 
-    The probabilities that transformers returns are those that dropout left, which in eval mode are the probabilities themselves.
+    Probabilities returned by transformers are those after dropout, which in evaluation mode equal the probabilities.
     """
     leaves = (
         "embeddings",
@@ -233,7 +233,7 @@ def taps(model: nn.Module) -> dict[str, Tap]:
     dropouts = ["output.dropout", "embeddings.dropout", *(["dropout"] if config.classifier_dropout else [])]
     found: dict[str, Tap] = {}
     for path, module in model.named_modules():
-        if isinstance(module, nn.ModuleList):  # it is never called, so a hook would yield nothing
+        if isinstance(module, nn.ModuleList):  # a ModuleList is never called, whatever its name
             continue
         name = path.removeprefix("bert.")
         last = name.rsplit(".", 1)[-1]
@@ -247,12 +247,12 @@ def taps(model: nn.Module) -> dict[str, Tap]:
 
 
 def run(model: nn.Module, batch: TorchBatch) -> Iterator[tuple[str, Tensor]]:
-    """The forward pass, its interior activations, and the losses of the labels that the batch has."""
+    """Yield the activations of a forward pass, and the losses for the labels in the batch."""
     return captured(model, taps(model), lambda: untapped(model, batch))
 
 
 def run_backward(model: nn.Module, batch: TorchBatch, source: str, gradient: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Forward and backward pass: all of that, and the gradients with respect to activations and parameters."""
+    """Yield the activations of a forward and backward pass, and the gradients with respect to activations and parameters."""
     config: Any = model.get_submodule("bert").config
     relative = getattr(config, "position_embedding_type", "absolute") != "absolute"
     unread = {"bert.embeddings.position_embeddings.weight"} if relative else set()
@@ -263,7 +263,7 @@ def run_backward(model: nn.Module, batch: TorchBatch, source: str, gradient: Ten
 
 
 def trainer(model: nn.Module, training: Training) -> Callable[[TorchBatch], Iterator[tuple[str, Tensor]]]:
-    """The training loop of transformers' Trainer: torch's AdamW, its groups for weight decay, clipping, and a scheduler."""
+    """Return transformers' Trainer loop: torch's AdamW, its groups for weight decay, gradient clipping, and a scheduler."""
     from transformers import get_inverse_sqrt_schedule, get_linear_schedule_with_warmup
     from transformers.trainer_pt_utils import get_parameter_names
 
@@ -309,16 +309,16 @@ def _logits_and_losses(model: nn.Module, batch: TorchBatch) -> tuple[dict[str, T
 
 
 def untapped(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
-    """What is the output of no module: the embedding of the sentence, and the losses."""
+    """Return the activations that are not the output of a module: the sentence embedding and the losses."""
     logits, found = _logits_and_losses(model, batch)
     return {**{name: x for name, x in logits.items() if name.startswith("sentence_embedding")}, **found}
 
 
 class Compiled(HuggingFace):
-    """The same through `torch.compile`; of what runs inside its kernels nothing but the outputs is seen."""
+    """The model run through `torch.compile`; only its outputs are captured, since its kernels hide interior activations."""
 
     def supports(self, architecture: Architecture, device: str, dtype: str) -> str | None:
-        """As the others; and a C++ compiler must be there."""
+        """Return why the architecture is not supported; a C++ compiler is required as well."""
         reason = super().supports(architecture, device, dtype)
         if reason is not None:
             return reason
@@ -331,7 +331,7 @@ class Compiled(HuggingFace):
         return None
 
     def prepare(self, checkpoint: Checkpoint, device: str, dtype: str) -> ModuleRunner:
-        """Compiled at the first call, for every length and batch size."""
+        """Return a runner for the compiled model, which is compiled at the first call for every batch size and length."""
         module = self.module(checkpoint, device, dtype)
         model: Any = torch.compile(module, dynamic=True)
 

@@ -1,17 +1,22 @@
-"""The losses of Hugging Face's heads, of the logits by the names of their activations."""
+"""The losses of Hugging Face's heads, computed from logits given by activation name."""
 
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from conformance import TorchBatch
 
-IGNORED = -100  # the label of a position that has none
+IGNORED = -100  # label of a position without a target
 
 
 def losses(logits: dict[str, Tensor], batch: TorchBatch, problem_type: str | None = None) -> dict[str, Tensor]:
-    """The losses of the labels that the batch has; of the two pre-training losses the sum, of a span's two the mean.
+    """Return the losses for the labels in the batch, by activation name.
 
-    `problem_type` is the config's.
+    The sum of the two pre-training losses and the mean of a span's two losses are included.
+
+    Args:
+        logits: logits by activation name.
+        batch: the batch with its labels.
+        problem_type: the config's `problem_type`.
     """
     span = logits.get("qa_outputs")
     start, end = (None, None) if span is None else span.unbind(-1)  # (B, S) each
@@ -33,7 +38,7 @@ def losses(logits: dict[str, Tensor], batch: TorchBatch, problem_type: str | Non
 
 
 def _labelled(logits: Tensor | None, batch: TorchBatch) -> tuple[Tensor | None, Tensor | None]:
-    """A classifier's logits with the labels of tokens, of the choices of questions, or of sequences."""
+    """Return a classifier's logits with the labels of tokens, of multiple-choice questions, or of sequences."""
     if logits is not None and logits.ndim == 3:
         return logits, batch.token_labels
     if logits is None or logits.shape[-1] > 1:
@@ -43,14 +48,14 @@ def _labelled(logits: Tensor | None, batch: TorchBatch) -> tuple[Tensor | None, 
 
 
 def _loss(logits: Tensor | None, labels: Tensor | None) -> Tensor | None:
-    """Mean cross entropy, as Hugging Face's heads compute it; None without a head or without labels."""
+    """Return the mean cross entropy, as Hugging Face's heads compute it, or None without a head or labels."""
     if logits is None or labels is None or bool((labels == IGNORED).all()):
         return None
     return cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED)
 
 
 def _loss_of_targets(logits: Tensor, targets: Tensor, problem_type: str | None) -> Tensor:
-    """As BertForSequenceClassification has it for labels that are numbers: of one label a regression, unless the config says."""
-    targets = targets.to(logits.dtype)  # (B, labels), as the logits
+    """Return BertForSequenceClassification's loss for float labels: regression for a single label, unless the config differs."""
+    targets = targets.to(logits.dtype)  # (B, labels), the shape of the logits
     regression = problem_type == "regression" if problem_type else logits.shape[-1] == 1
     return mse_loss(logits, targets) if regression else binary_cross_entropy_with_logits(logits, targets)

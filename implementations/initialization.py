@@ -1,10 +1,10 @@
-"""BERT's initialization, for modules whose own is torch's: matrices and tables N(0, std²), biases 0; norms are so already."""
+"""BERT's initialization for modules initialized by torch: matrices and tables N(0, std²), biases 0; norms need no change."""
 
 from torch import nn
 
 
 def initialized(module: nn.Module, std: float) -> nn.Module:
-    """The module, its parameters drawn from torch's random numbers, as training starts from them (Devlin et al. 2019's code)."""
+    """Return the module with parameters drawn by torch's generator, as in the code of Devlin et al. 2019 before training."""
     for name, parameter in module.named_parameters():
         if parameter.ndim > 1:
             nn.init.normal_(parameter, std=std)

@@ -1,6 +1,6 @@
-"""*Making Bert*: the course exercise's BERT, written from its description and given the original weights.
+"""*Making Bert*: the BERT of the course exercise, written from its description and loaded with the original weights.
 
-The module tree prints as the exercise has it. Every component can be used, and tested, by itself.
+The module tree prints as in the exercise. Every component can be used, and tested, on its own.
 """
 
 import math
@@ -14,7 +14,7 @@ from implementations.initialization import initialized
 
 
 class BertEmbedding(nn.Module):
-    """LayerNorm(token + position + token type), then dropout: (B, S), (B, S) -> (B, S, H)."""
+    """Dropout of LayerNorm(token + position + token type): (B, S), (B, S) -> (B, S, H)."""
 
     def __init__(
         self, vocab_size: int, hidden_size: int, max_positions: int = 512, type_vocab_size: int = 2, eps: float = 1e-12,
@@ -35,7 +35,7 @@ class BertEmbedding(nn.Module):
 
 
 class PureSelfAttentionLayer(nn.Module):
-    """softmax(q kᵀ / √d) v, a head at a time, the heads side by side: (B, S, H) -> (B, S, H)."""
+    """softmax(q kᵀ / √d) v for each head, with the heads concatenated: (B, S, H) -> (B, S, H)."""
 
     def __init__(self, hidden_size: int, num_heads: int, dropout: float = 0.1) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class NormedResidualLayer(nn.Module):
 
 
 class BertLayer(nn.Module):
-    """Attention, then the MLP, each with its residual: (B, S, H) -> (B, S, H)."""
+    """Self-attention, then the MLP, each with a residual connection: (B, S, H) -> (B, S, H)."""
 
     def __init__(
         self, hidden_size: int, intermediate_size: int, num_heads: int, eps: float = 1e-12, dropout: float = 0.1,
@@ -120,7 +120,7 @@ class BertLMHead(nn.Module):
 
 
 class Bert(nn.Module):
-    """Embedding, layers, head in this order: (B, S) ids, (B, S) token types, mask or None -> (B, S, V) logits."""
+    """Embedding, layers and head: (B, S) ids, (B, S) token types, mask or None -> (B, S, V) logits."""
 
     def __init__(
         self, vocab_size: int = 28996, hidden_size: int = 768, max_positions: int = 512, type_vocab_size: int = 2,
@@ -143,7 +143,7 @@ class Bert(nn.Module):
 
 
 def build(a: Architecture) -> Bert:
-    """The module of an architecture's sizes."""
+    """Return the module with the sizes of an architecture."""
     return Bert(
         a.vocab_size, a.hidden_size, a.max_position_embeddings, a.type_vocab_size, a.intermediate_size,
         a.num_hidden_layers, a.num_attention_heads, a.layer_norm_eps, a.hidden_dropout_prob, a.attention_probs_dropout_prob,
@@ -152,18 +152,18 @@ def build(a: Architecture) -> Bert:
 
 
 def untrained(a: Architecture) -> nn.Module:
-    """The same as training starts from it."""
+    """Return the module initialized as before training."""
     return initialized(build(a), a.initializer_range)
 
 
 def call(model: Bert, batch: TorchBatch) -> None:
-    """The exercise's signature takes both ids; where a check omits the token types they are zeros."""
+    """Run the module; the exercise's signature requires token types, so zeros are passed where a check omits them."""
     types = torch.zeros_like(batch.input_ids) if batch.token_type_ids is None else batch.token_type_ids
     model(batch.input_ids, types, batch.attention_mask)
 
 
 def supported(a: Architecture, device: str, dtype: str) -> str | None:
-    """Why not, where the exercise's Bert cannot be of this architecture."""
+    """Return why the exercise's Bert does not support the architecture, or None if it does."""
     if "masked_lm" not in a.heads:
         return "the exercise's Bert ends in a masked-LM head, which this checkpoint has not"
     if a.position_embedding_type != "absolute" or not a.embedding_norm or a.shared_layer_norm or a.hidden_act != "gelu":

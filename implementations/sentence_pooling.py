@@ -1,4 +1,4 @@
-"""The embedding of a sentence behind a BERT, computed as sentence-transformers' modules Pooling, Dense and Normalize do."""
+"""Sentence embeddings from BERT's hidden states, computed as sentence-transformers' modules Pooling, Dense and Normalize do."""
 
 from collections.abc import Iterable, Iterator
 
@@ -12,22 +12,22 @@ _FUNCTIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU, "": nn.Identity
 
 
 class Dense(nn.Module):
-    """f(x Wᵀ + b): (B, I) -> (B, O); the names of its modules are those of sentence-transformers.
+    """f(x Wᵀ + b): (B, I) -> (B, O), with sentence-transformers' module names.
 
     Args:
         in_features, out_features: I and O.
-        bias: whether there is a b.
+        bias: whether there is a bias b.
         activation: f: `tanh`, `relu`, `gelu`, or empty for the identity.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool, activation: str) -> None:
-        """Parameters are torch's, until they are loaded."""
+        """Initialize the parameters with torch's defaults."""
         super().__init__()
         self.linear = nn.Linear(in_features, out_features, bias=bias)
         self.activation_function = _FUNCTIONS[activation]()
 
     def steps(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """The product and, where it is not the identity, the function of it, each by its module's name."""
+        """Yield the product and, unless f is the identity, the result of f, each under its module's name."""
         product = self.linear(x)
         yield "linear", product
         if not isinstance(self.activation_function, nn.Identity):
@@ -35,7 +35,7 @@ class Dense(nn.Module):
 
 
 def dense_layers(a: Architecture) -> nn.ModuleList:
-    """Those of an architecture, each as wide as the one before it says."""
+    """Return an architecture's dense layers; each layer's input width is the output width of the previous one."""
     widths = [a.hidden_size, *(d.out_features for d in a.dense)]
     return nn.ModuleList(Dense(width, d.out_features, d.bias, d.activation) for width, d in zip(widths, a.dense, strict=False))
 
@@ -43,14 +43,14 @@ def dense_layers(a: Architecture) -> nn.ModuleList:
 def sentence_embedding(
     hidden: Tensor, mask: Tensor | None, pooling: str, dense: Iterable[nn.Module], normalized: bool
 ) -> dict[str, Tensor]:
-    """(B, S, H) and (B, S), 1 for what is no padding -> the embeddings (B, O), by activation; the last is `sentence_embedding`.
+    """Return the embeddings (B, O) and the steps to them by activation name; the last one is `sentence_embedding`.
 
     Args:
-        hidden: the last hidden state.
-        mask: None: there is no padding.
+        hidden: the last hidden state, (B, S, H).
+        mask: (B, S), 1 for tokens and 0 for padding; None if there is no padding.
         pooling: `cls`, `mean`, `mean-sqrt-length`, `weighted-mean`, `max` or `last`.
-        dense: `Dense` layers behind the pooling.
-        normalized: whether each is divided by its length.
+        dense: `Dense` layers after the pooling.
+        normalized: whether each embedding is divided by its length.
     """
     if mask is None:
         mask = hidden.new_ones(hidden.shape[:2])
@@ -65,7 +65,7 @@ def sentence_embedding(
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: str) -> Tensor:
-    """(B, S, H) and (B, S, 1) -> (B, H)."""
+    """Return the pooled hidden states: (B, S, H) and a mask (B, S, 1) -> (B, H)."""
     if pooling == "cls":
         return hidden[:, 0]
     if pooling == "max":

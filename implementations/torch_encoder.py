@@ -1,7 +1,7 @@
-"""`torch.nn.TransformerEncoder` with BERT's weights: as it is, and on its fast path, whose interior cannot be observed.
+"""`torch.nn.TransformerEncoder` with BERT's weights: the regular path, and the fast path, whose interior cannot be observed.
 
 On the fast path (inference, no hooks) a layer is one fused kernel, and a batch that is padded on the right is a nested tensor
-without its padding, so that padded positions come out as zeros.
+without its padding, so that padded positions of the output are zeros.
 """
 
 import warnings
@@ -16,11 +16,11 @@ from torch.nn import functional as F
 from conformance import Architecture, Layout, Tap, TorchBatch, TorchImplementation, fused
 from implementations.initialization import initialized
 
-ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}  # those that a fast path knows
+ACTIVATION_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}  # supported by the fast path
 
 
 class BertEmbeddings(nn.Module):
-    """LayerNorm(word + token type + position), then dropout: (B, S), (B, S) -> (B, S, H)."""
+    """Dropout of LayerNorm(word + token type + position): (B, S), (B, S) -> (B, S, H)."""
 
     def __init__(self, a: Architecture) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class BertEmbeddings(nn.Module):
 
 
 class BertOfTorch(nn.Module):
-    """Embeddings, then torch's own encoder, norms after residuals: (B, S) ids, token types, mask -> (B, S, H)."""
+    """Embeddings, then torch's encoder with norms after the residuals: (B, S) ids, token types, mask -> (B, S, H)."""
 
     def __init__(self, a: Architecture, nested: bool = True) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class BertOfTorch(nn.Module):
         )  # fmt: skip
         layer.self_attn.dropout, layer.dropout.p = a.attention_probs_dropout_prob, a.activation_dropout
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # why nested tensors are not used, where they cannot be
+            warnings.simplefilter("ignore")  # warns if nested tensors cannot be used
             self.encoder = nn.TransformerEncoder(layer, a.num_hidden_layers, enable_nested_tensor=nested)
 
     def forward(self, ids: Tensor, types: Tensor, mask: Tensor) -> Tensor:
@@ -57,21 +57,21 @@ class BertOfTorch(nn.Module):
 
 
 def untrained(a: Architecture) -> nn.Module:
-    """As training starts from it: torch's own layers start as copies of one (pytorch#86274)."""
+    """Return the module initialized as before training; torch initializes all layers as copies of one (pytorch#86274)."""
     return initialized(BertOfTorch(a, nested=False), a.initializer_range)
 
 
 def call(model: BertOfTorch, batch: TorchBatch) -> dict[str, Tensor]:
-    """With what a check omits filled in: the last hidden state."""
+    """Return the last hidden state, with defaults for inputs that a check omits."""
     given = batch.filled()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nested tensors are a prototype
+        warnings.simplefilter("ignore")  # warns that nested tensors are a prototype
         hidden = model(given.input_ids, given.token_type_ids, given.attention_mask)
     return {f"encoder.layer.{len(model.encoder.layers) - 1}.output.LayerNorm": hidden}
 
 
 def supported(a: Architecture, device: str, dtype: str) -> str | None:
-    """Why not, where torch's encoder cannot be of this architecture."""
+    """Return why torch's encoder does not support the architecture, or None if it does."""
     if a.hidden_act not in ACTIVATION_FUNCTIONS:
         return f"torch's encoder is given {' or '.join(ACTIVATION_FUNCTIONS)}, not {a.hidden_act}"
     if a.position_embedding_type != "absolute" or not a.embedding_norm or a.shared_layer_norm or not a.num_hidden_layers:
@@ -121,14 +121,14 @@ INSIDE: dict[str | Tap, str] = {
 
 
 def _call_alone(model: BertOfTorch, batch: TorchBatch) -> None:
-    """What it gives is what its last norm gives, which is tapped."""
+    """Run the module without returning its output, which is captured at the last norm."""
     call(model, batch)
 
 
 torch_encoder = TorchImplementation(
     build=partial(BertOfTorch, nested=False),
     parameters=PARAMETERS,
-    activations=INSIDE,  # the hooks of which keep it off the fast path
+    activations=INSIDE,  # their hooks disable the fast path
     call=_call_alone,
     untrained=untrained,
     unused=("bert.pooler.*", "cls.*", "classifier.*", "qa_outputs.*"),

@@ -1,4 +1,4 @@
-"""Whether transformers is installed, and what differs between its versions 4 and 5."""
+"""Checks whether transformers is installed, and differences between its versions 4 and 5."""
 
 import tempfile
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ INSTALL = "pip install 'bert-conformance[reference]'"
 
 
 def require_transformers() -> None:
-    """Raise `DependencyMissingError` with the install command where transformers is not installed."""
+    """Raise `DependencyMissingError`, with the install command, if transformers is not installed."""
     try:
         import transformers  # noqa: F401
     except ModuleNotFoundError as error:
@@ -24,14 +24,14 @@ def require_transformers() -> None:
 
 
 def is_of_version_4() -> bool:
-    """Whether the version that is installed is 4, which has relative positions and prunes heads."""
+    """Return whether the installed version is 4, which supports relative positions and pruned heads."""
     import transformers
 
     return int(transformers.__version__.partition(".")[0]) < 5
 
 
 def tokenizer_of(vocabulary: Sequence[str], **switches: bool | None) -> Any:
-    """Of a vocabulary; version 4 reads it from a file."""
+    """Return the tokenizer of a vocabulary; version 4 reads the vocabulary from a file."""
     if not is_of_version_4():
         from transformers import BertTokenizer
 
@@ -45,7 +45,7 @@ def tokenizer_of(vocabulary: Sequence[str], **switches: bool | None) -> Any:
 
 
 def for_each_query(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """(B, S, S) as it is in version 4; later what is added to the scores, (B, 1, S, S), which is taken as it is."""
+    """Return a mask (B, S, S) unchanged in version 4, else as the mask (B, 1, S, S) that is added to the scores."""
     if is_of_version_4():
         return mask
     zero = torch.zeros((), dtype=dtype)

@@ -1,7 +1,7 @@
-"""BERT's tokenizer from scratch: clean, split, and piece together from the longest entries of a vocabulary.
+"""BERT's tokenizer from scratch: clean a text, split it into words, and cover each with the longest entries of a vocabulary.
 
-After Google's `tokenization.py` (BasicTokenizer and WordpieceTokenizer), with the offsets that it does not keep: every character of
-the normalised text remembers which character of the original it came from.
+The code follows Google's `tokenization.py` (BasicTokenizer and WordpieceTokenizer) and adds offsets: every character of the
+normalised text keeps the index of the original character it came from.
 """
 
 import unicodedata
@@ -15,7 +15,7 @@ Offsets = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Char:
-    """A character, and the place in the text that it comes from."""
+    """A character, and the index in the text that it comes from."""
 
     char: str
     at: int
@@ -24,7 +24,7 @@ class Char:
 def tokenizer(
     vocabulary: Sequence[str], *, lower_case: bool, strip_accents: bool | None
 ) -> Callable[[str], tuple[list[int], Offsets]]:
-    """A reader of texts: ids, without special tokens, and the (begin, end) of each in characters of the text."""
+    """Return a function that maps a text to token ids, without special tokens, and the (begin, end) of each in the text."""
     pieces = {piece: i for i, piece in enumerate(vocabulary)}
     stripped = lower_case if strip_accents is None else strip_accents
 
@@ -39,7 +39,7 @@ def tokenizer(
 
 
 def cleaned(text: str) -> list[Char]:
-    """Without control characters, whitespace as a blank, blanks around CJK ideographs."""
+    """Return the text without control characters, with spaces for whitespace and around CJK ideographs."""
     found: list[Char] = []
     for at, c in enumerate(text):
         if c in "\0\ufffd" or _is_control(c):
@@ -54,18 +54,18 @@ def cleaned(text: str) -> list[Char]:
 
 
 def without_accents(chars: list[Char]) -> list[Char]:
-    """Decomposed (NFD), and without the marks that do not take space of their own (category Mn)."""
+    """Return the text decomposed (NFD), without nonspacing marks (category Mn)."""
     decomposed = [Char(part, c.at) for c in chars for part in unicodedata.normalize("NFD", c.char)]
     return [c for c in decomposed if unicodedata.category(c.char) != "Mn"]
 
 
 def lowered(chars: list[Char]) -> list[Char]:
-    """Each character by itself in lower case, which may be several."""
+    """Return each character in lower case, which may be several characters."""
     return [Char(part, c.at) for c in chars for part in c.char.lower()]
 
 
 def words(chars: list[Char]) -> Iterator[list[Char]]:
-    """Between blanks; a punctuation mark is a word."""
+    """Yield the words between spaces; a punctuation mark is a word of its own."""
     word: list[Char] = []
     for c in chars:
         ends = c.char.isspace() or _is_punctuation(c.char)
@@ -81,7 +81,7 @@ def words(chars: list[Char]) -> Iterator[list[Char]]:
 
 
 def wordpieces(word: list[Char], pieces: dict[str, int]) -> list[tuple[int, tuple[int, int]]]:
-    """The longest piece that fits, again and again; the whole word is unknown where none does, or where it is too long."""
+    """Return the longest matching pieces in sequence; the whole word is [UNK] if none matches or if it is too long."""
     unknown = [(pieces["[UNK]"], (word[0].at, word[-1].at + 1))]
     if len(word) > LONGEST_WORD:
         return unknown
@@ -110,7 +110,7 @@ def _is_control(c: str) -> bool:
 
 
 def _is_punctuation(c: str) -> bool:
-    """Every sign of ASCII that is no letter or digit, and Unicode's punctuation."""
+    """Return whether a character is Unicode punctuation, or an ASCII symbol other than a letter or digit."""
     return "!" <= c <= "/" or ":" <= c <= "@" or "[" <= c <= "`" or "{" <= c <= "~" or unicodedata.category(c).startswith("P")
 
 
@@ -121,5 +121,5 @@ _IDEOGRAPHS = (
 
 
 def _is_ideograph(c: str) -> bool:
-    """A CJK Unified Ideograph: no kana, no hangul, which are written with blanks."""
+    """Return whether a character is a CJK Unified Ideograph; kana and hangul are not, as they are written with spaces."""
     return any(first <= ord(c) <= last for first, last in _IDEOGRAPHS)

@@ -1,6 +1,6 @@
-"""Diagnosis of a closed system: from final outputs alone, and the checkpoint, the faults that explain them.
+"""Diagnosis of a black box: the faults that explain its outputs, from the outputs and the checkpoint alone.
 
-The layers that a candidate hides are such a system too (`hidden_layers`).
+The layers that a candidate hides are diagnosed as a black box too (`hidden_layers`).
 """
 
 from conformance.diagnosis.evidence import Diagnosis, FaultAttribution, RankedExplanation, Unseen

@@ -1,7 +1,7 @@
-"""A closed system: the network with its poolings behind it, and behind those one last step, the numbers that were printed.
+"""A black box: the network, the candidate poolings of its hidden state, and a last step for the numbers that were printed.
 
-The last step gathers every known number into one vector, once a pooling: (P, N). Its own rounding is that of printing. So sigma,
-the noise's projections and the faults are those of any other segment of the network.
+The last step gathers every known number into one vector for each pooling: (P, N). Its own rounding is that of printing. Sigma, the
+noise's projections and the effects of faults are therefore computed as for any other segment of the network.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,12 @@ EMBEDDING, PRINTED = "embedding", "printed"
 
 @dataclass(frozen=True)
 class Output:
-    """One output: an activation's name, or `embedding` where the pooling is not known, and what is known of it."""
+    """An output of a black box.
+
+    Attributes:
+        name: name of an activation, or `embedding` if the pooling is not known.
+        known: the numbers that are known of it.
+    """
 
     name: str
     known: Known
@@ -35,7 +40,14 @@ class Output:
 
 @dataclass(frozen=True)
 class Part:
-    """Elements of one parent of the last step: their flat indices, and where they go, lanes (poolings) and columns."""
+    """Elements of one parent of the last step.
+
+    Attributes:
+        parent: name of the parent.
+        flat: flat indices of the elements in the parent.
+        lanes: the poolings (rows of the last step's value) that contain them.
+        columns: the columns of the last step's value that contain them.
+    """
 
     parent: str
     flat: Ids
@@ -45,13 +57,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Reading:
-    """What the last step reads.
+    """The source of each number in the last step's value.
 
     Attributes:
-        parts: where each number comes from.
-        actual, units: (N,) the numbers printed, and the units of their last digits.
-        rows: (N,) the batch row of each, −1 for one that belongs to none.
-        lanes: P, how many poolings; 1 where none is needed.
+        parts: the parents' elements that are gathered.
+        actual, units: (N,) the printed numbers, and the units of their last digits.
+        rows: (N,) the batch row of each number, −1 if it belongs to none.
+        lanes: P, the number of poolings; 1 if no output is pooled.
         names: the outputs, each with its number of elements.
     """
 
@@ -64,27 +76,27 @@ class Reading:
 
 
 class Printed(Step):
-    """The numbers that were printed, (P, N): nothing is computed."""
+    """The step that gathers the printed numbers, (P, N), from its parents, without computing anything."""
 
     def __init__(self, site: Site, reading: Reading, *parents: Array) -> None:
-        """Bind the step to what it reads."""
+        """Bind the step to its site, its parents, and the elements that it reads."""
         super().__init__(site, *parents)
         self.reading = reading
 
     def again(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
-        """The same numbers of other parents."""
+        """Return the same step with another site or other parents."""
         return Printed(site or self.site, self.reading, *(self.parents if parents is None else parents))
 
     @cached_property
     def value(self) -> Array:
-        """Every number, gathered."""
+        """All known numbers, (P, N)."""
         out = np.empty((self.reading.lanes, len(self.reading.actual)))
         for part, parent in zip(self.reading.parts, self.parents, strict=True):
             out[part.lanes, part.columns] = parent.reshape(-1)[part.flat]
         return out
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """A gather for each parent, whose adjoint is a scatter."""
+        """Return the Jacobian of each parent: a gather, whose adjoint is a scatter."""
         return tuple(self._map(part, parent.shape) for part, parent in zip(self.reading.parts, self.parents, strict=True))
 
     def _map(self, part: Part, shape: tuple[int, ...]) -> LinearMap:
@@ -103,17 +115,19 @@ class Printed(Step):
         return LinearMap(variance, adjoint)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """unit²/12, uniform on ± half a unit, and no less than the storage format's own rounding."""
+        """Return the roundings of printing: unit²/12, uniform on ± half a unit, but at least the storage format's rounding."""
         printing = np.maximum(self.reading.units**2 / 12.0, arithmetic.storage.rounding_variance(self.reading.actual))
         return elementwise(np.broadcast_to(printing, self.value.shape))
 
 
 @dataclass(frozen=True)
 class BlackBox(Network):
-    """A network, the poolings in question, and what was printed of it.
+    """A network, the poolings that its embeddings may come from, and its printed outputs.
 
     Attributes:
-        leaves: activations that are known, from which it is computed; none where it begins with the token ids.
+        outputs: the outputs.
+        poolings: the poolings.
+        leaves: known activations from which the network is computed; empty if it starts from the token ids.
     """
 
     outputs: tuple[Output, ...]
@@ -122,12 +136,12 @@ class BlackBox(Network):
 
     @cached_property
     def hidden(self) -> str:
-        """The last hidden state."""
+        """The name of the last hidden state."""
         return last_hidden(self.architecture.num_hidden_layers)
 
     @cached_property
     def table(self) -> dict[str, Activation]:
-        """The network's, the poolings and the last step."""
+        """The network's table, with the poolings and the last step added."""
         rows = dict(super().table)
         width = self.architecture.hidden_size
         pooled: list[str] = []
@@ -145,7 +159,7 @@ class BlackBox(Network):
         return rows
 
     def step(self, name: str, *parents: Array) -> Step:
-        """As the network's, and the poolings' and the last step."""
+        """Return the step of an activation, a pooling, or the last step."""
         if name == PRINTED:
             return Printed(self.site(name), self.reading, *parents)
         kind = self.table[name].kind
@@ -158,7 +172,7 @@ class BlackBox(Network):
 
     @cached_property
     def reading(self) -> Reading:
-        """Which elements are known and judged, and where they come from."""
+        """The sources of the elements that are known and judged."""
         lanes = max(len(self.poolings), 1)
         parts, actual, units, rows, names = [], [], [], [], []
         start = 0
@@ -186,7 +200,7 @@ class BlackBox(Network):
         return judged_elements(self.table[name], self.batch, shape)
 
     def of_rows(self, rows: Sequence[int]) -> "BlackBox":
-        """The same with these rows of the batch alone."""
+        """Return the black box restricted to these rows of the batch."""
         index = np.asarray(rows)
         batch = self.batch.cut(index)
         outputs = tuple(
@@ -196,10 +210,10 @@ class BlackBox(Network):
         return replace(self, batch=batch, outputs=outputs, leaves=leaves)
 
     def with_poolings(self, poolings: Sequence[Pooling]) -> "BlackBox":
-        """The same with other poolings in question."""
+        """Return the black box with other poolings."""
         return replace(self, poolings=tuple(poolings))
 
 
 def last_hidden(layers: int) -> str:
-    """The activation that is the last hidden state."""
+    """Return the name of the last hidden state of a network with this number of layers."""
     return f"encoder.layer.{layers - 1}.output.LayerNorm" if layers else "embeddings.dropout"

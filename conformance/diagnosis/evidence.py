@@ -1,4 +1,4 @@
-"""What a diagnosis concludes, as frozen values."""
+"""The conclusions of a diagnosis, as frozen values."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,15 @@ from conformance.judge.evidence import Estimate
 
 @dataclass(frozen=True)
 class FaultAttribution:
-    """One fault of an explanation.
+    """A fault of an explanation.
 
     Attributes:
-        name: the fault's, as in the catalogue.
-        places: the activations on whose steps it acts.
-        where: the same in words.
-        sentence: the fault in words, its number filled in.
-        cause: how it usually comes about.
-        estimate: for a fault that is a number got wrong.
+        name: name of the fault in the catalogue.
+        places: activations on whose steps the fault acts.
+        where: the places in words.
+        sentence: description of the fault, with its parameter's value.
+        cause: usual cause of the fault.
+        estimate: estimate of the fault's parameter; None for a fault without a parameter.
     """
 
     name: str
@@ -28,20 +28,21 @@ class FaultAttribution:
 
 @dataclass(frozen=True)
 class RankedExplanation:
-    """A set of faults, a pooling and a format under which the oracle is nearest to the numbers.
+    """A set of faults, a pooling and a format under which the oracle reproduces the numbers.
 
     Attributes:
-        faults: none where the pooling or the format alone explains.
-        pooling: its name; empty where no embedding was given.
-        pooling_differs: whether it is not the one that was asked for.
-        dtype: the format that the system computes in.
-        explains: whether what is left passes as rounding.
-        rms, max: what is left, in sigma.
-        z: of the faults' own pattern, in standard deviations of the noise's projection on it; None where nothing is moved.
-        evidence: how much likelier it makes the numbers than the right network does, in nats.
-        accounted: the share of Σ r²/σ² that it accounts for.
-        free: how many numbers were fitted.
-        tied: whether it cannot be distinguished from the best on these numbers.
+        faults: the faults; empty if the pooling or the format alone explains the numbers.
+        pooling: name of the pooling; empty if there is no embedding.
+        pooling_differs: whether it differs from the pooling that was asked for.
+        dtype: the format in which the system computes.
+        explains: whether the remaining error passes as rounding.
+        rms, max: RMS and maximum of the remaining error, in sigma.
+        z: projection of the residual on the faults' effect, in standard deviations of the noise's projection; None if the faults
+            have no effect.
+        evidence: log-likelihood ratio to the correct network, in nats.
+        accounted: fraction of Σ r²/σ² that the explanation accounts for.
+        free: number of fitted parameters.
+        tied: whether it cannot be distinguished from the best explanation on these numbers.
         nll: −ln of the numbers' likelihood, up to a constant.
     """
 
@@ -62,7 +63,12 @@ class RankedExplanation:
 
 @dataclass(frozen=True)
 class Unseen:
-    """A fault that the numbers would not have shown: what z would be if it were there, 0 where it changes none of them."""
+    """A fault that the numbers could not have revealed.
+
+    Attributes:
+        name: name of the fault.
+        expected_z: the z that the fault would have if it were present; 0 if it changes none of the numbers.
+    """
 
     name: str
     expected_z: float
@@ -70,25 +76,26 @@ class Unseen:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the outputs of a closed system say.
+    """The conclusions from the outputs of a black box.
 
     Attributes:
-        conforms: whether the right network explains them.
-        outputs: which were read, each with its number of judged elements.
-        elements: how many in all.
-        digits: decimals of the typical number; None where numbers are exact.
-        dtype, arithmetic: the format that was promised, and the arithmetic by which the right network is nearest.
-        poolings: those under which the right network explains an embedding.
-        pooling: that under which the right network is nearest; empty where no embedding was given.
-        sigma: the median of the numbers' own.
-        rms, max: of the right network, in sigma.
-        rms_limit, max_limit: what they may be at a false-alarm probability of 1e-6.
-        shown: where it conforms, the faults that the numbers would have shown, at an expected z of 12, wherever each can act.
-        unseen: those that they would not.
-        called: faults whose own pattern is in the residual, where RMS and largest error alone would pass.
-        explanations: best first.
-        cut_short: a sentence on what the search left out, where its time ran out; else empty.
-        unconfirmed: a sentence on the numbers of the checkpoint that its parameters do not show.
+        conforms: whether the correct network explains the outputs.
+        outputs: the outputs, each with its number of judged elements.
+        elements: total number of judged elements.
+        digits: decimals of the typical number; None if the numbers are exact.
+        dtype, arithmetic: the promised format, and the arithmetic under which the correct network is most likely.
+        poolings: poolings under which the correct network explains an embedding.
+        pooling: pooling under which the correct network is most likely; empty if there is no embedding.
+        sigma: median sigma of the numbers.
+        rms, max: RMS and maximum of the error against the correct network, in sigma.
+        rms_limit, max_limit: their limits at a false-alarm probability of 1e-6.
+        shown: if it conforms, the faults that the numbers would have revealed, at an expected z of at least 12, if they acted
+            everywhere they can.
+        unseen: the faults that the numbers would not have revealed.
+        called: faults whose effect a filter finds in the residual although RMS and maximum may pass.
+        explanations: the explanations, best first.
+        cut_short: description of what the search left out when its time ran out; else empty.
+        unconfirmed: description of the checkpoint's settings that its parameters do not confirm.
     """
 
     conforms: bool
@@ -113,5 +120,5 @@ class Diagnosis:
 
     @property
     def tied(self) -> tuple[RankedExplanation, ...]:
-        """The explanations that cannot be distinguished from the best, the best among them."""
+        """The explanations that cannot be distinguished from the best one, including the best one."""
         return tuple(e for e in self.explanations if e.tied)

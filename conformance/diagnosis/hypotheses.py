@@ -1,8 +1,8 @@
-"""Hypotheses: a fault wherever it can act on, in one kind of place, in one layer or at one place; and the network that has some.
+"""Hypotheses of a diagnosis: placements of faults, and the network evaluated with a set of them.
 
-A port usually makes a mistake in every layer. All faults of a set are composed in one walk in the order of computation: each
-acts on the step that the others have led to, and what lies before the first is not computed again; nor what a network that has all
-but the last has computed already.
+A fault acts everywhere it can, in one kind of place, in one layer, or at one place; a port usually makes a mistake in every layer.
+All faults of a set are applied in one pass in the order of computation: each acts on the step as the other faults have changed it.
+Steps before the first fault are not recomputed, and neither are those already computed for a set that lacks only the last fault.
 """
 
 import copy
@@ -20,17 +20,20 @@ from conformance.numerics.formats import Array, Format
 from conformance.oracle import Step
 from conformance.oracle.maps import Roundings
 
-EVERYWHERE, KIND, LAYER, SINGLE = range(4)  # how far a fault reaches; of what cannot be distinguished the widest is reported first
+EVERYWHERE, KIND, LAYER, SINGLE = range(4)  # reach of a fault; among indistinguishable ones the widest is reported first
 _LAYER = re.compile(r"encoder\.layer\.\d+\.")
 _SELF = ("query", "key", "value")
 
 
 @dataclass(frozen=True)
 class FaultPlacement:
-    """A fault at all of these places, its parameter of that value (None: its usual one).
+    """A fault at a set of places, with a value of its parameter.
 
     Attributes:
-        reach: EVERYWHERE, KIND (of place, in every layer), LAYER or SINGLE.
+        fault: the fault.
+        places: activations on whose steps it acts.
+        reach: EVERYWHERE, KIND (one kind of place, in every layer), LAYER or SINGLE.
+        value: value of the parameter; None for the usual faulty value.
     """
 
     fault: Fault
@@ -39,28 +42,30 @@ class FaultPlacement:
     value: float | None = None
 
     def of(self, value: float | None) -> "FaultPlacement":
-        """The same with another value."""
+        """Return the placement with another value of the parameter."""
         return replace(self, value=value)
 
     @property
     def key(self) -> tuple[str, tuple[str, ...]]:
-        """The same for placements that differ in value alone."""
+        """The fault's name and places, which are equal for placements that differ only in value."""
         return self.fault.name, self.places
 
 
 class Forward(Segment):
-    """The network, from token ids or known activations to the numbers printed, evaluated; right, or with faults.
+    """The network, correct or with faults, evaluated from token ids or known activations to the printed numbers.
 
     Attributes:
+        network: the black box.
+        storage: the promised format.
         placements: the faults.
-        changed: the activations that they change.
-        landed: by place, the keys of those that make sense there.
+        changed: the activations that the faults change.
+        landed: for each place, the keys of the placements that are applicable there.
     """
 
     network: BlackBox
 
     def __init__(self, network: BlackBox, storage: Format) -> None:
-        """Evaluate it; `storage` is the format that is promised."""
+        """Evaluate the network without faults; `storage` is the promised format."""
         super().__init__(network, PRINTED, network.leaves)
         self.storage = storage
         self.placements: tuple[FaultPlacement, ...] = ()
@@ -68,11 +73,11 @@ class Forward(Segment):
         self.landed: dict[str, frozenset[tuple[str, tuple[str, ...]]]] = {}
 
     def _own(self, name: str, arithmetic: Arithmetic) -> Roundings:
-        """Numbers are printed once: printing's rounding is not the oracle's as well."""
+        """Return the step's roundings; those of printing are not doubled for float64, because the oracle prints nothing."""
         return self.steps[name].roundings(arithmetic) if name == PRINTED else super()._own(name, arithmetic)
 
     def ancestors(self, pooling_index: int) -> frozenset[str]:
-        """The activations that the numbers printed are computed from under one pooling."""
+        """Return the names of the activations from which the printed numbers are computed under one pooling."""
         todo = [part.parent for part in self.network.reading.parts if part.lanes.start <= pooling_index < part.lanes.stop]
         found = set(todo)
         while todo:
@@ -82,9 +87,11 @@ class Forward(Segment):
         return frozenset(found)
 
     def with_(self, placements: Sequence[FaultPlacement], like: "Forward | None" = None) -> "Forward | None":
-        """The network with all these faults; None where they change nothing that was printed, or make no sense.
+        """Return the network with these faults, or None if they change no printed number or one of them is not applicable.
 
-        `self` must be the right network; `like` has some of the faults, and where nothing differs from it, its steps are taken.
+        Args:
+            placements: the faults.
+            like: a network with some of these faults, whose unchanged steps are reused. `self` must be the correct network.
         """
         like = like or self
         at, before = _by_place(placements), _by_place(like.placements)
@@ -98,7 +105,7 @@ class Forward(Segment):
         with np.errstate(all="ignore"):
             for name in self._names:
                 applied = at.get(name, ())
-                # A fault may read other activations than the parents of the step that it acts on.
+                # A fault may read activations other than the parents of its step.
                 unlike = applied != before.get(name, ()) or (applied and differs)
                 if unlike or not differs.isdisjoint(self.network.table[name].parents):
                     steps[name] = other._struck(name, applied, place)
@@ -117,7 +124,7 @@ class Forward(Segment):
         return other
 
     def _struck(self, name: str, placements: Sequence[FaultPlacement], place: FaultContext) -> Step:
-        """The right step with these faults, of the parents' values at `place`; which of them land there is noted."""
+        """Return the correct step with these faults applied to the values at `place`; record which of them are applicable."""
         right, parents = self.steps[name], self.network.table[name].parents
         moved = not self.changed.isdisjoint(parents)
         step = before = right.again(parents=tuple(place.values[p] for p in parents)) if moved else right
@@ -143,7 +150,7 @@ def _by_place(placements: Sequence[FaultPlacement]) -> Mapping[str, list[FaultPl
 
 
 def placements(forward: Forward) -> tuple[FaultPlacement, ...]:
-    """Every fault of the catalogue, at all of its places and at each set of them that a mistake is likely to reach."""
+    """Return a placement of every fault at all of its places, and at each subset of them that a mistake is likely to affect."""
     rows = {name: step.site.activation for name, step in forward.steps.items()}
     found: list[FaultPlacement] = []
     for fault in CATALOGUE:
@@ -178,12 +185,12 @@ def _reaches(fault: Fault, places: tuple[str, ...]) -> Iterator[tuple[int, tuple
 
 
 def kind_of(name: str) -> str:
-    """A place without its layer."""
+    """Return the name of a place without its layer."""
     return _LAYER.sub("", name)
 
 
 def layers_of(places: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
-    """Kinds of place, each with the layers in which it acts; none for what is in no layer."""
+    """Return each kind of place with the layers in which it occurs; the layers are empty for a place outside the layers."""
     found: dict[str, list[int]] = {}
     for name in places:
         layer = _LAYER.match(name)

@@ -1,4 +1,4 @@
-"""Mistakes in the inputs: texts that were cut too early, or read without their prefix, and have the embedding of other tokens."""
+"""Mistakes in the inputs, by which a text gets the embedding of other tokens: texts cut too early, or read without a prefix."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,18 +7,18 @@ import numpy as np
 
 from conformance.model.batch import Batch
 
-_READ = {"input_ids", "token_type_ids", "attention_mask"}  # the arrays of a batch of plain texts
-_SPECIAL = 2  # tokens of every text: [CLS] before it, [SEP] behind it
+_READ = {"input_ids", "token_type_ids", "attention_mask"}  # arrays that a batch of plain texts may have
+_SPECIAL = 2  # special tokens of every text: [CLS] before it, [SEP] after it
 
 
 @dataclass(frozen=True)
 class InputMistake:
-    """A kind of mistake.
+    """A kind of mistake in the inputs.
 
     Attributes:
-        name: what reports call it.
-        sentence: in words; `{value}` stands for the length or the prefix.
-        cause: how it usually comes about.
+        name: name used in reports.
+        sentence: description; `{value}` stands for the length or the prefix.
+        cause: usual cause.
         fix: what to change in the system.
     """
 
@@ -45,7 +45,7 @@ MISTAKES = (TRUNCATED, WITHOUT_PREFIX)
 
 @dataclass(frozen=True, eq=False)
 class OtherInputs:
-    """The tokens that the system reads with a mistake, and the sentence with its length or prefix filled in."""
+    """The tokens that the system reads because of a mistake, and the description with its length or prefix."""
 
     mistake: InputMistake
     sentence: str
@@ -53,13 +53,13 @@ class OtherInputs:
 
 
 def other_inputs(batch: Batch, words: Sequence[Sequence[str]] | None = None) -> Iterator[OtherInputs]:
-    """Every length to which texts may have been cut, the longest first; then every prefix that all texts have, the shortest first.
+    """Yield the inputs for each length that texts may be cut to, longest first, then for each shared prefix, shortest first.
 
-    At least one token of the text is left. None for what is no batch of texts, each padded at its end.
+    At least one token of each text remains. Nothing is yielded unless the batch consists of texts padded at their end.
 
     Args:
-        batch: the right inputs.
-        words: the token of each id, for the sentences; ids where None.
+        batch: the correct inputs.
+        words: the token of each id, used in descriptions; ids are used if None.
     """
     lengths, arrays = batch.mask.sum(1), batch.arrays()
     is_padded_at_the_end = np.array_equal(batch.mask, np.arange(batch.length) < lengths[:, None])
@@ -74,7 +74,7 @@ def other_inputs(batch: Batch, words: Sequence[Sequence[str]] | None = None) -> 
 
 
 def _truncated(batch: Batch, length: int) -> Batch:
-    """The first `length` tokens of each row; of a longer one the last of these is its own last one, [SEP]."""
+    """Return the first `length` tokens of each row; a longer row then ends with its own last token, [SEP]."""
     lengths, mask = batch.mask.sum(1), batch.mask & (np.arange(batch.length) < length)
     ids = batch.input_ids.copy()
     longer = lengths > length
@@ -83,11 +83,11 @@ def _truncated(batch: Batch, length: int) -> Batch:
 
 
 def _shared(batch: Batch) -> int:
-    """How many tokens behind [CLS] are the same in all rows."""
+    """Return the number of tokens after [CLS] that all rows share."""
     differs = (batch.input_ids[:, 1:] != batch.input_ids[:1, 1:]).any(0)
     return int(np.append(differs, True).argmax())
 
 
 def _without(batch: Batch, count: int) -> Batch:
-    """Each row without `count` tokens behind its first."""
+    """Return each row without `count` tokens after its first."""
     return Batch(**{name: np.delete(array, np.s_[1 : 1 + count], 1) for name, array in batch.arrays().items()})

@@ -1,11 +1,12 @@
-"""Whether a network, right or faulty, could have printed these numbers.
+"""Test whether a network, correct or with faults, could have printed the given numbers.
 
-Sigma is that of every rounding on the way, propagated, and of printing. Printing rounds each number by itself; errors of the
-network are shared, in the worst case by a whole sequence. So of N numbers
+Sigma is propagated from every rounding of the network and of printing. Printing rounds each number independently; errors of the
+network are shared, in the worst case by a whole sequence. Therefore, of N numbers,
 
     ν = Σ_i [p_i + (1 − p_i) · R/N] / m_i,     p_i = printing's share of the variance, R sequences, m_i copies of the sequence
 
-count as independent, each with its summand ω_i: in thresholds, and in the likelihood −Σ ω_i (e_i²/2 + ln σ_i).
+count as independent, and each number has the weight ω_i, its term of the sum, in thresholds and in the likelihood
+−Σ ω_i (e_i²/2 + ln σ_i).
 """
 
 import math
@@ -23,15 +24,16 @@ from conformance.numerics.arithmetic import Hypothesis
 from conformance.numerics.formats import Array
 from conformance.numerics.memo import cached_property
 
-# Sequences that are swept, for a ratio's relative deviation of √(2/modes), 0.04 to 0.07: 24 sweeps of `projected` showed 190 modes
-# in the hidden states of one sequence of MiniLM's golden and 47 in its mean; in those of five, 1594 and 293.
+# Number of sequences that are propagated. It gives the ratio a relative deviation of √(2/modes), 0.04 to 0.07: 24 sweeps of
+# `projected` showed 190 modes in the hidden states of one sequence of MiniLM's golden and 47 in its mean; in those of five, 1594
+# and 293.
 PROBES = 8
-VISIBLE = 0.02  # of a variance: a percent of a sigma, the third digit, which is the last that is reported
+VISIBLE = 0.02  # share of a variance that changes sigma by a percent: the third digit, which is the last one reported
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The largest that RMS, largest error and |z| of a filter may be."""
+    """The largest values that RMS, maximum and a filter's |z| may take."""
 
     rms: float
     max: float
@@ -39,17 +41,17 @@ class Limits:
 
     @property
     def evidence_threshold(self) -> float:
-        """ln 2/α: by how many nats one explanation must be likelier than another to be distinguished from it."""
+        """ln 2/α: the log-likelihood ratio, in nats, at which two explanations can be distinguished."""
         return self.filter**2 / 2.0
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far the numbers printed are from those of a network, under one pooling.
+    """The agreement of the printed numbers with those of a network, under one pooling.
 
     Attributes:
-        pooling_index: the pooling.
-        rms, max: in sigma.
+        pooling_index: index of the pooling.
+        rms, max: RMS and maximum of the error, in sigma.
         nll: −ln of the likelihood, up to a constant, in nats.
     """
 
@@ -60,10 +62,10 @@ class Agreement:
 
 
 class JudgedForward:
-    """A network's numbers with their noise."""
+    """The numbers of a network with their noise."""
 
     def __init__(self, forward: Forward, hypothesis: Hypothesis, sigma: Array | None = None) -> None:
-        """`hypothesis` is how a correct system may have computed them; `sigma`, where given, is not propagated again."""
+        """Bind a network to a hypothesis of how a correct system computes it; `sigma`, if given, is not propagated again."""
         self.forward, self.hypothesis = forward, hypothesis
         self.actual = forward.network.reading.actual
         if sigma is not None:
@@ -71,25 +73,25 @@ class JudgedForward:
 
     @cached_property
     def sigma(self) -> Array:
-        """(P, N)."""
+        """Standard deviation of each number's error, (P, N)."""
         with np.errstate(all="ignore"):
             return np.sqrt(self.forward.propagate({}, self.hypothesis))
 
     @cached_property
     def residual(self) -> Array:
-        """(P, N): the numbers printed, less the network's."""
+        """Printed minus expected numbers, (P, N)."""
         return np.asarray(self.actual - self.forward.value)
 
     @cached_property
     def independent(self) -> Array:
-        """(P, N): ω, how much of a draw of its own each number is."""
+        """The weight ω of each number as a fraction of an independent draw, (P, N)."""
         own = self._printing_share
         copies, sequences = self._sequences
         return np.asarray((own + (1.0 - own) * sequences / own.shape[1]) / copies)
 
     @cached_property
     def _sequences(self) -> tuple[Array, int]:
-        """(N,): how many copies of its sequence there are, for each number; and how many different sequences were printed."""
+        """The number of copies of each number's sequence, (N,), and the number of different sequences that were printed."""
         reading, batch = self.forward.network.reading, self.forward.network.batch
         inputs = np.concatenate([batch.input_ids, batch.mask, batch.types], 1)
         _, number, count = np.unique(inputs, axis=0, return_inverse=True, return_counts=True)
@@ -97,13 +99,17 @@ class JudgedForward:
         return np.where(reading.rows < 0, 1, count[printed]), len(np.unique(printed))
 
     def correlated(self, lanes: Iterable[int]) -> "JudgedForward":
-        """The same, the network's part of sigma widened under these poolings as far as errors of different tokens are alike.
+        """Return a copy in which the network's part of sigma is widened for the correlation of errors of different tokens.
 
-        Elementwise propagation takes the errors that a step sums for independent, and pooling sums those of tokens that read the
-        same values. For signs z at random the noise along z/σ has a variance of mean Σ V_i/σ_i², V_i the true ones: the ratio of
-        that to N says by what factor c the network's part is too small; below 1 it is left. At most the length S: where S times the
-        network's share changes nothing of the RMS that is reported, it is not looked for. Different sequences share no error, so
-        that one sweep of R of them is as good as R sweeps of one.
+        Elementwise propagation treats the errors that a step sums as independent, but pooling sums errors of tokens that were
+        computed from the same values. For random signs z, the variance of the noise along z/σ has mean Σ V_i/σ_i², with V_i the
+        true variances; the ratio of this mean to N yields the factor c by which the network's variance is too small. A factor below
+        1 is not used. The factor is at most the sequence length S: if S times the network's share does not change the reported RMS,
+        the factor is not computed. Different sequences share no error, so one sweep over R sequences is equivalent to R sweeps over
+        one.
+
+        Args:
+            lanes: indices of the poolings for which sigma is widened.
         """
         sigma = np.array(self.sigma)
         length, count = self.forward.network.batch.length, sigma.shape[1]
@@ -122,12 +128,12 @@ class JudgedForward:
 
     @cached_property
     def _printing_share(self) -> Array:
-        """(P, N): of the variance, what printing makes."""
+        """Printing's share of each number's variance, (P, N)."""
         printing = self.forward.steps[PRINTED].roundings(self.hypothesis.arithmetic).variance()
         return np.asarray(np.minimum(printing / self.sigma**2, 1.0))
 
     def noise(self, pooling_index: int) -> Noise:
-        """For filters: a direction of (N,) stands for that pooling's."""
+        """Return the noise under one pooling, for filters whose directions are of shape (N,)."""
 
         def projected(weights: Array) -> tuple[float, float]:
             wide = np.zeros_like(self.sigma)
@@ -139,13 +145,13 @@ class JudgedForward:
 
     @property
     def largest(self) -> Array:
-        """(P,): the largest error under each pooling, in sigma; infinite where the network gives no number."""
+        """The largest error under each pooling, in sigma, (P,); infinite if the network yields a non-finite number."""
         with np.errstate(all="ignore"):
             found = np.abs(self.residual / self.sigma).max(1)
         return np.where(np.isfinite(found), found, np.inf)
 
     def agreement(self, pooling_index: int, independent: Array) -> Agreement:
-        """By RMS, largest error and likelihood; `independent` is the right network's ω, so that likelihoods compare."""
+        """Return RMS, maximum and likelihood; `independent` is the correct network's ω, so that likelihoods are comparable."""
         with np.errstate(all="ignore"):
             e, sigma = self.residual[pooling_index] / self.sigma[pooling_index], self.sigma[pooling_index]
             nll = float((independent[pooling_index] * (e**2 / 2.0 + np.log(sigma))).sum())
@@ -155,12 +161,12 @@ class JudgedForward:
         return Agreement(pooling_index, rms, largest, nll)
 
     def limits(self, pooling_index: int, tests: int) -> Limits:
-        """Each of `tests` statistics has its share of a run's false-alarm probability."""
+        """Return the limits if each of `tests` statistics has its share of a run's false-alarm probability."""
         alpha = share(tests)
         rows = max(int(self.independent[pooling_index].sum()), 1)
         return Limits(rms_threshold(rows, alpha), max_threshold(len(self.actual), alpha), projection_threshold(alpha))
 
 
 def allowed(agreement: Agreement, limits: Limits) -> bool:
-    """Whether RMS and largest error are within their limits."""
+    """Return whether RMS and maximum are within their limits."""
     return agreement.rms <= limits.rms and agreement.max <= limits.max

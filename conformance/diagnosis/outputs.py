@@ -1,4 +1,4 @@
-"""The outputs of a closed system: tables of numbers as they were given, and the activations of which they are."""
+"""The outputs of a black box: tables of numbers as they were given, and the activations that they belong to."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,13 +29,13 @@ _LOGITS = ("classifier", "qa_outputs", "cls.predictions.decoder", "cls.seq_relat
 
 @dataclass(frozen=True)
 class OutputTable:
-    """One output as it was given.
+    """An output as it was given.
 
     Attributes:
-        values: an array, which is exact; or nested lists of numbers (text keeps the digits that were printed), None or `"..."`.
-        parts: for a part of a table, which `rows`, `positions`, `features` (`heads`, `queries`, `keys`) its axes list.
-        digits: decimals of every number, in place of those that are seen.
-        shape: that which was printed with the table, or None.
+        values: an array, which is exact; or nested lists of numbers (text keeps the printed digits), None or `"..."`.
+        parts: for a part of a table, the `rows`, `positions`, `features` (`heads`, `queries`, `keys`) that its axes list.
+        digits: decimals of every number, which override the printed digits.
+        shape: the shape printed with the table, or None.
     """
 
     values: Any
@@ -45,10 +45,10 @@ class OutputTable:
 
 
 def resolved(given: Mapping[str, OutputTable], architecture: Architecture, batch: Batch) -> tuple[Output, ...]:
-    """Each output under its activation's name, spread over that one's shape.
+    """Return each output under its activation's name, with its numbers placed in an array of the activation's shape.
 
     Raises:
-        UsageError: no such output; two names for one; a shape that does not fit; nothing known at all.
+        UsageError: an output does not exist, has two names, or does not fit its shape; or no number is known.
     """
     rows = table(architecture)
     found: dict[str, Output] = {}
@@ -70,14 +70,14 @@ def resolved(given: Mapping[str, OutputTable], architecture: Architecture, batch
 
 
 def _guessed(part: OutputTable, batch: Batch) -> str:
-    """What a table without a name is: by its axes; of one text, two axes are a hidden state unless there is one row."""
+    """Return the output that an unnamed table is, by its axes; two axes for one text are a hidden state unless there is one row."""
     axes = depth(part.values)
     one_row = axes == 2 and len(part.values) == 1
     return "last_hidden_state" if axes == 3 or (axes == 2 and batch.size == 1 and batch.length > 1 and not one_row) else EMBEDDING
 
 
 def _is_variable(name: str, rows: Mapping[str, Activation]) -> bool:
-    """Whether a name is that of a variable, as in `x = tensor(...)`, and looks like none of an output."""
+    """Return whether a name is that of a variable, as in `x = tensor(...)`, and not close to the name of an output."""
     return name.isidentifier() and not get_close_matches(name, _known(rows), 1)
 
 
@@ -87,7 +87,7 @@ def _known(rows: Mapping[str, Activation]) -> list[str]:
 
 def _target(name: str, rows: Mapping[str, Activation], architecture: Architecture) -> str:
     plain = _ALIASES.get(name, name).removeprefix("bert.")
-    if plain == EMBEDDING:  # behind dense layers it is an activation; else how it is pooled may be in question
+    if plain == EMBEDDING:  # with dense layers the embedding is an activation; else its pooling may be unknown
         return "sentence_embedding" if architecture.dense else plain
     if plain == "last_hidden_state":
         return last_hidden(architecture.num_hidden_layers)
@@ -132,7 +132,7 @@ def _spread(part: OutputTable, row: Activation, batch: Batch, heads: int, name: 
 
 
 def _require_shape(printed: tuple[int, ...] | None, expected: tuple[int, ...], name: str) -> None:
-    """Raise `UsageError` where a shape was printed, and it is another but for axes of one element."""
+    """Raise `UsageError` if a shape was printed that differs from the expected one other than in axes of length 1."""
     if printed is not None and [n for n in printed if n != 1] != [n for n in expected if n != 1]:
         raise UsageError(f"{name} was printed with the shape {list(printed)}, expected {list(expected)}; are the inputs these?")
 

@@ -1,4 +1,4 @@
-"""Pooling: the ways from a hidden state (B, S, H) to an embedding (B, H) that are in question where nobody says which it was."""
+"""Poolings: the functions from a hidden state (B, S, H) to an embedding (B, H) that a system may use."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ NORMALISED = "-normalised"
 
 @dataclass(frozen=True)
 class Pooling:
-    """One way of pooling.
+    """A pooling.
 
     Attributes:
-        name: what `--pooling` calls it; normalised ones end in `-normalised`.
-        sentence: the same for people.
+        name: name for `--pooling`; the names of normalised poolings end in `-normalised`.
+        sentence: description of the pooling.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Pooling:
 
     @property
     def base(self) -> str:
-        """Without the normalising."""
+        """The name of the pooling without normalisation."""
         return self.name.removesuffix(NORMALISED)
 
     @property
@@ -54,17 +54,17 @@ POOLINGS: Mapping[str, Pooling] = {
 
 
 def step_of(pooling: Pooling) -> type[Step]:
-    """The equation of a pooling, without the normalising."""
+    """Return the equation of a pooling without normalisation."""
     return {"max": Maximum, "pooler": Copy}.get(pooling.base, Weighted)
 
 
 def declared(architecture: Architecture) -> str | None:
-    """The pooling that a checkpoint of sentence-transformers says it has; None for any other."""
+    """Return the name of the pooling that a sentence-transformers checkpoint declares, or None for any other checkpoint."""
     return architecture.pooling + NORMALISED * architecture.normalize or None
 
 
 def in_question(architecture: Architecture, batch: Batch, asked: str | None) -> tuple[Pooling, ...]:
-    """The poolings that are different functions on this batch, the one asked for first."""
+    """Return the poolings that are different functions on this batch, starting with the one asked for."""
     found: dict[tuple[object, ...], Pooling] = {}
     for pooling in sorted(POOLINGS.values(), key=lambda p: p.name != asked):
         if pooling.base != "pooler" or architecture.pooler:
@@ -73,7 +73,7 @@ def in_question(architecture: Architecture, batch: Batch, asked: str | None) -> 
 
 
 def _identity(pooling: Pooling, batch: Batch) -> tuple[object, ...]:
-    """Equal for poolings that are the same function: of an embedding of length 1 no factor is left."""
+    """Return a key that is equal for poolings that are the same function; normalisation removes constant factors."""
     if pooling.base not in WEIGHTS:
         return pooling.base, pooling.is_normalised
     weights = WEIGHTS[pooling.base](batch.mask)

@@ -1,8 +1,8 @@
-"""Numbers as they were printed: a value, the half unit of its last digit, and which of a table's numbers were printed at all.
+"""Printed numbers: the value, the unit of the last digit, and which elements of a table were printed at all.
 
-A number printed as 0.1234 is known to ± half a unit of its last digit, a uniform error of variance 10^-2d / 12, d = 4. Each number
-counts its own digits: where trailing zeros were cut off (0.123 for 0.1230) the unit is taken too large, which loses some evidence
-and raises no alarm.
+A number printed as 0.1234 is known to ± half a unit of its last digit, a uniform error of variance 10^-2d / 12, d = 4. Digits are
+counted for each number: if trailing zeros were cut off (0.123 for 0.1230), the unit is too large, which loses some evidence and
+raises no false alarm.
 """
 
 import math
@@ -17,26 +17,35 @@ from conformance.errors import UsageError
 from conformance.numerics.formats import Array
 
 ELLIPSES = ("...", "…")
-_EXPONENT = 300  # within float64's range
+_EXPONENT = 300  # largest exponent, within float64's range
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?(?P<decimals>\d*)|\.(?P<only>\d+))(?:[eE](?P<exponent>[-+]?\d+))?")
 
 
 class PrintedNumber(str):
-    """A number's text, distinguished from other text."""
+    """The text of a number, as distinguished from other text."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a table: the numbers and the unit of each one's last digit (0: exact); NaN where nothing is known."""
+    """The known numbers of a table.
+
+    Attributes:
+        values: the numbers; NaN where nothing is known.
+        units: unit of each number's last digit; 0 for exact numbers.
+    """
 
     values: Array
     units: Array
 
 
 def unit(text: str) -> float:
-    """10^(exponent − decimals): the unit of the last digit that is printed; `ValueError` for what is no number."""
+    """Return the unit of the last printed digit, 10^(exponent − decimals).
+
+    Raises:
+        ValueError: the text is not a number, or its exponent is out of range.
+    """
     found = _NUMBER.fullmatch(text.strip())
     if found is None:
         raise ValueError(text)
@@ -48,17 +57,16 @@ def unit(text: str) -> float:
 
 
 def filled(tree: Any, shape: tuple[int, ...], name: str, digits: int | None = None) -> Known:
-    """A tree of lists, numbers as text, nulls and ellipses, spread over `shape`.
+    """Return the numbers of a tree of lists, numbers as text, nulls and ellipses, placed in an array of shape `shape`.
 
     Args:
-        tree: nested lists; null stands for one element or one part that is not known, an ellipsis for any number of them. An array
-            is exact.
-        shape: of the whole output.
-        name: of the output, for errors.
-        digits: decimals of every number, in place of those that are printed.
+        tree: nested lists; null stands for one unknown element or part, an ellipsis for any number of them. An array is exact.
+        shape: shape of the whole output.
+        name: name of the output, for errors.
+        digits: decimals of every number, which override the printed digits.
 
     Raises:
-        UsageError: a list of the wrong length, or what is no number; with its place.
+        UsageError: a list has the wrong length, or an entry is not a number; the message states its index.
     """
     if isinstance(tree, np.ndarray):
         if tree.shape != shape:
@@ -79,7 +87,7 @@ def filled(tree: Any, shape: tuple[int, ...], name: str, digits: int | None = No
 
 
 def depth(tree: Any) -> int:
-    """How many axes a tree has."""
+    """Return the number of axes of a tree."""
     if isinstance(tree, np.ndarray):
         return tree.ndim
     axes, level = 0, [tree]
@@ -89,7 +97,7 @@ def depth(tree: Any) -> int:
 
 
 def described(tree: Any) -> str:
-    """The sizes of a tree, as `2 × 384`, or `2 × (5 to 9) × 384` where lists of one axis differ; `+` where an ellipsis is in it."""
+    """Return the sizes of a tree, as `2 × 384`, or `2 × (5 to 9) × 384` if lists of one axis differ; `+` marks an ellipsis."""
     if isinstance(tree, np.ndarray):
         return " × ".join(map(str, tree.shape)) or "one number"
     axes, level = [], [tree]
@@ -122,7 +130,7 @@ def _place(name: str, index: tuple[int, ...]) -> str:
 
 
 def _leaves(tree: Any, shape: tuple[int, ...], name: str, index: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Any]]:
-    """Every number with its index."""
+    """Yield every number with its index."""
     if tree is None or (isinstance(tree, str) and tree in ELLIPSES):
         return
     if not shape:

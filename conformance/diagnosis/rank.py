@@ -1,4 +1,4 @@
-"""The diagnosis: the right network first, then the sets of faults that explain what it does not, in order."""
+"""The diagnosis of a black box: first the correct network, then the sets of faults that explain a failure, in order."""
 
 import math
 import time
@@ -29,7 +29,7 @@ from conformance.model.batch import Batch
 from conformance.model.checkpoint import Checkpoint, LazyWeights
 from conformance.numerics.formats import format_named
 
-MOST_EXPLANATIONS = 8  # that are reported
+MOST_EXPLANATIONS = 8  # maximum number reported
 _ORDER = {fault.name: i for i, fault in enumerate(CATALOGUE)}
 
 
@@ -44,24 +44,27 @@ def diagnose(
     time_limit: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Diagnosis:
-    """Judge the outputs of a closed system, and name the faults that explain them where the right network does not.
+    """Judge the outputs of a black box, and find the faults that explain them if the correct network does not.
 
     Args:
-        checkpoint: what the system should have run.
-        batch: on what.
-        outputs: by name (`last_hidden_state`, `pooler_output`, `embedding`, `logits`, or any activation's): arrays, which are
-            exact; nested lists of numbers, as text where their digits count; or `OutputTable`s.
-        dtype: what the system computes in.
-        pooling: how an embedding comes from the hidden state; None: as the checkpoint says, or any where it does not.
-        words: the token of each id, by which a prefix that is left out is reported; ids where None.
-        time_limit: seconds after which the search ends with the best that was found; the right network is always judged.
-        clock: the time in seconds.
+        checkpoint: the checkpoint that the system should have run.
+        batch: the inputs.
+        outputs: the outputs by name (`last_hidden_state`, `pooler_output`, `embedding`, `logits`, or any activation's): arrays,
+            which are exact; nested lists of numbers, as text if their digits count; or `OutputTable`s.
+        dtype: the format that the system computes in.
+        pooling: the pooling of an embedding; None: the pooling that the checkpoint declares, or any if it declares none.
+        words: the token of each id, used to report a missing prefix; ids are used if None.
+        time_limit: seconds after which the search ends with the best result so far; the correct network is always judged.
+        clock: function that returns the time in seconds.
+
+    Returns:
+        The diagnosis.
 
     Raises:
-        UsageError: outputs that do not fit, an unknown pooling or format, a limit that is not a positive number.
+        UsageError: an output does not fit, the pooling or format is unknown, or the limit is not a positive number.
     """
     budget = SearchBudget(time_limit, clock)
-    golden_of("outputs", checkpoint, {"outputs": batch})  # refuses what does not fit the architecture
+    golden_of("outputs", checkpoint, {"outputs": batch})  # raises for inputs that do not fit the architecture
     given = {name: part if isinstance(part, OutputTable) else OutputTable(_plain(part)) for name, part in outputs.items()}
     found = resolved(given, checkpoint.architecture, batch)
     has_embedding = any(o.name == EMBEDDING for o in found)
@@ -79,7 +82,7 @@ def diagnose(
     if not len(network.reading.actual):
         raise UsageError("no number of the outputs can be judged: all belong to padding")
     of_sentences = all(o.name == EMBEDDING or network.table[o.name].axes == SENTENCE for o in found)
-    inputs = tuple(other_inputs(batch, words)) if of_sentences else ()  # others have a row a token, and are not of fewer tokens
+    inputs = tuple(other_inputs(batch, words)) if of_sentences else ()  # outputs with one row per token do not fit fewer tokens
     with products_on_one_thread():
         return _diagnosis(BlackBoxCase(checkpoint, network, dtype, pooling, budget, inputs))
 
@@ -89,15 +92,15 @@ def _plain(part: Any) -> Any:
 
 
 def likeliest_arithmetic(case: BlackBoxCase) -> Agreement:
-    """Take the likeliest arithmetic for the system's; returns how far the numbers are from the right network's under it."""
+    """Select the likeliest arithmetic, and return the numbers' agreement with the correct network under it."""
     case.use(case.arithmetics[0])
     agreements = (case.base.agreement(pooling_index, case.base.independent) for pooling_index in case.lanes)
     return min(agreements, key=lambda a: a.nll)
 
 
 def _diagnosis(case: BlackBoxCase) -> Diagnosis:
-    """The right network, and where it does not do, what does."""
-    for base in [*case.arithmetics, case.arithmetics[0]]:  # it must fit one of them; where it fits none, the likeliest is reported
+    """Return the diagnosis: the judgement of the correct network and, if it fails, the explanations."""
+    for base in [*case.arithmetics, case.arithmetics[0]]:  # it must fit one; if it fits none, the likeliest is reported
         case.use(base)
         agreements = [base.agreement(pooling_index, base.independent) for pooling_index in case.lanes]
         best = min(agreements, key=lambda a: a.nll)
@@ -140,22 +143,23 @@ def _diagnosis(case: BlackBoxCase) -> Diagnosis:
 
 
 def _explanations(case: BlackBoxCase, trials: Sequence[Trial], best: Agreement) -> Iterator[RankedExplanation]:
-    """Those that are reported, in order."""
+    """Yield the explanations that are reported, in order."""
     for trial, is_tied in ranked_trials(case, trials, best)[:MOST_EXPLANATIONS]:
         yield _explanation(case, trial, best, is_tied)
 
 
 def ranked_trials(case: BlackBoxCase, trials: Sequence[Trial], best: Agreement) -> list[tuple[Trial, bool]]:
-    """In order: those that explain, fewer faults and numbers, the likelier; of what is tied with the first the widest first.
+    """Return the trials in order, each with whether it is tied with the first.
 
-    With each whether it is tied.
+    Trials that explain the numbers come first, then those with fewer faults and numbers, then the likelier ones; among trials
+    tied with the first, those with the widest reach come first.
     """
     if not trials:
         return []
     evidence_threshold = case.limits(best.pooling_index).evidence_threshold
 
     def cost(t: Trial) -> float:
-        """Each fault and each number must make the rest likelier by what a false alarm is worth."""
+        """Return the nll plus the evidence threshold for each fault and each fitted number."""
         return t.agreement.nll + evidence_threshold * (t.complexity + (t.agreement.pooling_index not in case.lanes))
 
     ordered = sorted(trials, key=lambda t: (not t.explains, t.loose, cost(t)))

@@ -1,4 +1,4 @@
-"""Reading the outputs of a closed system: which numbers there are, of which outputs, for which inputs."""
+"""Reader for the outputs of a black box: the numbers in a file, the outputs they belong to, and the inputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -17,12 +17,18 @@ from conformance.model.batch import Batch
 from conformance.model.files import open_safetensors, parsed_numbers, read_npy, read_npz, read_parquet, read_text, reading
 
 INPUTS = tuple(f.name for f in fields(Batch))
-_TEXTS = ("text", "texts", "sentence", "sentences")  # columns of a Parquet file that are inputs
+_TEXTS = ("text", "texts", "sentence", "sentences")  # columns of a Parquet file that hold input texts
 
 
 @dataclass(frozen=True)
 class Given:
-    """What a file holds: inputs (arrays by name, or texts), and outputs by name; an empty name where the file has none."""
+    """The content of a file.
+
+    Attributes:
+        tables: the outputs by name; the name is empty if the file has none.
+        inputs: input arrays by name.
+        texts: input texts.
+    """
 
     tables: Mapping[str, OutputTable]
     inputs: Mapping[str, Any] = field(default_factory=dict)
@@ -30,11 +36,11 @@ class Given:
 
 
 def read(file: Path) -> Given:
-    """From `.npy`, `.npz`, `.safetensors`, `.parquet`, `.json`, or else text: JSON, or as libraries print a table.
+    """Read a `.npy`, `.npz`, `.safetensors`, `.parquet` or `.json` file, or a text file with JSON or printed tables.
 
     Raises:
-        UsageError: the file cannot be read, or holds no outputs.
-        DependencyMissingError: pyarrow is not installed, and a Parquet file is to be read.
+        UsageError: the file cannot be read, or contains no outputs.
+        DependencyMissingError: the file is a Parquet file and pyarrow is not installed.
     """
     readers = {".json": _json, ".npz": _arrays, ".safetensors": _arrays, ".npy": _array, ".parquet": _parquet}
     with reading(file, "outputs", UsageError):
@@ -53,7 +59,7 @@ def _text(file: Path) -> Given:
         try:
             return _given(parsed_numbers(text, PrintedNumber), file)
         except (ValueError, RecursionError):
-            pass  # lists of Rust or NumPy, which are no JSON
+            pass  # lists printed by Rust or NumPy, which are not JSON
     found: dict[str, OutputTable] = {}
     for name, tree, shape in tables(text, str(file)):
         if name in found:
@@ -67,7 +73,7 @@ def _json(file: Path) -> Given:
 
 
 def _given(tree: Any, file: Path) -> Given:
-    """Of a server's reply, or of an object with inputs and outputs by name."""
+    """Return the content of a server's reply, or of an object with inputs and outputs by name."""
     if not isinstance(tree, dict | list):
         raise UsageError(f"{file} holds {tree!r:.40}, expected an object or a list: outputs by name, or a server's reply")
     found = outputs_of(tree)
@@ -102,7 +108,7 @@ def _table(name: str, part: Any) -> OutputTable:
 
 
 def _arrays(file: Path) -> Given:
-    """Keys are names of inputs and outputs; `NAME/positions` and the like belong to a part of a table."""
+    """Return the arrays of a file; keys are names of inputs and outputs, and `NAME/positions` etc. select a part of a table."""
     found = read_npz(file) if file.suffix == ".npz" else _tensors(file)
     inputs = {name: found.pop(name) for name in INPUTS if name in found}
     outputs = {}
@@ -118,7 +124,7 @@ def _arrays(file: Path) -> Given:
 
 
 def _tensors(file: Path) -> dict[str, npt.NDArray[Any]]:
-    """Through torch: NumPy has no bfloat16."""
+    """Read tensors through torch, because NumPy has no bfloat16."""
     found = {}
     with open_safetensors(file, "pt") as reader:
         for key in reader.keys():  # noqa: SIM118 -- no mapping
@@ -138,7 +144,7 @@ def _numbers(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
 
 
 def _parquet(file: Path) -> Given:
-    """Columns of texts and inputs, where there are any; each other column of lists is an output, those of numbers together one."""
+    """Return texts, inputs and outputs of a Parquet file; each column of lists is an output, and number columns make up one."""
     columns = read_parquet(file)
     texts = next((tuple(map(str, columns.pop(name))) for name in _TEXTS if name in columns), ())
     arrays = {name: _stacked(column, f"{file}: {name}") for name, column in columns.items() if not isinstance(column[0], str)}
@@ -151,5 +157,5 @@ def _parquet(file: Path) -> Given:
 
 
 def _stacked(column: list[Any], name: str) -> npt.NDArray[Any]:
-    """`ValueError` where the lists of a column are of several lengths."""
+    """Return a column as an array; raise `ValueError` if its lists differ in length."""
     return _numbers(np.asarray(column), name)

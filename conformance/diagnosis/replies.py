@@ -1,4 +1,4 @@
-"""Embeddings in what servers reply: OpenAI's form, which llama.cpp and TEI have too, Ollama's, TEI's and llama.cpp's own."""
+"""Embeddings in servers' replies: OpenAI's format, which llama.cpp and TEI support too, and those of Ollama, TEI and llama.cpp."""
 
 import base64
 import binascii
@@ -13,18 +13,18 @@ from conformance.errors import UsageError
 _ABOUT = frozenset(
     ("id", "object", "created", "model", "usage", "total_duration", "load_duration", "prompt_eval_count", "eval_count")
 )
-"""What a reply says besides the embeddings."""
+"""Keys of a reply that hold metadata."""
 
 
 def outputs_of(reply: Any) -> dict[str, Any]:
-    """The entries of a reply that are no remarks on it; a list, and the `data` of OpenAI's form, under an empty name.
+    """Return the entries of a reply without its metadata; a list, or the `data` of OpenAI's format, under an empty name.
 
     Args:
         reply: a list of numbers, of vectors or of `{"index": 0, "embedding": …}`; or an object with such a list as `data`; or any
             other object, whose entries are returned.
 
     Raises:
-        UsageError: an embedding is a text that is no base64 of float32.
+        UsageError: an embedding is a text that is not base64 of float32.
     """
     if isinstance(reply, dict) and _is_indexed(reply.get("data")):
         reply = reply["data"]
@@ -41,7 +41,7 @@ def _is_indexed(entries: Any) -> bool:
 
 
 def _vectors(tree: Any) -> Any:
-    """Vectors of which each may be in base64; of texts of several lengths the vectors of tokens, with `...` behind the shorter."""
+    """Return vectors, decoded from base64 where needed; token vectors of texts of different lengths are padded with `...`."""
     if isinstance(tree, str):
         return _decoded(tree) if tree != "..." else tree
     tree = [_vectors(part) if isinstance(part, str) and len(part) > len("...") and not _is_number(part) else part for part in tree]
@@ -50,7 +50,7 @@ def _vectors(tree: Any) -> Any:
     if depth(tree) != 3 or not all(isinstance(rows, list) for rows in tree):
         return tree
     longest = max(len(rows) for rows in tree)
-    if longest == 1:  # llama.cpp: a list of one vector, where it pools
+    if longest == 1:  # llama.cpp with pooling: each embedding is a list of one vector
         return [rows[0] if rows else rows for rows in tree]
     return [rows if len(rows) == longest or "..." in rows else [*rows, "..."] for rows in tree]
 
@@ -64,7 +64,7 @@ def _is_number(text: str) -> bool:
 
 
 def _decoded(text: str) -> npt.NDArray[np.float32]:
-    """The float32 numbers, the least significant byte first, that a text has in base64."""
+    """Return the little-endian float32 numbers that a text encodes in base64."""
     try:
         content = base64.b64decode(text, validate=True)
         return np.frombuffer(content, "<f4").astype(np.float32)

@@ -1,8 +1,9 @@
-"""First order: how well each fault would account for what is left, from a few sweeps back through the network.
+"""First-order screening: an estimate, from a few backward sweeps, of how well each fault would account for the residual.
 
-With r what is left, W = 1/σ² and δ what a fault changes at a step, it moves the outputs by J δ. One sweep Jᵀ W r serves all faults:
-<r, J δ> is its product with δ. The length |J δ| comes from sweeps of random signs: E (z · W^½ J δ)² = |J δ|². A fault is worth an
-exact look by the cosine of r and J δ. Of gross faults first order knows little more than the direction, and often that.
+With r the residual, W = 1/σ² and δ the change that a fault makes at a step, the fault moves the outputs by J δ to first order. One
+sweep Jᵀ W r serves all faults: <r, J δ> is its product with δ. The length |J δ| is estimated from sweeps of random signs:
+E (z · W^½ J δ)² = |J δ|². Faults are ranked for exact evaluation by the cosine of r and J δ. For gross faults the first order gives
+little more than the direction, which is often enough.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +16,11 @@ from conformance.faults import Fault, FaultContext
 from conformance.judge.cores import on_all_cores
 from conformance.numerics.formats import Array
 
-PROBES = 8  # each estimates |J δ|² with a relative deviation of √2; eight, of |J δ|, with a quarter
+PROBES = 8  # each estimates |J δ|² with a relative deviation of √2; eight estimate |J δ| with one of a quarter
 
 
 def ranked(problem: Problem, fit: Fit, placements: Sequence[FaultPlacement]) -> list[FaultPlacement]:
-    """The placements on top of a fit, those that point where it must go first; those that point away are left out."""
+    """Return the placements to add to a fit, by descending cosine with the residual; those with a negative score are left out."""
     forward, pooling_index, sigma = (
         problem.forward(fit.placements) or problem.right,
         fit.pooling_index,
@@ -47,7 +48,7 @@ def ranked(problem: Problem, fit: Fit, placements: Sequence[FaultPlacement]) -> 
 def _products(
     forward: Forward, pooling_index: int, directions: Array, placements: Sequence[FaultPlacement]
 ) -> Mapping[tuple[str, str], Array | None]:
-    """By fault and place: the product of its δ with each direction's adjoint there; None where it makes no sense."""
+    """Return, by fault and place, the product of δ with each direction's adjoint there; None if the fault is not applicable."""
 
     def adjoint(direction: Array) -> Mapping[str, Array]:
         wide = np.zeros_like(forward.value)

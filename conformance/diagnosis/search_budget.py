@@ -1,4 +1,4 @@
-"""How far a search has come, and whether it may go on: it ends early where a time limit runs out, and can say what it left out."""
+"""Progress and time limit of a search: the search ends early when its time runs out, and states what was left out."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,17 +18,21 @@ STAGES = (RIGHT, ELSE, *(stage for faults in FAULTS for stage in (faults, f"veri
 
 
 class SearchBudget:
-    """The time of a search, and how far it has come.
+    """The time limit and the progress of a search.
 
     Attributes:
-        cut_short: a sentence on what was left out; empty while nothing is.
+        cut_short: description of what was left out; empty if nothing was.
     """
 
     def __init__(self, time_limit: float | None, clock: Callable[[], float]) -> None:
-        """Begin; `time_limit` and `clock` are in seconds; None is no limit.
+        """Start the clock.
+
+        Args:
+            time_limit: time limit in seconds; None for no limit.
+            clock: function that returns the time in seconds.
 
         Raises:
-            UsageError: a limit that is not a positive number.
+            UsageError: the limit is not a positive number.
         """
         if time_limit is not None and (
             isinstance(time_limit, bool) or not isinstance(time_limit, int | float) or not time_limit > 0
@@ -41,19 +45,19 @@ class SearchBudget:
         self.cut_short = ""
 
     def is_spent(self) -> bool:
-        """Whether the time has run out; then the search is cut short."""
+        """Return whether the time has run out; if so, record what is left out."""
         with self._lock:
             if not self.cut_short and self._clock() >= self._end:
                 self.cut_short = self._sentence()
             return bool(self.cut_short)
 
     def begin(self, stage: str, of: int) -> None:
-        """The next stage, which tries so many; 0 where that is not known yet."""
+        """Begin a stage of `of` tries, or of an unknown number if 0, and report it."""
         self._stage, self._of, self._done = stage, of, 0
         report_progress(stage, STAGES.index(stage) / len(STAGES))
 
     def take_one(self) -> bool:
-        """Whether the next of this stage may be tried; that is reported."""
+        """Return whether the next try of this stage may start; if so, count and report it."""
         with self._lock:
             if self.is_spent():
                 return False
@@ -63,13 +67,13 @@ class SearchBudget:
             return True
 
     def of_each(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """`function` of each item of this stage on all cores, in their order, of those that there is time for."""
+        """Return `function(item)` for the items of this stage that there is time for, in order, computed on all cores."""
 
         def tried(pair: tuple[Callable[..., list[Result]], Item]) -> list[Result]:
             run, item = pair
             return run(lambda: [function(item)] if self.take_one() else [])
 
-        # Each thread reports the watcher of this one.
+        # Context variables, which hold the progress callback, are copied to each thread.
         found = on_all_cores(tried, [(copy_context().run, item) for item in items])
         return [result for some in found for result in some]
 

@@ -1,4 +1,4 @@
-"""Tables as libraries print them: brackets, numbers, ellipses; at times a name before them, and a shape behind them."""
+"""Parser for tables as libraries print them: brackets, numbers, ellipses, optionally with a name before and a shape after."""
 
 import math
 import re
@@ -10,39 +10,39 @@ from conformance.diagnosis.transcript import printed_text
 from conformance.errors import UsageError
 from conformance.model.files import require_printed
 
-_BEFORE = 300  # characters before a bracket in which a table's name is looked for
+_BEFORE = 300  # characters before a bracket that are searched for a table's name
 _WORD = string.ascii_letters + string.digits + "_."
-_TABLES = 2**16  # more than a BERT of a thousand layers has activations
-_AXES = 16  # more brackets inside each other than any table has
-_CALL = r"(?:[A-Za-z_][\w.]*!?\()"  # `tensor(`, `np.float32(`, around a number or a part of a table
+_TABLES = 2**16  # maximum number of tables: more than a BERT of a thousand layers has activations
+_AXES = 16  # maximum nesting depth, more than any table has
+_CALL = r"(?:[A-Za-z_][\w.]*!?\()"  # `tensor(` or `np.float32(` around a number or a part of a table
 _TOKEN = re.compile(
     rf"\s*(?:(?P<open>\[)|(?P<close>\])|(?P<gap>\.\.\.|…)(?:\s*\d+ more items?)?|(?P<comma>,)|(?P<around>{_CALL}|\)"
     r"|(?:dtype|device|grad_fn|requires_grad)=[^\s,)\]]*)|(?P<number>[^\s,()\[\]]+))"
 )
 _LIKE_A_NUMBER = re.compile(r"[-+]?(?:\d|\.\d|nan|inf)", re.IGNORECASE)
-_FIRST = re.compile(  # up to the first word of a table, and that word: a number, or an ellipsis
+_FIRST = re.compile(  # matches up to and including the first word of a table, which is a number or an ellipsis
     rf"(?:\s*(?:\[|{_CALL})){{1,{2 * _AXES}}}\s*"
     r"(?:[-+]?\.?\d[\d.]*(?:e[-+]?\d+)?(?:_?f\d*)?(?=[\s,\])]|$)|[-+]?(?:nan|inf)\b|\.\.\.|…)",
     re.IGNORECASE,
 )
 _BRACKETS = re.compile(r"[\[ ]+")
-_TYPED = re.compile(r"(?<=[\d.])_?f(?:16|32|64)?$")  # the type in a number of Rust or C
+_TYPED = re.compile(r"(?<=[\d.])_?f(?:16|32|64)?$")  # type suffix of a number in Rust or C
 _SHAPE = re.compile(  # candle's last line, `shape=` of NumPy and of Rust's ndarray
     r"\s*(?:Tensor\[|,\s*(?:shape|size)=)[\[(](?P<sizes>[\d,\s]*)[\])](?:,\s*strides=\[[^\]]*\]|,[^\]\n]*\])?"
 )
-_SHAPES = ("dims", "shape")  # names of lists that are the shape of the table beside them, as in JavaScript
+_SHAPES = ("dims", "shape")  # names of lists that hold the shape of the table beside them, as in JavaScript
 _LABEL = re.compile(r"^\s*[A-Za-z_][\w .\[\]-]*[:=]\s*(?=[-+.\d])")
 _TYPE = re.compile(r"(?:dtype[=:]?)?(?:torch\.|np\.)?(?:b?float(?:16|32|64)|b?f(?:16|32|64)|half|double)?")
 EXPECTED = "a table as print() shows it, such as tensor([[0.1, ..., 0.2]]), or lines of numbers"
 
 
 class Table(NamedTuple):
-    """A table that was printed.
+    """A printed table.
 
     Attributes:
-        name: what stands before it, or empty.
+        name: the name printed before it, or empty.
         tree: nested lists of `PrintedNumber`s and ellipses.
-        shape: that which was printed with it, or None.
+        shape: the shape printed with it, or None.
     """
 
     name: str
@@ -51,10 +51,10 @@ class Table(NamedTuple):
 
 
 def tables(text: str, file: str) -> list[Table]:
-    """Every table in a text: as NumPy, PyTorch, candle, Rust and JavaScript print them, or lines of numbers.
+    """Return every table in a text, as NumPy, PyTorch, candle, Rust and JavaScript print them, or as lines of numbers.
 
     Raises:
-        UsageError: there is none, or one has what is no number, or does not end; with line and column.
+        UsageError: there is no table, or a table contains something else than numbers or is not closed; with line and column.
         ValueError: there are too many numbers, as in `files.require_printed`.
     """
     require_printed(max(text.count(","), text.count("["), text.count("\n")))
@@ -81,7 +81,7 @@ def tables(text: str, file: str) -> list[Table]:
 
 
 def _is_table(text: str, start: int) -> bool:
-    """Whether a bracket opens a table: it is no index (`x[0]`), and its first word is a number or an ellipsis."""
+    """Return whether a bracket opens a table: it is not an index (`x[0]`), and its first word is a number or an ellipsis."""
     is_index = start > 0 and (text[start - 1].isalnum() or text[start - 1] in "_)]")
     return not is_index and _FIRST.match(text, start) is not None
 
@@ -91,7 +91,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 
 def _with_shape(found: list[Table]) -> list[Table]:
-    """Where two lists were printed, of which one is called a shape: the other, with that shape."""
+    """Return the tables; of two lists, one of which is named as a shape, return the other one with that shape."""
     shapes = [table for table in found if table.name in _SHAPES]
     others = [table for table in found if table.name not in _SHAPES]
     if len(shapes) != 1 or len(others) != 1 or not all(str(size).isdigit() for size in shapes[0].tree):
@@ -100,7 +100,7 @@ def _with_shape(found: list[Table]) -> list[Table]:
 
 
 def _nested(table: Table) -> Table:
-    """A flat list of several axes, as JavaScript prints it, brought to its shape; what is left out is null."""
+    """Return a flat list, as JavaScript prints arrays of several axes, nested by its shape; omitted elements become null."""
     tree, shape = table.tree, table.shape
     if shape is None or len(shape) < 2 or any(isinstance(part, list) for part in tree):
         return table
@@ -117,7 +117,7 @@ def _nested(table: Table) -> Table:
 
 
 def _name(before: str) -> str:
-    """The name in `last_hidden_state=tensor(`, `embedding: ` or `'embedding': `, which stands before a bracket; or empty."""
+    """Return the name before a bracket, as in `last_hidden_state=tensor(`, `embedding: ` or `'embedding': `, or an empty string."""
     before = before.rstrip()
     if before.endswith("("):
         before = before[:-1].rstrip(_WORD).rstrip()
@@ -128,7 +128,7 @@ def _name(before: str) -> str:
 
 
 def _lines(text: str, file: str) -> list[Any]:
-    """Each line that has numbers and is no comment: a list of them, without its label (`embedding 0:`) and type, or an ellipsis."""
+    """Return the numbers of each line without label (`embedding 0:`) and type, or its ellipsis; comments are skipped."""
     found: list[Any] = []
     count = 0
     for number, line in enumerate(text.splitlines(), 1):
@@ -146,7 +146,7 @@ def _lines(text: str, file: str) -> list[Any]:
 
 
 def _bracket(text: str, start: int, file: str) -> tuple[Any, int]:
-    """The bracket that opens at `start`, and where it ends."""
+    """Return the nested lists of the bracket that opens at `start`, and the index at which it ends."""
     open_lists: list[list[Any]] = []
     at, count = start, 0
     while True:

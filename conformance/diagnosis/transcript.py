@@ -1,4 +1,4 @@
-"""Transcripts of interactive sessions: what was printed, without what was typed."""
+"""Transcripts of interactive sessions: extraction of the printed output without the code."""
 
 import re
 
@@ -6,15 +6,15 @@ _PROMPT = re.compile(r"\s*(?:>>>|>|\$|In \[\d+\]:|Out\[\d+\]:)(?:\s|$)")
 _QUOTE = re.compile(r"\s*>[> ]*")
 _CONTINUED = re.compile(
     r"\s*\.\.\.(?::|\s)\s*[^\s\[\]\d.,+-]"
-)  # of Python and IPython; a row that is left out has no code behind it
+)  # a continued line of Python or IPython; an omitted row of a table has no code after the dots
 _TABLE = re.compile(r"(?:[\w.]+\s*[=:]\s*)?(?:[\w.]+[(!])?\[[\[\s]*[-+]?\.?\d")
 
 
 def printed_text(text: str) -> str:
-    """The text with spaces in place of prompts and of the code behind them, so that lines and columns stay what they are.
+    """Return the text with prompts blanked out and code removed, so that lines and columns of the output are kept.
 
-    Where every line begins with `>` the whole text is a quotation, and only the marks are removed. Otherwise what follows a prompt
-    (`>>>`, `>`, `$`, `In [1]:`) is code, unless it is a table itself; after `Out[1]:` it is what was printed.
+    If every line begins with `>`, the whole text is a quotation, and only the marks are blanked out. Otherwise the text after a
+    prompt (`>>>`, `>`, `$`, `In [1]:`) is code, unless it is itself a table; the text after `Out[1]:` is output.
     """
     lines = text.splitlines()
     if lines and all(_QUOTE.match(line) for line in lines if line.strip()):

@@ -1,4 +1,4 @@
-"""Filters on the outputs of the right network: which faults call, and which the numbers would have shown had they been there."""
+"""Filters on the outputs of the correct network: which faults they detect, and which they would have detected if present."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from conformance.numerics.formats import Array
 
 @dataclass(frozen=True)
 class Detectability:
-    """What filters say under one pooling.
+    """The results of the filters under one pooling.
 
     Attributes:
-        called: faults whose pattern is in the residual beyond noise, with the pattern.
-        shown, unseen: those that would have been reported, and those that would not.
+        called: faults whose effect is in the residual beyond noise, each with that effect.
+        shown, unseen: faults that would have been detected, and faults that would not.
     """
 
     called: tuple[tuple[str, Array], ...]
@@ -31,7 +31,7 @@ class Detectability:
 
 
 def filters(placements: Iterable[FaultPlacement]) -> list[FaultPlacement]:
-    """One filter a fault, at all of its places; formats are no faults of an equation, and are reported by RMS."""
+    """Return one placement for each fault, at all of its places; formats are excluded, because RMS detects them."""
     return [s for s in placements if s.reach == EVERYWHERE and not s.fault.late]
 
 
@@ -43,9 +43,15 @@ def seen(
     limits: Limits,
     budget: SearchBudget,
 ) -> Detectability:
-    """Every filter under one pooling; a fault that moves one number beyond doubt needs none, for the largest error sees it.
+    """Apply every filter under one pooling; a gross fault needs none, because the largest error reveals it.
 
-    `part` is some of the batch: what is beyond doubt there is not computed for all of it.
+    Args:
+        judged: the correct network with its noise.
+        part: the problem on a part of the batch; the effect of a fault that is gross there is not computed on the whole batch.
+        pooling_index: index of the pooling.
+        placements: the faults.
+        limits: the limits of the statistics.
+        budget: the budget of the search.
     """
     placements = [s for s in placements if not judged.forward.ancestors(pooling_index).isdisjoint(s.places)]
     called: list[tuple[str, Array]] = []
@@ -66,7 +72,7 @@ def seen(
                 unseen.append(Unseen(placement.fault.name, z))
         if gross is not None or z >= SEPARABLE_Z:
             shown.append(placement.fault.name)
-        if placement.fault.parameter is not None:  # of a number slightly wrong, the pattern is the derivative
+        if placement.fault.parameter is not None:  # for a slightly wrong parameter, the effect is the derivative
             right, wrong = (of(placement, judged.forward) for of in (right_value, wrong_value))
             pattern = moved_by(judged.forward, placement, right + NUDGE * abs(wrong - right), pooling_index)
         elif pattern is not None and _gross(pattern, noise.sigma, limits) is not None:
@@ -77,7 +83,7 @@ def seen(
 
 
 def moved_by(right: Forward, placement: FaultPlacement, value: float | None, pooling_index: int) -> Array | None:
-    """How a fault, its parameter of that value (None: its usual one), moves the numbers; None where it moves none."""
+    """Return the effect of a fault on the numbers, with the usual faulty value if `value` is None, or None if it has none."""
     faulty = right.with_([placement.of(value)])
     if faulty is None:
         return None

@@ -1,4 +1,4 @@
-"""A diagnosis in words: what is wrong and where, a sentence each."""
+"""A diagnosis in words: one sentence for each fault and its place."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from conformance.judge.words import figure, hard_coded
 
 
 def blamed(placement: FaultPlacement, estimate: Estimate | None, network: BlackBox) -> FaultAttribution:
-    """A fault in words."""
+    """Return a fault in words, with the estimate of its parameter."""
     fault = placement.fault
     sentence = fault.sentence
     if estimate is not None:
@@ -31,14 +31,14 @@ def blamed(placement: FaultPlacement, estimate: Estimate | None, network: BlackB
 
 
 def faults_of_inputs(inputs: OtherInputs | None) -> tuple[FaultAttribution, ...]:
-    """The mistake in the inputs in words, where there is one."""
+    """Return the mistake in the inputs in words; empty if there is none."""
     if inputs is None:
         return ()
     return (FaultAttribution(inputs.mistake.name, (), "in the inputs", inputs.sentence, inputs.mistake.cause, None),)
 
 
 def where(places: Sequence[str], layers: int) -> str:
-    """`in every layer, attention.output.LayerNorm and output.LayerNorm; in embeddings.LayerNorm`."""
+    """Return places in words: `in every layer, attention.output.LayerNorm and output.LayerNorm; in embeddings.LayerNorm`."""
     by_layers: dict[tuple[int, ...], list[str]] = {}
     for kind, applied in layers_of(places).items():
         by_layers.setdefault(applied, []).append(kind)

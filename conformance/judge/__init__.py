@@ -1,1 +1,1 @@
-"""How a difference is judged: statistics with derived thresholds, local and global error, matched filters."""
+"""Judgement of differences: statistics with derived thresholds, local and global error, matched filters."""

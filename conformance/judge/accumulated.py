@@ -1,4 +1,4 @@
-"""What rounding adds up to since the token ids, elementwise: the global counterpart of a segment's sigma, without sampling."""
+"""Elementwise variance of the rounding errors accumulated since the token ids, propagated analytically rather than sampled."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,25 +13,32 @@ from conformance.oracle import Network
 
 @dataclass(frozen=True)
 class Accumulated:
-    """Elementwise variance of what one correct run may have accumulated, and its last step's largest deterministic error."""
+    """Elementwise variance of the rounding errors accumulated by one correct run, and the last step's deterministic bound.
+
+    Attributes:
+        variance: variance of the accumulated error of each element.
+        bound: largest deterministic error of the activation's own step; broadcasts to `variance`.
+    """
 
     variance: Array
     bound: Array | float
 
 
 def _across_the_kink(x: Array, variance: Array) -> Array:
-    """What passes max(x, 0): all of it where x may be on the other side than it is, which the slope at x alone does not know.
+    """Return the variance that max(x, 0) passes on: all of it for x above −SEPARABLE_Z standard deviations, else 0.
 
-    That is within as many deviations of 0 as no error of a run goes beyond.
+    The slope at x alone does not account for a rounding error that moves x across 0. No rounding error of a run is larger than
+    SEPARABLE_Z standard deviations.
     """
     return np.asarray(np.where(x > -SEPARABLE_Z * np.sqrt(variance), variance, 0.0))
 
 
 def accumulated(network: Network, arithmetic: Arithmetic) -> Mapping[str, Accumulated]:
-    """Of every activation: var(y) = Σ_parents J² var(parent) + the step's own roundings, from the token ids on.
+    """Return the accumulated error of every activation: var(y) = Σ_parents J² var(parent) + the step's own roundings.
 
-    First order, as in a segment: cross-correlations of a step's parents are left out, and the deterministic bound b of an earlier
-    step enters as a variance b², since later weights have signs that know nothing of its own.
+    The recursion starts at the token ids. It is first order, as in a segment: covariances between a step's parents are ignored.
+    The deterministic bound b of an earlier step enters as a variance b², because the signs of later weights are independent of
+    that error.
     """
     values: dict[str, Array] = {}
     carried: dict[str, Array] = {}

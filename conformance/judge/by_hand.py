@@ -1,4 +1,4 @@
-"""Steps that a candidate writes by hand: the known effect of the roundings of their operations is subtracted from its result."""
+"""Steps written by hand: the known rounding effect of one order of operations is subtracted from the candidate's result."""
 
 from collections.abc import Collection, Iterable, Iterator
 
@@ -13,10 +13,15 @@ from conformance.oracle.operations import by_operations
 
 
 def by_hand(observation: Observation, tightest: Hypothesis, passed: Collection[str]) -> Iterator[Array]:
-    """For each order of operations f̃, actual − f̃(x) + f(x), x the captured parents: to be judged under the tightest arithmetic.
+    """Yield actual − f̃(x) + f(x) for each order of operations f̃, with x the captured parents.
 
-    Nothing where results are stored as they are accumulated, where any arithmetic other than the widest passes, or where the
-    candidate hides a parent of the step.
+    Each array is to be judged under the tightest arithmetic. Nothing is yielded if results are stored in the format in which
+    they are accumulated, if any arithmetic other than the widest passes, or if the candidate hides a parent of the step.
+
+    Args:
+        observation: the activation.
+        tightest: the hypothesis with the tightest arithmetic.
+        passed: names of the arithmetics under which the activation passes.
     """
     if not tightest.arithmetic.is_mixed or not set(passed) <= {WIDEST}:
         return
@@ -29,9 +34,10 @@ def by_hand(observation: Observation, tightest: Hypothesis, passed: Collection[s
 def mistaken_by_hand(
     observation: Observation, tightest: Hypothesis, mistakes: Iterable[Direction], passed: Collection[str]
 ) -> Iterator[tuple[Direction, Array]]:
-    """The same of each mistake without a number: with f the function that the mistake puts in the step's place.
+    """Yield (mistake, array) as `by_hand` does, with f the function that the mistake puts in place of the step's own.
 
-    Of those alone that are nearer to the candidate's array than the right step is: the orders of a step are many.
+    Only mistakes without a parameter are tried, and, since each step has many orders of operations, only those whose faulty step
+    is closer to the candidate's array than the correct step is.
     """
     if not tightest.arithmetic.is_mixed or not set(passed) <= {WIDEST}:
         return

@@ -1,9 +1,10 @@
-"""What depends on no candidate, kept from run to run: what rounding adds up to in a network on a batch, and in a training loop.
+"""Cache of reference data that depend on no candidate: accumulated sigma of a network on a batch, and losses of a training loop.
 
-An entry is a safetensors file, named by the digest of all that it is computed from: checkpoint, architecture, batch, arithmetic,
-the accuracy of library functions, settings of training, and the code. It holds the digest of its own content; what is damaged is
-computed anew, with a warning. Entries lie in the platform's cache directory, or in the one that the environment variable
-BERT_CONFORMANCE_CACHE names; `off` keeps none. Those that were not used for longest give way beyond LIMIT bytes.
+An entry is a safetensors file. Its name is the digest of everything that the entry is computed from: checkpoint, architecture,
+batch, arithmetic, accuracy of library functions, training settings, and the code. The file holds the digest of its own content; a
+damaged entry is recomputed with a warning. Entries are stored in the platform's cache directory, or in the directory named by the
+environment variable BERT_CONFORMANCE_CACHE; the value `off` disables the cache. When the entries exceed LIMIT bytes, the least
+recently used ones are removed.
 """
 
 import hashlib
@@ -33,17 +34,17 @@ from conformance.oracle import Network
 
 VARIABLE = "BERT_CONFORMANCE_CACHE"
 OFF = "off"
-LIMIT = 256 * 2**20  # bytes; an entry of a base-sized network has 1.3 MiB: 170,162 numbers in float64
+LIMIT = 256 * 2**20  # bytes; an entry of a base-sized network has 1.3 MiB: 170,162 float64 values
 SUFFIX = ".safetensors"
-_CODE = ("model", "oracle", "numerics", "judge")  # packages whose code an entry is computed with
+_CODE = ("model", "oracle", "numerics", "judge")  # packages whose code determines an entry's content
 
 
 class CacheWarning(UserWarning):
-    """An entry that is damaged, or cannot be written."""
+    """A cache entry is damaged or cannot be written."""
 
 
 def folder() -> Path | None:
-    """Where entries lie; None where none are kept."""
+    """Return the cache directory, or None if the cache is disabled."""
     setting = os.environ.get(VARIABLE, "")
     if setting == OFF:
         return None
@@ -51,14 +52,14 @@ def folder() -> Path | None:
 
 
 def entries() -> list[Path]:
-    """Every entry, that first which was not used for longest."""
+    """Return the paths of all entries, least recently used first."""
     home = folder()
     found = home.glob(f"*{SUFFIX}") if home else ()
     return sorted(found, key=lambda path: path.stat().st_mtime)
 
 
 def clear() -> int:
-    """Remove every entry; returns how many there were."""
+    """Remove every entry and return how many were removed."""
     found = entries()
     for path in found:
         path.unlink(missing_ok=True)
@@ -66,9 +67,12 @@ def clear() -> int:
 
 
 def accumulated_sigma(network: Network, arithmetic: Arithmetic, checkpoint: Checkpoint) -> Iterator[tuple[str, Array]]:
-    """As `judge.reference.accumulated_sigma`: from the cache, or sampled and, once that has come to its end, kept.
+    """Yield the same pairs as `judge.reference.accumulated_sigma`, from the cache if possible; store what is sampled completely.
 
-    `checkpoint` has the weights before they are rounded to the arithmetic's format.
+    Args:
+        network: the oracle's network; the cache is not used if it is not repeatable.
+        arithmetic: the arithmetic model.
+        checkpoint: the weights before they are rounded to the arithmetic's storage format.
     """
     if not network.is_repeatable:
         return sampled_sigma(network, arithmetic)
@@ -79,7 +83,7 @@ def accumulated_sigma(network: Network, arithmetic: Arithmetic, checkpoint: Chec
 def expected_losses(
     loss: TrainedLoss, start: Array, training: Training, dtype: str, device: str, functions: Accuracy, checkpoint: Checkpoint
 ) -> Iterator[Expected]:
-    """As `judge.loss_curve.expected`, likewise; `start` are parameters of the checkpoint."""
+    """Yield the values of `judge.loss_curve.expected`, from the cache if possible; `start` holds parameters of `checkpoint`."""
     said = (training, dtype, device, sorted(loss.layout.shapes.items()))
     names = [at(step, "loss") for step in range(1, training.max_steps + 1)]
 
@@ -92,7 +96,7 @@ def expected_losses(
 
 
 def _kept(key: str, names: Sequence[str], computed: Callable[[], Iterator[tuple[str, Array]]]) -> Iterator[tuple[str, Array]]:
-    """What is computed under these names, in their order."""
+    """Yield (name, value) pairs in the order of `names`, from the cache, or else computed and then stored."""
     home = folder()
     if home is None:
         yield from computed()
@@ -105,13 +109,13 @@ def _kept(key: str, names: Sequence[str], computed: Callable[[], Iterator[tuple[
     found: dict[str, Array] = {}
     for name, value in computed():
         found[name] = value
-        if len(found) == len(names):  # a consumer that takes the last one may not ask for more
+        if len(found) == len(names):  # A consumer that takes the last pair may not resume the generator.
             _write(path, found)
         yield name, value
 
 
 def _key(network: Network, asked: object, functions: Accuracy, checkpoint: str) -> str:
-    """Of all that the entry is computed from; `asked` is what is computed of the network, as its `repr` says it."""
+    """Return the digest of everything that an entry is computed from; `asked` identifies the computation by its `repr`."""
     said = (network.architecture, network.source, asked, sorted(functions.bounds.items()), _code(), np.__version__)
     parts = (checkpoint, content_digest(network.batch.arrays()), repr(said))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
@@ -119,7 +123,7 @@ def _key(network: Network, asked: object, functions: Accuracy, checkpoint: str) 
 
 @cache
 def _code() -> str:
-    """A digest of the modules that an entry is computed with."""
+    """Return a digest of the source files of the packages in `_CODE`."""
     here, digest = Path(__file__).parent, hashlib.sha256()
     for package in _CODE:
         for path in sorted((here / package).rglob("*.py")):
@@ -128,7 +132,7 @@ def _code() -> str:
 
 
 def _read(path: Path, names: Sequence[str]) -> Mapping[str, Array] | None:
-    """The entry in the order of its names; None, with a warning, where it is not what was written."""
+    """Return an entry's arrays in the order of `names`, or None, with a warning, if the file is damaged."""
     try:
         with safe_open(path, "np") as stored:
             found = {name: np.asarray(stored.get_tensor(name)) for name in stored.keys()}  # noqa: SIM118  # no mapping
@@ -144,7 +148,7 @@ def _read(path: Path, names: Sequence[str]) -> Mapping[str, Array] | None:
 
 
 def _write(path: Path, sigma: Mapping[str, Array]) -> None:
-    """In one step, so that a reader sees all of it or none; then make room."""
+    """Write an entry atomically, so that a reader sees all of it or none; then remove old entries beyond LIMIT."""
     arrays = {name: np.ascontiguousarray(value) for name, value in sigma.items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

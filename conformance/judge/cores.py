@@ -1,4 +1,4 @@
-"""Several cores: independent parts of a judgement, each on one thread."""
+"""Parallel execution of independent parts of a judgement, with one thread for each part."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 @cache
 def cores() -> int:
-    """How many threads may compute: as many as OMP_NUM_THREADS says, or as there are cores for this process."""
+    """Return the number of threads to use: OMP_NUM_THREADS if it is set, else the number of cores available to this process."""
     setting = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if setting.isdecimal() and int(setting):
         return int(setting)
@@ -33,12 +33,12 @@ def _libraries() -> ThreadpoolController:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # Threads do not survive a fork.
 
 
 @contextmanager
 def products_on_one_thread() -> Iterator[None]:
-    """NumPy's products are computed on the thread that asks for them: others would compete with those of `on_all_cores`."""
+    """Limit BLAS to the calling thread, so that its threads do not compete with those of `on_all_cores`."""
     if cores() == 1:
         yield
         return
@@ -47,7 +47,7 @@ def products_on_one_thread() -> Iterator[None]:
 
 
 def on_all_cores(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """`function` of each, in their order, several at a time."""
+    """Return `function(item)` for each item, in order, computed by several threads."""
     if len(items) < 2 or cores() == 1:
         return [function(item) for item in items]
     return list(_pool().map(function, items))

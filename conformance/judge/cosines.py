@@ -1,12 +1,12 @@
 """Cosine similarities of the sentence embeddings of a batch, each with the largest error that rounding explains.
 
-The errors n of u and m of v move the cosine s = û·v̂ (a hat: divided by its length) by
+The errors n of u and m of v change the cosine s = û·v̂ (a hat: divided by its length) by
 
     Δs = g·n + h·m + e/2,   g = ∂s/∂u = (v̂ − s û)/|u|,   h = ∂s/∂v = (û − s v̂)/|v|,   |e| ≤ (|n⊥|/|u| + |m⊥|/|v|)²
 
-up to third order, with n⊥ perpendicular to u: cos(θ + δ) differs from cos θ by at most |δ sin θ| + δ²/2. Of texts that are almost
-the same the gradients vanish and e remains. The variance of g·n is that of every rounding since the token ids, projected with all
-correlations. Different rows are not taken to be independent, since texts that share tokens share roundings.
+up to third order, with n⊥ perpendicular to u: cos(θ + δ) differs from cos θ by at most |δ sin θ| + δ²/2. For nearly identical texts
+the gradients vanish and e remains. The variance of g·n is that of every rounding since the token ids, projected with all
+correlations. Different rows are not assumed to be independent, because texts that share tokens share roundings.
 """
 
 import math
@@ -23,17 +23,17 @@ from conformance.oracle import Network
 from conformance.progress import report_progress
 
 EMBEDDING = "sentence_embedding"
-SYSTEMS = 2  # that are compared, and share the false-alarm probability
-PROBES = 32  # normal directions z: of zᵀCz the mean is tr C, the variance 2|C|²; its root has a relative deviation of 1/√(2·31)
+SYSTEMS = 2  # systems that are compared and share the false-alarm probability
+PROBES = 32  # normal directions z: zᵀCz has mean tr C and variance 2|C|²; its root has a relative deviation of 1/√(2·31)
 
 
 @dataclass(frozen=True, eq=False)
 class Cosines:
-    """Of N embeddings, (N, N) each.
+    """The cosines of N embeddings, as (N, N) arrays.
 
     Attributes:
-        actual: those of a system's embeddings, computed in float64.
-        expected: the oracle's.
+        actual: the cosines of a system's embeddings, computed in float64.
+        expected: the oracle's cosines.
         allowed: the largest |actual − expected| that rounding explains.
     """
 
@@ -44,12 +44,12 @@ class Cosines:
 
 @dataclass(frozen=True, eq=False)
 class RoundedCosines:
-    """The oracle's cosines, with what rounding makes of the embeddings.
+    """The oracle's embeddings, with the statistics of their rounding errors that the cosines depend on.
 
     Attributes:
-        embeddings: (N, H), the oracle's.
-        variance: (N, N), of g·n for the errors n of the row's embedding.
-        trace, norm: (N,), of the covariance C of n⊥/|u| its trace and its Frobenius norm.
+        embeddings: (N, H), the oracle's embeddings.
+        variance: (N, N), the variance of g·n for the errors n of the row's embedding.
+        trace, norm: (N,), trace and Frobenius norm of the covariance C of n⊥/|u|.
     """
 
     embeddings: Array
@@ -59,7 +59,7 @@ class RoundedCosines:
 
     @classmethod
     def of(cls, network: Network, hypothesis: Hypothesis) -> "RoundedCosines":
-        """Those of the sentence embeddings of a network under a hypothesis; a sweep for each two rows, in either order."""
+        """Return the statistics for a network's sentence embeddings under a hypothesis; one sweep per ordered pair of rows."""
         embeddings = next(value for name, value in network.walk() if name == EMBEDDING)
         probes = np.random.default_rng(0).standard_normal((PROBES, embeddings.shape[1]))
 
@@ -77,14 +77,14 @@ class RoundedCosines:
         return cls(embeddings, along, probed.mean(1), probed.std(1, ddof=1) / np.sqrt(2.0))
 
     def with_printing(self, variance: Array) -> "RoundedCosines":
-        """The same where each number of the embeddings has an independent error of that variance besides, (N, H)."""
+        """Return a copy in which each embedding element has an additional independent error of the given variance, (N, H)."""
         more = [_gradients(self.embeddings, row) ** 2 @ variance[row] for row in range(len(self.embeddings))]
         squares = (self.embeddings**2).sum(1)
         trace, norm = self.trace + variance.sum(1) / squares, self.norm + np.linalg.norm(variance, axis=1) / squares
         return replace(self, variance=self.variance + np.array(more), trace=trace, norm=norm)
 
     def judge(self, embeddings: Array) -> Cosines:
-        """The cosines of a system's embeddings beside these.
+        """Return the cosines of a system's embeddings, the oracle's, and the allowed differences.
 
         Each g·n and each |n⊥| has a share of the false-alarm probability: N(N − 1) projections and N norms of each system. Each
         cosine is computed in float64, with an error of at most 2Hu: a product of H terms and two norms, of H/2 each since a root
@@ -97,19 +97,20 @@ class RoundedCosines:
         return Cosines(cosines(embeddings), cosines(self.embeddings), allowed + 2 * 2 * width * FORMATS["float64"].unit_roundoff)
 
     def _largest_turn(self, alpha: float) -> Array:
-        """(N,): the largest |n⊥|/|u| at false-alarm probability alpha, √(tr C + 2|C|√x + 2|C|x) with x = ln 1/α.
+        """Return, as (N,), the largest |n⊥|/|u| at false-alarm probability alpha, √(tr C + 2|C|√x + 2|C|x) with x = ln 1/α.
 
-        Hsu, Kakade and Zhang 2012, *A tail inequality for quadratic forms of subgaussian random vectors*, theorem 2.1, with the
-        Frobenius norm in the place of the spectral norm, which is no larger. Trace and norm are estimates from `PROBES`
-        directions, so that alpha holds to within their errors. Least is to spare where the noise has one direction, and both norms
-        are equal: there the bound is √(1 + 1/√x + 1/(2x)) times the normal distribution's, 12 % more at x = 20.
+        The bound is theorem 2.1 of Hsu, Kakade and Zhang 2012, *A tail inequality for quadratic forms of subgaussian random
+        vectors*, with the Frobenius norm in place of the spectral norm, which is no larger. Trace and norm are estimated from
+        `PROBES` directions, so alpha holds to within the errors of these estimates. The margin is smallest if the noise has one
+        direction, where both norms are equal: there the bound is √(1 + 1/√x + 1/(2x)) times the normal distribution's, 12 % more
+        at x = 20.
         """
         x = math.log(1.0 / alpha)
         return np.asarray(np.sqrt(self.trace + 2.0 * self.norm * (math.sqrt(x) + x)))
 
 
 def cosines(embeddings: Array) -> Array:
-    """(N, H) -> (N, N): u·v / (|u| |v|)."""
+    """Return the cosine similarities u·v / (|u| |v|) of all pairs of rows; (N, H) -> (N, N)."""
     units = _units(embeddings)
     return np.asarray(units @ units.T)
 
@@ -119,11 +120,11 @@ def _units(x: Array) -> Array:
 
 
 def _gradients(embeddings: Array, row: int) -> Array:
-    """(N, H): ∂s/∂u of the row's embedding u, for its cosine s with each other one; 0 for itself."""
+    """Return ∂s/∂u of the row's embedding u, (N, H), for its cosine s with each embedding; 0 for itself."""
     return _perpendicular(embeddings[row], _units(embeddings))
 
 
 def _perpendicular(u: Array, directions: Array) -> Array:
-    """(K, H): the part of each direction that is perpendicular to u, divided by |u|."""
+    """Return the part of each direction that is perpendicular to u, divided by |u|; (K, H)."""
     unit = _units(u)
     return np.asarray((directions - np.outer(directions @ unit, unit)) / np.linalg.norm(u))

@@ -1,8 +1,9 @@
-"""How far a judgement goes.
+"""Depth of a judgement.
 
-`screen`    RMS and largest error of each step: pass or fail, and where. In half formats it is less strict than `full`: a mistake
-            that the widest legal arithmetic's sigma covers in every layer fails by its name alone, which is not looked for.
-`full`      filters, names and the global error as well.
+`screen`    RMS and maximum of each step: pass or fail, and where. In half-precision formats it is less strict than `full`: a
+            mistake whose effect lies within the sigma of the widest legal arithmetic in every layer fails only by being named, and
+            `screen` names no mistakes.
+`full`      filters, explanations and the global error as well.
 """
 
 from typing import Literal, get_args

@@ -1,4 +1,4 @@
-"""Telling apart: where a failure has several explanations, one more batch is generated, run and judged. Effects, at the rim."""
+"""Disambiguation of several explanations of a failure: another batch is generated, run by the candidate, and judged."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -17,14 +17,14 @@ _MASKS = (
     ("1111111111111111", "1111111111111111", "0111111111111111", "0001111111111000"),
     ("1111100000000000", "1111111111111110", "1011111111111111", "0000000011111111"),
 )
-_DRAWS = 2  # of ids and token types, for each of the ways of padding
-AT_MOST = 4  # batches that one run tries; each is one more call of the candidate
+_DRAWS = 2  # draws of ids and token types for each padding pattern
+AT_MOST = 4  # batches tried per run; each is one more call of the candidate
 
 Again = Callable[[Batch], Sequence[Verdict]]
 
 
 def disambiguated(verdicts: Sequence[Verdict], network: Network, dtype: str, again: Again) -> list[Verdict]:
-    """The verdicts, with explanations taken away that another batch speaks against; `again` judges the candidate on it."""
+    """Return the verdicts without the explanations that another batch refutes; `again` judges the candidate on a batch."""
     rendered = list(verdicts)
     for names in list(_ambiguous(rendered))[:AT_MOST]:
         first = next(v for v in rendered if _names(v) == names)
@@ -43,12 +43,12 @@ def _batches(architecture: Architecture) -> Iterator[Batch]:
 
 
 def _open(local: Local) -> tuple[Explanation, ...]:
-    """The explanations among which nothing decides."""
+    """Return the best explanation and those that cannot be distinguished from it."""
     return (local.explanations[0], *local.alternatives)
 
 
 def _names(verdict: Verdict) -> tuple[tuple[str, ...], ...]:
-    """The explanations' faults, where there are several."""
+    """Return the names of the faults of each explanation; empty unless there are several explanations."""
     if verdict.outcome != "fail" or verdict.local is None or not verdict.local.alternatives:
         return ()
     return tuple(tuple(f.name for f in e.faults) for e in _open(verdict.local))
@@ -59,11 +59,11 @@ def _ambiguous(verdicts: Sequence[Verdict]) -> dict[tuple[tuple[str, ...], ...],
 
 
 def _narrowed(verdicts: Sequence[Verdict], names: tuple[tuple[str, ...], ...], again: Again, found: Batch) -> list[Verdict]:
-    """Each ambiguous verdict with those explanations that the other batch allows as well."""
+    """Return the verdicts; each ambiguous one keeps only the explanations that the other batch allows as well."""
     try:
         other = {v.activation: v for v in again(found) if v.local is not None and v.local.explanations}
     except (CandidateFailure, NotApplicable):
-        return list(verdicts)  # the candidate's trouble with another batch, or that it is not there, is no evidence for either
+        return list(verdicts)  # a failure on, or absence of, the other batch is no evidence for any explanation
     return [_allowed(v, other[v.activation]) if _names(v) == names and v.activation in other else v for v in verdicts]
 
 

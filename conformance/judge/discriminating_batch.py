@@ -1,7 +1,7 @@
-"""Separation: inputs on which explanations that cannot be distinguished would be.
+"""Selection of a batch on which explanations differ that cannot be distinguished on another batch.
 
-Of a few generated batches that one is chosen on which the oracle, with each explanation's faults, makes results that lie farthest
-apart in standard deviations of a correct candidate's noise. Faults that are the same function of every input have none.
+From a few generated batches, the one is selected on which the oracle's results under the explanations' faults are farthest apart,
+in standard deviations of a correct candidate's noise. No batch separates faults that are the same function of every input.
 """
 
 import math
@@ -26,7 +26,18 @@ from conformance.oracle import Network
 def discriminating(
     network: Network, name: str, explanations: Sequence[Explanation], dtype: str, batches: Iterable[Batch]
 ) -> Batch | None:
-    """The batch that separates the first explanation of activation `name` from the others best; None where none does by z = 12."""
+    """Return the batch that best separates the first explanation of activation `name` from the others.
+
+    Args:
+        network: the oracle's network.
+        name: the activation.
+        explanations: the explanations to separate.
+        dtype: the candidate's storage format.
+        batches: the batches to choose from.
+
+    Returns:
+        The batch with the largest expected z, or None if no batch reaches z = 12.
+    """
     best, found = 0.0, None
     for batch in batches:
         z = _distance(Network(network.architecture, network.weights, batch), name, explanations, dtype)
@@ -36,7 +47,7 @@ def discriminating(
 
 
 def _distance(network: Network, name: str, explanations: Sequence[Explanation], dtype: str) -> float:
-    """The largest expected z between the first explanation and another one."""
+    """Return the largest expected z between the first explanation and another one."""
     before = _values_before(network, name)
     segment = Segment(network, name, before)
     actual = [_with(segment, network, explanation, dtype) for explanation in explanations]
@@ -56,7 +67,7 @@ def _values_before(network: Network, name: str) -> Mapping[str, Array]:
 
 
 def _with(segment: Segment, network: Network, explanation: Explanation, dtype: str) -> Segment | None:
-    """The segment with an explanation's faults; None where one acts elsewhere, or changes nothing there."""
+    """Return the segment with an explanation's faults, or None if a fault is not in the catalogue or acts on another segment."""
     storage = hypotheses(dtype)[0].arithmetic.storage
     for filtered in explanation.faults:
         if filtered.name not in BY_NAME or filtered.step not in segment.steps:

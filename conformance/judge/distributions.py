@@ -1,4 +1,4 @@
-"""What parameters are drawn from before training: as BERT has it, and as it usually is where it is wrong."""
+"""Distributions of initial parameters: those that BERT permits, and those of common mistakes."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -9,15 +9,15 @@ from scipy.special import ndtr
 
 from conformance.numerics.formats import Array
 
-CUT = 2.0  # deviations at which TensorFlow's truncated_normal_initializer cuts
-# The standard deviation of N(0, 1) truncated at ± c, √(1 − 2 c φ(c) / (2 Φ(c) − 1)), by which jax.nn.initializers divides.
+CUT = 2.0  # standard deviations at which TensorFlow's truncated_normal_initializer truncates
+# Standard deviation of N(0, 1) truncated at ± c, √(1 − 2 c φ(c) / (2 Φ(c) − 1)), by which jax.nn.initializers divides.
 KEPT = math.sqrt(1.0 - 2.0 * CUT * math.exp(-(CUT**2) / 2.0) / math.sqrt(2.0 * math.pi) / math.erf(CUT / math.sqrt(2.0)))
-USUAL_RANGE = 0.02  # the default of transformers.BertConfig.initializer_range, which is hard-coded where the config's is ignored
+USUAL_RANGE = 0.02  # default of transformers.BertConfig.initializer_range, often hard-coded in place of the config's value
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """A continuous distribution, in words and by P(x ≤ t).
+    """A continuous distribution: its description, and its cumulative distribution function P(x ≤ t).
 
     Example:
         >>> normal(0.02).words, normal(0.02, cut=2.0).words, uniform(0.1).words
@@ -34,30 +34,30 @@ Mistakes = Iterator[tuple[Distribution, str]]
 
 
 def normal(deviation: float, cut: float = math.inf) -> Distribution:
-    """N(0, deviation²), truncated at ± `cut` deviations of it."""
+    """Return N(0, deviation²), truncated at ± `cut` times `deviation`."""
     low = float(ndtr(-cut))
     words = f"N(0, {deviation:.3g}²)" + (f" truncated at ± {cut * deviation:.3g}" if cut < math.inf else "")
     return Distribution(words, lambda x: np.clip((ndtr(x / deviation) - low) / (1.0 - 2.0 * low), 0.0, 1.0))
 
 
 def uniform(bound: float) -> Distribution:
-    """U(−bound, bound)."""
+    """Return U(−bound, bound)."""
     return Distribution(f"U(−{bound:.3g}, {bound:.3g})", lambda x: np.clip(0.5 + x / (2.0 * bound), 0.0, 1.0))
 
 
 def legal(deviation: float) -> tuple[Distribution, ...]:
-    """N(0, deviation²), as it is and truncated; truncated so that what is left has that standard deviation."""
+    """Return the legal distributions: N(0, deviation²), the same truncated, and one with that deviation after truncation."""
     return normal(deviation), normal(deviation, CUT), normal(deviation / KEPT, CUT)
 
 
 def usual_draws(ins: int, deviation: float) -> Mistakes:
-    """What biases, and weights of LayerNorms, are drawn from where they are drawn; `ins` inputs go into the sum."""
+    """Yield the distributions of biases and LayerNorm weights that are wrongly drawn; `ins` is the number of inputs summed."""
     yield uniform(1.0 / math.sqrt(ins)), "torch's default of nn.Linear"
     yield normal(deviation), "as if it were a matrix"
 
 
 def usual_mistakes(shape: tuple[int, ...], deviation: float, layers: int) -> Mistakes:
-    """What a matrix or a table is drawn from where its initialization is wrong, and how that comes about."""
+    """Yield the distributions of a wrongly initialized matrix or table, each with its cause in words."""
     ins, outs = shape[-1], shape[0]
     for distribution in legal(USUAL_RANGE):
         yield distribution, "the config's initializer_range is ignored"

@@ -1,7 +1,7 @@
-"""Whether what dropouts kept was drawn as it has to be: at the right rate, and each element by itself.
+"""Tests of dropout masks: whether elements are dropped at the right rate and independently.
 
-Of n elements that are dropped independently with probability p, the number that is dropped is binomial. Of n disjoint pairs of
-them, the number that agree (both kept, or both dropped) is binomial with probability p² + (1 − p)². All p-values are exact, and
+Of n elements that are dropped independently with probability p, the number dropped is binomial. Of n disjoint pairs of elements,
+the number of pairs that agree (both kept, or both dropped) is binomial with probability p² + (1 − p)². All p-values are exact, and
 two-sided by doubling the smaller tail. Pairs are neighbours along each axis of a mask, the same element in two masks of one shape,
 and the same element in two calls: masks that are shared by rows, heads, tokens, features, layers or calls agree too often.
 """
@@ -19,14 +19,14 @@ from conformance.model.dropout import rate_of, setting_of
 
 @dataclass(frozen=True)
 class Draw:
-    """A mask that a candidate drew.
+    """A dropout mask drawn by a candidate.
 
     Attributes:
         row: the dropout.
-        rate: p, the probability with which an element was to be dropped.
-        setting: the config's name of it.
+        rate: p, the probability with which an element is to be dropped.
+        setting: the config's name of the rate.
         kept: whether each element was kept.
-        known: where that can be seen: where what was dropped or kept was not 0 already.
+        known: where the mask can be observed: where the input of the dropout was not already 0.
     """
 
     row: Activation
@@ -37,18 +37,21 @@ class Draw:
 
     @classmethod
     def of(cls, row: Activation, a: Architecture, kept: Mask, known: Mask) -> "Draw":
-        """At the rate of an architecture."""
+        """Return the mask with the dropout rate of an architecture."""
         return cls(row, rate_of(row.name, a), setting_of(row.name), kept, known)
 
 
 @dataclass(frozen=True)
 class _Count:
-    """How many of n trials came out, of those that each come out with a probability.
+    """The number of successes in n independent trials of equal probability.
 
     Attributes:
-        name: the dropout's.
-        wrong: what is wrong with it if that is no chance, in words.
-        other: the dropout that it is compared with, the rate of which is right, or else nothing follows.
+        name: name of the dropout.
+        found: number of successes.
+        trials: n, the number of trials.
+        probability: probability of a success.
+        wrong: description of the error if the number is not due to chance.
+        other: the dropout that it is compared with; the comparison counts only if the rate of this dropout is right.
     """
 
     name: str
@@ -60,18 +63,20 @@ class _Count:
 
     @property
     def is_every(self) -> bool:
-        """Whether all came out."""
+        """Whether every trial succeeded."""
         return self.found == self.trials
 
     def is_chance(self, alpha: float) -> bool:
-        """Whether so many, or so few, are no less likely than alpha."""
+        """Return whether the p-value of the number of successes is at least alpha."""
         return is_binomial(self.found, self.trials, self.probability, alpha)
 
 
 def wrong_draws(calls: Sequence[Mapping[str, Draw]], total: float) -> list[dict[str, str]]:
-    """Of each call of the same batch, what is wrong with the masks of its dropouts, in words, by their names.
+    """Return, for each call on the same batch, descriptions of the wrong dropout masks, by name of the dropout.
 
-    `total` is the probability of a false alarm, in all.
+    Args:
+        calls: the masks drawn in each call, by name of the dropout.
+        total: false-alarm probability of the whole test.
 
     Example:
         >>> import numpy as np
@@ -94,7 +99,7 @@ def wrong_draws(calls: Sequence[Mapping[str, Draw]], total: float) -> list[dict[
         agreements = [count for count in (*within[i], *(between[i - 1] if i else ())) if not count.is_chance(alpha)]
         rates_wrong = {name: count for name, count in counts.items() if not count.is_chance(alpha)}
         idle = {name for name, count in counts.items() if not count.found or count.is_every}
-        # Elements that are one draw are no trials of a rate: masks that repeat wholly come first.
+        # Copies of one draw are no independent trials of the rate, so fully repeated masks take precedence over wrong rates.
         repeated = {c.name: c.wrong for c in agreements if c.is_every and not {c.name, c.other} & idle}
         partly = {c.name: c.wrong for c in reversed(agreements) if not {c.name, c.other} & rates_wrong.keys()}
         found.append({**partly, **{name: count.wrong for name, count in rates_wrong.items()}, **repeated})
@@ -108,7 +113,7 @@ def _rate(draw: Draw) -> _Count:
 
 
 def _within(call: Mapping[str, Draw]) -> Iterator[_Count]:
-    """Neighbours along each axis, and the masks of one shape and rate against each other."""
+    """Yield the agreement of neighbours along each axis, and of each two masks with the same shape and rate."""
     for draw in call.values():
         for axis, what in enumerate(draw.row.axes):
             if draw.kept.shape[axis] > 1:
@@ -126,7 +131,7 @@ def _between(before: Mapping[str, Draw], after: Mapping[str, Draw]) -> Iterator[
 
 
 def _neighbours(draw: Draw, axis: int, what: str) -> _Count:
-    """Elements 0 and 1, 2 and 3, and so on along an axis."""
+    """Return the agreement of elements 0 and 1, 2 and 3, and so on along an axis."""
     end = draw.kept.shape[axis] // 2 * 2
 
     def halves(mask: Mask) -> tuple[Mask, Mask]:

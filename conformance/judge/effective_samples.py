@@ -1,7 +1,7 @@
-"""What repeats: a program gives the same inputs the same roundings, so repeated rows are one draw of noise, not several.
+"""Repeated rows and elements: a program rounds equal inputs equally, so repetitions are a single draw of noise.
 
-Every [CLS] at position 0 is such a row of the embeddings, and a text that stands in a batch twice is one of every layer; and of a
-function of single numbers, each number that stands in several places.
+Examples are the embedding of [CLS] at position 0 in every sequence, every layer of a text that occurs twice in a batch, and, for an
+elementwise function, each input that occurs at several places.
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,11 @@ Hashes = npt.NDArray[np.uint64]
 
 
 def hashed(values: Captured, depth: int) -> Hashes:
-    """A hash of each row's bits; rows are of the first `depth` axes. Numbers of at most 32 bits come in float32.
+    """Return a hash of each row's bits; rows are indexed by the first `depth` axes. Formats up to 32 bits are stored as float32.
 
-    Σ h_k b_k modulo 2^64 over the row's words b, h odd multiples of 2^64 divided by the golden ratio (Knuth 1998, section 6.4).
-    Rows that differ have the same one with a probability of 2^-64, or 2^-48 in half formats, whose words end in sixteen zeros.
+    The hash is Σ h_k b_k modulo 2^64 over the row's words b, with h odd multiples of 2^64 divided by the golden ratio (Knuth 1998,
+    section 6.4). Different rows have equal hashes with probability 2^-64, or 2^-48 in half-precision formats, whose words end in
+    sixteen zeros.
     """
     rows = values.reshape(*values.shape[:depth], -1)
     if rows.dtype == np.float32 and rows.shape[-1] % 2:
@@ -31,11 +32,12 @@ def hashed(values: Captured, depth: int) -> Hashes:
 
 @dataclass(frozen=True)
 class Repeats:
-    """Which rows are the same draw.
+    """Assignment of rows or elements to draws of noise.
 
     Attributes:
-        number: of the draw, a row or element each; (B,) where rows are sequences, (B, S) where tokens are, else as the activation.
-        draws: how many different ones there are.
+        number: the draw of each row or element; (B,) where rows are sequences, (B, S) where they are tokens, else the activation's
+            shape.
+        draws: number of different draws.
     """
 
     number: npt.NDArray[np.int64]
@@ -43,24 +45,24 @@ class Repeats:
 
     @classmethod
     def of(cls, hashes: Hashes) -> "Repeats":
-        """Rows of equal hashes, in an array of the rows' shape."""
+        """Return the assignment of rows to draws by equal hashes; `hashes` has the shape of the rows."""
         distinct, number = np.unique(hashes, return_inverse=True)
         return cls(number.reshape(hashes.shape), len(distinct))
 
     @property
     def any(self) -> bool:
-        """Whether any two are the same."""
+        """Whether any two rows share a draw."""
         return self.draws < self.number.size
 
     def share(self, judged: Mask) -> float:
-        """Of the rows that are judged, how many are draws of their own; 1 for what has no rows."""
+        """Return the fraction of the judged rows that are different draws; 1 if `judged` does not have these rows."""
         if judged.shape[: self.number.ndim] != self.number.shape:
             return 1.0
         rows = judged.reshape(*self.number.shape, -1).any(-1)
         return len(np.unique(self.number[rows])) / max(int(rows.sum()), 1)
 
     def variance(self, variance: Array, weights: Array) -> float:
-        """Variance of Σ w · e for errors e of that elementwise variance, the same in rows of the same draw: Σ v (Σ w)²."""
+        """Return the variance of Σ w · e for errors e of the given variance, equal in rows of the same draw: Σ v (Σ w)²."""
         depth = self.number.ndim
         if not self.any or weights.shape[:depth] != self.number.shape:
             return float(np.vdot(variance * weights, weights))

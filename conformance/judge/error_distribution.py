@@ -1,6 +1,6 @@
-"""How a residual is spread: over sizes, as a histogram to hold against the predicted noise, and over the places of each axis.
+"""Distribution of a residual: a histogram to compare with the predicted noise, and the RMS along each axis.
 
-Nothing is judged by it; it is what is shown of a judgement.
+The distribution is for display; nothing is judged by it.
 """
 
 from collections.abc import Iterator
@@ -14,27 +14,27 @@ from conformance.judge.selection import Mask
 from conformance.model.activation import Activation
 from conformance.numerics.formats import Array, Captured
 
-REACH, STEP = 6.0, 0.5  # the histogram's, in sigma; what is beyond is counted at its ends
-SLICES = 64  # of a strip at most: what a reader can distinguish
+REACH, STEP = 6.0, 0.5  # range and bin width of the histogram, in sigma; values beyond the range are counted in its end bins
+SLICES = 64  # maximum number of slices of a strip, as many as a reader can distinguish
 
-_LARGEST = 1e150  # whose square is finite, and of any number of them the sum
+_LARGEST = 1e150  # its square is finite, and so is a sum of many such squares
 
-ZERO = round(REACH / STEP) + 1  # the place of 0 in the histogram
+ZERO = round(REACH / STEP) + 1  # index of the bin that holds 0
 
 Histogram = npt.NDArray[np.int64]
 
-BY_HEAD = (".query", ".key", ".value", ".context")  # ends of names of activations whose features are heads side by side
+BY_HEAD = (".query", ".key", ".value", ".context")  # endings of the names of activations whose features are heads side by side
 
 
 @dataclass(frozen=True)
 class Strip:
-    """The residual along one axis.
+    """The RMS of the residual along one axis.
 
     Attributes:
         axis: `batch row`, `position`, `query`, `key`, `head` or `feature`.
-        size: how long the axis is.
-        values: RMS over the judged elements of each slice, NaN where there are none; where the axis is longer than there are
-            values, each stands for `-(-size // len(values))` slices side by side.
+        size: length of the axis.
+        values: RMS over the judged elements of each slice, NaN for a slice without any; if the axis is longer than `values`, each
+            value covers `-(-size // len(values))` adjacent slices.
     """
 
     axis: str
@@ -44,13 +44,14 @@ class Strip:
 
 @dataclass(frozen=True)
 class ErrorDistribution:
-    """How a residual is spread.
+    """The distribution of a residual over sizes and places.
 
     Attributes:
         unit: `sigma`, or `ulp` at exact activations.
-        counts: of judged elements, from below −REACH over steps of STEP to above REACH; empty at exact activations.
-        strips: for what fails: one an axis.
-        tokens: for what fails: RMS at each row and position, NaN where nothing is judged; empty where it has no positions.
+        counts: numbers of judged elements below −REACH, in each bin of width STEP, and above REACH; empty at exact activations.
+        strips: for a failure, one strip for each axis.
+        tokens: for a failure, the RMS at each row and position, NaN where nothing is judged; empty if the activation has no
+            positions.
     """
 
     unit: Literal["sigma", "ulp"]
@@ -62,7 +63,16 @@ class ErrorDistribution:
 def spread(
     row: Activation, scaled: Array, judged: Mask, unit: Literal["sigma", "ulp"], heads: int, *, fails: bool
 ) -> ErrorDistribution:
-    """Of the residual in its unit, with its sign; what is not finite is taken as the largest."""
+    """Return the distribution of a signed residual in units of sigma or ulp.
+
+    Args:
+        row: the activation's row of the table.
+        scaled: the residual in its unit; non-finite elements count as the largest value.
+        judged: mask of the judged elements.
+        unit: unit of `scaled`.
+        heads: number of attention heads.
+        fails: whether the activation fails; only then are strips and tokens computed.
+    """
     scaled = np.nan_to_num(scaled, nan=_LARGEST, posinf=_LARGEST, neginf=-_LARGEST)
     rendered = tuple(int(n) for n in counts(scaled[judged])) if unit == "sigma" else ()
     if not fails or not row.axes:
@@ -73,11 +83,11 @@ def spread(
 
 
 def counts(scaled: Captured) -> Histogram:
-    """How many values lie below −REACH, in each STEP from there on, and above REACH; what is no number counts as above."""
+    """Return the numbers of values below −REACH, in each bin of width STEP, and above REACH; NaN counts as above."""
     bins = round(2.0 * REACH / STEP)
     with np.errstate(over="ignore"):
         index = scaled.astype(np.float32).ravel()
-    index += np.float32(REACH + STEP)  # one step more, so that cutting off is rounding down
+    index += np.float32(REACH + STEP)  # one bin more, so that truncation rounds down
     index *= np.float32(1.0 / STEP)
     np.fmin(index, np.float32(bins + 1), out=index)
     np.maximum(index, np.float32(0.0), out=index)
@@ -96,7 +106,7 @@ def _strips(row: Activation, squares: Array, places: Array, heads: int) -> Itera
 
 
 def _strip(axis: str, squares: Array, places: Array, within: int) -> Strip:
-    """Slices side by side are joined where there are too many: as many as divide `within`, so that none straddles two heads."""
+    """Return a strip; if slices are too many, adjacent ones are joined in groups that do not span two heads (`within`)."""
     least = -(-squares.size // SLICES)
     per = next((n for n in range(least, 2 * least) if within % n == 0), least)
     starts = np.arange(0, squares.size, per)

@@ -1,4 +1,4 @@
-"""What the judge concludes, as frozen values."""
+"""The judge's conclusions, as frozen values."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -7,17 +7,21 @@ from typing import Literal
 from conformance.judge.error_distribution import ErrorDistribution
 from conformance.judge.statistics import SEPARABLE_Z
 
-UNKNOWN = "unknown"  # the kind of an activation that is in no table
-BY_OPERATIONS = "operation by operation"  # the arithmetic of one step that is written by hand, whatever that of its like
-UNJUDGED = "not judged: it is computed from"  # how the reason of an activation begins whose parent is not finite
-WIDEST = "native"  # the arithmetic of the largest sigma
+UNKNOWN = "unknown"  # kind of an activation that is not in the table
+BY_OPERATIONS = "operation by operation"  # arithmetic of a step judged as written by hand, whatever that of its kind
+UNJUDGED = "not judged: it is computed from"  # prefix of the reason of an activation that has a non-finite parent
+WIDEST = "native"  # name of the arithmetic with the largest sigma
 
 
 @dataclass(frozen=True)
 class Error:
-    """An error of an activation: RMS and largest in sigma, largest absolute, and where that is.
+    """The error of an activation.
 
-    `rms` and `max` are None for exact activations, where there is no sigma.
+    Attributes:
+        rms: RMS in sigma; None for exact activations, which have no sigma.
+        max: largest error in sigma; None for exact activations.
+        max_abs: largest absolute error.
+        index: index of the largest error.
     """
 
     rms: float | None
@@ -28,13 +32,13 @@ class Error:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the residual says that a fault's parameter is.
+    """The estimate of a fault's parameter from the residual.
 
     Attributes:
-        parameter: its name.
-        right, wrong: its value in the checkpoint, and the fault's usual one.
-        value, deviation: where the residual leads, and the standard deviation of that; the usual one where nothing was found.
-        bound: the most that deterministic errors can move the value by; `deviation` counts it as uniform, bound/√3.
+        parameter: name of the parameter.
+        right, wrong: its value in the checkpoint, and its usual value under the fault.
+        value, deviation: the estimate and its standard deviation; the usual faulty value if no estimate was found.
+        bound: largest shift of `value` by deterministic errors; `deviation` counts it as uniform, bound/√3.
     """
 
     parameter: str
@@ -45,26 +49,26 @@ class Estimate:
     bound: float = 0.0
 
     def is_wrong(self, threshold: float) -> bool:
-        """Whether the value differs from the right one by more than rounding can move it."""
+        """Return whether the estimate differs from the correct value by more than rounding explains."""
         return abs(self.value - self.right) > self.room(threshold)
 
     def room(self, threshold: float) -> float:
-        """The most that random errors of `threshold` deviations and deterministic ones can move the value by."""
+        """Return the largest shift of the estimate by random errors of `threshold` deviations plus deterministic errors."""
         return threshold * math.sqrt(max(self.deviation**2 - self.bound**2 / 3.0, 0.0)) + self.bound
 
 
 @dataclass(frozen=True)
 class FilterResult:
-    """A fault's matched filter on one local residual.
+    """The result of a fault's matched filter on one local residual.
 
     Attributes:
-        name: the fault's.
-        step: the activation on whose step it acts.
+        name: name of the fault.
+        step: activation whose step the fault changes.
         amplitude: <r,d>/<d,d>: 1 where the fault is present, 0 where it is not.
-        z: <r,d> in standard deviations of the noise's own projection, less what deterministic errors can add.
-        expected_z: what z would be if the fault were present.
-        detected: the residual is no noise, by this filter.
-        estimate: for a fault that is a number got wrong.
+        z: <r,d> in standard deviations of the noise's own projection, minus the largest contribution of deterministic errors.
+        expected_z: the value of z if the fault were present.
+        detected: whether this filter finds that the residual is not noise.
+        estimate: estimate of the fault's parameter; None for a fault without a parameter.
     """
 
     name: str
@@ -77,23 +81,23 @@ class FilterResult:
 
     @property
     def separable(self) -> bool:
-        """Whether the fault, were it there, could be distinguished from noise here."""
+        """Whether the fault, if present, could be distinguished from noise at this step."""
         return self.expected_z >= SEPARABLE_Z
 
     def as_detected(self, detected: bool, estimate: Estimate | None = None) -> "FilterResult":
-        """The same, with what the filter concludes."""
+        """Return a copy with the filter's conclusion: whether it detects the fault, and the estimate."""
         return replace(self, detected=detected, estimate=estimate)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A set of faults with which the oracle accounts for the candidate's array.
+    """A set of faults under which the oracle reproduces the candidate's array.
 
     Attributes:
-        faults: each with its own evidence, all the others in place.
-        free: how many numbers were fitted.
-        nll: −ln of the residual's likelihood with them, as `Local.nll`.
-        is_usual: whether each number is, within its error, what people usually have it wrong by.
+        faults: the filter result of each fault, evaluated with all the other faults applied.
+        free: number of fitted parameters.
+        nll: −ln of the residual's likelihood under these faults, as `Local.nll`.
+        is_usual: whether each fitted parameter equals, within its error, the usual faulty value.
     """
 
     faults: tuple[FilterResult, ...]
@@ -103,10 +107,10 @@ class Explanation:
 
     @property
     def fitting(self) -> float:
-        """The cost of its fitted numbers, in nats.
+        """The cost of the fitted parameters, in nats.
 
-        By Laplace's approximation of the likelihood each costs ln of the prior's width in deviations of the estimate. The width
-        is taken from the data: the distance of the number from the expected one.
+        By Laplace's approximation of the likelihood, each parameter costs ln of the prior's width in standard deviations of the
+        estimate. The width is taken from the data: the distance of the estimate from the correct value.
         """
         estimates = [fault.estimate for fault in self.faults if fault.estimate]
         return sum(math.log(max(abs(e.value - e.right) / e.deviation, 1.0)) for e in estimates if e.deviation > 0.0)
@@ -114,17 +118,18 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Local:
-    """The local judgement under one hypothesis.
+    """The local judgement of an activation under one hypothesis.
 
     Attributes:
-        hypothesis, arithmetic: in words, and the arithmetic's name.
-        error: the residual in sigma, once the deterministic bound is taken off.
-        nll: −ln of its likelihood, were it normal, up to a constant: ν/N Σ (e²/2 + ln σ), N elements of ν independent rows.
-        rms_threshold, max_threshold, filter_threshold: the largest that the statistics may be.
-        filters: every fault that was looked for.
-        explanations: where it fails, what accounts for it, best first.
-        spread: how the residual is spread, to be shown.
-        hides_steps: whether the candidate hides steps between the activation and those that it is computed from.
+        hypothesis, arithmetic: description of the hypothesis, and name of its arithmetic.
+        error: the residual in sigma, after subtracting the deterministic bound.
+        nll: −ln of the residual's likelihood, taken as normal, up to a constant: ν/N Σ (e²/2 + ln σ), with N elements in ν
+            independent rows.
+        rms_threshold, max_threshold, filter_threshold: largest values that the statistics may take.
+        filters: the result for every fault that was tested.
+        explanations: if the judgement fails, the sets of faults that account for the residual, best first.
+        spread: distribution of the residual, for display.
+        hides_steps: whether the candidate hides steps between the activation and the captured ones it is computed from.
     """
 
     hypothesis: str
@@ -141,25 +146,28 @@ class Local:
 
     @property
     def evidence_threshold(self) -> float:
-        """How much evidence a false alarm of one statistic is worth, in nats: ln 2/α, half the filters' threshold squared."""
+        """The evidence that corresponds to the false-alarm probability α of one statistic, in nats: ln 2/α.
+
+        It is half the square of the filters' threshold.
+        """
         return self.filter_threshold**2 / 2.0
 
     @property
     def detected(self) -> tuple[FilterResult, ...]:
-        """The faults whose filters say that the residual is no noise."""
+        """The results of the filters that find that the residual is not noise."""
         return tuple(f for f in self.filters if f.detected)
 
     @property
     def named(self) -> tuple[FilterResult, ...]:
-        """The faults of the best explanation."""
+        """The faults of the best explanation; empty if there is none."""
         return self.explanations[0].faults if self.explanations else ()
 
     @property
     def alternatives(self) -> tuple[Explanation, ...]:
-        """Explanations that cannot be distinguished from the best on this batch.
+        """The explanations that cannot be distinguished from the best one on this batch.
 
-        They have as many faults, no more fitted numbers that are not usual, and the residual is less likely under them by less
-        than what a false alarm is worth.
+        They have as many faults as the best one and no additional fitted parameters with unusual values, and their nll exceeds the
+        best one's by less than the evidence threshold.
         """
         if not self.explanations:
             return ()
@@ -179,7 +187,7 @@ class Local:
 
     @property
     def passes(self) -> bool:
-        """Whether every statistic stays below its threshold; an exact activation has no room at all."""
+        """Whether no statistic exceeds its threshold; an exact activation passes only if it is equal everywhere."""
         rms, largest = self.error.rms, self.error.max
         if rms is None or largest is None:
             return self.error.max_abs == 0.0
@@ -187,12 +195,12 @@ class Local:
 
     @property
     def fails_by_filters_alone(self) -> bool:
-        """Whether RMS and largest error are within their thresholds, and a filter's z is not."""
+        """Whether RMS and maximum are within their thresholds while a filter's z exceeds its own."""
         return bool(self.detected) and replace(self, filters=()).passes
 
     @property
     def excess(self) -> float:
-        """How many times the nearest threshold; the order of worst first."""
+        """The largest ratio of a statistic to its threshold, used to sort failures; infinite if an exact activation differs."""
         rms, largest = self.error.rms, self.error.max
         if rms is None or largest is None:
             return float("inf") if self.error.max_abs else 0.0
@@ -202,17 +210,19 @@ class Local:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One activation's judgement.
+    """The judgement of one activation.
 
     Attributes:
-        outcome: `pass`, `fail`, `not_observed`, or `xfail` for a failure that is known.
-        batch: the name of the golden's batch, where it has several.
+        activation: name of the activation.
+        kind: kind of its step.
+        outcome: `pass`, `fail`, `not_observed`, or `xfail` for a known failure.
         role: `origin`, `amplifier`, `attenuator` or None.
-        local: the local judgement under the hypothesis that was chosen; None where not judged.
-        overall: the global error; None where not judged.
-        padded: largest absolute local difference at padded rows, reported and not judged.
-        reason: what broke the contract, how an exact activation differs, or why none of it is judged, in words.
-        anatomy: what can be said of an error that nothing explains, in words.
+            local: the local judgement under the hypothesis selected for this kind of step; None if not judged.
+        overall: the global error; None if not judged.
+        padded: largest absolute local difference at padded rows, which are reported and not judged.
+        reason: in words, the violation of the contract, the difference of an exact activation, or why nothing is judged.
+        batch: name of the golden's batch, if it has several.
+        anatomy: description of an unexplained residual, in words.
     """
 
     activation: str
@@ -228,15 +238,15 @@ class Verdict:
 
     @property
     def unjudged(self) -> bool:
-        """Whether the candidate exposes it, and an activation before it that is not finite leaves nothing to judge it by."""
+        """Whether the candidate exposes the activation, but a non-finite activation before it leaves no element to judge."""
         return self.outcome == "not_observed" and self.reason.startswith(UNJUDGED)
 
     @property
     def hidden(self) -> bool:
-        """Whether the candidate does not expose it (and not only that none of it is to be judged)."""
+        """Whether the candidate does not expose the activation; False for an exposed activation without a judged element."""
         return self.outcome == "not_observed" and not self.reason
 
     @property
     def place(self) -> str:
-        """The activation, and the batch where there are several."""
+        """The name of the activation, followed by the batch's name in brackets if there are several batches."""
         return f"{self.activation} [{self.batch}]" if self.batch else self.activation

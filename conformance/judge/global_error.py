@@ -1,10 +1,11 @@
-"""The global error: an activation against the oracle's own forward pass from the token ids, by blocks.
+"""The global error: the difference of an activation from the oracle's own forward pass from the token ids, by blocks.
 
-Where the truth is not stored it travels from step to step, with no second forward pass: with e the errors of the parents x,
+Where the true value is not stored, the global error is propagated from step to step without a second forward pass. With e the
+errors of the parents x,
 
     e_out = (actual − f(x)) + (f(x) − f(x − e)),
 
-exactly, however large they are (`Step.moved_by`). It is kept in float32, being a small number to begin with.
+which is exact for errors of any size (`Step.moved_by`). The error is stored in float32, because it is small.
 """
 
 from dataclasses import dataclass
@@ -20,13 +21,13 @@ from conformance.numerics.formats import Array, Single
 
 @dataclass(frozen=True, eq=False)
 class GlobalError:
-    """Of an activation or a block of it.
+    """The global error of an activation or of one block of it.
 
     Attributes:
-        error: the global error, at padding too: a candidate may attend to it.
-        sums: what it comes to where it is judged, in what rounding adds up to.
-        padded: the largest local difference where nothing is judged.
-        has_sigma: whether rounding adds up to anything.
+        error: the global error, including padded positions, because a candidate may attend to them.
+        sums: statistics of the global error over the judged elements, in units of the accumulated sigma.
+        padded: largest absolute local difference among the elements that are not judged.
+        has_sigma: whether the accumulated sigma is positive anywhere.
     """
 
     error: Single
@@ -36,7 +37,7 @@ class GlobalError:
 
     @classmethod
     def of(cls, block: Block, sigma: Array) -> "GlobalError":
-        """Of a block; `sigma` broadcasts to it."""
+        """Return the global error of a block; `sigma` broadcasts to the block's array."""
         everywhere = bool(block.judged.all())
         error = block.error.astype(np.float32)
         judged = zeroed(error, block.judged)
@@ -46,11 +47,11 @@ class GlobalError:
         return cls(error, ErrorSums.of(scaled, error.size, judged, block.first), padded, bool(np.any(sigma)))
 
     def __add__(self, other: "GlobalError") -> "GlobalError":
-        """Both blocks."""
+        """Return the global error of both blocks, concatenated along the batch."""
         error = np.concatenate([self.error, other.error])
         return GlobalError(error, self.sums + other.sums, max(self.padded, other.padded), self.has_sigma)
 
     @property
     def summary(self) -> Error:
-        """Its RMS and largest values."""
+        """RMS and maximum of the global error in sigma; for exact activations, the largest difference alone."""
         return self.sums.error if self.has_sigma else self.sums.exact

@@ -1,15 +1,16 @@
-"""Whether parameters start training as they have to: drawn from the right distribution, each element by itself.
+"""Tests of initial parameters: whether each is drawn from the right distribution, with independent elements.
 
-By the probability integral transform, z = Φ⁻¹(F(x)) is standard normal if x is drawn from F. What is drawn is then rounded to the
-format, to nearest: F(x) is drawn uniformly between the values of F at both ends of the interval that is rounded to x, which makes
-the transform exact for rounded x as well (the randomized transform: Brockwell 2007; Czado et al. 2009). Of n elements
+By the probability integral transform, z = Φ⁻¹(F(x)) is standard normal if x is drawn from F. A drawn parameter is then rounded to
+nearest in its format. Therefore F(x) is drawn uniformly between the values of F at the two ends of the interval that is rounded to
+x, which makes the transform exact for rounded x as well (the randomized transform: Brockwell 2007; Czado et al. 2009). For n
+elements
 
     √n mean(z) is standard normal, Σ z² is χ²_n, max |2 F(x) − 1| is at most m with probability mⁿ, and
     sup |F_n − F| has Kolmogorov's distribution.
 
-Of n disjoint pairs of independent elements the number that have one sign is binomial with probability 1/2. Pairs are neighbours
-along each axis, and the same element of two parameters of one shape: rows that repeat and copies agree too often. P-values are
-exact (Kolmogorov's as far as Simard and L'Ecuyer 2011 compute it), and two-sided by doubling the smaller tail.
+Among n disjoint pairs of independent elements, the number of pairs with equal signs is binomial with probability 1/2. Pairs are
+neighbours along each axis, and equal positions in two parameters of the same shape; repeated rows and copies agree too often.
+P-values are exact (Kolmogorov's as far as Simard and L'Ecuyer 2011 compute it), and two-sided by doubling the smaller tail.
 """
 
 from collections.abc import Mapping
@@ -25,11 +26,11 @@ from conformance.model.architecture import Architecture
 from conformance.model.initialization import WORDS, constant_of
 from conformance.numerics.formats import Array, Format
 
-_TESTS = 6  # of a parameter by itself: mean, variance, largest, shape, and independence along both axes
+_TESTS = 6  # tests of a single parameter: mean, variance, largest, shape, and independence along both axes
 
 
 def wrong_initially(found: Mapping[str, Array], a: Architecture, storage: Format, total: float) -> dict[str, str]:
-    """What is wrong with parameters before training, in words, by their names; `total` is the probability of a false alarm.
+    """Return descriptions of the wrong initial parameters, by name; `total` is the total false-alarm probability.
 
     Example:
         >>> from conformance.numerics.formats import format_named
@@ -62,17 +63,17 @@ def wrong_initially(found: Mapping[str, Array], a: Architecture, storage: Format
 
 
 def _without_padding(name: str, x: Array) -> Array:
-    """The rows that are drawn: of the table of words that of padding may be, or is 0."""
+    """Return the rows that are drawn: all but row 0 of the word embeddings if that row, the padding token's, is zero."""
     return x[1:] if name == WORDS and not x[0].any() else x
 
 
 def _unlike_constant(x: Array, right: float, usual: Mistakes, storage: Format, alpha: float) -> str:
-    """What is wrong with what is to have one value, or an empty text."""
+    """Return a description of the error in a parameter that should be constant, or an empty string."""
     return "" if (x == right).all() else f"{_said(x, usual, storage, alpha)}, expected {right:g} everywhere"
 
 
 def _unlike_draw(x: Array, a: Architecture, storage: Format, alpha: float) -> str:
-    """What is wrong with a draw by itself, or an empty text."""
+    """Return a description of the error in a single drawn parameter, or an empty string."""
     r = a.initializer_range
     zeros = np.flatnonzero(~x.any(-1))
     if 0 < zeros.size < len(x):
@@ -89,7 +90,7 @@ def _unlike_draw(x: Array, a: Architecture, storage: Format, alpha: float) -> st
 
 
 def _said(x: Array, usual: Mistakes, storage: Format, alpha: float) -> str:
-    """What they are drawn from, where that is a mistake which is known; else their moments."""
+    """Return the distribution of a known mistake that the elements fit, or a description of their moments."""
     if not np.ptp(x):
         return f"{x.flat[0]:.3g} everywhere"
     known = " or ".join(f"{distribution.words} ({how})" for distribution, how in usual if fits(x, distribution, storage, alpha))
@@ -101,14 +102,14 @@ def _said(x: Array, usual: Mistakes, storage: Format, alpha: float) -> str:
 
 
 def fits(x: Array, of: Distribution, storage: Format, alpha: float) -> bool:
-    """Whether elements may be drawn from a distribution, as far as each is looked at by itself."""
-    from scipy.stats import kstest  # slow to import, and wanted here alone
+    """Return whether the marginal distribution of the elements is consistent with `of`, at false-alarm probability `alpha`."""
+    from scipy.stats import kstest  # slow to import and used only here
 
     u = _uniform(x, of, storage).ravel()
     z, n = ndtri(u), u.size
     squares = float(np.square(z).sum())
     with np.errstate(divide="ignore"):
-        none_larger = n * np.log(np.abs(2.0 * u - 1.0).max())  # ln of its probability
+        none_larger = n * np.log(np.abs(2.0 * u - 1.0).max())  # ln of the probability that no element is larger
     tails = (
         ndtr(-abs(z.sum()) / np.sqrt(n)),
         *(chdtr(n, squares), chdtrc(n, squares)),
@@ -119,9 +120,9 @@ def fits(x: Array, of: Distribution, storage: Format, alpha: float) -> bool:
 
 
 def _uniform(x: Array, of: Distribution, storage: Format) -> Array:
-    """The randomized probability integral transform of rounded numbers, with random numbers that are the same each time."""
+    """Return the randomized probability integral transform of rounded numbers, with reproducible random numbers."""
     above = storage.ulp(x) / 2.0
-    below = np.where(np.frexp(x)[0] ** 2 == 0.25, above / 2.0, above)  # the spacing is half as large below a power of two
+    below = np.where(np.frexp(x)[0] ** 2 == 0.25, above / 2.0, above)  # The spacing is half as large below a power of two.
     below, above = np.where(x < 0.0, above, below), np.where(x < 0.0, below, above)
     low, high = of.cdf(x - below), of.cdf(x + above)
     u = low + np.random.default_rng(0).random(x.shape) * (high - low)

@@ -1,4 +1,4 @@
-"""Where a residual is: how many of the judged elements are beyond the limit, and in which slices along which axes."""
+"""Location of a residual: the number of judged elements beyond the limit, and the slices along each axis that hold them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,20 +11,21 @@ from conformance.judge.selection import Mask
 from conformance.judge.words import listed
 from conformance.oracle import Step
 
-FEW = 3  # elements that are counted, where more are reported as a share
+FEW = 3  # up to this number, elements are counted; more are reported as a percentage
 
 _SIDES = ("keys before the query", "each query's own key", "keys after the query")
 
 
 @dataclass(frozen=True)
 class Region:
-    """Slices of one axis that hold all of the residual.
+    """Slices of one axis that contain the whole residual.
 
     Attributes:
-        axis: `batch row`, `position`, `head`, `query`, `key`, `feature`, `feature of a head` or `side` (key's, from the query).
-        indices: the affected ones.
-        size: how many there are.
-        words: the same for people.
+        axis: `batch row`, `position`, `head`, `query`, `key`, `feature`, `feature of a head` or `side` (of the key, seen from the
+            query).
+        indices: indices of the affected slices.
+        size: number of slices along the axis.
+        words: description of the affected slices.
     """
 
     axis: str
@@ -35,11 +36,11 @@ class Region:
 
 @dataclass(frozen=True)
 class Localization:
-    """Where a residual is.
+    """The location of a residual.
 
     Attributes:
-        beyond, judged: how many elements are beyond the limit (or not finite), of how many.
-        places: along each axis, the affected slices, where those are not all; without them the rest passes.
+        beyond, judged: number of elements that are beyond the limit or not finite, and number of judged elements.
+        places: the affected slices of each axis on which not all slices are affected; the elements outside of them pass.
     """
 
     beyond: int
@@ -48,13 +49,19 @@ class Localization:
 
     @property
     def share(self) -> float:
-        """Of the judged elements, how many are beyond."""
+        """The fraction of the judged elements that are beyond the limit."""
         return self.beyond / max(self.judged, 1)
 
 
 @dataclass(frozen=True)
 class _View:
-    """One way of slicing: `collapse` says of a mask which slices have any of it, `spread` which elements some slices have."""
+    """A way of slicing an array.
+
+    Attributes:
+        axis: name of the axis.
+        collapse: maps a mask of elements to the slices that contain any of them.
+        spread: maps a mask of slices to a mask of their elements, which broadcasts to the array.
+    """
 
     axis: str
     collapse: Callable[[Mask], Mask]
@@ -62,8 +69,8 @@ class _View:
 
 
 def extent(case: ResidualProblem) -> tuple[Localization, Mask]:
-    """The extent, and the judged elements of the affected slices."""
-    beyond = case.judged & ~(case.scaled <= case.limits[1])  # what is not finite is beyond as well
+    """Return the location of the residual, and the mask of the judged elements in the affected slices."""
+    beyond = case.judged & ~(case.scaled <= case.limits[1])  # non-finite elements count as beyond
     counts = int(beyond.sum()), int(case.judged.sum())
     region, places = case.judged, []
     for view in _views(case.step):
@@ -77,12 +84,12 @@ def extent(case: ResidualProblem) -> tuple[Localization, Mask]:
 
 
 def _passes(case: ResidualProblem, outside: Mask) -> bool:
-    """Whether the slices that are left out are no more than noise; nothing in them is beyond the largest error."""
+    """Return whether the RMS of the remaining slices is within its limit; none of their elements is beyond the maximum."""
     return bool(np.sqrt(np.mean(case.scaled[outside] ** 2)) <= case.limits[0])
 
 
 def _without_repetition(places: tuple[Region, ...]) -> tuple[Region, ...]:
-    """Features are reported by head, or place within each head, where that says the same."""
+    """Return the regions, with features expressed by head and place within a head, or by number, but not both."""
     found = {p.axis: p for p in places}
     by_head, within, features = found.get("head"), found.get("feature of a head"), found.get("feature")
     if features is None or not (by_head or within):
@@ -145,7 +152,7 @@ def _side_view(length: int) -> _View:
 
 
 def rendered(found: Localization) -> str:
-    """The extent as a sentence."""
+    """Return a sentence that states the location."""
     if not found.beyond:
         return f"none of {found.judged} judged elements is beyond the limit by itself: the error is spread over them"
     count = f"{100.0 * found.share:.3g} %" if found.beyond > FEW else str(found.beyond)

@@ -1,21 +1,21 @@
-"""How far the loss of a training loop may be from the oracle's after each of its steps: sampled, not propagated.
+"""Limits on the difference between a training loop's loss and the oracle's after each step, found by sampling.
 
-A rounding error of one step moves the parameters, and with them the gradients of all later steps, whose Jacobians differ in each:
-so the oracle trains several replicas beside the exact loop (Monte Carlo arithmetic; Parker 1997). In a replica
+A rounding error of one step moves the parameters, and with them the gradients of all later steps, whose Jacobians differ in each
+step. Therefore the oracle trains several replicas beside the exact loop (Monte Carlo arithmetic; Parker 1997). In a replica
 
-- every result of the forward and backward pass is moved by an error, uniform as roundings are, of the variance that the step's
-  roundings and bounds have;
-- the optimizer rounds where the arithmetic does, to nearest: what is smaller than half an ulp of a parameter is lost, as in a
+- every result of the forward and backward pass is moved by a uniform error, as roundings are, with the variance of the step's
+  roundings and bounds;
+- the optimizer rounds where the arithmetic does, to nearest: an update smaller than half an ulp of a parameter is lost, as in a
   candidate;
-- settings that are rounded once are off by a relative error of at most u for the whole loop: β₁, β₂, ε, λ; the rate by another
-  in each step. A rounding of β moves 1 − β too. To the norm of the gradient torch adds 10⁻⁶, the equation nothing; each half of
-  the replicas does one of it.
+- settings that are rounded once are off by a relative error of at most u for the whole loop: β₁, β₂, ε, λ; the learning rate by a
+  different error in each step. A rounding of β changes 1 − β too. To the norm of the gradient torch adds 10⁻⁶, the equation
+  nothing; half of the replicas follow torch and half the equation.
 
-In half formats every other replica has the fused arithmetic, the others the modular one.
+In half-precision formats every other replica has the fused arithmetic, the others the modular one.
 
-The spread at a step is the root mean square over M replicas of their losses' distance from the exact one. For normal errors the
-distance of one correct candidate, over the spread, has Student's t-distribution of M degrees of freedom; what all have in common,
-as updates that are lost in bfloat16, is in the spread of all and makes a false alarm less likely.
+The spread at a step is the root mean square over M replicas of the distance between their loss and the exact one. For normal
+errors, the distance of one correct candidate divided by the spread has Student's t-distribution with M degrees of freedom. An error
+that all replicas share, such as updates that are lost in bfloat16, increases the spread and makes a false alarm less likely.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,44 +35,49 @@ from conformance.oracle import Network
 from conformance.oracle.optimizer import CLIP_EPSILON
 from conformance.oracle.training_loop import Constants, Layout, Roundings, State, stepped
 
-# At α = 1e-8 the threshold is 43 spreads with 6 replicas; with 4, in three quarters of the time, 157; with 12, in twice that, 14.
-# A rate that is 1 % off stands at 147,000 spreads in float32 after two steps of `tiny` (the reason of `rate 1 % off` in
+# At α = 1e-8 the threshold is 43 spreads with 6 replicas; with 4, in three quarters of the time, 157; with 12, in twice the time,
+# 14. A rate that is 1 % off gives 147,000 spreads in float32 after two steps of `tiny` (the reason of `rate 1 % off` in
 # `test_loss_curve.py`).
 REPLICAS = 6
-FIRST_SEED = 0  # of the replicas: any will do
+FIRST_SEED = 0  # seed of the first replica; any value will do
 
 
 @dataclass(frozen=True)
 class Expected:
-    """After one step: the oracle's loss, and the root mean square of the replicas' distances from it."""
+    """The oracle's loss after one step, and the root mean square of the replicas' distances from it."""
 
     loss: float
     spread: float
 
     def deviation(self, loss: float) -> float:
-        """How many times the spread a loss is off; 0 where it is not at all."""
+        """Return the distance of a loss from the oracle's, in spreads; 0 if the two are equal."""
         distance = abs(loss - self.loss)
         return distance / self.spread if self.spread else np.inf * distance if distance else 0.0
 
 
 def threshold(alpha: float) -> float:
-    """The largest deviation of a correct candidate at false-alarm probability alpha: |t| of M degrees of freedom."""
+    """Return the largest deviation of a correct candidate at false-alarm probability alpha: |t| of M degrees of freedom."""
     return -float(stdtrit(REPLICAS, alpha / 2.0))
 
 
 @dataclass(frozen=True)
 class TrainedLoss:
-    """The loss that a network's backward pass starts from, as a function of some of its parameters."""
+    """The loss from which a network's backward pass starts, as a function of some of its parameters.
+
+    Attributes:
+        network: the oracle's backward pass.
+        layout: the layout of the parameters in a vector.
+    """
 
     network: Network
     layout: Layout
 
     def at(self, parameters: Array) -> Network:
-        """The network with these parameters, a vector."""
+        """Return the network with these parameters, given as a vector."""
         return self._with(self.network, parameters)
 
     def value(self, parameters: Array) -> float:
-        """The loss."""
+        """Return the loss at these parameters, given as a vector."""
         return sum(float(value) for name, value in self._with(self._forward, parameters).walk() if name in self._terms)
 
     @cached_property
@@ -82,7 +87,7 @@ class TrainedLoss:
 
     @cached_property
     def _forward(self) -> Network:
-        """As far as the losses."""
+        """The forward pass up to the losses."""
         forward = replace(self.network, source=None)
         forward.__dict__["table"] = {row.name: row for term in self._terms for row in ancestors(forward.table, term)}
         return forward
@@ -96,7 +101,16 @@ class TrainedLoss:
 def expected(
     loss: TrainedLoss, start: Array, training: Training, dtype: str, device: str, functions: Accuracy
 ) -> Iterator[Expected]:
-    """After each step of `training` from the parameters `start` on."""
+    """Yield the expected loss after each step of a training loop.
+
+    Args:
+        loss: the loss that is trained.
+        start: the initial parameters, as a vector.
+        training: the settings of the loop.
+        dtype: the candidate's storage format.
+        device: the candidate's device.
+        functions: accuracy of library functions.
+    """
     layout, exact = loss.layout, State.initial(start)
     decayed = layout.decayed()
     replicas = [_Replica.of(number, exact, training, dtype, device, functions) for number in range(REPLICAS)]
@@ -111,7 +125,7 @@ def expected(
 
 
 def _values(network: Network, arithmetic: Arithmetic) -> tuple[dict[str, Array], dict[str, Single]]:
-    """Of each step of the network its result, and the width of a uniform error that varies as its roundings do."""
+    """Return each step's value, and the width of a uniform error with the variance of the step's roundings and bound."""
     held, widths = dict[str, Array](), dict[str, Single]()
     for name, row in network.table.items():
         step = network.step(name, *(held[parent] for parent in row.parents))
@@ -124,7 +138,7 @@ def _values(network: Network, arithmetic: Arithmetic) -> tuple[dict[str, Array],
 
 @dataclass
 class _Replica:
-    """A loop that rounds."""
+    """A training loop with rounding errors."""
 
     state: State
     training: Training
@@ -135,7 +149,7 @@ class _Replica:
 
     @classmethod
     def of(cls, number: int, start: State, training: Training, dtype: str, device: str, functions: Accuracy) -> "_Replica":
-        """The replica of that number, with its own rounded settings."""
+        """Return the replica of this number, with its own rounded settings."""
         rng = np.random.default_rng(FIRST_SEED + number)
         arithmetics = {h.arithmetic.rounding: h.arithmetic for h in hypotheses(dtype, device, functions)}
         modular = arithmetics["modular"]
@@ -145,13 +159,13 @@ class _Replica:
         return cls(start, replace(training, **held), CLIP_EPSILON * (number // 2 % 2), modular, optimizer, rng)
 
     def step(self, network: Network, layout: Layout, widths: Mapping[str, Single], decayed: Array) -> None:
-        """One step more."""
+        """Perform one training step."""
         gradient = layout.gradient(self._walk(network, widths))
         rate = replace(self.training, learning_rate=_off(self.training.learning_rate, self.optimizer_arithmetic, self.rng))
         self.state = stepped(self.state, gradient, decayed, Constants(rate, self.clip_epsilon), self._roundings())
 
     def _walk(self, network: Network, widths: Mapping[str, Single]) -> dict[str, Array]:
-        """Every step of the network, its result moved by an error."""
+        """Return the value of every step of the network, with an error added to each."""
         held = dict[str, Array]()
         for name, row in network.table.items():
             value = network.step(name, *(held[parent] for parent in row.parents)).value
@@ -170,5 +184,5 @@ class _Replica:
 
 
 def _off(value: float, arithmetic: Arithmetic, rng: np.random.Generator) -> float:
-    """A number that is rounded to the accumulation format."""
+    """Return a number with the relative error of rounding to the accumulation format."""
     return value * (1.0 + arithmetic.accumulate.unit_roundoff * rng.uniform(-1.0, 1.0))

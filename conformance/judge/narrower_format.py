@@ -1,7 +1,7 @@
-"""Whether a residual is as large as another format's rounding would leave it.
+"""Test whether a residual has the size that computing in a narrower format would leave.
 
-A runtime may choose its format itself, and store what it computed in the format that is promised: rounding then differs with every
-kernel that fuses steps otherwise, so that no change of the oracle's steps accounts for it, and its size is all that is known.
+A runtime may choose its format itself and store the results in the promised one. Rounding then differs with every kernel that fuses
+steps differently, so no change of the oracle's steps accounts for the residual, and only its size is known.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from conformance.judge.selection import Mask
 from conformance.numerics.arithmetic import modular
 from conformance.numerics.formats import FORMATS, Array, Format
 
-USUAL = (0.3, 2.0)  # RMS in sigma of what correct runs leave, measured over the goldens and the pages of benchmarks
+USUAL = (0.3, 2.0)  # RMS in sigma of correct runs, measured over the goldens and the benchmarks' pages
 _HALF = ("bfloat16", "float16")
 _REMEDY = (
     "a runtime may choose its format itself; ask it for {storage} (OpenVINO: INFERENCE_PRECISION_HINT, oneDNN: "
@@ -20,13 +20,13 @@ _REMEDY = (
 
 
 def narrower_format(segment: Segment, actual: Array, judged: Mask, storage: Format, largest: float) -> tuple[str, ...]:
-    """A sentence for each half format in whose sigma the residual of several steps is usual; none of a single step.
+    """Return a sentence for each half-precision format in whose sigma the residual is usual; none for a single step.
 
     Args:
-        segment: several steps, from what the candidate exposes.
+        segment: several steps, from the activations that the candidate exposes.
         actual: the candidate's array.
-        judged: which elements count.
-        storage: the format that is promised.
+        judged: mask of the elements that count.
+        storage: the promised format.
         largest: the largest error, in sigma, that a correct run may have.
     """
     if segment.is_single_step:

@@ -1,4 +1,4 @@
-"""What a correct candidate may be off by at one activation: at random, at most for certain, and in a projection."""
+"""Error of a correct candidate at one activation: random sigma, deterministic bound, and projection on a direction."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,9 +14,14 @@ from conformance.numerics.memo import cached_property
 
 @dataclass(frozen=True)
 class Noise:
-    """Elementwise sigma and bound, and which elements are judged.
+    """The error that a correct candidate may make at one activation.
 
-    `projected(w)` gives the variance of Σ w · noise, correlations and all, and the most that deterministic errors add to it.
+    Attributes:
+        sigma: standard deviation of each element's random error.
+        bound: largest deterministic error; broadcasts to `sigma`.
+        judged: mask of the judged elements.
+        projected: function of weights w that returns the variance of Σ w · noise, with all correlations, and the largest
+            contribution of deterministic errors to that sum.
     """
 
     sigma: Array
@@ -31,7 +36,7 @@ class Noise:
 
     @cached_property
     def precision(self) -> Array:
-        """What an element weighs: 1/(σ² + b²), 0 where it is not judged."""
+        """The weight of each element: 1/(σ² + b²), and 0 where it is not judged."""
         precision = np.asarray(np.square(self.sigma))
         if np.any(self.bound):
             precision += np.square(self.bound)
@@ -40,12 +45,12 @@ class Noise:
 
 
 def of_segment(segment: Segment, hypothesis: Hypothesis, judged: Mask, *, apart: bool = False) -> Noise:
-    """The roundings of a segment's steps under a hypothesis; `apart` as for `Segment.projected`."""
+    """Return the noise of a segment's steps under a hypothesis; `apart` as for `Segment.projected`."""
     variance = segment.propagate(segment.leaf_variance(hypothesis), hypothesis)
     return Noise(np.sqrt(variance), segment.bound(hypothesis), judged, lambda w: segment.projected(w, hypothesis, apart=apart))
 
 
 def of_exact(value: Array, storage: Format, judged: Mask) -> Noise:
-    """For naming a fault at an exact activation, where nothing is rounded: as if the largest value's rounding were on all."""
+    """Return a nominal noise to name faults at an exact activation: the largest value's rounding error at every element."""
     variance = np.broadcast_to(storage.rounding_variance(np.abs(value).max(keepdims=True)), value.shape)
     return Noise(np.sqrt(variance), 0.0, judged, lambda w: (float((variance * w**2).sum()), 0.0))

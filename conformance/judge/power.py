@@ -1,7 +1,7 @@
-"""The detection-power matrix: what each golden can see of each fault, in each dtype.
+"""The detection-power matrix: the expected z of each fault on each golden, in each dtype.
 
-On the oracle's own activations, under the `modular` arithmetic with parents as captured, each fault's expected z at each place
-that it can act on. At exact activations (look-ups) any difference shows: the expected z is infinite.
+The expected z is computed on the oracle's own activations, under the `modular` arithmetic with parents as captured, at each
+activation that the fault can act on. At exact activations (look-ups) any difference is detected: the expected z is infinite.
 """
 
 from collections import defaultdict
@@ -29,13 +29,21 @@ from conformance.numerics.formats import Array, Format
 from conformance.oracle import Network
 from conformance.oracle.training_run import TrainingRun
 
-BACKWARD = (*SMALL, "tanh", "regression", "multi-label")  # goldens that have, between them, a step of every kind
+BACKWARD = (*SMALL, "tanh", "regression", "multi-label")  # goldens that together have a step of every kind
 _OF_TRAINING = {fault.name for fault in dropout.faults()}
 
 
 @dataclass(frozen=True)
 class Power:
-    """One cell: a fault's expected z where it shows best and least, and at how many places it is separable."""
+    """A cell of the matrix: the expected z of one fault on one golden in one dtype.
+
+    Attributes:
+        golden, dtype, fault: names of golden, format and fault.
+        best, best_at: the largest expected z, and the activation.
+        weakest, weakest_at: the smallest expected z, and the activation.
+        separable: number of activations at which the fault is separable.
+        places: number of activations that the fault acts on.
+    """
 
     golden: str
     dtype: str
@@ -49,9 +57,10 @@ class Power:
 
 
 def power(golden: Golden, dtype: str) -> list[Power]:
-    """The golden's row of the matrix in one dtype, a cell a fault, in the catalogue's order; every batch's places count.
+    """Return a golden's row of the matrix in one dtype, one cell for each fault, in the order of the catalogue.
 
-    Of `BACKWARD`, those of backward passes as well, in both modes; of the smallest those of optimizer steps.
+    Every batch of the golden counts. Goldens in `BACKWARD` include backward passes in both modes; the smallest golden includes
+    optimizer steps.
     """
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for label, network in _passes(golden, dtype):
@@ -61,7 +70,7 @@ def power(golden: Golden, dtype: str) -> list[Power]:
 
 
 def _passes(golden: Golden, dtype: str) -> Iterator[tuple[str, Network]]:
-    """Forward passes, backward passes and optimizer steps; the label distinguishes them where there are several."""
+    """Yield forward passes, backward passes and optimizer steps, each with a label that distinguishes it if there are several."""
     architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, dtype)
     if golden.name == SMALL[0]:
         for label, training in STEPPED.items():
@@ -76,7 +85,7 @@ def _passes(golden: Golden, dtype: str) -> Iterator[tuple[str, Network]]:
 
 
 def _run(golden: Golden, training: Training, dtype: str) -> TrainingRun:
-    """Steps of a matrix and of a bias, with the gradients of a batch, features rolled in each: clipped, they would be the same."""
+    """Return optimizer steps of a matrix and of a bias; gradients are rolled by step, because clipping would make them equal."""
     architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, dtype)
     batch = next(iter(golden.batches.values()))
     values = dict(replace(Network(architecture, weights, batch), source="cls.loss").walk())
@@ -87,7 +96,7 @@ def _run(golden: Golden, training: Training, dtype: str) -> TrainingRun:
 
 
 def _masks(network: Network) -> dict[str, Array]:
-    """What dropouts keep, drawn from a seed; all of it in the last layer, as where a dropout is missing."""
+    """Return dropout masks drawn from a seed; the last layer keeps everything, as if its dropout were missing."""
     a, rng, masks = network.architecture, np.random.default_rng(0), dict[str, Array]()
     for name, row in dropouts(a).items():
         shape = row.shape(network.batch.size, network.batch.length, a.num_attention_heads, network.batch.states_length)
@@ -97,7 +106,10 @@ def _masks(network: Network) -> dict[str, Array]:
 
 
 def _expected(network: Network, dtype: str) -> Iterator[tuple[str, str, float]]:
-    """(fault, place, expected z) over one batch; of a backward pass at the gradients alone, in training mode of its own faults."""
+    """Yield (fault, place, expected z) over one batch.
+
+    A backward pass counts at its gradients only; a pass in training mode counts for its own faults only.
+    """
     hypothesis = modular(dtype)
     values: dict[str, Array] = {}
     for name, row in network.table.items():

@@ -1,12 +1,11 @@
-"""Which pairs of texts change rank between two systems, by cosine similarity, and whether rounding explains it.
+"""Changes of rank, by cosine similarity, of pairs of texts between two systems, and whether rounding explains them.
 
-Two pairs p and q change order where c_p − c_q has another sign in one system than in the other. Let Δ be the error of A's cosine
-less that of B's; an error is c − s, with s the oracle's in the system's own format. Where each of the four cosines is within its
-limit,
+Two pairs p and q change order if the sign of c_p − c_q differs between the systems. Let Δ be the error of A's cosine minus that of
+B's; an error is c − s, with s the oracle's cosine in the system's own format. If each of the four cosines is within its limit,
 
     |Δ_p − Δ_q| ≤ L_p + L_q,   L the sum of both systems' limits
 
-and rounding explains the change of order. A pair's rank is explained where all of its changes of order are.
+and rounding explains the change of order. A pair's rank is explained if all of its changes of order are.
 """
 
 from dataclasses import dataclass
@@ -18,14 +17,14 @@ from conformance.judge.cosines import Cosines
 
 @dataclass(frozen=True)
 class RankChange:
-    """A pair of texts that changes order with others.
+    """A pair of texts that changes order with other pairs.
 
     Attributes:
-        texts: their numbers, from 0.
-        cosines: in A and in B.
-        ranks: in A and in B, 1 the most similar.
-        discordant: with how many pairs it changes order.
-        unexplained: with how many of these rounding does not explain it.
+        texts: indices of the texts, from 0.
+        cosines: cosine similarity in A and in B.
+        ranks: rank in A and in B; 1 is the most similar pair.
+        discordant: number of pairs with which it changes order.
+        unexplained: number of these changes that rounding does not explain.
         excess: the largest |Δ_p − Δ_q| / (L_p + L_q) among these pairs; rounding explains up to 1.
     """
 
@@ -39,15 +38,15 @@ class RankChange:
 
 @dataclass(frozen=True)
 class RankComparison:
-    """Two systems on the same texts.
+    """The comparison of two systems on the same texts.
 
     Attributes:
-        pairs: how many pairs of texts.
-        tau: Kendall's τ_a: pairs of pairs in the same order less those in opposite order, over all (Kendall 1938).
-        discordant: how many pairs of pairs change order.
-        unexplained: how many of these changes rounding does not explain.
-        excess: of A and of B, the largest error of a cosine against the oracle's over its limit.
-        changes: each pair that changes order, the least explained first.
+        pairs: number of pairs of texts.
+        tau: Kendall's τ_a: pairs of pairs in the same order minus those in opposite order, divided by all (Kendall 1938).
+        discordant: number of pairs of pairs that change order.
+        unexplained: number of these changes that rounding does not explain.
+        excess: for A and for B, the largest ratio of a cosine's error against the oracle to its limit.
+        changes: the pairs that change order, least explained first.
     """
 
     pairs: int

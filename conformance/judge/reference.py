@@ -1,9 +1,9 @@
-"""What rounding errors of all earlier steps add up to: sampled, not propagated (Monte Carlo arithmetic; Parker 1997).
+"""Accumulated rounding errors of all earlier steps, sampled by Monte Carlo arithmetic (Parker 1997).
 
-Replicas of the forward pass, in each of which every step's result is moved by a normal error of its own sigma; the error e of a
-replica travels as f(x + e) − f(x). Sigma is pooled over replicas and rows, one value a feature (one a head in attention), over so
-many rows of the batch, or else replicas, that the judged tokens number 200: below that a threshold on a ratio to an estimated
-sigma would have to be far wider. Where rows are whole sentences, features are pooled as well.
+Each replica is a forward pass in which a normal error of the step's own sigma is added to every step's result; the error e of a
+replica propagates as f(x + e) − f(x). Sigma is pooled over replicas and rows, to one value for each feature (one for each head in
+attention). Enough batch rows are used, and replicas if the batch is too small, for 200 judged tokens in total: with fewer, a
+threshold on a ratio to an estimated sigma would have to be much wider. If rows are whole sentences, features are pooled as well.
 """
 
 import math
@@ -25,9 +25,12 @@ DEGREES = 200
 def reference(
     network: Network, arithmetic: Arithmetic, stored: Mapping[str, Array] | None = None
 ) -> Iterator[tuple[str, Array, Array]]:
-    """(activation, true value, global sigma) in the table's order; sigma broadcasts to the value.
+    """Yield (activation, true value, global sigma) in the order of the table; sigma broadcasts to the value.
 
-    Stored true values, where given, take the place of computed ones.
+    Args:
+        network: the oracle's network.
+        arithmetic: the arithmetic model.
+        stored: stored true values by name, used instead of computed ones.
     """
     for (name, value), (_, sigma) in zip(network.walk(), accumulated_sigma(network, arithmetic), strict=True):
         yield name, stored[name] if stored and name in stored else value, sigma
@@ -35,7 +38,7 @@ def reference(
 
 @dataclass(frozen=True)
 class _Lane:
-    """Some rows of the batch: at each activation the true value, and the errors of its replicas."""
+    """Some rows of the batch, with the true value of each activation and the errors of its replicas."""
 
     network: Network
     replicas: int
@@ -43,7 +46,7 @@ class _Lane:
     held: dict[str, tuple[Array, list[Captured]]] = field(default_factory=dict)
 
     def taken(self, name: str, arithmetic: Arithmetic) -> tuple[list[Captured], Mask]:
-        """The next activation's errors, and which of its elements are judged."""
+        """Return the errors of each replica at the next activation, and the mask of its judged elements."""
         row = self.network.table[name]
         step = self.network.step(name, *(self.held[p][0] for p in row.parents))
         deviation = np.zeros(()) if row.exact else np.sqrt(step.roundings(arithmetic).variance())
@@ -58,7 +61,7 @@ class _Lane:
 
 
 def accumulated_sigma(network: Network, arithmetic: Arithmetic) -> Iterator[tuple[str, Array]]:
-    """(activation, global sigma) in the table's order; sigma broadcasts to the activation. Holds no more than it needs."""
+    """Yield (activation, global sigma) in table order; sigma broadcasts to the activation. Arrays are freed after use."""
     rows = _enough_rows(network)
     tokens = int(sum(network.batch.mask[some].sum() for some in rows))
     replicas = math.ceil(DEGREES / max(tokens, 1))
@@ -74,7 +77,7 @@ def accumulated_sigma(network: Network, arithmetic: Arithmetic) -> Iterator[tupl
 
 
 def _enough_rows(network: Network) -> list[slice]:
-    """The fullest rows of the batch, one by one, until they have enough judged tokens; together, where sequences meet in a loss."""
+    """Return single rows, fullest first, until they hold DEGREES judged tokens; the whole batch if a loss couples sequences."""
     if not all(row.axes[:1] == ("batch",) for row in network.table.values()):
         return [slice(0, network.batch.size)]
     tokens = network.batch.mask.sum(1)
@@ -84,7 +87,7 @@ def _enough_rows(network: Network) -> list[slice]:
 
 
 def _pooled(taken: Sequence[tuple[list[Captured], Mask]], axes: tuple[str, ...]) -> Array:
-    """Root mean square of the errors, over all but what sigma is kept apart for."""
+    """Return the root mean square of the errors over all axes except those along which sigma varies."""
     over: tuple[int, ...] | None
     if "query" in axes:
         over = (0, 2, 3)

@@ -1,8 +1,8 @@
-"""Anatomy of a failing activation: where its residual is, and what it is made of, for mistakes that have no name.
+"""Description of a residual that no known mistake explains: where it is, and what it is composed of.
 
-Nothing here decides whether a step is right. What fails already is described: by place (`judge.localization`), and by what was
-made out of the right value and the step's own inputs and parameters (`judge.residual_models`). An explanation must leave a
-residual that a correct candidate could have.
+Nothing here decides whether a step is correct. A step that has already failed is described by the location of its residual
+(`judge.localization`), and by terms computed from the correct value and the step's own inputs and parameters
+(`judge.residual_models`). An explanation must leave a residual that a correct candidate could have.
 """
 
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ from conformance.oracle import Step
 
 @dataclass(frozen=True)
 class ResidualDescription:
-    """What can be said of a residual.
+    """The description of a residual.
 
     Attributes:
-        extent: where it is.
-        makeup: what it is made of there; best explaining first, all of them explaining, or none.
+        extent: where the residual is.
+        residual_findings: its components in that region, best first; either all of them explain the residual completely, or none.
     """
 
     extent: Localization
@@ -33,21 +33,21 @@ class ResidualDescription:
 def anatomy(
     step: Step, actual: Array, sigma: Array, bound: Array | float, judged: Mask, limits: tuple[float, float]
 ) -> ResidualDescription:
-    """The anatomy of what a candidate computed from `step`'s parents.
+    """Return the description of the residual that a candidate has when it computes an activation from the parents of `step`.
 
     Args:
         step: the oracle's step on the candidate's own parents.
         actual: the candidate's array.
         sigma: standard deviation of each element's random error.
-        bound: its largest deterministic error.
-        judged: which elements count.
-        limits: of RMS and of the largest error, in sigma: what an explanation must leave.
+        bound: largest deterministic error of each element.
+        judged: mask of the elements that count.
+        limits: largest RMS and largest error, in sigma, that an explanation may leave.
     """
     shape = actual.shape
     case = ResidualProblem(
         step,
         np.where(judged, actual, step.value),
-        np.maximum(sigma, np.abs(step.value) * np.finfo(np.float64).eps + TINY),  # an exact step is held to float64
+        np.maximum(sigma, np.abs(step.value) * np.finfo(np.float64).eps + TINY),  # An exact step is held to float64 precision.
         np.broadcast_to(np.asarray(bound, np.float64), shape),
         np.broadcast_to(judged, shape),
         limits,
@@ -59,7 +59,7 @@ def anatomy(
 
 
 def sentences(found: ResidualDescription) -> tuple[str, ...]:
-    """Plain sentences: where, then what explains it, or what accounts for a share of it."""
+    """Return sentences that state where the residual is, then what explains it or accounts for a share of it."""
     there = "there " if found.extent.places else ""
     made_of = [there + _sentence(f) for f in found.residual_findings] or ["nothing that was looked for accounts for the residual"]
     return (rendered(found.extent), *made_of)

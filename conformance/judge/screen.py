@@ -1,6 +1,7 @@
-"""RMS and largest error alone, of each hypothesis until one allows them: whether a step is right, and not which mistake it has.
+"""The screening judgement: RMS and maximum alone, for each hypothesis until one passes.
 
-The same sums, limits and hypotheses as in a full judgement; left out are the filters, the global error and the names.
+It decides whether a step is correct, and does not name mistakes. Sums, limits and hypotheses are those of a full judgement;
+filters, global error and explanations are omitted.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ STATISTICS = 2  # RMS and largest error
 
 
 def screened_locally(observation: Observation, legal: Sequence[Hypothesis], alpha: float) -> tuple[Local, ...]:
-    """The judgement under each hypothesis, of unrounded parents where the arithmetic fails with parents as captured."""
+    """Return the judgement under each hypothesis; unrounded parents are tried only where the captured ones fail."""
     found: list[Local] = []
     for hypothesis in legal:
         if not any(local.passes and local.arithmetic == hypothesis.arithmetic.name for local in found):
@@ -54,7 +55,7 @@ def _under(hypothesis: Hypothesis, observation: Observation, alpha: float) -> Lo
 
 
 def local_of(hypothesis: Hypothesis, found: Swept, rows: int, limits: Limits) -> Local:
-    """What a sweep comes to, without filters."""
+    """Return the judgement that a sweep's sums imply, without filters."""
     return Local(
         str(hypothesis),
         hypothesis.arithmetic.name,
@@ -69,7 +70,14 @@ def local_of(hypothesis: Hypothesis, found: Swept, rows: int, limits: Limits) ->
 
 @dataclass(frozen=True)
 class Screened:
-    """One activation: its error over its limit, under the hypothesis where that is least; infinite where nothing may differ."""
+    """The result of screening one activation.
+
+    Attributes:
+        activation: name of the activation.
+        excess: its error over its limit, under the hypothesis where that is smallest; infinite where an exact activation differs.
+        index: index of the largest absolute residual.
+        actual, expected: the candidate's and the oracle's value at that index.
+    """
 
     activation: str
     excess: float
@@ -86,9 +94,15 @@ def screened(
     tests: int = 1,
     functions: Accuracy | None = None,
 ) -> list[Screened]:
-    """Every activation that is exposed, in the order of computation; `tests` such calls share the false-alarm probability.
+    """Screen every exposed activation, in the order of computation.
 
-    `functions` as for a judge.
+    Args:
+        network: the oracle's network.
+        values: the exposed activations by name.
+        dtype: the candidate's storage format.
+        device: the candidate's device.
+        tests: number of such calls that share the false-alarm probability.
+        functions: accuracy of library functions, as for a `Judge`.
     """
     alpha = share(tests * max(len(values), 1))
     legal = hypotheses(dtype, device, functions)

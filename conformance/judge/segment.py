@@ -1,7 +1,8 @@
-"""A segment: an activation computed from the nearest activations that the candidate exposes.
+"""A segment: the steps that compute an activation from the nearest activations that the candidate exposes.
 
-Usually one step. Where a candidate hides a parent, the oracle computes it as well, from that one's parents, and the error that a
-correct candidate may make is propagated through: elementwise for sigma, backwards for the noise's projection on a direction.
+A segment is usually one step. If a candidate hides a parent, the oracle computes the parent as well, from the parent's own
+parents. The error that a correct candidate may make is propagated through the segment: forwards and elementwise for sigma,
+backwards for the noise's projection on a direction.
 """
 
 import copy
@@ -24,12 +25,12 @@ ORACLE = FORMATS["float64"]
 
 
 def couples_positions(kinds: Iterable[str]) -> bool:
-    """Whether an error at one position reaches others in any of these kinds of step."""
+    """Return whether a step of any of these kinds carries an error from one position to others."""
     return any(EQUATIONS[kind].couples_positions for kind in kinds)
 
 
 def between(network: Network, name: str, observed: Container[str]) -> list[str]:
-    """The steps from what is observed to `name`, in the order of computation."""
+    """Return the names of the steps from the observed activations to `name`, in the order of computation."""
     table, found, todo = network.table, {name}, [name]
     while todo:
         parents = {p for p in table[todo.pop()].parents if p not in observed and p not in found}
@@ -39,7 +40,14 @@ def between(network: Network, name: str, observed: Container[str]) -> list[str]:
 
 
 class Segment:
-    """The steps from what is observed to `name`, evaluated in float64."""
+    """The steps from the observed activations to `name`, evaluated in float64.
+
+    Attributes:
+        network: the oracle's network.
+        name: the activation that the segment computes.
+        leaves: the captured parents from which the segment starts, by name.
+        steps: the evaluated steps, by name, in the order of computation.
+    """
 
     def __init__(self, network: Network, name: str, observed: Mapping[str, Array]) -> None:
         """Collect the hidden steps, in the order of computation, and evaluate them on the captured leaves."""
@@ -64,16 +72,16 @@ class Segment:
 
     @property
     def value(self) -> Array:
-        """The activation that the captured parents call for."""
+        """The activation computed by the oracle from the captured parents."""
         return self.steps[self.name].value
 
     @cached_property
     def values(self) -> Mapping[str, Array]:
-        """Everything that is known where the segment stands: what was observed and what was computed from it."""
+        """Every activation that is known in the segment: the observed ones and those computed from them."""
         return ChainMap({n: step.value for n, step in self.steps.items()}, self._observed)  # type: ignore[arg-type]  # only read
 
     def replacing(self, name: str, step: Step) -> "Segment":
-        """The same with `step` in place of the step `name`: a fault there. Later steps alone are redone."""
+        """Return a copy with `step`, a fault, in place of the step `name`; only later steps are recomputed."""
         other = copy.copy(self)
         other._repeats = {}
         other.__dict__.pop("values", None)
@@ -95,16 +103,16 @@ class Segment:
 
     @property
     def is_single_step(self) -> bool:
-        """Whether the candidate exposes every parent, or what that is a copy of."""
+        """Whether the candidate exposes every parent of the last step, or the activation of which that parent is a copy."""
         return all(self.network.table[name].kind == "copy" for name in self._names[:-1])
 
     @property
     def is_function(self) -> bool:
-        """Whether it is one step, and that a function of single numbers."""
+        """Whether the segment is a single step that applies a function to each element."""
         return self.is_single_step and issubclass(EQUATIONS[self.network.table[self.name].kind], Pointwise)
 
     def _own(self, name: str, arithmetic: Arithmetic) -> Roundings:
-        """The step's roundings; for a float64 candidate the oracle makes as many of its own."""
+        """Return the step's own roundings; doubled for a float64 candidate, because the oracle rounds in float64 as well."""
         model = arithmetic if name == self.name else arithmetic.intermediate()
         key = (name, model)
         if key not in self._roundings:
@@ -113,28 +121,33 @@ class Segment:
         return self._roundings[key]
 
     def leaf_variance(self, hypothesis: Hypothesis) -> dict[str, Array]:
-        """Variance of each leaf: none as captured, that of one rounding where the kernel may have consumed it unrounded."""
+        """Return the variance of each leaf: none as captured, else that of one rounding the kernel may have left out."""
         if hypothesis.parents == "as captured":
             return {}
         storage = hypothesis.arithmetic.storage
         if storage not in self._unrounded:
-            # A look-up is no rounding of anything; a copy is, of what it copies.
+            # A table look-up is not the result of a rounding; a copy is, because what it copies was rounded.
             computed = {n: v for n, v in self.leaves.items() if self.network.table[n].parents}
             self._unrounded[storage] = {n: storage.rounding_variance(v) for n, v in computed.items()}
         return self._unrounded[storage]
 
     def propagate(self, leaves: Mapping[str, Array], hypothesis: Hypothesis | None = None) -> Array:
-        """Elementwise variance of the result, for leaves of these variances and, given a hypothesis, every step's roundings."""
+        """Return the elementwise variance of the result.
+
+        Args:
+            leaves: variance of each leaf.
+            hypothesis: if given, the roundings of every step under its arithmetic are added.
+        """
         arithmetic = hypothesis.arithmetic if hypothesis else None
         own = None if arithmetic is None else lambda name: self._own(name, arithmetic)
         return propagated(self.network.table, self.steps, leaves, own)
 
     def bound(self, hypothesis: Hypothesis) -> Array | float:
-        """Largest deterministic error of the last step."""
+        """Return the largest deterministic error of the last step."""
         return self._own(self.name, hypothesis.arithmetic).bound
 
     def adjoints(self, direction: Array, leaves: Collection[str] = ()) -> dict[str, Array]:
-        """Jᵀ direction for every step, and these leaves: what an error there adds to Σ direction · result."""
+        """Return Jᵀ direction for every step and the given leaves: the effect of an error there on Σ direction · result."""
         found: dict[str, Array] = {self.name: direction}
         for n in reversed(self._names):
             parents = self.network.table[n].parents
@@ -146,10 +159,11 @@ class Segment:
         return found
 
     def projected(self, direction: Array, hypothesis: Hypothesis, *, apart: bool = False) -> tuple[float, float]:
-        """Variance of Σ direction · noise, and the most that deterministic errors can add to it.
+        """Return the variance of Σ direction · noise, and the largest contribution of deterministic errors to the sum.
 
-        Σ v (Jᵀ direction)² over every source of rounding, all correlations counted, and Σ b |Jᵀ direction| over every bound; taken
-        as if nothing repeated, where what repeats is counted `apart`.
+        The variance is Σ v (Jᵀ direction)² over every rounding error source, with all correlations counted; the contribution is
+        Σ b |Jᵀ direction| over every bound. If `apart`, repeated draws of noise are counted elsewhere, and all draws are taken as
+        independent here.
         """
         leaves, repeats = self.leaf_variance(hypothesis), NOTHING if apart else self._draws(hypothesis)
         adjoints, variance, bound = self.adjoints(direction, leaves), 0.0, 0.0
@@ -163,9 +177,10 @@ class Segment:
         return variance, bound
 
     def directional_variance(self, direction: Array, hypothesis: Hypothesis) -> float:
-        """Variance of Σ direction · result, with leaves as captured: Σ (v + b²) (Jᵀ direction)² over every rounding and bound.
+        """Return the variance of Σ direction · result with leaves as captured.
 
-        All correlations are counted; a bound b is a variance b², as in `propagate`.
+        The variance is Σ (v + b²) (Jᵀ direction)² over every rounding and bound, with all correlations counted; a bound b enters as
+        a variance b², as in `propagate`.
         """
         total = 0.0
         for n, w in self.adjoints(direction).items():
@@ -175,9 +190,9 @@ class Segment:
         return total
 
     def _draws(self, hypothesis: Hypothesis) -> Repeats:
-        """What is the same draw of noise: elements, where a function of one captured number is all that there is; else rows.
+        """Return the elements that share a draw of noise if the segment is a function of one captured number, else the rows.
 
-        A half format has few numbers, so that a large batch asks for the same ones again and again.
+        A half-precision format has few numbers, so a large batch repeats many of them.
         """
         if self.is_function and hypothesis.parents == "as captured":
             return self._equal_inputs
@@ -190,15 +205,15 @@ class Segment:
         return Repeats(number.reshape(inputs.shape), len(distinct))
 
     def repeats(self, storage: Format) -> Repeats:
-        """Rows of the same draw (`hashes`)."""
+        """Return the rows that share a draw of noise, identified by `hashes`."""
         if storage not in self._repeats:
             self._repeats[storage] = Repeats.of(self.hashes(storage))
         return self._repeats[storage]
 
     def hashes(self, storage: Format) -> Hashes:
-        """A hash a row: whole sequences where positions meet or there is but one row a sequence, else tokens.
+        """Return one hash for each row: a whole sequence if positions are coupled or a sequence has a single row, else a token.
 
-        Rows are the same draw where their results are stored as the same numbers, as those of the same inputs are.
+        Rows share a draw if their results are stored as the same numbers, as the results of equal inputs are.
         """
         row = self.network.table[self.name]
         by_token = "position" in row.axes or "state" in row.axes

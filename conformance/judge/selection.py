@@ -1,4 +1,4 @@
-"""Which elements are judged, and how many of their rows are independent."""
+"""Selection of the judged elements, and the number of independent rows among them."""
 
 from typing import TypeVar
 
@@ -16,13 +16,18 @@ Numbers = TypeVar("Numbers", Array, Single)
 
 
 def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Mask:
-    """True where an element is judged.
+    """Return a boolean mask of the judged elements.
 
-    That is at unmasked positions; in attention at the keys that unmasked queries attend to; of sentences, those whose first token
-    is unmasked, or any token where all are read.
+    Judged are unmasked positions; in attention, the keys that unmasked queries attend to; for sentences, those whose first
+    token is unmasked, or any token if the sentence is computed from all of them.
 
-    What a padded query computes is undefined on purpose: some implementations compute it, some zero it. Of a training run what its
-    steps are judged from is not judged.
+    The value at a padded query is undefined on purpose: some implementations compute it, others set it to zero. In a training
+    run, the given values from which its steps are judged are not judged themselves.
+
+    Args:
+        row: the activation's row of the table.
+        batch: the batch.
+        shape: shape of the activation.
     """
     mask = batch.mask
     if row.kind in GIVEN:
@@ -42,11 +47,11 @@ def judged_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Ma
 
 
 def zeroed(x: Numbers, judged: Mask) -> Numbers:
-    """x with 0 where nothing is judged; x itself where everything is."""
+    """Return x with 0 at elements that are not judged; x itself, not a copy, if all are judged."""
     if judged.all():
         return x
     found = x.copy()
-    if judged.ndim and judged.strides[-1] == 0:  # whole rows
+    if judged.ndim and judged.strides[-1] == 0:  # the mask selects whole rows
         found[~judged[..., 0]] = 0.0
     else:
         np.copyto(found, 0.0, where=~judged)
@@ -54,14 +59,14 @@ def zeroed(x: Numbers, judged: Mask) -> Numbers:
 
 
 def _read_sentences(row: Activation, batch: Batch) -> Mask:
-    """(B,): whether an unmasked token is among those that the sentence is read off."""
+    """Return a mask of shape (B,): whether a token from which the sentence is computed is unmasked."""
     return np.asarray(batch.mask.any(1) if row.reads_all_tokens else batch.mask[:, 0])
 
 
 def explained_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) -> Mask:
-    """True where a fault has to account for the candidate's array.
+    """Return a boolean mask of the elements that a fault has to account for.
 
-    That is what is judged, and the probabilities of masked keys, which must be 0.
+    These are the judged elements and the probabilities of masked keys, which must be 0.
     """
     if row.kind == "probs":
         return np.broadcast_to(batch.mask[:, None, :, None], shape)
@@ -69,10 +74,10 @@ def explained_elements(row: Activation, batch: Batch, shape: tuple[int, ...]) ->
 
 
 def independent_rows(row: Activation, batch: Batch, heads: int, *, coupled: bool) -> int:
-    """How many groups of elements have independent roundings, if no inputs repeat.
+    """Return the number of groups of elements with independent roundings, if no inputs repeat.
 
-    A step's own roundings are independent from row to row (last axis). Errors that arrive from a parent are shared by all that
-    reads it: where queries look at the same keys (`coupled`), only whole sequences are independent.
+    A step's own roundings are independent between rows (last axis). Errors of a parent are shared by all elements computed from
+    it: if queries attend to the same keys (`coupled`), only whole sequences are independent.
     """
     if "batch" not in row.axes:  # a loss, or the gradient of a parameter
         return 1 if coupled else max(row.height, 1)

@@ -1,9 +1,9 @@
-"""Thresholds, each from a false-alarm probability and from nothing else.
+"""Thresholds, each derived from a false-alarm probability alone.
 
-The model: an error is a sum of independent roundings, each uniform on an interval around zero. A uniform variable is strictly
+Under the model, an error is a sum of independent roundings, each uniform on an interval around zero. A uniform variable is strictly
 sub-Gaussian: E exp(λe) ≤ exp(λ²σ²/2) with its own variance σ² (Arbel et al. 2020, *On strict sub-Gaussianity*, section 3), and
 so are sums of independent ones, in any linear combination. The bounds below hold for strictly sub-Gaussian errors, not only for
-normal ones, and none of them takes the elements of a row to be independent.
+normal ones, and none of them assumes that the elements of a row are independent.
 """
 
 import math
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 from scipy.special import bdtr, bdtrc, lambertw
 
-FALSE_ALARM = 1e-6  # of one run, under the model; the one probability that everything below is derived from.
+FALSE_ALARM = 1e-6  # of one run, under the model; every threshold below is derived from it
 
-SEPARABLE_Z = 12.0  # the method's limit: at this expected z a fault is missed with a probability below that of a false alarm,
-# since a threshold for 1e-6 over up to 10^7 tests is below 7.5 and 12 − 7.5 = 4.5 standard deviations remain (3e-6).
+SEPARABLE_Z = 12.0  # The method's limit: at this expected z a fault is missed with a probability below that of a false alarm,
+# because a threshold for 1e-6 over up to 10^7 tests is below 7.5 and 12 − 7.5 = 4.5 standard deviations remain (3e-6).
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The largest that RMS, largest error and |z| of a filter may be."""
+    """The largest values that RMS, maximum and a filter's |z| may take."""
 
     rms: float
     max: float
@@ -27,21 +27,28 @@ class Limits:
 
     @classmethod
     def of(cls, rows: int, count: int, tests: int, total: float) -> "Limits":
-        """Those of `tests` statistics, of `count` elements in `rows` independent rows, with that false-alarm probability in all."""
+        """Return the limits for `tests` statistics that share a false-alarm probability.
+
+        Args:
+            rows: number of independent rows.
+            count: number of elements.
+            tests: number of statistics.
+            total: their total false-alarm probability.
+        """
         alpha = share(tests, total)
         return cls(rms_threshold(rows, alpha), max_threshold(count, alpha), projection_threshold(alpha))
 
 
 def share(tests: int, total: float = FALSE_ALARM) -> float:
-    """The Šidák share α = 1 − (1 − total)^(1/tests) of each of `tests` tests (Šidák 1967)."""
+    """Return the Šidák share α = 1 − (1 − total)^(1/tests) of each of `tests` tests (Šidák 1967)."""
     return -math.expm1(math.log1p(-total) / max(tests, 1))
 
 
 def rms_threshold(rows: int, alpha: float) -> float:
-    """The largest RMS of errors in sigma, pooled over `rows` independent rows, at false-alarm probability alpha.
+    """Return the largest RMS of errors in sigma, pooled over `rows` independent rows, at false-alarm probability alpha.
 
-    A strictly sub-Gaussian e has E exp(λ e²/σ²) ≤ (1 − 2λ)^(-1/2). The mean of such squares over a row, dependent as they may
-    be, has no larger moment generating function (Jensen), so the mean over ν rows obeys the Chernoff bound of χ²_ν/ν:
+    A strictly sub-Gaussian e has E exp(λ e²/σ²) ≤ (1 − 2λ)^(-1/2). The mean of such squares over a row has no larger moment
+    generating function, even if they are dependent (Jensen), so the mean over ν rows obeys the Chernoff bound of χ²_ν/ν:
     P(mean > t) ≤ exp(−ν/2 · (t − 1 − ln t)). With s = t − 1 − ln t at alpha, t = −W₋₁(−e^(−1−s)) (Lambert's function); the root
     of t is returned.
     """
@@ -50,23 +57,23 @@ def rms_threshold(rows: int, alpha: float) -> float:
 
 
 def max_threshold(count: int, alpha: float) -> float:
-    """The largest of `count` errors in sigma: 2 · count · exp(−t²/2) = alpha (union bound; no independence needed)."""
+    """Return the largest of `count` errors in sigma: 2 · count · exp(−t²/2) = alpha (union bound; no independence needed)."""
     return math.sqrt(2.0 * math.log(2.0 * max(count, 1) / alpha))
 
 
 def projection_threshold(alpha: float) -> float:
-    """The largest projection on a fixed direction, of either sign, in its own standard deviations: 2 exp(−t²/2) = alpha."""
+    """Return the largest |projection| on a fixed direction, in its own standard deviations: 2 exp(−t²/2) = alpha."""
     return math.sqrt(2.0 * math.log(2.0 / alpha))
 
 
 def is_binomial(found: int, trials: int, probability: float, alpha: float) -> bool:
-    """Whether so many successes, or so few, are no less likely than alpha: exact, and two-sided by doubling the smaller tail."""
+    """Return whether the p-value of `found` successes is at least alpha: exact, two-sided by doubling the smaller tail."""
     few, many = bdtr(found, trials, probability), bdtrc(found - 1, trials, probability)
     return bool(2.0 * min(few, many) >= alpha)
 
 
 def binomial_bounds(trials: int, probability: float, alpha: float) -> tuple[int, int]:
-    """The least and the most successes that `is_binomial` passes."""
+    """Return the smallest and the largest number of successes that `is_binomial` accepts."""
     from scipy.stats import binom  # slow to import
 
     return int(binom.ppf(alpha / 2.0, trials, probability)), int(binom.isf(alpha / 2.0, trials, probability))

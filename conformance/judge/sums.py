@@ -1,4 +1,4 @@
-"""What an error comes to, as sums over blocks: RMS and largest in sigma, largest difference and where, likelihood, histogram."""
+"""Error statistics accumulated over blocks: RMS and maximum in sigma, largest difference and index, likelihood, histogram."""
 
 from dataclasses import dataclass, replace
 
@@ -15,7 +15,15 @@ from conformance.numerics.memo import cached_property
 
 @dataclass(frozen=True)
 class ErrorSums:
-    """Of an error: how many elements, Σ e², the largest |e|, in sigma; the largest difference and its place."""
+    """Sums over the judged elements of an error.
+
+    Attributes:
+        count: number of judged elements.
+        squares: Σ e², with e in sigma.
+        largest: the largest |e|.
+        max_abs: the largest absolute difference.
+        place: index of the largest absolute difference.
+    """
 
     count: int
     squares: float
@@ -25,35 +33,42 @@ class ErrorSums:
 
     @classmethod
     def of(cls, scaled: Array, count: int, difference: Captured, first: int = 0) -> "ErrorSums":
-        """Of errors in sigma and of differences, both 0 where nothing is judged; `first` is the batch row of the first."""
+        """Return the sums for one block.
+
+        Args:
+            scaled: errors in sigma, 0 at elements that are not judged.
+            count: number of judged elements.
+            difference: unscaled differences, 0 at elements that are not judged.
+            first: batch row at which the block starts.
+        """
         index, flat = _index_of_largest(difference), scaled.ravel()
         place = (index[0] + first, *index[1:]) if index else ()
         largest = float(max(flat.max(initial=0.0), -flat.min(initial=0.0)))
         return cls(count, float(np.dot(flat, flat)), largest, abs(float(difference[index])), place)
 
     def __add__(self, other: "ErrorSums") -> "ErrorSums":
-        """Of both blocks."""
+        """Return the sums over the elements of both operands."""
         worse = self if self.max_abs >= other.max_abs else other
-        largest = float(np.maximum(self.largest, other.largest))  # of a NaN too
+        largest = float(np.maximum(self.largest, other.largest))  # propagates NaN
         return replace(worse, count=self.count + other.count, squares=self.squares + other.squares, largest=largest)
 
     @property
     def exact(self) -> Error:
-        """The record of it where there is no sigma."""
+        """The error for an activation without sigma: the largest absolute difference and its index."""
         return Error(None, None, self.max_abs, self.place)
 
     @property
     def rms(self) -> float:
-        """The root of the mean square, in sigma."""
+        """The root mean square of the error, in sigma."""
         return float(np.sqrt(self.squares / max(self.count, 1)))
 
     @property
     def error(self) -> Error:
-        """The record of it."""
+        """The error as RMS, maximum, largest absolute difference and its index."""
         return Error(self.rms, self.largest, self.max_abs, self.place)
 
     def within(self, limits: Limits) -> bool:
-        """Whether RMS and largest error are."""
+        """Return whether RMS and maximum are within the limits."""
         return self.rms <= limits.rms and self.largest <= limits.max
 
 
@@ -65,8 +80,8 @@ def _index_of_largest(difference: Captured) -> tuple[int, ...]:
 
 
 def in_sigma(residual: Array, noise: Noise) -> Array:
-    """With its sign, once the deterministic bound is taken off its magnitude."""
-    scaled = np.asarray(np.abs(residual))  # of a scalar too
+    """Return the signed residual in sigma, after subtracting the deterministic bound from its magnitude."""
+    scaled = np.asarray(np.abs(residual))  # an array for a scalar residual too
     if np.any(noise.bound):
         scaled -= noise.bound
         np.maximum(scaled, 0.0, out=scaled)
@@ -77,7 +92,7 @@ def in_sigma(residual: Array, noise: Noise) -> Array:
 
 @dataclass(frozen=True)
 class LocalSums:
-    """Of a local residual under one hypothesis: its error, Σ (e²/2 + ln σ), and its histogram."""
+    """Sums of a local residual under one hypothesis: its error, Σ (e²/2 + ln σ), and its histogram."""
 
     errors: ErrorSums
     nll: float
@@ -85,7 +100,7 @@ class LocalSums:
 
     @classmethod
     def of(cls, residual: Array, noise: Noise, first: int = 0) -> "LocalSums":
-        """Of a residual, that of a block whose first batch row is `first`."""
+        """Return the sums for a block's residual; `first` is the batch row at which the block starts."""
         scaled, logarithms, judged = in_sigma(residual, noise), np.log(noise.sigma), noise.judged
         count = residual.size if noise.all_judged else int(judged.sum())
         scaled, residual, logarithms = (zeroed(x, judged) for x in (scaled, residual, logarithms))
@@ -95,7 +110,7 @@ class LocalSums:
         return cls(errors, errors.squares / 2.0 + nll, found)
 
     def __add__(self, other: "LocalSums") -> "LocalSums":
-        """Of both blocks."""
+        """Return the sums over the elements of both operands."""
         return LocalSums(self.errors + other.errors, self.nll + other.nll, self.counts + other.counts)
 
     @cached_property

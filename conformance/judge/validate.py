@@ -1,4 +1,4 @@
-"""What is checked before any value: key, shape, dtype, device, finiteness."""
+"""Validation before any value is judged: name, shape, dtype, device, finiteness."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,10 +16,11 @@ from conformance.numerics.formats import Captured
 
 
 def known(name: Any, table: Mapping[str, Activation], a: Architecture) -> Activation:
-    """The row for `name` in the table of a network of architecture `a`.
+    """Return the row for `name` in the table of a network of architecture `a`.
 
     Raises:
-        CandidateError: it is no text, or not in the table: with the part that the network lacks, or the nearest name.
+        CandidateError: `name` is not a string, or not in the table; the message names the part that the network lacks, or the
+            nearest name.
     """
     if not isinstance(name, str):
         raise CandidateError(f"an activation's name is a text, not {type(name).__name__}")
@@ -35,7 +36,7 @@ def known(name: Any, table: Mapping[str, Activation], a: Architecture) -> Activa
 
 
 def _setting(row: Activation, axis: str) -> str:
-    """The config's name of what fixes an axis; an empty text where the batch does, or nothing."""
+    """Return the name of the config setting that determines an axis, or an empty string if there is none."""
     if axis != "feature" or row.name.startswith(("cls.seq_relationship", "qa_outputs")):
         return "num_attention_heads" if axis == "head" else ""
     ends = {"classifier": "num_labels", "decoder": "vocab_size", "log_probs": "vocab_size"}
@@ -44,7 +45,7 @@ def _setting(row: Activation, axis: str) -> str:
 
 
 def _unlike_config(row: Activation, found: tuple[int, ...], expected: tuple[int, ...]) -> str:
-    """What of a shape is at odds with the config, in words."""
+    """Return a description of the axes of a shape that contradict the config."""
     if len(found) != len(expected):
         return ""
     sizes = {_setting(row, axis): (a, b) for axis, a, b in zip(row.axes, found, expected, strict=True) if a != b}
@@ -52,13 +53,14 @@ def _unlike_config(row: Activation, found: tuple[int, ...], expected: tuple[int,
 
 
 def accepted_array(row: Activation, value: Any, architecture: Architecture, batch: Batch, dtype: str, device: str) -> Captured:
-    """`value` as a copy in float32, or float64 for that dtype, once dtype, device, shape and finiteness are right.
+    """Return `value` as a copy in float32, or in float64 for that dtype, after checking dtype, device, shape and finiteness.
 
-    An axis of length 1 stands for the batch where rows cannot differ (position embeddings). NumPy arrays have no device. Values
-    at padded rows may be anything.
+    The batch axis may have length 1 or be missing where rows cannot differ (position embeddings). NumPy arrays have no device.
+    Values at padded rows may be anything; non-finite ones are replaced by 0.
 
     Raises:
-        CandidateError: what was found, and what was expected; `NotFiniteError` for values.
+        CandidateError: dtype, device or shape is not as expected.
+        NotFiniteError: a judged element is not finite.
     """
     found = described(value)
     if found.dtype != dtype:
@@ -78,6 +80,6 @@ def accepted_array(row: Activation, value: Any, architecture: Architecture, batc
     if bad.any():
         index = tuple(int(i) for i in np.argwhere(bad)[0])
         raise NotFiniteError(f"{copy[index]} at {list(index)}, and {int(bad.sum())} elements in all are not finite")
-    # Padded rows are not judged, but a NaN there must not reach the sums.
+    # Padded rows are not judged, but a NaN there must not enter the sums.
     copy[~finite] = 0.0
     return copy

@@ -1,8 +1,8 @@
-"""Verifying the goldens that are stored, part by part.
+"""Verification of the stored goldens, part by part.
 
-Files match their digests; weights and batches regenerate exactly; activations, and gradients where they are stored, regenerate
-within what float64 rounding explains, since BLAS kernels sum in different orders. Of a golden that was made from a checkpoint the
-weights are those that it was made from, and the batches have nothing to be regenerated from: their digest is all.
+Files must match their digests, weights and batches must regenerate exactly, and activations, and gradients where they are stored,
+must regenerate within what float64 rounding explains, because BLAS kernels sum in different orders. For a golden made from a
+checkpoint, the weights must be those that it was made from; its batches cannot be regenerated, so only their digest is checked.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from conformance.oracle import Network
 
 @dataclass(frozen=True)
 class Verification:
-    """One part of one golden's verification."""
+    """The outcome of one part of a golden's verification."""
 
     golden: str
     part: str
@@ -35,7 +35,11 @@ class Verification:
 
 
 def verify(name: str | Path, folder: Path | None = None) -> list[Verification]:
-    """The parts' outcomes: `pass`, `fail`, or `skip` with its reason; of what `load_golden` takes.
+    """Verify a golden and return the outcome of each part: `pass`, `fail`, or `skip` with its reason.
+
+    Args:
+        name: anything that `load_golden` accepts.
+        folder: folder of the golden, as for `load_golden`.
 
     Raises:
         UsageError: there is no such golden.
@@ -74,7 +78,7 @@ def _inputs(golden: Golden) -> None:
 
 
 def _activations(golden: Golden) -> None:
-    """Those of every batch."""
+    """Compare the stored activations of every batch with regenerated ones."""
     recorded = golden.recorded or golden.activations
     if not recorded:
         raise DependencyMissingError("nothing to compare: this golden stores no activations, the oracle computes them on the spot")
@@ -84,7 +88,7 @@ def _activations(golden: Golden) -> None:
 
 
 def _gradients(golden: Golden) -> None:
-    """Those of every batch from every source."""
+    """Compare the stored gradients of every batch, from every source, with regenerated ones."""
     for batch, network in _networks(golden).items():
         stored = golden.gradients.get(batch, {})
         passes = {str(one.source): one for one in network.backward_passes()}
@@ -101,7 +105,11 @@ def _networks(golden: Golden) -> dict[str, Network]:
 
 
 def _regenerate(said: str, network: Network, stored: Mapping[str, Array], kept: set[str]) -> None:
-    """Stored against regenerated, each from its nearest stored ancestors, within the threshold of two float64 computations."""
+    """Compare stored with regenerated arrays, each computed from its nearest stored ancestors.
+
+    Raises:
+        FixtureError: the names differ, or a difference exceeds the threshold for two float64 computations.
+    """
     if kept != set(stored):
         raise FixtureError(f"{said.format('what is stored')} is not what is kept of the table")
     alpha, before = share(len(stored)), dict[str, Array]()
@@ -112,7 +120,7 @@ def _regenerate(said: str, network: Network, stored: Mapping[str, Array], kept: 
 
 
 def _differs(segment: Segment, stored: Array, alpha: float) -> bool:
-    """For float64 a segment's sigma is that of two computations (`Segment.propagate`)."""
+    """Return whether the difference is beyond the threshold; in float64, sigma covers two computations (`Segment.propagate`)."""
     hypothesis = hypotheses("float64")[0]
     sigma = np.sqrt(segment.propagate({}, hypothesis))
     room = max_threshold(stored.size, alpha) * sigma + segment.bound(hypothesis)

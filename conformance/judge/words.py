@@ -1,4 +1,4 @@
-"""Numbers and places in words: a value with its error, the simple number that it may be, sets of indices."""
+"""Numbers and places in words: a value with its error, a simple number close to it, sets of indices."""
 
 import math
 from collections import defaultdict
@@ -9,21 +9,21 @@ from conformance.faults import Parameter
 from conformance.judge.statistics import FALSE_ALARM, projection_threshold
 from conformance.model.architecture import Architecture
 
-COINCIDENCE = 0.01  # chance that an arbitrary number is called a simple one; it tests nothing, it chooses words
-LARGEST_TERM = 8  # of a simple ratio: with it a value needs an error below about 2e-4 of itself to be called one
-EXACT = 17  # digits of a float64 that determine it
-PIECES = 4  # runs of a set that are reported one by one; more are counted
+COINCIDENCE = 0.01  # probability that an arbitrary number is called a simple one; it affects wording only, no test
+LARGEST_TERM = 8  # largest term of a simple ratio; with it, a value needs a relative error below about 2e-4 to be identified
+EXACT = 17  # digits that determine a float64
+PIECES = 4  # runs of indices that are listed; more are counted
 
 _PLURALS = {"query": "queries"}
 
 
 def plural(noun: str) -> str:
-    """More than one."""
+    """Return the plural of a noun."""
     return _PLURALS.get(noun, f"{noun}s")
 
 
 def number(value: float, deviation: float) -> str:
-    """`2.000 ± 0.001`: as many decimals as the error leaves, at most six."""
+    """Return a value with its error, as `2.000 ± 0.001`, with as many decimals as the error allows, at most six."""
     if not deviation > 0.0 or not math.isfinite(deviation):
         return f"{value:.6g}".replace("-", "−")
     if near(value, deviation, 0.0):
@@ -34,7 +34,7 @@ def number(value: float, deviation: float) -> str:
 
 
 def figure(value: float, deviation: float) -> str:
-    """The value rounded to the fewest digits that leave it within its deviation: `1e-05`, `0.70711`; to seven if none is known."""
+    """Return the value with the fewest digits that keep it within its deviation (`1e-05`, `0.70711`), or seven if unknown."""
     if not deviation > 0.0 or not math.isfinite(deviation):
         return f"{value:.7g}"
     rounded = (float(f"{value:.{digits}g}") for digits in range(1, EXACT + 1))
@@ -42,14 +42,15 @@ def figure(value: float, deviation: float) -> str:
 
 
 def near(value: float, deviation: float, goal: float) -> bool:
-    """Whether the value is the goal within its error, at the false-alarm probability of a run."""
+    """Return whether the value equals the goal within its error, at the false-alarm probability of a run."""
     return abs(value - goal) <= projection_threshold(FALSE_ALARM) * deviation
 
 
 def hard_coded(parameter: Parameter | None, value: float, deviation: float, right: float) -> tuple[float, ...]:
-    """The defaults that the number may be, within its error, in place of what the config says.
+    """Return the parameter's defaults, other than the config's value, that the value equals within its error.
 
-    None where the config says BERT's own default: one of another library's is no sign then that the config was not read.
+    The result is empty if the config has BERT's own default: another library's default is then no sign that the config was not
+    read.
     """
     if parameter is None or right in parameter.defaults[:1] or not math.isfinite(deviation):
         return ()
@@ -57,9 +58,9 @@ def hard_coded(parameter: Parameter | None, value: float, deviation: float, righ
 
 
 def simple(value: float, deviation: float, architecture: Architecture) -> str | None:
-    """The ratio, root or size of the network that the value is within its error; None where that could as well be chance.
+    """Return the ratio, root or network size that the value equals within its error, or None if chance could explain it.
 
-    Of M simple numbers, spread over a range of ln c, an arbitrary number is within t deviations of one with a probability of at
+    With M simple numbers spread over a range of ln c, an arbitrary number is within t deviations of one with a probability of at
     most M · 2 t · deviation / |value| / ln c.
     """
     if value == 0.0 or not math.isfinite(deviation):
@@ -93,7 +94,7 @@ def _simple_numbers(a: Architecture) -> Iterator[tuple[str, float]]:
 
 
 def listed(noun: str, indices: Sequence[int], size: int) -> str:
-    """`heads 1 and 3`, `positions 0 to 4`, `every 4th feature from 3`, `17 of 64 features, the first 2, the last 60`."""
+    """Return `heads 1 and 3`, `positions 0 to 4`, `every 4th feature from 3`, `17 of 64 features, the first 2, the last 60`."""
     if len(indices) == 1:
         return f"{noun} {indices[0]}" if indices[0] != size - 1 or size < 3 else f"{noun} {indices[0]}, the last"
     runs = _runs(indices)
@@ -107,7 +108,7 @@ def listed(noun: str, indices: Sequence[int], size: int) -> str:
 
 
 def enumerated(texts: Sequence[str]) -> str:
-    """`a, b and c`."""
+    """Return the texts joined as `a, b and c`."""
     return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 

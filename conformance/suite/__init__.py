@@ -1,1 +1,1 @@
-"""The shipped suite: `pytest --pyargs conformance.suite`."""
+"""The shipped test suite, run by `pytest --pyargs conformance.suite`."""

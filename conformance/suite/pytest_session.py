@@ -1,4 +1,4 @@
-"""The current pytest run: how far its searches go, the counts of its checks, and where its results are written."""
+"""State of the current pytest run: examples per search, depth of judgements, counts of checks, and the results recording."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Count:
-    """How many checks were asked for, declared (their candidate supports them) and run, and why the first did not that did not."""
+    """Counts of checks.
+
+    Attributes:
+        asked: number of checks requested.
+        declared: number of those that the candidate supports.
+        executed: number of those that ran.
+        reason: why the first check that did not run did not.
+    """
 
     asked: int = 0
     declared: int = 0
@@ -22,7 +29,7 @@ class Count:
     reason: str = ""
 
     def __add__(self, other: "Count") -> "Count":
-        """Both, in this order."""
+        """Return the sums of both counts, with the first reason."""
         return Count(
             self.asked + other.asked,
             self.declared + other.declared,
@@ -32,7 +39,7 @@ class Count:
 
     @property
     def is_empty(self) -> bool:
-        """Whether something was asked for and nothing ran."""
+        """Whether checks were requested and none ran."""
         return self.asked > 0 and not self.executed
 
 
@@ -43,26 +50,26 @@ _count = Count()
 
 
 def begin(examples: int = EXAMPLES, depth: Depth = "full") -> None:
-    """A run begins, with so many examples a search, and judgements of that depth."""
+    """Begin a run with this number of examples per search and this depth of judgements."""
     global _examples, _depth, _recording, _count
     _examples, _depth, _recording, _count = examples, depth, None, Count()
 
 
 def record_into(recording: "Recording") -> None:
-    """What is checked from now on is written down there."""
+    """Record all further checks in this recording."""
     global _recording
     _recording = recording
 
 
 def end(*, whole: bool) -> None:
-    """The run is over; a recording of one that was cut short has no footer."""
+    """End the run; unless it is `whole`, its recording gets no footer."""
     if _recording is not None:
         _recording.close(whole=whole)
     begin()
 
 
 def plan() -> Plan:
-    """Hypothesis's own profile says whether each run draws anew, and where failing examples are remembered."""
+    """Return the run's search plan; Hypothesis's profile determines the seed and the database of failing examples."""
     from hypothesis import settings
 
     profile = settings()
@@ -71,7 +78,7 @@ def plan() -> Plan:
 
 
 def record(result: "Result", test: Callable[..., Any] | None) -> None:
-    """Count a result, and write it down where the run is recorded."""
+    """Count a result, and add it to the recording if there is one."""
     global _count
     why = "" if result.executed else result.reason.partition("\n")[0]
     _count += Count(1, int(result.declared), int(result.executed), why)
@@ -80,7 +87,7 @@ def record(result: "Result", test: Callable[..., Any] | None) -> None:
 
 
 def taken() -> Count:
-    """What has been counted since this was last asked."""
+    """Return the counts since the last call, and reset them."""
     global _count
     found, _count = _count, Count()
     return found

@@ -1,13 +1,13 @@
-"""*Demystifying BERT*, made right: the tutorial's network, its data and its training.
+"""*Demystifying BERT* with its mistakes corrected: the tutorial's network, its data and its training.
 
     python -m implementations.demystified.pretrain
 
-reads dialogues, trains WordPiece, and pre-trains. In the order of that: `dialogues` reads a folder, with `cornell` and `parquet`,
-into `conversations`; `wordpiece` trains the vocabulary; `corpus` keeps the token ids on disk; `preparation` does all of this once;
-`examples` makes of them what the network is trained on; `network` is the network, `trainer` a step of training, `scores` how well
-it does, `curve` the scores of all steps, `page` the same to look at, `checkpoints` what is kept of the network. `run` is the whole,
-by its `settings`, in a folder under `lock`; `pretrain` is the command. `candidate` is how the suite sees them. What the tutorial
-gets wrong stands in `demystified_as_written`.
+reads dialogues, trains WordPiece, and pre-trains the network. The modules in the order of these steps: `dialogues` reads a folder,
+with `cornell` and `parquet`, into `conversations`; `wordpiece` trains the vocabulary; `corpus` stores the token ids on disk;
+`preparation` performs these steps once; `examples` makes training examples; `network` is the network, `trainer` a training step,
+`scores` the losses and accuracies, `curve` the scores of all steps, `page` their plot, and `checkpoints` stores the network. `run`
+combines all of this, given its `settings`, in a folder under `lock`; `pretrain` is the command. `candidate` registers the network
+with the suite. The tutorial's mistakes are in `demystified_as_written`.
 """
 
 from implementations.demystified.candidate import demystified

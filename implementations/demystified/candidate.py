@@ -1,4 +1,4 @@
-"""The tutorial as a candidate: its network, where its parameters and activations are found, its examples and its training."""
+"""The tutorial's network as a candidate: the names of its parameters and activations, its examples and its training."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ from implementations.initialization import initialized
 
 
 def build(a: Architecture) -> BERTLM:
-    """The module of an architecture's sizes."""
+    """Return the module with the sizes of an architecture."""
     bert = BERT(
         a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.intermediate_size, a.max_position_embeddings,
         a.type_vocab_size, a.layer_norm_eps, a.hidden_dropout_prob, a.attention_probs_dropout_prob, a.activation_dropout,
@@ -33,18 +33,18 @@ def build(a: Architecture) -> BERTLM:
 
 
 def untrained(a: Architecture) -> nn.Module:
-    """The same as training starts from it."""
+    """Return the module initialized as before training."""
     return initialized(build(a), a.initializer_range)
 
 
 def call(model: nn.Module, batch: TorchBatch) -> dict[str, Tensor]:
-    """Both heads, and the losses of the labels that the batch has."""
+    """Run both heads, and return the losses for the labels in the batch."""
     given = batch.filled()
     return losses(model(given.input_ids, given.token_type_ids, given.attention_mask), batch)
 
 
 def losses(outputs: tuple[Tensor, Tensor], batch: TorchBatch, ignored_pairs: int = IGNORED) -> dict[str, Tensor]:
-    """The two pre-training losses and their sum, where the batch has labels."""
+    """Return the two pre-training losses and their sum, or nothing if the batch has no labels."""
     if batch.labels is None or batch.next_sentence_label is None:
         return {}
     masked, following = losses_of(*outputs, batch, ignored_pairs)
@@ -52,7 +52,7 @@ def losses(outputs: tuple[Tensor, Tensor], batch: TorchBatch, ignored_pairs: int
 
 
 def epoch_of(given: PretrainingCorpus, epoch: int) -> Iterator[Batch]:
-    """The examples of a whole epoch of a corpus, as one batch."""
+    """Yield all examples of an epoch, as one batch."""
     tokenizer = wordpiece.of({piece: i for i, piece in enumerate(given.vocabulary)})
     with TemporaryDirectory() as folder:
         corpus.write(Path(folder), map(list, given.conversations), tokenizer)
@@ -61,7 +61,7 @@ def epoch_of(given: PretrainingCorpus, epoch: int) -> Iterator[Batch]:
 
 
 def supported(a: Architecture, device: str, dtype: str) -> str | None:
-    """Why not, where the tutorial's network cannot be of this architecture."""
+    """Return why the tutorial's network does not support the architecture, or None if it does."""
     if a.position_embedding_type != "sinusoidal" or a.embedding_norm or a.shared_layer_norm or a.hidden_act != "gelu":
         return "the tutorial's network has sinusoidal positions, no norm at the embeddings, and erf-GELU"
     if a.position_offset:

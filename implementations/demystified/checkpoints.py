@@ -1,6 +1,7 @@
-"""What is kept of training: a Hugging Face directory of the network, and beside it what training needs to go on.
+"""Checkpoints of training: a Hugging Face directory of the network, with the state that training needs to resume.
 
-A directory is written under another name and renamed when it is whole, so that a kill at any moment leaves the one before.
+A directory is written under a temporary name and renamed when it is complete, so that the previous checkpoint survives a kill at
+any moment.
 """
 
 import json
@@ -21,12 +22,12 @@ _NAMED = re.compile(r"checkpoint-(\d{9})")
 
 
 def newest(folder: Path) -> Path | None:
-    """The checkpoint of the most steps."""
+    """Return the checkpoint with the most steps, or None."""
     return max((path for path in folder.glob("checkpoint-*") if _NAMED.fullmatch(path.name)), default=None)
 
 
 def save(folder: Path, trainer: Trainer, architecture: Architecture, tokenizer: Tokenizer) -> Path:
-    """Write a checkpoint, and remove those before it."""
+    """Write a checkpoint, remove the older ones, and return its path."""
     path, partial = folder / f"checkpoint-{trainer.steps:09d}", folder / "partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
@@ -47,7 +48,7 @@ def save(folder: Path, trainer: Trainer, architecture: Architecture, tokenizer: 
 
 
 def restore(path: Path, trainer: Trainer, architecture: Architecture) -> None:
-    """Parameters, moments and the number of steps of a checkpoint."""
+    """Load parameters, moments and the number of steps from a checkpoint."""
     stored = load_file(path / "model.safetensors")
     with torch.no_grad():
         for name, theirs in _names(architecture.num_hidden_layers).items():
@@ -56,7 +57,7 @@ def restore(path: Path, trainer: Trainer, architecture: Architecture) -> None:
 
 
 def _names(layers: int) -> dict[str, str]:
-    """The module's names of parameters to Hugging Face's."""
+    """Return a map from the module's parameter names to Hugging Face's."""
     return {
         own.format(layer=i): theirs.format(layer=i)
         for own, theirs in PARAMETERS.items()

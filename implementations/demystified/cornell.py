@@ -1,7 +1,7 @@
-"""Reads the Cornell Movie-Dialogs Corpus (Danescu-Niculescu-Mizil and Lee 2011).
+"""Reader for the Cornell Movie-Dialogs Corpus (Danescu-Niculescu-Mizil and Lee 2011).
 
-`movie_lines.txt` has a line per utterance, in any order; `movie_conversations.txt` a line per conversation, with the identifiers of
-its utterances. Fields are separated by ` +++$+++ `, the encoding is ISO-8859-1.
+`movie_lines.txt` has one line per utterance, in any order; `movie_conversations.txt` has one line per conversation, with the
+identifiers of its utterances. Fields are separated by ` +++$+++ `, the encoding is ISO-8859-1.
 """
 
 import re
@@ -17,14 +17,14 @@ _IDENTIFIERS = re.compile(r"\[\s*('L\d+'(\s*,\s*'L\d+')*)\s*\]")
 
 
 class Cornell:
-    """The corpus of a folder, its utterances in a table on disk, by identifier."""
+    """The corpus in a folder; utterances are indexed by identifier in a table on disk."""
 
     def __init__(self, folder: Path, index: Path, skipped: Skipped) -> None:
         self.folder, self.skipped = folder, skipped
         self._index = self._indexed(index)
 
     def __iter__(self) -> Iterator[Conversation]:
-        """Each conversation, in parts where utterances are missing."""
+        """Yield each conversation, split where utterances are missing."""
         self._count_malformed_lines()
         with open(self.folder / CONVERSATIONS, encoding="iso-8859-1", newline="\n") as file:
             for number, line in enumerate(file, 1):
@@ -36,7 +36,7 @@ class Cornell:
                 yield from self._unbroken(re.findall(r"L\d+", listed[1]), where)
 
     def _indexed(self, path: Path) -> sqlite3.Connection:
-        """Utterances by identifier, on disk."""
+        """Return a table on disk of utterances by identifier."""
         path.unlink(missing_ok=True)
         index = sqlite3.connect(path, check_same_thread=False)  # `tokenizers` iterates in a thread of its own
         index.execute("CREATE TABLE utterance (id TEXT PRIMARY KEY, text TEXT) WITHOUT ROWID")
@@ -52,7 +52,7 @@ class Cornell:
                     yield fields[0], " ".join(fields[4].split())
 
     def _unbroken(self, identifiers: list[str], where: str) -> Iterator[Conversation]:
-        """The parts of a conversation between utterances that are missing or empty: what they separate is not consecutive."""
+        """Yield the parts of a conversation between missing or empty utterances, across which utterances are not consecutive."""
         part: Conversation = []
         for identifier in identifiers:
             row = self._index.execute("SELECT text FROM utterance WHERE id = ?", (identifier,)).fetchone()

@@ -1,4 +1,4 @@
-"""The token ids of a corpus, on disk: one array of ids, and where its utterances and conversations end."""
+"""The token ids of a corpus on disk: one array of ids, and the ends of utterances and conversations."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ class Corpus:
     """Utterances as token ids, without special tokens.
 
     Attributes:
-        ids: of all utterances, one after the other.
-        starts: of utterance i, ids[starts[i] : starts[i + 1]].
-        firsts: utterances that another one follows in their conversation: the pairs of consecutive ones.
+        ids: token ids of all utterances, concatenated.
+        starts: utterance i is ids[starts[i] : starts[i + 1]].
+        firsts: indices of the utterances that are followed by another one in their conversation: the consecutive pairs.
     """
 
     ids: Ids
@@ -35,21 +35,21 @@ class Corpus:
         return len(self.starts) - 1
 
     def utterance(self, i: int) -> Ids:
-        """Its token ids."""
+        """Return the token ids of utterance i."""
         return self.ids[self.starts[i] : self.starts[i + 1]]
 
 
 def write(folder: Path, conversations: Iterable[list[str]], tokenizer: Tokenizer) -> None:
-    """Tokenize conversations into files; utterances without a token separate what they stand between."""
+    """Tokenize conversations and write them to files; the utterances around one without tokens are not consecutive."""
     remaining, ends, utterance = iter(conversations), 0, 0
-    tokenizer.encode_special_tokens = True  # "[SEP]" in a text is five characters, not the token
+    tokenizer.encode_special_tokens = True  # "[SEP]" in a text is five characters, not the special token
     with open(folder / "ids", "wb") as ids, open(folder / "starts", "wb") as starts, open(folder / "firsts", "wb") as firsts:
         np.array([0], np.int64).tofile(starts)
         while some := list(islice(remaining, _AT_ONCE)):
             flat = [text for conversation in some for text in conversation]
             encoded = iter(tokenizer.encode_batch_fast(flat, add_special_tokens=False))
             for conversation in some:
-                before = False  # whether the utterance before this one has tokens
+                before = False  # whether the previous utterance has tokens
                 for _ in conversation:
                     found = np.array(next(encoded).ids, np.int32)
                     if before and found.size:
@@ -62,7 +62,11 @@ def write(folder: Path, conversations: Iterable[list[str]], tokenizer: Tokenizer
 
 
 def read(folder: Path) -> Corpus:
-    """The corpus that was written there, mapped into memory; `UsageError` where it is too small to make examples of."""
+    """Return the corpus in a folder, mapped into memory.
+
+    Raises:
+        UsageError: the corpus is too small for examples.
+    """
     sizes = {name: (folder / name).stat().st_size for name in ("ids", "starts", "firsts")}
     if not sizes["firsts"]:
         raise UsageError("the corpus has no two consecutive utterances: there is nothing to train on")
@@ -77,12 +81,12 @@ def read(folder: Path) -> Corpus:
 
 
 def split(corpus: Corpus, share: float) -> tuple[Corpus, Corpus | None]:
-    """What is trained on, and what is held out: about `share` of the utterances, those at the end; no pair stands across the two.
+    """Return the training part and the held-out part, about `share` of the utterances, taken from the end.
 
-    None is held out where that leaves too little on either side to make examples of.
+    The parts share no pair. Nothing is held out if either part would be too small for examples.
     """
     cut = round(corpus.size * (1 - share))
-    while np.searchsorted(corpus.firsts, cut) > np.searchsorted(corpus.firsts, cut - 1):  # `cut` follows the one before it
+    while np.searchsorted(corpus.firsts, cut) > np.searchsorted(corpus.firsts, cut - 1):  # `cut` follows the utterance before it
         cut -= 1
     pairs = int(np.searchsorted(corpus.firsts, cut))
     if not 0 < pairs < len(corpus.firsts) or min(cut, corpus.size - cut) < 3:

@@ -1,4 +1,4 @@
-"""The curve of a run: a file with a line of JSON for each step, what the network scored on the step's batch before it."""
+"""The training curve: a file with one line of JSON per step, the network's scores on the step's batch before the update."""
 
 import json
 from dataclasses import asdict, fields
@@ -8,17 +8,17 @@ from typing import TextIO
 from implementations.demystified.scores import Scores
 
 CURVE = "curve.jsonl"
-LAST = 50  # steps whose scores are taken together, in the progress and on the page
+LAST = 50  # number of steps averaged, in the progress bar and on the page
 
 
 def read(folder: Path) -> list[Scores]:
-    """The scores of every step."""
+    """Return the scores of every step."""
     rows = (json.loads(line) for line in (folder / CURVE).read_text().splitlines())
     return [Scores(**{field.name: row[field.name] for field in fields(Scores)}) for row in rows]
 
 
 def opened(folder: Path, steps: int) -> TextIO:
-    """The file, to be continued after that many steps; lines of later ones, whole or not, are removed."""
+    """Open the file to append after `steps` steps; lines of later steps, complete or not, are removed."""
     path = folder / CURVE
     kept = path.read_bytes().splitlines(keepends=True)[:steps] if path.is_file() else []
     file = open(path, "a", buffering=1)  # line by line, so that it can be watched  # noqa: SIM115
@@ -27,5 +27,5 @@ def opened(folder: Path, steps: int) -> TextIO:
 
 
 def append(file: TextIO, step: int, scores: Scores, learning_rate: float) -> None:
-    """Write a step's line."""
+    """Write the line of a step."""
     file.write(json.dumps({"step": step, **asdict(scores), "learning_rate": learning_rate}) + "\n")

@@ -1,6 +1,6 @@
-"""Reads the dialogues of a folder: the Cornell corpus, plain text, or Parquet.
+"""Reader for the dialogues in a folder: the Cornell corpus, plain text, or Parquet.
 
-In plain text (`*.txt`, UTF-8) a line is an utterance, and a blank line ends a conversation.
+In plain text (`*.txt`, UTF-8) each line is an utterance, and a blank line ends a conversation.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,11 +15,11 @@ OWN = Path(__file__).parent / "films"  # written for this package
 
 
 class Dialogues:
-    """The conversations of a folder, which can be read again and again, and are never all in memory.
+    """The conversations in a folder; they can be iterated repeatedly, and are never all in memory.
 
     Raises:
         UsageError: the folder has no dialogues, or several kinds of them.
-        DependencyMissingError: it has Parquet, and `datasets` is not installed.
+        DependencyMissingError: the folder has Parquet files, and `datasets` is not installed.
     """
 
     def __init__(self, folder: Path, index: Path) -> None:
@@ -27,13 +27,13 @@ class Dialogues:
         self._read = _reader(folder, index, self.skipped)
 
     def __iter__(self) -> Iterator[Conversation]:
-        """Each conversation of two utterances or more; what is left out is counted anew."""
+        """Yield each conversation of at least two utterances; the count of skipped lines starts anew."""
         self.skipped.clear()
         return (found for found in self._read if len(found) > 1)
 
 
 class PlainText:
-    """The conversations of text files; none goes on in the next file."""
+    """The conversations in text files; a conversation does not extend over several files."""
 
     def __init__(self, paths: list[Path]) -> None:
         self.paths = paths
@@ -45,7 +45,7 @@ class PlainText:
 
 
 def _reader(folder: Path, index: Path, skipped: Skipped) -> Iterable[Conversation]:
-    """What reads the files that the folder has."""
+    """Return the reader for the files in the folder."""
     cornell = [name for name in (LINES, CONVERSATIONS) if (folder / name).is_file()]
     texts = sorted(path for path in folder.glob("*.txt") if path.name not in cornell)
     tables = sorted(folder.glob("*.parquet"))

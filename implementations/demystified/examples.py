@@ -1,8 +1,9 @@
-"""What the network is trained on: pairs of utterances, some of their tokens masked (Devlin et al. 2019, section 3.1).
+"""Training examples: pairs of utterances with some tokens masked (Devlin et al. 2019, section 3.1).
 
-Each example is a function of the seed, the epoch and its place in it, so that training can go on from any step without what was
-drawn before. A pair is two consecutive utterances, or the first of them and a random other one, each half of the time. 15 % of the
-tokens are chosen, each by itself; what is chosen becomes [MASK] (80 %), a random token (10 %), or stays (10 %).
+Each example is a function of the seed, the epoch and its index, so that training can resume at any step without a saved state of
+the random generator. A pair consists of two consecutive utterances, or of the first of them and a random other one, each with
+probability 1/2. 15 % of the tokens are chosen, independently; a chosen token becomes [MASK] (80 %), becomes a random token (10 %),
+or stays (10 %).
 """
 
 import zlib
@@ -19,13 +20,18 @@ from implementations.demystified.network import IGNORED, PADDING
 from implementations.demystified.wordpiece import SPECIAL
 
 CHOSEN, MASKED, RANDOM = 0.15, 0.8, 0.1
-IS_NEXT, IS_RANDOM = 0, 1  # labels as Hugging Face has them; the tutorial's are the other way round
-_TRIES = 100  # to draw an utterance that is not the next
+IS_NEXT, IS_RANDOM = 0, 1  # labels as in Hugging Face; the tutorial's are the reverse
+_TRIES = 100  # attempts to draw an utterance that is not the next one
 
 
 @dataclass(frozen=True)
 class Row:
-    """An example: ids, token types and labels, (S,), and whether its second utterance is a random one, as 1, or the next, as 0."""
+    """An example.
+
+    Attributes:
+        ids, types, labels: (S,) token ids, token types and masked-LM labels.
+        is_random: 1 if the second utterance is random, 0 if it is the next one.
+    """
 
     ids: Ids
     types: Ids
@@ -40,8 +46,8 @@ class Examples:
     Attributes:
         corpus: the utterances.
         vocabulary: pieces, by id.
-        length: tokens of a row at most; longer pairs lose tokens at the end of the longer utterance.
-        seed: of all that is drawn.
+        length: maximum number of tokens of a row; longer pairs are cut at the end of the longer utterance.
+        seed: seed of all random draws.
     """
 
     corpus: Corpus
@@ -50,18 +56,18 @@ class Examples:
     seed: int
 
     def batch(self, step: int, size: int) -> Batch:
-        """The batch of a step, counted from 0: `size` rows as they come, epoch after epoch."""
+        """Return the batch of a step, counted from 0: the next `size` examples, epoch after epoch."""
         rows = [self._row(n) for n in range(step * size, (step + 1) * size)]
         labels = _padded([row.labels for row in rows], IGNORED)
         ids = _padded([row.ids for row in rows], PADDING)
-        if (labels == IGNORED).all():  # a loss over nothing is not a number
+        if (labels == IGNORED).all():  # the mean over no label is NaN
             labels[0, 1], ids[0, 1] = ids[0, 1], self._id("[MASK]")
         types = _padded([row.types for row in rows], PADDING)
         following = np.array([row.is_random for row in rows], np.int64)
         return Batch(ids, types, (types != PADDING).astype(np.int64), labels, following)
 
     def _row(self, n: int) -> "Row":
-        """The n-th example."""
+        """Return the n-th example."""
         epoch, place = divmod(n, len(self.corpus.firsts))
         rng = np.random.default_rng((self.seed, epoch, place))
         first = int(self.corpus.firsts[permuted(place, len(self.corpus.firsts), (self.seed, epoch))])
@@ -75,7 +81,11 @@ class Examples:
         return Row(ids, np.repeat([1, 2], [len(a) + 2, len(b) + 1]), labels, label)
 
     def _other(self, first: int, rng: np.random.Generator) -> Ids:
-        """A random utterance that says something else than the next one."""
+        """Return a random utterance that differs from the next one.
+
+        Raises:
+            UsageError: every utterance drawn equals the next one.
+        """
         following = self.corpus.utterance(first + 1)
         for _ in range(_TRIES):
             found = self.corpus.utterance(int(rng.integers(self.corpus.size)))
@@ -84,7 +94,7 @@ class Examples:
         raise UsageError(f"{_TRIES} utterances in a row say the same as the next one: the corpus repeats itself")
 
     def _masked(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """What the network sees of an utterance, and the labels of what is chosen."""
+        """Return the token ids of an utterance after masking, and the labels of the chosen tokens."""
         chosen, fate = rng.random(len(ids)) < CHOSEN, rng.random(len(ids))
         drawn = self._ordinary[rng.integers(len(self._ordinary), size=len(ids))]
         shown = np.where(fate < MASKED, self._id("[MASK]"), np.where(fate < MASKED + RANDOM, drawn, ids))
@@ -95,12 +105,12 @@ class Examples:
 
     @cached_property
     def _ordinary(self) -> Ids:
-        """The ids of all pieces but the special tokens."""
+        """The ids of all pieces except the special tokens."""
         return np.flatnonzero(~np.isin(self.vocabulary, SPECIAL))
 
 
 def _padded(rows: Sequence[Ids], empty: int) -> NDArray[np.int64]:
-    """Rows of one length, filled at the right: (B, S)."""
+    """Return the rows as an array (B, S), padded on the right with `empty`."""
     padded = np.full((len(rows), max(map(len, rows))), empty, np.int64)
     for i, row in enumerate(rows):
         padded[i, : len(row)] = row
@@ -108,15 +118,15 @@ def _padded(rows: Sequence[Ids], empty: int) -> NDArray[np.int64]:
 
 
 def shortened(a: Ids, b: Ids, length: int) -> tuple[Ids, Ids]:
-    """Both, without what is too much: from the end of the longer one, token by token, as Google's `truncate_seq_pair`."""
+    """Return both utterances, shortened token by token from the end of the longer one, as Google's `truncate_seq_pair` does."""
     both = min(len(a), max(length - len(b), length // 2))
     return a[:both], b[: length - both]
 
 
 def permuted(place: int, n: int, seed: tuple[int, int]) -> int:
-    """Where `place` goes in a permutation of 0 … n − 1, without the others: a Feistel network of four rounds, cycle-walking.
+    """Return the image of `place` under a permutation of 0 … n − 1: a Feistel network of four rounds with cycle-walking.
 
-    Black and Rogaway 2002, section 3. A shuffled list would take memory in proportion to the corpus.
+    See Black and Rogaway 2002, section 3. A shuffled list would take memory in proportion to the corpus.
     """
     half = max((n - 1).bit_length() + 1, 2) // 2
     mask = (1 << half) - 1

@@ -1,4 +1,4 @@
-"""One process at a time in a run's folder."""
+"""Lock that restricts a run's folder to one process at a time."""
 
 import fcntl
 import os
@@ -13,13 +13,13 @@ LOCK = "lock"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder, which is made where it is missing; the system releases it when the process ends, however it ends.
+    """Lock a folder, which is created if missing; the operating system releases the lock when the process ends for any reason.
 
     Raises:
-        UsageError: another process holds it; the text has its number.
+        UsageError: another process holds the lock; the message states its process id.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # Not removed at the end: a process that waits to open it would lock a file that has no name any more.
+    # The file is not removed at the end: a process waiting to open it would lock a deleted file.
     with open(folder / LOCK, "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""The network of *Demystifying BERT*, made right within its own architecture.
+"""The network of *Demystifying BERT*, with the mistakes in its implementation corrected.
 
-What it has of its own is kept: sinusoidal positions, segments 1 and 2 with 0 for padding, no norm on the embeddings, no pooler, and
-heads that end in a log-softmax. What the tutorial gets wrong stands in `demystified_as_written`.
+The tutorial's own architecture is kept: sinusoidal positions, segments 1 and 2 with 0 for padding, no norm on the embeddings, no
+pooler, and heads that end in a log-softmax. The tutorial's mistakes are in `demystified_as_written`.
 """
 
 import math
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-PADDING = 0  # the id of a padded token, and its segment
-IGNORED = -100  # the label of a token or pair that has none
+PADDING = 0  # token id and segment of padding
+IGNORED = -100  # label of a token or pair without a target
 
 
 class PositionalEmbedding(nn.Module):
@@ -25,14 +25,14 @@ class PositionalEmbedding(nn.Module):
         even = torch.arange(0, hidden_size, 2, dtype=torch.float64)  # (H/2,): 2i
         angle = position / 10000.0 ** (even / hidden_size)  # (P, H/2)
         table = torch.stack((angle.sin(), angle.cos()), -1).flatten(1)  # (P, H)
-        self.register_buffer("table", table)  # moves with the module, and is saved with it
+        self.register_buffer("table", table)  # moved and saved with the module
 
     def forward(self, length: int) -> Tensor:
         return self.table[:length]
 
 
 class BERTEmbedding(nn.Module):
-    """token + position + segment, then dropout: (B, S), (B, S) -> (B, S, H)."""
+    """Dropout of token + position + segment: (B, S), (B, S) -> (B, S, H)."""
 
     def __init__(
         self, vocab_size: int, hidden_size: int, max_positions: int = 512, segments: int = 3, dropout: float = 0.1
@@ -50,7 +50,7 @@ class BERTEmbedding(nn.Module):
 
 
 class MultiHeadedAttention(nn.Module):
-    """W softmax(q kᵀ / √d) v + b, a head at a time: (B, S, H), mask (B, S) -> (B, S, H)."""
+    """W concat(softmax(q kᵀ / √d) v) + b, with the heads concatenated: (B, S, H), mask (B, S) -> (B, S, H)."""
 
     def __init__(self, heads: int, hidden_size: int, dropout: float = 0.1) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class MultiHeadedAttention(nn.Module):
         return self.output_linear(context.transpose(1, 2).flatten(2))  # (B, S, H)
 
     def by_head(self, x: Tensor) -> Tensor:
-        """(B, S, H) -> (B, h, S, d)."""
+        """Return x split by head: (B, S, H) -> (B, h, S, d)."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
@@ -91,7 +91,7 @@ class FeedForward(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Attention, then the feed-forward network, each with a residual and a LayerNorm of its own: (B, S, H) -> (B, S, H)."""
+    """Attention, then the feed-forward network, each with a residual and its own LayerNorm: (B, S, H) -> (B, S, H)."""
 
     def __init__(
         self, hidden_size: int, heads: int, intermediate_size: int, eps: float = 1e-12, dropout: float = 0.1,
@@ -110,7 +110,7 @@ class EncoderLayer(nn.Module):
 
 
 class BERT(nn.Module):
-    """Embedding, then layer after layer: (B, S) ids, (B, S) segments -> (B, S, H); without a mask, ids of 0 are padding."""
+    """Embedding and encoder layers: (B, S) ids, (B, S) segments -> (B, S, H); without a mask, ids of 0 are padding."""
 
     def __init__(
         self, vocab_size: int, hidden_size: int = 768, n_layers: int = 12, heads: int = 12, intermediate_size: int = 3072,
@@ -132,7 +132,7 @@ class BERT(nn.Module):
 
 
 class NextSentencePrediction(nn.Module):
-    """log softmax(W x₀ + b), x₀ the first token's: (B, S, H) -> (B, 2)."""
+    """log softmax(W x₀ + b), with x₀ the first token's hidden state: (B, S, H) -> (B, 2)."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -168,5 +168,5 @@ class BERTLM(nn.Module):
 
 
 def pretraining_loss(log_probs: Tensor, labels: Tensor, ignored: int = IGNORED) -> Tensor:
-    """The mean negative log-likelihood of the labelled: (…, n) log-probabilities, (…) labels -> a scalar."""
+    """Return the mean negative log-likelihood over the labels: (…, n) log-probabilities, (…) labels -> a scalar."""
     return F.nll_loss(log_probs.flatten(0, -2), labels.flatten(), ignore_index=ignored)

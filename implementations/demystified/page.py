@@ -1,4 +1,4 @@
-"""One HTML page of the curves of a run: losses and accuracies, each step a point and a mean over the last fifty a line."""
+"""The HTML page of a run's curves: losses and accuracies, with a point for each step and a line for the mean over fifty steps."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ _TEMPLATE = Environment(autoescape=True).from_string("""<!doctype html>
 
 
 def page(rows: Sequence[Scores], said: Sequence[str]) -> str:
-    """The page of a curve, with the lines that sum it up."""
+    """Return the page of a curve, with the given lines as its summary."""
     found = {
         "Masked-LM loss": [row.masked_lm_loss for row in rows],
         "Next-sentence loss": [row.next_sentence_loss for row in rows],
@@ -39,7 +39,7 @@ def page(rows: Sequence[Scores], said: Sequence[str]) -> str:
 
 
 def summary(rows: Sequence[Scores], held_out: Scores | None) -> list[str]:
-    """A line each for the first steps, the last steps and the held-out pairs, and what p is."""
+    """Return lines for the first steps, the last steps and the held-out pairs, and one that explains p."""
     some = min(LAST, len(rows))
     return [
         f"first {some} steps, training pairs: {together(rows[:some])}",

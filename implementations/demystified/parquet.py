@@ -1,4 +1,4 @@
-"""Reads dialogues from Parquet files through `datasets`, row by row."""
+"""Reader for dialogues in Parquet files, row by row through `datasets`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,14 +12,14 @@ INSTALL = "pip install 'bert-conformance[datasets]'"
 
 
 class Parquet:
-    """The conversations of Parquet files with the same columns, of which one is read.
+    """The conversations in Parquet files with equal columns, of which one is read.
 
-    That is the one whose values are lists of strings, of which each is a conversation; or the one of strings, of which each is an
-    utterance, and a blank one ends a conversation.
+    This is the only column of lists of strings, where each list is a conversation; or, without such a column, the only column of
+    strings, where each string is an utterance and a blank one ends a conversation.
 
     Raises:
         DependencyMissingError: `datasets` is not installed.
-        UsageError: the files cannot be read, or several columns, or none, could be meant.
+        UsageError: the files cannot be read, or there is no such column, or several.
     """
 
     def __init__(self, paths: list[Path]) -> None:
@@ -50,7 +50,7 @@ class Parquet:
             yield from divided(text or "" for text in conversation)
 
     def _values(self) -> Iterator[Any]:
-        """Of the column, row by row; an empty text for null."""
+        """Yield the column's values, row by row, with an empty string for null."""
         with _readable(self.folder):
             for row in self._rows:
                 yield row[self._column] or ""
@@ -58,7 +58,7 @@ class Parquet:
 
 @contextmanager
 def _readable(folder: Path) -> Iterator[None]:
-    """Raise `UsageError` for what goes wrong; `datasets` passes on the errors of the libraries that it reads with."""
+    """Raise `UsageError` for any exception, because `datasets` passes on the exceptions of the libraries it uses."""
     try:
         yield
     except Exception as error:

@@ -1,6 +1,6 @@
-"""Makes of a folder of dialogues what training reads: the vocabulary, and the corpus as token ids.
+"""Preparation of a folder of dialogues for training: the vocabulary, and the corpus as token ids.
 
-Everything is written under another name and renamed when it is whole, so that a run that is killed here begins again.
+Everything is written under a temporary name and renamed when it is complete, so that a run killed during preparation starts over.
 """
 
 import json
@@ -18,15 +18,21 @@ from implementations.demystified.conversations import Skipped
 from implementations.demystified.dialogues import Dialogues
 from implementations.demystified.settings import Settings
 
-PREPARED, PARTIAL = "corpus", "partial"  # the folder, and its name until it is whole
+PREPARED, PARTIAL = "corpus", "partial"  # name of the folder, and its temporary name
 SETTINGS, TOKENIZER = "settings.json", "tokenizer.json"
 
 
 def prepared(settings: Settings, out: Path, resume: bool, console: Console) -> tuple[corpus.Corpus, Tokenizer]:
-    """The corpus and the tokenizer: made, or those of the run that is resumed.
+    """Return the corpus and the tokenizer, newly made or those of the resumed run.
+
+    Args:
+        settings: the settings of the run.
+        out: folder of the run.
+        resume: whether to resume the run in `out`.
+        console: console for messages.
 
     Raises:
-        UsageError: the dialogues cannot be read, or `out` has a run in it that is not resumed or has other settings.
+        UsageError: the dialogues cannot be read, or `out` holds a run that is not resumed or has other settings.
     """
     folder = out / PREPARED
     if not folder.is_dir():
@@ -41,7 +47,7 @@ def prepared(settings: Settings, out: Path, resume: bool, console: Console) -> t
 
 
 def _prepare(settings: Settings, folder: Path, console: Console) -> None:
-    """Write the folder, and say what was read."""
+    """Write the folder, and print what was read."""
     start, partial = time.perf_counter(), folder.with_name(PARTIAL)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)

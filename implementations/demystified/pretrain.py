@@ -1,4 +1,4 @@
-"""Pre-train on dialogues: `python -m implementations.demystified.pretrain [FOLDER]`, without a folder on the package's own."""
+"""Pre-train on dialogues: `python -m implementations.demystified.pretrain [FOLDER]`; the default folder is the package's own."""
 
 import argparse
 import os
@@ -15,7 +15,7 @@ from implementations.demystified.settings import Settings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code is 0, or 2 for what cannot be run, or 130 after an interrupt."""
+    """Run the command and return its exit code: 0, 2 for a usage error, or 130 after an interrupt."""
     a = _arguments(arguments)
     try:
         settings = Settings(**{field.name: getattr(a, field.name) for field in fields(Settings)})
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _has_a_viewer() -> bool:
-    """Whether someone is there who can see a page: at a terminal, with a display or a browser of their choice, and not in CI."""
+    """Return whether a user can see a page: a terminal, with a display or a configured browser, and not in CI."""
     shown = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
     return shown and sys.stdout.isatty() and "CI" not in os.environ
 

@@ -1,4 +1,4 @@
-"""A run of pre-training, in a folder: from the dialogues to the page of its curves."""
+"""A pre-training run in a folder, from the dialogues to the page of its curves."""
 
 from collections import deque
 from collections.abc import Collection
@@ -29,19 +29,19 @@ from implementations.demystified.trainer import Trainer
 from implementations.initialization import initialized
 
 PAGE = "curve.html"
-HELD_OUT = 0.1  # of the utterances
-EVALUATED = 1000  # held-out pairs at most; the standard error of their accuracy is then 1.6 %
+HELD_OUT = 0.1  # fraction of the utterances
+EVALUATED = 1000  # maximum number of held-out pairs; the standard error of their accuracy is then 1.6 %
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run trains, on what, and where.
+    """The state of a run.
 
     Attributes:
-        settings, out, device: as asked for.
-        tokenizer, architecture: of the network.
-        training, held_out: the examples; `held_out` is None where the corpus is too small to be split.
-        trainer: at the step from which the run goes on.
+        settings, out, device: the arguments of `pretrain`.
+        tokenizer, architecture: tokenizer and architecture of the network.
+        training, held_out: the examples; `held_out` is None if the corpus is too small to be split.
+        trainer: the trainer, at the step from which the run continues.
     """
 
     settings: Settings
@@ -57,10 +57,21 @@ class Run:
 def pretrain(
     settings: Settings, out: Path, steps: int, *, device: str = "cpu", save_every: int = 100, resume: bool = False
 ) -> Path:
-    """Train to step `steps`, from the start or from the last checkpoint, and write the page, whose path is returned.
+    """Train to step `steps`, from the start or from the last checkpoint, and write the page of the curves.
+
+    Args:
+        settings: the settings of the run.
+        out: folder of the run.
+        steps: the step to train to.
+        device: a torch device string.
+        save_every: steps between checkpoints.
+        resume: whether to continue from the last checkpoint.
+
+    Returns:
+        The path of the page.
 
     Raises:
-        UsageError: the corpus cannot be read, `out` has another run in it or is in use, or a number is out of its range.
+        UsageError: the corpus cannot be read, `out` holds another run or is in use, or a number is out of its range.
     """
     if min(steps, save_every) < 1:
         raise UsageError("expected steps and save-every of 1 or more")
@@ -76,7 +87,7 @@ def pretrain(
 
 
 def _opened(settings: Settings, out: Path, steps: int, device: str, resume: bool, console: Console) -> Run:
-    """The run at its first step, or where its last checkpoint left it."""
+    """Return the run at its first step, or at the step of its last checkpoint."""
     corpus, tokenizer = prepared(settings, out, resume, console)
     examples = partial(Examples, vocabulary=tuple(wordpiece.pieces(tokenizer)), length=settings.length, seed=settings.seed)
     training, held_out = split(corpus, HELD_OUT)
@@ -90,19 +101,20 @@ def _opened(settings: Settings, out: Path, steps: int, device: str, resume: bool
 
 
 def _network(architecture: Architecture, seed: int) -> BERTLM:
-    """The network that training starts from."""
+    """Return the network initialized for training."""
     torch.manual_seed(seed)
     model = build(architecture)
     initialized(model, architecture.initializer_range)
     for module in model.modules():
         if isinstance(module, nn.Embedding):
-            # Their sum with the positions, of size 1, has no norm: smaller ones would drown (Vaswani et al. 2017, section 3.4).
+            # The sum with the positions, of size 1, is not normalised: smaller embeddings would be negligible beside them
+            # (Vaswani et al. 2017, section 3.4).
             nn.init.normal_(module.weight)
     return model
 
 
 def _train(run: Run, steps: int, save_every: int, console: Console) -> None:
-    """Go on to step `steps`, with a checkpoint every `save_every` steps and at the end."""
+    """Train to step `steps`, with a checkpoint every `save_every` steps and at the end."""
     trainer = run.trainer
     with curve.opened(run.out, trainer.steps) as file, _bar(console) as bar:
         recent = deque(curve.read(run.out)[-curve.LAST :], curve.LAST)
@@ -115,9 +127,9 @@ def _train(run: Run, steps: int, save_every: int, console: Console) -> None:
 
 
 def _step(run: Run, file: TextIO) -> Scores:
-    """A step of training, and its line of the curve."""
+    """Perform one training step, and append its line to the curve."""
     step, rate = run.trainer.steps, run.trainer.rate()
-    # Dropout's random numbers are a function of the step, so that nothing of them has to be kept.
+    # Dropout's random numbers are a function of the step, so that no state of the generator has to be saved.
     torch.manual_seed((run.settings.seed << 32) + step)
     scores = run.trainer.step(run.training.batch(step, run.settings.batch_size).on(run.device))
     curve.append(file, step, scores, rate)
@@ -125,14 +137,14 @@ def _step(run: Run, file: TextIO) -> Scores:
 
 
 def _held_out_scores(run: Run) -> Scores | None:
-    """The scores of held-out pairs, each once; those that fill no batch are left out."""
+    """Return the scores of the held-out pairs, each used once, or None; pairs that do not fill a batch are left out."""
     if run.held_out is None:
         return None
     pairs = min(len(run.held_out.corpus.firsts), EVALUATED)
     size = min(run.settings.batch_size, pairs)
     try:
         batches = [run.held_out.batch(n, size).on(run.device) for n in range(pairs // size)]
-    except UsageError:  # its utterances all say the same
+    except UsageError:  # all of its utterances are equal
         return None
     return together([run.trainer.evaluated(batch) for batch in batches])
 

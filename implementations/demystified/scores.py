@@ -1,4 +1,4 @@
-"""How well the network does on a batch or on several."""
+"""Scores of the network on one or several batches."""
 
 import sys
 from collections.abc import Collection
@@ -10,12 +10,12 @@ from scipy.stats import binomtest
 
 @dataclass(frozen=True)
 class Scores:
-    """Losses and correct predictions.
+    """Losses and numbers of correct predictions.
 
     Attributes:
         masked_lm_loss, next_sentence_loss: the two losses, in nats, whose sum is minimised.
-        masked_lm_correct, masked_lm_count: of the tokens that have a label, those whose label is the likeliest, and all.
-        next_sentence_correct, next_sentence_count: the same of the pairs.
+        masked_lm_correct, masked_lm_count: number of labelled tokens that are predicted correctly, and of all labelled tokens.
+        next_sentence_correct, next_sentence_count: number of pairs that are classified correctly, and of all pairs.
     """
 
     masked_lm_loss: float
@@ -27,20 +27,20 @@ class Scores:
 
     @property
     def masked_lm_accuracy(self) -> float:
-        """Correct tokens over tokens that have a label."""
+        """The fraction of labelled tokens that are predicted correctly."""
         return self.masked_lm_correct / self.masked_lm_count
 
     @property
     def next_sentence_accuracy(self) -> float:
-        """Correct pairs over pairs."""
+        """The fraction of pairs that are classified correctly."""
         return self.next_sentence_correct / self.next_sentence_count
 
     @property
     def p_value(self) -> float:
-        """The probability that guesses classify as many pairs correctly: a one-sided exact binomial test.
+        """The probability that guessing classifies at least as many pairs correctly: a one-sided exact binomial test.
 
-        Each label is a fair coin of its own, also where a pair was seen before: while predictions say nothing about labels, the
-        number of correct ones is binomial.
+        Each label is an independent fair coin, also for a pair that was seen before. If predictions are independent of the labels,
+        the number of correct ones is therefore binomial.
         """
         found = binomtest(self.next_sentence_correct, self.next_sentence_count, 0.5, alternative="greater")
         return float(found.pvalue)
@@ -54,7 +54,7 @@ class Scores:
 
 
 def together(scores: Collection[Scores]) -> Scores:
-    """Those of several batches: the mean of the losses, each batch weighted alike, and the sums of the counts."""
+    """Return the scores over several batches: the unweighted mean of the losses, and the sums of the counts."""
     rows = [(s.masked_lm_correct, s.masked_lm_count, s.next_sentence_correct, s.next_sentence_count) for s in scores]
     return Scores(
         float(np.mean([s.masked_lm_loss for s in scores])),

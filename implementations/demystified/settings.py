@@ -1,4 +1,4 @@
-"""What a run depends on."""
+"""The settings of a run."""
 
 from dataclasses import dataclass
 
@@ -8,15 +8,15 @@ from implementations.demystified.wordpiece import SPECIAL
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run depends on, but for the number of steps.
+    """The settings of a run, except the number of steps.
 
     Attributes:
-        folder: that of the dialogues.
-        vocabulary_size, length, batch_size: pieces at most; tokens of a row at most; rows of a batch.
-        layers, hidden_size, heads: of the network; the intermediate size is four times the hidden size.
-        dropout: the rate of every dropout; a small corpus, seen many times in a few steps, is learnt sooner without.
-        learning_rate, warmup_steps: the largest rate, and when it is reached.
-        seed: of all that is drawn.
+        folder: folder of the dialogues.
+        vocabulary_size, length, batch_size: maximum number of pieces; maximum number of tokens of a row; rows of a batch.
+        layers, hidden_size, heads: sizes of the network; the intermediate size is four times the hidden size.
+        dropout: rate of every dropout; a small corpus, seen many times in a few steps, is learnt faster without dropout.
+        learning_rate, warmup_steps: the largest learning rate, and the step at which it is reached.
+        seed: seed of all random draws.
 
     Raises:
         UsageError: a number is out of its range.
@@ -43,7 +43,7 @@ class Settings:
         self.architecture(len(SPECIAL))
 
     def architecture(self, vocabulary_size: int) -> Architecture:
-        """The network's, for a vocabulary of that size."""
+        """Return the network's architecture for a vocabulary of this size."""
         return Architecture(
             vocab_size=vocabulary_size,
             hidden_size=self.hidden_size,
@@ -59,11 +59,11 @@ class Settings:
             hidden_dropout_prob=self.dropout,
             attention_probs_dropout_prob=self.dropout,
             activation_dropout=self.dropout,
-            initializer_range=self.hidden_size**-0.5,  # a linear layer keeps the variance of its H inputs
+            initializer_range=self.hidden_size**-0.5,  # a linear layer then preserves the variance of its H inputs
         )
 
     def training(self, steps: int) -> Training:
-        """The optimizer's settings and the schedule's."""
+        """Return the settings of the optimizer and the schedule."""
         return Training(
             learning_rate=self.learning_rate,
             lr_scheduler_type="inverse_sqrt",

@@ -1,4 +1,4 @@
-"""Training: a step of the tutorial's loop, made right, with what must be kept to go on from it."""
+"""The training step of the tutorial's loop, with its mistakes corrected, and the state needed to resume training."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -10,13 +10,13 @@ from conformance import TorchBatch, Training, Unsupported
 from implementations.demystified.network import BERTLM, IGNORED, pretraining_loss
 from implementations.demystified.scores import Scores
 
-MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names of Adam's two
+MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names of Adam's two moments
 
 
 class Trainer:
-    """Adam with decoupled decay of matrices alone, clipping by the global norm, and the tutorial's schedule.
+    """Adam with decoupled weight decay of matrices only, clipping by the global norm, and the tutorial's schedule.
 
-    The rate rises linearly and then falls as 1/√step (Vaswani et al. 2017, section 5.3), its largest value that of the settings.
+    The learning rate rises linearly to the value in the settings and then falls as 1/√step (Vaswani et al. 2017, section 5.3).
     """
 
     def __init__(self, model: BERTLM, training: Training) -> None:
@@ -31,7 +31,7 @@ class Trainer:
         )
 
     def step(self, batch: TorchBatch) -> Scores:
-        """Forward and backward pass, clipping, the optimizer's step; the scores are those before it, with dropout."""
+        """Perform one training step, and return the scores before the update, with dropout."""
         self.model.train()
         loss, scores = self._forward(batch)
         self.optimizer.zero_grad()
@@ -45,23 +45,23 @@ class Trainer:
         return scores
 
     def evaluated(self, batch: TorchBatch) -> Scores:
-        """The scores without dropout; nothing is learnt."""
+        """Return the scores without dropout, without an update."""
         self.model.eval()
         with torch.no_grad():
             return self._forward(batch)[1]
 
     def rate(self) -> float:
-        """The learning rate of the next step, 0 in the first."""
+        """Return the learning rate of the next step; 0 in the first step."""
         warm, done = self.training.warmup_steps, self.steps
         return self.training.learning_rate * min(done / warm, math.sqrt(warm / max(done, 1)))
 
     def state(self) -> dict[str, Tensor]:
-        """Both moments of every parameter that has been in a step, by `moment.parameter`."""
+        """Return both moments of every updated parameter, under the keys `moment.parameter`."""
         named, state = self.model.named_parameters(), self.optimizer.state
         return {f"{moment}.{name}": state[p][moment] for name, p in named if p in state for moment in MOMENTS}
 
     def restore(self, state: Mapping[str, Tensor], steps: int) -> None:
-        """Go on after `steps` steps that left this state."""
+        """Restore the state after `steps` steps."""
         self.steps = steps
         for name, parameter in self.model.named_parameters():
             if f"exp_avg.{name}" in state:
@@ -69,7 +69,7 @@ class Trainer:
                 self.optimizer.state[parameter] = {"step": torch.tensor(float(steps)), **moments}
 
     def _forward(self, batch: TorchBatch) -> tuple[Tensor, Scores]:
-        """The sum of the losses, and the scores."""
+        """Return the sum of the losses, and the scores."""
         given = batch.filled()
         pairs, tokens = self.model(given.input_ids, given.token_type_ids, given.attention_mask)
         masked, following = losses_of(pairs, tokens, batch)
@@ -78,14 +78,14 @@ class Trainer:
 
 
 def losses_of(pairs: Tensor, tokens: Tensor, batch: TorchBatch, ignored_pairs: int = IGNORED) -> tuple[Tensor, Tensor]:
-    """Masked-LM and next-sentence loss of a batch that has both kinds of labels: (B, 2), (B, S, V) log-probabilities -> scalars."""
+    """Return masked-LM and next-sentence loss of a batch with both labels: (B, 2), (B, S, V) log-probabilities -> scalars."""
     assert batch.labels is not None
     assert batch.next_sentence_label is not None
     return pretraining_loss(tokens, batch.labels), pretraining_loss(pairs, batch.next_sentence_label, ignored_pairs)
 
 
 def train(model: BERTLM, training: Training) -> Callable[[TorchBatch], object]:
-    """A step of the loop, with these settings, as a function of a batch."""
+    """Return a function that performs one training step on a batch with these settings."""
     if training.lr_scheduler_type != "inverse_sqrt" or not training.bias_correction:
         raise Unsupported("the tutorial's rate falls as 1/√step, and its Adam corrects its moments")
     return Trainer(model, training).step

@@ -1,4 +1,4 @@
-"""WordPiece, trained on the corpus, with the tutorial's special tokens and switches."""
+"""WordPiece trained on the corpus, with the tutorial's special tokens and settings."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,10 +11,11 @@ PREFIX = "##"
 
 
 def trained(texts: Callable[[], Iterable[str]], vocabulary_size: int) -> Tokenizer:
-    """A tokenizer whose vocabulary is of these texts: of both sides of each pair, where the tutorial takes the first alone.
+    """Return a tokenizer trained on these texts: both sides of each pair, where the tutorial uses the first side only.
 
-    The library numbers pieces such as `##a` as a hash map gives them, and breaks ties by these numbers, so that it trains another
-    vocabulary each time (huggingface/tokenizers#1794). They are numbered beforehand here, for which the texts are read twice.
+    The library numbers pieces such as `##a` in the order of a hash map and breaks ties by these numbers, so that each training
+    yields another vocabulary (huggingface/tokenizers#1794). Therefore these pieces are numbered beforehand, for which the texts
+    are read twice.
     """
     alphabet = _trained(texts(), 0, SPECIAL)
     letters = sorted(piece for piece in alphabet if piece.startswith(PREFIX))
@@ -23,10 +24,10 @@ def trained(texts: Callable[[], Iterable[str]], vocabulary_size: int) -> Tokeniz
 
 
 def of(vocabulary: Mapping[str, int]) -> Tokenizer:
-    """The tokenizer of a vocabulary, ids by piece."""
+    """Return the tokenizer of a vocabulary, given as ids by piece."""
     found = Tokenizer.from_str(_empty(vocabulary).to_str())
     special = [(piece, vocabulary[piece]) for piece in ("[CLS]", "[SEP]")]
-    # The tutorial's segments are 1 and 2; 0 is padding's.
+    # The tutorial's segments are 1 and 2; 0 marks padding.
     found.post_processor = TemplateProcessing(
         single="[CLS]:1 $A:1 [SEP]:1", pair="[CLS]:1 $A:1 [SEP]:1 $B:2 [SEP]:2", special_tokens=special
     )
@@ -34,13 +35,13 @@ def of(vocabulary: Mapping[str, int]) -> Tokenizer:
 
 
 def pieces(tokenizer: Tokenizer) -> list[str]:
-    """The vocabulary, by id."""
+    """Return the vocabulary in the order of its ids."""
     ids: dict[str, int] = tokenizer.get_vocab()
     return sorted(ids, key=ids.__getitem__)
 
 
 def _trained(texts: Iterable[str], size: int, first: Sequence[str]) -> Mapping[str, int]:
-    """The vocabulary, which has `first` first; where `size` is less than its alphabet, that alone."""
+    """Return a trained vocabulary that starts with `first`; if `size` is below the alphabet's size, it has the alphabet only."""
     tokenizer = _empty(None)
     tokenizer.train_from_iterator(
         texts,

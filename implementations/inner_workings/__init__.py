@@ -1,8 +1,8 @@
-"""*Bert Inner Workings*: Hugging Face's BertForSequenceClassification down to its last tensor, written anew.
+"""*Bert Inner Workings*: Hugging Face's BertForSequenceClassification, rewritten tensor by tensor.
 
-Read in this order: `embeddings`, `attention`, `encoder`, `model`, `classification`, `tokens`. Each component is made of those
-before it and can be used by itself. Components and parameters are called what Hugging Face calls them, so its state dict loads as
-it is. Every tensor reports its shape as it is computed, to a listener:
+Read the modules in this order: `embeddings`, `attention`, `encoder`, `model`, `classification`, `tokens`. Each component uses the
+earlier ones and can be used on its own. Components and parameters have Hugging Face's names, so its state dict loads unchanged.
+Every tensor reports its shape to a listener when it is computed:
 
     with shape_log(print):
         BertLayer(BertConfig())(torch.rand(2, 9, 768))
@@ -49,7 +49,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`telling` is the former name of `shape_log`, kept for one release."""
+    """Return `shape_log` for its former name `telling`, which is kept for one release."""
     if name == "telling":
         warn("implementations.inner_workings.telling is now shape_log", DeprecationWarning, stacklevel=2)
         return shape_log

@@ -1,9 +1,9 @@
-"""Attention: each token's mean of the values, weighed by how well its query fits the keys; and what can be done to it.
+"""Attention: the mean of the values, weighted by the softmax of a query's products with the keys; and its variants.
 
-- *Relative positions* (`relative_key`, `relative_key_query`): the scores have terms for the distance of query and key.
-- *Cross-attention*: keys and values are those of an encoder's states, not of the tokens themselves.
-- *Cache*: keys and values of earlier calls are kept, so that a row can be continued a token at a time.
-- *Pruning*: heads are taken out of the projections; what is left is a narrower attention.
+- *Relative positions* (`relative_key`, `relative_key_query`): the scores have terms for the distance between query and key.
+- *Cross-attention*: keys and values are computed from an encoder's states instead of the tokens' own.
+- *Cache*: keys and values of earlier calls are kept, so that a sequence can be continued one token at a time.
+- *Pruning*: heads are removed from the projections, which leaves a narrower attention.
 """
 
 import math
@@ -17,16 +17,16 @@ from implementations.inner_workings.shapes import reported
 
 
 class BertSelfAttention(nn.Module):
-    """softmax(q kᵀ / √d + mask) v, a head at a time, the heads side by side: (B, S, H) -> (B, S, h d), and the probabilities.
+    """softmax(q kᵀ / √d + mask) v for each head, with the heads concatenated: (B, S, H) -> (B, S, h d), and the probabilities.
 
-    K is S, or with a cache, or of an encoder's states, the number of keys; the probabilities are (B, h, S, K).
+    K is the number of keys: S without a cache or an encoder's states. The probabilities are (B, h, S, K).
 
     Args of the forward pass:
-        attention_mask: added to the scores, 0 where a key may be attended to, the lowest number of the format elsewhere.
-        head_mask: (h, 1, 1), multiplies the probabilities: 0 for a head that is left out.
-        states: (B, K, H), an encoder's, of which keys and values are made; None: the hidden states themselves.
-        past: keys and values, (B, h, K, d) each, of earlier calls, empty before the first; those of this call are appended. Of an
-            encoder's states they are computed once.
+        attention_mask: added to the scores; 0 where a key may be attended to, the lowest number of the format elsewhere.
+        head_mask: (h, 1, 1), multiplies the probabilities; 0 for a head that is left out.
+        states: (B, K, H), an encoder's states, from which keys and values are computed; None: the hidden states themselves.
+        past: keys and values, (B, h, K, d) each, of earlier calls, empty before the first; those of this call are appended. Keys
+            and values of an encoder's states are computed only once.
     """
 
     def __init__(self, config: BertConfig, is_cross_attention: bool = False) -> None:
@@ -68,7 +68,7 @@ class BertSelfAttention(nn.Module):
         scores = reported("attention scores", query @ reported("key, transposed", key.transpose(-1, -2)))  # (B, h, S, K)
         if self.distance_embedding is not None:
             keys = torch.arange(key.shape[2], device=key.device)
-            distances = keys[-query.shape[2] :, None] - keys[None, :]  # (S, K): the queries are the last of the tokens
+            distances = keys[-query.shape[2] :, None] - keys[None, :]  # (S, K): the queries are the last tokens
             rows = reported("distance embeddings", self.distance_embedding(distances + self.longest))  # (S, K, d)
             scores = scores + reported("distance scores, query", torch.einsum("bhld,lrd->bhlr", query, rows))  # (B, h, S, K)
             if self.adds_keys:
@@ -85,7 +85,7 @@ class BertSelfAttention(nn.Module):
         return reported("context, merged", context.flatten(2)), probs  # (B, S, H)
 
     def by_head(self, x: Tensor) -> Tensor:
-        """(B, S, h d) -> (B, h, S, d)."""
+        """Return x split by head: (B, S, h d) -> (B, h, S, d)."""
         return x.unflatten(-1, (self.heads, -1)).permute(0, 2, 1, 3)
 
 
@@ -106,7 +106,7 @@ class BertSelfOutput(nn.Module):
 
 
 class BertAttention(nn.Module):
-    """Attention and its output: (B, S, H) -> (B, S, H), and the probabilities."""
+    """Self-attention or cross-attention, and its output layer: (B, S, H) -> (B, S, H), and the probabilities."""
 
     def __init__(self, config: BertConfig, is_cross_attention: bool = False) -> None:
         super().__init__()
@@ -122,7 +122,11 @@ class BertAttention(nn.Module):
 
     @torch.jit.unused
     def prune_heads(self, heads: Collection[int]) -> None:
-        """Take heads out for good, numbered from 0 among those that are left; raises `ValueError` for one that is not there."""
+        """Remove heads permanently; they are numbered from 0 among the remaining heads.
+
+        Raises:
+            ValueError: there is no head of such a number.
+        """
         wrong = sorted(set(heads) - set(range(self.self.heads)))
         if wrong:
             raise ValueError(f"no heads {wrong} to prune; there are {self.self.heads}, numbered from 0")
@@ -135,14 +139,14 @@ class BertAttention(nn.Module):
 
 
 def _rows(layer: nn.Linear, kept: list[int]) -> nn.Linear:
-    """A layer with these of its outputs."""
+    """Return a layer with only these outputs."""
     pruned = nn.Linear(layer.in_features, len(kept)).to(layer.weight)
     pruned.load_state_dict({"weight": layer.weight[kept], "bias": layer.bias[kept]})
     return pruned
 
 
 def _columns(layer: nn.Linear, kept: list[int]) -> nn.Linear:
-    """A layer with these of its inputs."""
+    """Return a layer with only these inputs."""
     pruned = nn.Linear(len(kept), layer.out_features).to(layer.weight)
     pruned.load_state_dict({"weight": layer.weight[:, kept], "bias": layer.bias})
     return pruned

@@ -1,4 +1,4 @@
-"""The walk's network as a candidate: its parameters and activations are under Hugging Face's names already."""
+"""The network as a candidate; its parameters and activations already have Hugging Face's names."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ class Bare(nn.Module):
 
 
 def config_of(a: Architecture) -> BertConfig:
-    """The configuration for an architecture."""
+    """Return the configuration for an architecture."""
     return BertConfig(
         a.vocab_size, a.hidden_size, a.num_hidden_layers, a.num_attention_heads, a.intermediate_size, a.hidden_act,
         a.hidden_dropout_prob, a.attention_probs_dropout_prob, classifier_dropout=a.classifier_dropout,
@@ -46,7 +46,7 @@ def config_of(a: Architecture) -> BertConfig:
 
 
 def build(a: Architecture) -> nn.Module:
-    """With the heads that the checkpoint has, of classification, token classification, question answering and multiple choice."""
+    """Return the network with the checkpoint's heads: classification, token classification, question answering, multiple choice."""
     config = config_of(a)
     if {"classification", "multiple_choice"} & set(a.heads):
         return BertForSequenceClassification(config)
@@ -57,12 +57,12 @@ def build(a: Architecture) -> nn.Module:
 
 
 def untrained(a: Architecture) -> nn.Module:
-    """The same as training starts from it."""
+    """Return the module initialized as before training."""
     return initialized(build(a), a.initializer_range)
 
 
 def call(model: Any, batch: TorchBatch) -> dict[str, Tensor]:
-    """The classification, of sequences, tokens or choices, and its loss, or the model alone."""
+    """Run the network, and return the losses of its heads for the labels in the batch; without a head, return nothing."""
     inputs = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
     if isinstance(model, BertForTokens):
         return token_losses(model(*inputs), batch)
@@ -72,7 +72,7 @@ def call(model: Any, batch: TorchBatch) -> dict[str, Tensor]:
             states = states.to(model.bert.embeddings.word_embeddings.weight.dtype)
         model(*inputs, batch.position_ids, states, batch.encoder_attention_mask)
         return {}
-    if batch.choice_labels is not None:  # one choice a row
+    if batch.choice_labels is not None:  # one choice per row
         choices = model(*inputs).logits.view(len(batch.choice_labels), -1)
         return real({"classifier.loss": F.cross_entropy(choices, batch.choice_labels)})
     targets = batch.class_targets
@@ -82,12 +82,12 @@ def call(model: Any, batch: TorchBatch) -> dict[str, Tensor]:
 
 
 def real(losses: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Those that are numbers: a mean over no label at all is NaN."""
+    """Return the losses that are not NaN; a mean over no labels is NaN."""
     return {name: loss for name, loss in losses.items() if not loss.isnan()}
 
 
 def token_losses(logits: TokenLogits, batch: TorchBatch) -> dict[str, Tensor]:
-    """The losses of the labels that there are: the classes' cross entropy, that of start and of end, and the mean of these two."""
+    """Return the losses for the labels present: cross entropy of classes, of start and of end, and the mean of the latter two."""
     losses: dict[str, Tensor] = {}
     if logits.classes is not None and batch.token_labels is not None:
         losses["classifier.loss"] = F.cross_entropy(logits.classes.flatten(0, 1), batch.token_labels.flatten())
@@ -100,7 +100,7 @@ def token_losses(logits: TokenLogits, batch: TorchBatch) -> dict[str, Tensor]:
 
 
 def supported(a: Architecture, device: str, dtype: str) -> str | None:
-    """Why not, where it cannot be of this architecture."""
+    """Return why the network does not support the architecture, or None if it does."""
     if {"classification", "question_answering"} <= set(a.heads):
         return "the walk's Bert classifies sequences, or answers questions, and not both"
     if "classification" in a.heads and a.problem == "regression" and a.num_labels > 1:

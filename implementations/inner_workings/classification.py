@@ -1,4 +1,4 @@
-"""BertForSequenceClassification: the head that the walk ends with, and its losses."""
+"""BertForSequenceClassification: the classification head and its losses."""
 
 from typing import NamedTuple
 
@@ -11,17 +11,23 @@ from implementations.inner_workings.shapes import reported
 
 
 class Classified(NamedTuple):
-    """What a classification gives: a loss where there are labels, and (B, labels) logits."""
+    """The output of a classification.
+
+    Attributes:
+        loss: a scalar; None without labels.
+        logits: (B, labels).
+    """
 
     loss: Tensor | None
     logits: Tensor
 
 
 def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """What the labels ask for: (B, labels) and labels -> a scalar.
+    """Return the loss for the type of the labels: (B, labels) logits and labels -> a scalar.
 
-    One label: regression, the mean square error of (B,) numbers. Several, and integers (B,): single-label, the cross entropy, −100
-    for a row without a label. Several, and numbers (B, labels): multi-label, the binary cross entropy of each.
+    One label: regression, the mean square error of (B,) numbers. Several labels and integers (B,): single-label classification,
+    the cross entropy, with −100 for a row without a label. Several labels and floats (B, labels): multi-label classification,
+    the binary cross entropy of each label.
     """
     if logits.shape[-1] == 1:
         return F.mse_loss(logits.squeeze(-1), labels.to(logits.dtype).view(-1))
@@ -31,7 +37,7 @@ def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class BertForSequenceClassification(nn.Module):
-    """BertModel with a linear layer on its pooled output: (B, S) ids -> (B, labels) logits, and a loss where there are labels."""
+    """BertModel with a linear layer on its pooled output: (B, S) ids -> (B, labels) logits, and a loss if labels are given."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()

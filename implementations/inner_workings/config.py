@@ -1,4 +1,4 @@
-"""The sizes and switches of a BERT."""
+"""The configuration of a BERT."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The sizes of bert-base-cased, under Hugging Face's names."""
+    """The configuration of a BERT under Hugging Face's names, with the sizes of bert-base-cased as defaults."""
 
     vocab_size: int = 28996
     hidden_size: int = 768

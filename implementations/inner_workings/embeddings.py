@@ -1,4 +1,4 @@
-"""From ids to the first hidden states."""
+"""The embeddings: from token ids to the first hidden states."""
 
 import torch
 from torch import Tensor, nn
@@ -8,14 +8,14 @@ from implementations.inner_workings.shapes import reported
 
 
 class BertEmbeddings(nn.Module):
-    """LayerNorm(word + token type + position), then dropout: (B, S) ids, (B, S) token types -> (B, S, H).
+    """Dropout of LayerNorm(word + token type + position): (B, S) ids, (B, S) token types -> (B, S, H).
 
-    Where positions are relative there is no table of them here: they enter in the attention scores.
+    With relative positions there is no position table here; they enter the attention scores.
 
     Args of the forward pass:
         position_ids: (B, S) or (1, S); None: `past`, `past` + 1, …
-        inputs_embeds: (B, S, H), in the place of the word embeddings, and of `input_ids`.
-        past: how many tokens of each row came in earlier calls.
+        inputs_embeds: (B, S, H), used instead of `input_ids` and the word embeddings.
+        past: number of tokens of each row in earlier calls.
     """
 
     def __init__(self, config: BertConfig) -> None:

@@ -1,4 +1,4 @@
-"""A layer, the encoder that stacks it, and the pooler."""
+"""A layer, the encoder that stacks layers, and the pooler."""
 
 import torch
 from torch import Tensor, nn
@@ -40,10 +40,11 @@ class BertOutput(nn.Module):
 
 
 class BertLayer(nn.Module):
-    """Attention, in a decoder then attention to an encoder's states, then the feed-forward network: (B, S, H) -> (B, S, H).
+    """Self-attention, in a decoder cross-attention to an encoder's states, and the feed-forward network: (B, S, H) -> (B, S, H).
 
-    The feed-forward network runs over all positions at once or in chunks of them. `past` and `past_of_states` are the caches of
-    the two attentions (`BertSelfAttention`). The probabilities of both are returned as well, those of the second empty without it.
+    The feed-forward network is applied to all positions at once or in chunks. `past` and `past_of_states` are the caches of the
+    two attentions (`BertSelfAttention`). The probabilities of both are returned as well; without cross-attention, those of the
+    second are empty.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -68,19 +69,19 @@ class BertLayer(nn.Module):
         return torch.cat([self.feed_forward(part) for part in attended.split(self.chunk, 1)], 1), probs, cross_probs
 
     def feed_forward(self, attended: Tensor) -> Tensor:
-        """(B, any, H) -> (B, any, H): positions do not see each other here."""
+        """Return the feed-forward output of any number of positions, (B, any, H) -> (B, any, H), which do not interact here."""
         return self.output(self.intermediate(attended), attended)
 
 
 class BertEncoder(nn.Module):
-    """Layer after layer: (B, S, H) -> (B, S, H).
+    """The stack of layers: (B, S, H) -> (B, S, H).
 
     Attributes:
-        gradient_checkpointing: whether a layer's activations are computed again in the backward pass, and not kept.
+        gradient_checkpointing: whether a layer's activations are recomputed in the backward pass instead of kept.
 
     Args of the forward pass:
         head_mask: (L, h, 1, 1).
-        cache: two lists a layer (`BertLayer`).
+        cache: two lists per layer (`BertLayer`).
         hidden_states, attentions, cross_attentions: lists to which each layer appends its input, and its probabilities; None: they
             are not kept.
     """
@@ -120,12 +121,12 @@ def recomputed(
     layer: nn.Module, hidden: Tensor, attention_mask: Tensor | None, head_mask: Tensor | None, states: Tensor | None,
     states_mask: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """What the layer gives; of its activations none is kept for the backward pass."""
+    """Return a layer's output without keeping its activations for the backward pass."""
     return checkpoint(layer, hidden, attention_mask, head_mask, states, states_mask, use_reentrant=False)
 
 
 class BertPooler(nn.Module):
-    """tanh(W x₀ + b), x₀ the first token's: (B, S, H) -> (B, H)."""
+    """tanh(W x₀ + b), with x₀ the first token's hidden state: (B, S, H) -> (B, H)."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()

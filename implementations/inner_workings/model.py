@@ -1,4 +1,4 @@
-"""The whole network below the heads."""
+"""The whole network without heads."""
 
 import math
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from implementations.inner_workings.encoder import BertEncoder, BertPooler
 
 
 class BertModelOutput(NamedTuple):
-    """What the network gives, under Hugging Face's names; the last three None where they were not asked for."""
+    """The network's output, under Hugging Face's names; the last three are None unless requested."""
 
     last_hidden_state: Tensor
     pooler_output: Tensor | None
@@ -22,20 +22,20 @@ class BertModelOutput(NamedTuple):
 
 
 class BertModel(nn.Module):
-    """Embeddings, encoder, pooler: (B, S) ids -> (B, S, H) and, where there is a pooler, (B, H).
+    """Embeddings, encoder, pooler: (B, S) ids -> (B, S, H) and, with a pooler, (B, H).
 
     Args of the forward pass:
-        attention_mask: (B, K), K the tokens of the cache and of this call: 1 for those that may be attended to; or (B, S, K), for
-            each query; None: all. In a decoder no token attends to a later one, whatever the mask.
+        attention_mask: (B, K), with K the tokens of the cache and of this call: 1 for those that may be attended to; or (B, S, K),
+            for each query; None: all. In a decoder no token attends to a later one, whatever the mask.
         token_type_ids: (B, S); None: zeros.
         head_mask: (L, h) or, for every layer, (h,): 1 for the heads that are kept; None: all.
         position_ids: (B, S); None: in order.
-        inputs_embeds: (B, S, H), in the place of the word embeddings.
+        inputs_embeds: (B, S, H), used instead of the word embeddings.
         encoder_hidden_states: (B, T, H), to which a decoder with cross-attention attends.
-        encoder_attention_mask: (B, T), 1 for those of them that may be attended to; None: all.
-        cache: of `new_cache`, in a decoder: keys and values of the tokens so far, to which those of this call are added.
-        output_attentions, output_hidden_states: whether the probabilities, and the inputs of all layers with the last output, are
-            returned as well.
+        encoder_attention_mask: (B, T), 1 for the states that may be attended to; None: all.
+        cache: a cache from `new_cache`, in a decoder: keys and values of the tokens so far, to which those of this call are added.
+        output_attentions: whether to return the probabilities.
+        output_hidden_states: whether to return the inputs of all layers and the last output.
 
     Raises:
         ValueError: the mask is for another number of tokens than those of the cache and this call.
@@ -87,16 +87,16 @@ class BertModel(nn.Module):
 
 
 def new_cache(config: BertConfig) -> list[list[Tensor]]:
-    """A cache with nothing in it: of each layer, keys and values of the tokens, and of an encoder's states."""
+    """Return an empty cache: for each layer, a list for keys and values of the tokens, and one for those of an encoder's states."""
     return [[] for _ in range(2 * config.num_hidden_layers)]
 
 
 def visible(mask: Tensor) -> Tensor:
-    """(B, K) or (B, S, K) numbers -> (B, 1 or S, K): whether a query may attend to a key."""
+    """Return whether each query may attend to each key: (B, K) or (B, S, K) numbers -> (B, 1 or S, K)."""
     return (mask if mask.dim() == 3 else mask[:, None]) != 0
 
 
 def to_add(mask: Tensor, like: Tensor) -> Tensor:
-    """What is added to the scores: (B, 1, Q, K), 0 where a key may be attended to, else the lowest finite number of the format."""
+    """Return the mask added to the scores, (B, 1, Q, K): 0 where a key may be attended to, else the lowest finite number."""
     lowest = like.new_full((), -math.inf).nan_to_num()
     return torch.where(mask[:, None], torch.zeros_like(lowest), lowest)

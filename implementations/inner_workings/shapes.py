@@ -1,4 +1,4 @@
-"""Report the shape of every tensor as it is computed."""
+"""Reports of every tensor's shape to a listener, in the order of computation."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def shape_log(listener: Listener) -> Iterator[None]:
-    """Inside, `listener(what, shape)` is called for every tensor of every forward pass, in the order of computation."""
+    """Call `listener(what, shape)` for every tensor of every forward pass inside the context, in the order of computation."""
     token = _listener.set(listener)
     try:
         yield
@@ -22,7 +22,7 @@ def shape_log(listener: Listener) -> Iterator[None]:
 
 
 def reported(what: str, x: Tensor) -> Tensor:
-    """`x`, after its shape was reported to the listener, if there is one."""
+    """Return `x` after reporting its shape to the listener, if there is one."""
     if not torch.jit.is_scripting():  # type: ignore[attr-defined]
         listener = _listener.get()
         if listener is not None:

@@ -10,7 +10,12 @@ from implementations.inner_workings.shapes import reported
 
 
 class TokenLogits(NamedTuple):
-    """What heads give that read every position: (B, S, labels) of classes, (B, S, 2) of the starts and ends of a span."""
+    """The logits of heads that read every token.
+
+    Attributes:
+        classes: (B, S, labels); None without a token classifier.
+        spans: (B, S, 2), logits of the start and the end of a span; None without a question-answering head.
+    """
 
     classes: Tensor | None
     spans: Tensor | None
@@ -20,8 +25,8 @@ class BertForTokens(nn.Module):
     """BertModel with linear layers on every position: Hugging Face's BertForTokenClassification, BertForQuestionAnswering, or both.
 
     Args:
-        classes: whether there is a classifier of tokens, behind a dropout.
-        spans: whether there are logits of where a span starts and where it ends.
+        classes: whether there is a token classifier, after a dropout.
+        spans: whether there are logits for the start and the end of a span.
     """
 
     def __init__(self, config: BertConfig, classes: bool, spans: bool, add_pooling_layer: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What a residual is made of: the candidate's array, from the expected value and the step's own ingredients."""
+"""Models of a residual: the candidate's array as a function of the expected value and of the step's inputs and parameters."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from conformance.judge.selection import Mask
 
 __all__ = ["FittedNumber", "ResidualFinding", "ResidualProblem", "makeup"]
 
-# By how much each leaves free: what explains with few numbers is not looked for with more.
+# Ordered by the number of free parameters: if a stage explains the residual, later stages are not tried.
 _STAGES: tuple[tuple[Callable[[ResidualProblem], Iterator[ResidualFinding]], ...], ...] = (
     (constant, multiples, rearrangements, transposed_weight),
     (permutations, terms, scaled_parents),
@@ -28,10 +28,10 @@ _STAGES: tuple[tuple[Callable[[ResidualProblem], Iterator[ResidualFinding]], ...
 
 
 def residual_findings(case: ResidualProblem, region: Mask) -> tuple[ResidualFinding, ...]:
-    """Findings that explain the candidate's array in the affected region, with the fewest free numbers.
+    """Return the findings that explain the candidate's array in the affected region, with the fewest fitted numbers.
 
-    Where none does, those that account for a share of it: each for more than all with fewer free numbers, and for more than
-    chance would.
+    If none explains it, return findings that account for a share of the residual: each for more than every finding with fewer
+    fitted numbers, and for more than chance would.
     """
     broken = not_finite(case) or few_elements(case)
     return (broken,) if broken else _described(case if region is case.judged else replace(case, judged=region))
@@ -39,7 +39,7 @@ def residual_findings(case: ResidualProblem, region: Mask) -> tuple[ResidualFind
 
 def _described(case: ResidualProblem) -> tuple[ResidualFinding, ...]:
     if not case.count:
-        return ()  # thinning left none of the few elements that are judged
+        return ()  # thinning left none of the few judged elements
     partial: list[ResidualFinding] = []
     for stage in _STAGES:
         found = list(chain.from_iterable(look(case) for look in stage))

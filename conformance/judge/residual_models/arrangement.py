@@ -1,7 +1,7 @@
-"""Right numbers at wrong places: along one axis, or with axes exchanged.
+"""Correct values at wrong places: reordered along one axis, or with axes exchanged.
 
-Along an axis, each slice i of the actual value is matched with the slice p(i) of the right value that it is nearest to, in sigma;
-the map p is then described by a rule where one fits (reversed, shifted, exchanged, interleaved), and tried on every element.
+Along an axis, each slice i of the actual value is matched with the nearest slice p(i) of the expected value, in sigma. If a rule
+describes the map p (reversed, shifted, exchanged, interleaved), the rule is tried on every element; else p itself is.
 """
 
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from conformance.judge.selection import Mask
 from conformance.judge.words import plural
 from conformance.numerics.formats import Array
 
-LONGEST = 4096  # an axis of which every pair of slices is compared: n² float64 distances are 128 MB then
-COLUMNS = 2**16  # elements of all slices that are compared; of each at least LEAST_COLUMNS
-LEAST_COLUMNS = 48  # far more than needed to distinguish n slices: a match by chance in each is as rare as noise is small
+LONGEST = 4096  # longest axis of which all pairs of slices are compared: n² float64 distances take 128 MB
+COLUMNS = 2**16  # elements compared over all slices; at least LEAST_COLUMNS per slice
+LEAST_COLUMNS = 48  # far more than needed to distinguish n slices: a chance match of every element is as rare as noise is small
 
 
 @dataclass(frozen=True, eq=False)
 class _Axis:
-    """Slices along one axis of an array's view: axis `along` of the shape `view`, which is the result's own shape but for heads."""
+    """An axis of slices: axis `along` of an array viewed with shape `view`, which differs from its own shape only for heads."""
 
     name: str
     along: int
@@ -32,12 +32,12 @@ class _Axis:
 
     @property
     def length(self) -> int:
-        """How many slices."""
+        """Number of slices."""
         return self.view[self.along]
 
 
 def permutations(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """Along every axis, and by head where features are heads side by side; linear steps also before their bias is added."""
+    """Yield findings for slices permuted along each axis, and by head; for linear steps also before the bias is added."""
     bias = case.step.site.parameters.get("bias", np.zeros(()))
     for axis in _axes(case):
         yield from _along(case, axis, np.zeros(()))
@@ -46,7 +46,7 @@ def permutations(case: ResidualProblem) -> Iterator[ResidualFinding]:
 
 
 def rearrangements(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """Axes exchanged: transposed where they are of equal length, or read in another order where they are not."""
+    """Yield findings for exchanged axes: transposed if their lengths are equal, else read in another memory order."""
     for words, view, order in _exchanges(case):
         source = _exchanged(case, view, order)
         noise = ElementNoise(case.at(case.sigma, source), case.at(case.bound, source))
@@ -55,7 +55,7 @@ def rearrangements(case: ResidualProblem) -> Iterator[ResidualFinding]:
 
 
 def _exchanges(case: ResidualProblem) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
-    """In words, and as x.reshape(view).transpose(order), read as if of the result's shape."""
+    """Yield a description, and x.reshape(view).transpose(order), to be read with the result's shape, as (view, order)."""
     axes, shape, size = case.step.site.activation.axes, case.expected.shape, case.step.site.architecture.head_size
     for i in range(len(axes)):
         for j in range(i + 1, len(axes)):
@@ -71,7 +71,7 @@ def _exchanges(case: ResidualProblem) -> Iterator[tuple[str, tuple[int, ...], tu
 
 
 def _exchanged(case: ResidualProblem, view: tuple[int, ...], order: tuple[int, ...]) -> tuple[Places, ...]:
-    """Coordinates in x of what stands at the case's coordinates in x.reshape(view).transpose(order).reshape(x.shape)."""
+    """Return the coordinates in x of the case's elements of x.reshape(view).transpose(order).reshape(x.shape)."""
     shape = case.actual.shape
     flat = np.ravel_multi_index(np.broadcast_arrays(*case.coordinates), shape)
     there = np.unravel_index(flat, tuple(view[k] for k in order))
@@ -84,7 +84,7 @@ def _axes(case: ResidualProblem) -> Iterator[_Axis]:
     if row.axes[-1:] == ("feature",) and shape[-1] > size and shape[-1] % size == 0 and "attention.self." in row.name:
         yield _Axis("head", len(shape) - 1, (*shape[:-1], shape[-1] // size, size))
     for along, axis in enumerate(row.axes):
-        if 1 < shape[along] <= LONGEST and len(shape) > 1:  # of single numbers none is known again
+        if 1 < shape[along] <= LONGEST and len(shape) > 1:  # single numbers cannot be recognised elsewhere
             yield _Axis("batch row" if axis == "batch" else axis, along, shape)
 
 
@@ -107,12 +107,12 @@ def _along(case: ResidualProblem, axis: _Axis, offset: Array) -> Iterator[Residu
 
 
 def _slices(case: ResidualProblem, axis: _Axis, mask: Mask) -> Mask:
-    """Which slices have any of the mask."""
+    """Return a mask of the slices that contain any element of `mask`."""
     return np.asarray(np.moveaxis(mask.reshape(axis.view), axis.along, 0).any(tuple(range(1, len(axis.view)))))
 
 
 def _taken(case: ResidualProblem, axis: _Axis, places: Places, offset: Array) -> tuple[Array, ElementNoise]:
-    """The right value with slice i from places[i], an offset added afterwards; and its noise."""
+    """Return the expected value with slice i taken from places[i] and the offset added afterwards, and its noise."""
     here = case.coordinates[axis.along]
     size = axis.view[-1] if axis.name == "head" and len(axis.view) > case.actual.ndim else 1
     source = (*case.coordinates[: axis.along], places[here // size] * size + here % size, *case.coordinates[axis.along + 1 :])
@@ -120,15 +120,15 @@ def _taken(case: ResidualProblem, axis: _Axis, places: Places, offset: Array) ->
         case.rows(offset) if np.any(offset) else 0.0
     )
     noise = ElementNoise(case.at(case.sigma, source), case.at(case.bound, source))
-    if np.any(offset):  # sums of other pairs than the right ones
+    if np.any(offset):  # an offset is added to other values than in the correct result
         noise = ElementNoise(np.hypot(noise.sigma, case.noise_of(model).sigma), noise.bound)
     return model, noise
 
 
 def _nearest(case: ResidualProblem, axis: _Axis, offset: Array) -> Places:
-    """Of each slice of the actual value the nearest of the expected one: Σ (actual − expected)²/σ² over some of what is judged.
+    """Return for each slice of the actual value the nearest slice of the expected one, after subtracting the offset from both.
 
-    By three matrix products; made and right without the offset.
+    The distance is Σ (actual − expected)²/σ² over a sample of the judged elements, computed by three matrix products.
     """
     judged = np.moveaxis(case.judged.reshape(axis.view), axis.along, 0)
     common = np.flatnonzero(judged.any(0))

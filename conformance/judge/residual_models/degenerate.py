@@ -1,4 +1,4 @@
-"""What is no result at all: not finite, zero, constant, the same along an axis; and a few wrong elements in a right array."""
+"""Degenerate arrays: not finite, zero, constant, equal along an axis, or correct except for a few elements."""
 
 from collections.abc import Iterator
 from math import inf, sqrt
@@ -8,11 +8,11 @@ import numpy as np
 from conformance.judge.residual_models.residual_problem import ElementNoise, FittedNumber, Places, ResidualFinding, ResidualProblem
 from conformance.judge.words import number
 
-FEW = 3  # elements that are listed one by one
+FEW = 3  # elements that are listed individually
 
 
 def not_finite(case: ResidualProblem) -> ResidualFinding | None:
-    """Elements that are infinite or not a number; nothing else can be said then."""
+    """Return a finding for infinite or NaN elements, which rule out any further description, or None."""
     wrong = case.judged & ~np.isfinite(case.actual)
     if not wrong.any():
         return None
@@ -22,9 +22,9 @@ def not_finite(case: ResidualProblem) -> ResidualFinding | None:
 
 
 def few_elements(case: ResidualProblem) -> ResidualFinding | None:
-    """At most three are beyond the largest error, and without them the rest passes; or there are no others.
+    """Return a finding if at most three elements exceed the largest error and the rest passes, or if there are no others.
 
-    No chance of an unrelated model is reckoned: each of the elements is beyond a threshold of its own.
+    The probability of a chance explanation is not computed, because each of these elements exceeds a threshold of its own.
     """
     beyond = case.judged & (case.scaled > case.limits[1])
     count = int(beyond.sum())
@@ -47,7 +47,7 @@ def _element(case: ResidualProblem, place: Places) -> str:
 
 
 def constant(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """Zeros, another number everywhere, or the same in every row, position, head or query."""
+    """Yield findings for zeros, another constant everywhere, or equal values in every row, position, head or query."""
     values = case.actual_rows[case.kept]
     if values.size > 1 and np.all(values == values[0]):
         exact = ElementNoise(np.full_like(case.actual_rows, case.noise.sigma.min()), np.zeros_like(case.actual_rows))
@@ -61,11 +61,11 @@ def constant(case: ResidualProblem) -> Iterator[ResidualFinding]:
 
 
 def _same_along(case: ResidualProblem, along: int, name: str) -> Iterator[ResidualFinding]:
-    """Each element is compared with the first that is judged along the axis: two errors, so √2 of the noise."""
+    """Yield a finding for values equal along an axis; the first judged element is the model, so the noise is √2 times larger."""
     first = case.rows(case.judged.argmax(along, keepdims=True)).astype(np.int64)
     source = (*case.coordinates[:along], first, *case.coordinates[along + 1 :])
     if np.array_equal(case.at(case.expected, source), case.expected_rows):
-        return  # as it should be
+        return  # the expected value is constant along the axis, too
     model = case.at(case.actual, source)
     noise = case.noise_of(model)
     twice = ElementNoise(sqrt(2.0) * noise.sigma, noise.bound)
@@ -73,7 +73,7 @@ def _same_along(case: ResidualProblem, along: int, name: str) -> Iterator[Residu
 
 
 def zeroed(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """0 here and there, and elsewhere a · right: what dropout leaves, a = 1/(1 − p)."""
+    """Yield a finding for some zeros and a · expected elsewhere, which is what dropout leaves, with a = 1/(1 − p)."""
     zero = (
         case.kept & (case.actual_rows == 0.0) & (np.abs(case.expected_rows) > case.limits[1] * case.noise.sigma + case.noise.bound)
     )

@@ -1,9 +1,9 @@
 """Weighted least squares.
 
 With weights 1/σ² (`ResidualProblem.root_weights`), target t and terms A, the coefficients are (AᵀA)⁻¹ Aᵀ t. Their variance is
-the larger of the diagonals of (AᵀA)⁻¹ times what remains a degree of freedom (at least 1), and of
-(AᵀA)⁻¹ (Σ_rows gᵣ gᵣᵀ) (AᵀA)⁻¹ with gᵣ the row's share of Aᵀ e: errors of one row move together (Liang and Zeger 1986,
-*Biometrika* 73, section 3).
+the larger of two estimates: the diagonal of (AᵀA)⁻¹ times the remaining sum of squares per degree of freedom (at least 1), and the
+diagonal of (AᵀA)⁻¹ (Σ_rows gᵣ gᵣᵀ) (AᵀA)⁻¹ with gᵣ the row's share of Aᵀ e, because errors in the same row are correlated (Liang
+and Zeger 1986, *Biometrika* 73, section 3).
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from conformance.numerics.formats import Array
 
 
 def fitted(case: ResidualProblem, values: Sequence[Array], target: Array) -> tuple[Array, Array]:
-    """Coefficients of `values`, each (R, F), that come nearest to `target`, and their standard deviations."""
+    """Return the least-squares coefficients of `values`, each (R, F), for `target`, and their standard deviations."""
     root = case.root_weights
     columns = np.stack([(root * v).ravel() for v in values], 1)
     weighted = np.where(case.kept, root * target, 0.0).ravel()

@@ -1,4 +1,4 @@
-"""A gain of its own for each slice of an axis, a constant for each feature, or both: other γ, other β, another bias."""
+"""A separate gain for each slice of an axis, a separate constant for each feature, or both: other γ, other β, another bias."""
 
 from collections.abc import Iterator
 
@@ -8,11 +8,11 @@ from conformance.judge.residual_models.residual_problem import ElementNoise, Fit
 from conformance.judge.words import enumerated, number
 from conformance.numerics.formats import Array
 
-TOLD, LISTED = 4, 64  # gains that are reported one by one, and that are kept as numbers
+TOLD, LISTED = 4, 64  # gains that are reported individually, and gains that are kept as numbers
 
 
 def shifts(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """actual = expected + h, h one number a feature: the weighted mean of the residual over the rows."""
+    """Yield a finding for actual = expected + h, with one h per feature: the weighted mean of the residual over the rows."""
     if "feature" not in case.step.site.activation.axes:
         return
     weights = case.root_weights**2
@@ -23,7 +23,7 @@ def shifts(case: ResidualProblem) -> Iterator[ResidualFinding]:
 
 
 def gains(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """Actual = g · expected, with one g for each slice of an axis; where a bias is added, also for the result without it."""
+    """Yield findings for actual = g · expected, with one g per slice of an axis; a bias is excluded from the product."""
     bias = case.rows(case.step.site.parameters.get("bias", np.zeros(())))
     for place, axis in zip(case.coordinates, case.step.site.activation.axes, strict=True):
         if axis != "feature" and place.max() > place.min():
@@ -33,7 +33,7 @@ def gains(case: ResidualProblem) -> Iterator[ResidualFinding]:
 
 
 def _gains(case: ResidualProblem, axis: str, place: Places, bias: Array) -> ResidualFinding:
-    """By weighted least squares in each slice; `place` is the number of each element's slice."""
+    """Return the finding of a weighted least-squares fit in each slice; `place` is the slice index of each element."""
     label, weights, base = np.broadcast_to(place, case.kept.shape).ravel(), case.root_weights**2, case.expected_rows - bias
     energy = np.bincount(label, (weights * base**2).ravel())
     against = np.bincount(label, (weights * base * np.where(case.kept, case.actual_rows - bias, 0.0)).ravel())
@@ -48,7 +48,7 @@ def _gains(case: ResidualProblem, axis: str, place: Places, bias: Array) -> Resi
 
 
 def gains_and_shifts(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """actual = g · expected + h with a g and an h for each feature, by weighted least squares over the rows."""
+    """Yield a finding for actual = g · expected + h with a g and an h per feature, fitted by weighted least squares over rows."""
     if "feature" not in case.step.site.activation.axes:
         return
     weights, expected, actual = case.root_weights**2, case.expected_rows, case.actual_rows

@@ -1,4 +1,4 @@
-"""What a step has at hand: its parents, its parameters and the intermediate values of its equation, as terms of a residual."""
+"""Ingredients of a step: its parents, its parameters and the intermediate values of its equation, as terms of a residual."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -18,13 +18,13 @@ RIGHT = "the right value"
 
 @dataclass(frozen=True, eq=False)
 class Ingredient:
-    """One term.
+    """A term of a residual model.
 
     Attributes:
-        name: for people.
-        value: of the result's shape, or what broadcasts to it where it is constant.
-        is_part: whether the right equation adds it once, so that it may be left out or added again.
-        is_constant: whether it is the same in every row.
+        name: description of the term.
+        value: the term, with the result's shape; a constant term broadcasts to it.
+        is_part: whether the correct equation adds the term once, so that it may be left out or added twice.
+        is_constant: whether the term is the same in every row.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Ingredient:
 
 
 def ingredients(step: Step) -> Iterator[Ingredient]:
-    """The right value first; then what the equation adds up, what it starts from, and 1."""
+    """Yield the expected value, then the terms and inputs of the step's equation, its parameters, and 1."""
     yield Ingredient(RIGHT, step.value)
     for kind, terms in _OF_KIND:
         if isinstance(step, kind):
@@ -93,7 +93,7 @@ def _of_probabilities(step: Step) -> Iterator[Ingredient]:
 def _of_context(step: Step) -> Iterator[Ingredient]:
     assert isinstance(step, Context)
     size, (probabilities, values) = step.site.architecture.head_size, step.parents
-    own = values.shape[1] == step.value.shape[1]  # not of an encoder's states, of which there may be any number
+    own = values.shape[1] == step.value.shape[1]  # An encoder may have any number of states.
     batch = step.site.batch
     keys = (batch.mask if own else batch.states_mask)[:, :, None]
     mean = (values * keys).sum(1, keepdims=True) / np.maximum(keys.sum(1, keepdims=True), 1)

@@ -1,6 +1,7 @@
-"""A parent that counts more or less than once: the step's own equation on a scaled parent, where it is no linear one.
+"""A parent with a wrong factor inside a nonlinear step: the step's own equation is evaluated on a scaled parent.
 
-made = f(…, a · parent, …), a by Gauss–Newton in units of sigma; a = 0: left out, a = 2: added twice, a = −1: subtracted
+The model is actual = f(…, a · parent, …), with a fitted by Gauss–Newton in units of sigma. a = 0: the parent is left out, a = 2: it
+is added twice, a = −1: it is subtracted.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,14 +17,14 @@ from conformance.oracle.norm import Norm
 from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
 from conformance.oracle.softmax import Probabilities
 
-STEPS = 8  # quadratic once near
+STEPS = 8  # Gauss–Newton steps; convergence is quadratic near the solution
 STARTS = (-1.0, 0.0, 0.5, 2.0)
 MEANINGS = {0.0: "left out", 2.0: "it counts twice", -1.0: "its sign is wrong"}
-NUDGE = 2.0**-26  # √u of float64, where the errors of rounding and of linearising a difference are alike
+NUDGE = 2.0**-26  # √u of float64, where the rounding and the linearisation error of a difference quotient are about equal
 
 
 def scaled_parents(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """One parent at a time; of a norm with one parent nothing, since it does not see a scale."""
+    """Yield a finding for each parent; none for a norm with one parent, which does not depend on the parent's scale."""
     step = case.step
     if not isinstance(step, (Norm, Probabilities, Gelu, GeluTanh, Relu, Tanh)) or (
         isinstance(step, Norm) and len(step.parents) == 1
@@ -31,12 +32,12 @@ def scaled_parents(case: ResidualProblem) -> Iterator[ResidualFinding]:
         return
     found = [_scaled(case, index, name) for index, name in enumerate(step.site.activation.parents)]
     meant = [finding for finding, meaning in found if finding.explained and meaning]
-    # Half of one parent is twice the other, to a norm: the one that says what was done is reported.
+    # For a norm, halving one parent equals doubling the other; the finding with a known meaning is reported.
     yield from meant or [finding for finding, _ in found]
 
 
 def _scaled(case: ResidualProblem, index: int, name: str) -> tuple[ResidualFinding, str]:
-    """The finding, and what it means where a is one of `MEANINGS`."""
+    """Return the finding, and the meaning of the factor a if it is one of `MEANINGS`, else an empty string."""
     parents = _parents(case)
 
     def made_with(a: float) -> Array:
@@ -51,14 +52,14 @@ def _scaled(case: ResidualProblem, index: int, name: str) -> tuple[ResidualFindi
 
 
 def _parents(case: ResidualProblem) -> tuple[Array, ...]:
-    """Of steps that work row by row or element by element, no more than fits use."""
+    """Return the parents; for steps that act on rows or elements, only the rows or elements that the fit uses."""
     if isinstance(case.step, Norm):
         return tuple(case.rows_of(p) for p in case.step.parents)
     return case.step.parents if isinstance(case.step, Probabilities) else tuple(case.rows(p) for p in case.step.parents)
 
 
 def _again(case: ResidualProblem, parents: tuple[Array, ...]) -> Array:
-    """(R, F): the step's equation on such parents."""
+    """Return the value of the step's equation on other parents, (R, F)."""
     value = type(case.step)(case.step.site, *parents).value
     if isinstance(case.step, Norm):
         return np.asarray(value[:, case.columns])

@@ -1,4 +1,4 @@
-"""Another map of the same inputs: other weights of a linear step, another function of a pointwise one."""
+"""Other functions of the same inputs: a linear step with other weights, or a pointwise step with another function."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from conformance.numerics.formats import Array
 from conformance.oracle.linear import Linear
 from conformance.oracle.pointwise import Gelu, GeluTanh, Relu, Tanh
 
-CLOSE, WIDE = (-2, -1, 1, 2), (-3, -2, -1, 1, 2, 3)  # neighbours of the cubic, and of the quintic that says how far off it is
-KINKS = 3  # where a function of few pieces may jump or bend; each shows in at most len(CLOSE) results
+CLOSE, WIDE = (-2, -1, 1, 2), (-3, -2, -1, 1, 2, 3)  # neighbours for the cubic, and for the quintic that estimates its error
+KINKS = 3  # jumps or bends that a piecewise function may have; each affects at most len(CLOSE) results
 
 
 def transposed_weight(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """x W + b for x Wᵀ + b, of a square weight."""
+    """Yield a finding for x W + b in place of x Wᵀ + b, if the weight is square."""
     weight = case.step.site.parameters.get("weight", np.zeros(()))
     if isinstance(case.step, Linear) and weight.shape[0] == weight.shape[1]:
         model = (case.rows_of(case.step.inputs) @ weight + case.step.bias)[:, case.columns]
@@ -29,7 +29,7 @@ def transposed_weight(case: ResidualProblem) -> Iterator[ResidualFinding]:
 
 
 def linear_maps(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """Whatever weights fit: W' and b' by least squares, where there are more different rows than inputs + 1."""
+    """Yield findings for other W' and b', fitted by least squares if there are more different rows than inputs + 1."""
     if not isinstance(case.step, Linear):
         return
     inputs = case.rows_of(case.step.inputs)
@@ -42,7 +42,13 @@ def linear_maps(case: ResidualProblem) -> Iterator[ResidualFinding]:
 
 @dataclass(frozen=True, eq=False)
 class _Map:
-    """W' (O, I) and b' (O,) by least squares, and the standard deviation of each b'."""
+    """A linear map fitted by least squares.
+
+    Attributes:
+        weight: W', (O, I).
+        bias: b', (O,).
+        deviation: standard deviation of each b', (O,).
+    """
 
     weight: Array
     bias: Array
@@ -50,7 +56,7 @@ class _Map:
 
 
 def _fitted_map(case: ResidualProblem, inputs: Array) -> _Map | None:
-    """Rows are weighted by their elements' mean weight; None where the rows do not determine the map."""
+    """Return the fitted map, or None if the rows do not determine it; a row's weight is the mean weight of its elements."""
     rows, width = inputs.shape
     if len(np.unique(inputs, axis=0)) <= width + 1:
         return None
@@ -63,19 +69,19 @@ def _fitted_map(case: ResidualProblem, inputs: Array) -> _Map | None:
     if not lengths.all():
         return None
     q, r = np.linalg.qr(design / lengths)
-    # A column that is a sum of others leaves nothing but rounding on the diagonal.
+    # A column that is a linear combination of others leaves only rounding errors on the diagonal.
     if np.abs(np.diag(r)).min() <= rows * np.finfo(np.float64).eps:
         return None
     fitted = solve_triangular(r, q.T @ target)
     left = target - q @ (q.T @ target)
-    # (AᵀA)⁻¹ is R⁻¹R⁻ᵀ; the bias comes last, where R⁻¹ has one entry.
+    # (AᵀA)⁻¹ is R⁻¹R⁻ᵀ; the bias comes last, where R⁻¹ has a single entry.
     variance = r[-1, -1] ** -2 * (left**2).sum(0) / (rows - width - 1)
     fitted = fitted / lengths[:, None]
     return _Map(fitted[:-1].T, fitted[-1], np.sqrt(variance) / lengths[-1])
 
 
 def _own(case: ResidualProblem) -> tuple[Array, Array]:
-    """The step's weight and bias, of the outputs that are looked at."""
+    """Return the step's weight and bias for the outputs that fits use."""
     assert isinstance(case.step, Linear)
     return case.step.site.parameters["weight"][case.columns], case.step.bias[case.columns]
 
@@ -106,7 +112,7 @@ def _bias(case: ResidualProblem, fitted: _Map) -> str:
 
 
 def _inputs_reordered(case: ResidualProblem, inputs: Array, new: Array) -> Iterator[ResidualFinding]:
-    """W' = W with its columns in another order: input features read in another order."""
+    """Yield a finding if W' is W with its columns permuted: input features are read in another order."""
     weight, bias = _own(case)
     distances = (new**2).sum(0)[:, None] - 2.0 * new.T @ weight + (weight**2).sum(0)
     places = np.asarray(distances.argmin(1), np.int64)
@@ -123,10 +129,10 @@ def _inputs_reordered(case: ResidualProblem, inputs: Array, new: Array) -> Itera
 
 
 def other_functions(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """A pointwise step whose result is a function of its input alone, if another one: neighbours in the input foretell it.
+    """Yield a finding if a pointwise step computes another function of its input, so that neighbouring inputs predict results.
 
-    Each result is compared with the cubic through its four neighbours in the order of the inputs. How far a cubic may be off is
-    taken from how far it is from the quintic through six. Results whose interpolation is surer than the threshold count.
+    Each result is compared with the cubic through its four neighbours in the order of the inputs. The cubic's error is estimated
+    by its distance from the quintic through six neighbours. Only results whose interpolation error is below the threshold count.
     """
     if not isinstance(case.step, (Gelu, GeluTanh, Relu, Tanh)):
         return
@@ -138,7 +144,7 @@ def other_functions(case: ResidualProblem) -> Iterator[ResidualFinding]:
     sharp = sharp & ~kinked
     count = int(sharp.sum())
     if 2 * count <= e.size or kinked.sum() > KINKS * len(CLOSE):
-        return  # most is too sparse or too wild to be foretold
+        return  # too sparse or too irregular to be interpolated
     remaining = sqrt(float((e[sharp] ** 2).mean()))
     square = float((before[sharp] ** 2).mean())
     chance = float(chdtr(count, count * case.limits[0] ** 2 / square)) if square > 0.0 else 1.0
@@ -150,7 +156,15 @@ def other_functions(case: ResidualProblem) -> Iterator[ResidualFinding]:
 
 @dataclass(frozen=True, eq=False)
 class _Points:
-    """Different inputs in order, the actual value of each, its sigma and bound, and the largest difference at the same input."""
+    """Distinct inputs of a pointwise step in ascending order, and the result at each.
+
+    Attributes:
+        x: the inputs.
+        y: the actual value at each input.
+        sigma, bound: noise of each value.
+        residual: actual minus expected value.
+        repeated: the largest difference between values at equal inputs, in sigma.
+    """
 
     x: Array
     y: Array
@@ -171,12 +185,15 @@ def _points(case: ResidualProblem) -> _Points:
 
 
 def _foretold(points: _Points, limit: float) -> tuple[Array, Mask, Array]:
-    """Of each inner point: how far it is from the foretold, in √(σ² + b²); whether that is sharp; and its residual in the same."""
+    """Return three arrays over the inner points, errors and residuals in units of √(σ² + b²) of the interpolation.
+
+    They are the distance from the interpolated value, whether the interpolation is accurate enough, and the residual.
+    """
     inner = np.arange(3, points.x.size - 3)
     cubic, weights = _interpolated(points, inner, CLOSE)
     quintic, _ = _interpolated(points, inner, WIDE)
     near = inner[:, None] + np.array(CLOSE)
-    variance = points.sigma**2 + points.bound**2  # a function's own error, too, changes from one input to the next
+    variance = points.sigma**2 + points.bound**2  # a function's own error also varies between inputs
     scale = np.sqrt(variance[inner] + (weights**2 * variance[near]).sum(1))
     curved = np.abs(cubic - quintic)
     e = np.maximum(np.abs(points.y[inner] - cubic) - curved, 0.0) / scale
@@ -184,7 +201,7 @@ def _foretold(points: _Points, limit: float) -> tuple[Array, Mask, Array]:
 
 
 def _interpolated(points: _Points, at: Places, neighbours: tuple[int, ...]) -> tuple[Array, Array]:
-    """Lagrange's polynomial through the neighbours, and its weights Π (x − x_m)/(x_j − x_m)."""
+    """Return the values of Lagrange's polynomial through the neighbours, and its weights Π (x − x_m)/(x_j − x_m)."""
     nodes = points.x[at[:, None] + np.array(neighbours)]
     away = points.x[at][:, None] - nodes
     weights = np.ones_like(nodes)

@@ -1,4 +1,4 @@
-"""The rule that a map of places obeys: i has what belongs to p(i)."""
+"""Rules that describe a map p of places, where slice i of the result holds slice p(i) of the correct value."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,11 @@ import numpy as np
 from conformance.judge.residual_models.residual_problem import Places
 from conformance.model.architecture import Architecture
 
-TOLD = 6  # places that are reported one by one
+TOLD = 6  # places that are listed individually
 
 
 def rules(axis: str, places: Places, moved: Places, architecture: Architecture) -> Iterator[tuple[str, Places]]:
-    """Rules that most of the moved slices obey, and the map as found (no words)."""
+    """Yield each rule that most of the moved slices follow, with its map; last, the map as found, with an empty description."""
     for words, guess in _known(axis, places, moved, architecture):
         if np.mean(guess[moved] == places[moved]) > 0.5:
             yield words, guess
@@ -45,12 +45,12 @@ def _factors(a: Architecture, n: int) -> list[int]:
 
 
 def is_order(places: Places) -> bool:
-    """Whether it is a permutation."""
+    """Return whether the map is a permutation."""
     return len(np.unique(places)) == len(places)
 
 
 def rendered(places: Places, moved: Places) -> str:
-    """Place by place, the first few."""
+    """Return a description of the map that lists the first few moved places."""
     order = "in another order" if is_order(places) else "taken from other places"
     listing = ", ".join(f"{i} has what belongs to {places[i]}" for i in moved[:TOLD])
     return f"{order}: {listing}" + (" …" if len(moved) > TOLD else "")

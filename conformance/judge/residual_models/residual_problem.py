@@ -1,13 +1,13 @@
-"""A failing step's residual, how a model of the candidate's array is tried on it, and what is found.
+"""A failing step's residual, and the test of a model of the candidate's array.
 
-A model explains the candidate's array when what remains passes the same limits that a correct candidate must, with degrees of
-freedom in hand: with N judged elements (in the last line only those that carry the residual), p fitted numbers, ν = N − p, and R
-the residual's RMS before the fit,
+A model explains the candidate's array if the remaining error passes the limits for a correct candidate, corrected for the fitted
+numbers. With N judged elements (in the last line only those that carry the residual), p fitted numbers, ν = N − p, and R the
+residual's RMS before the fit,
 
     Σ e² / ν ≤ limit²,   max |e| ≤ limit,   P(χ²_ν ≤ ν limit² / R²) ≤ FALSE_ALARM
 
-where e is in sigma, the deterministic bound taken off. The last line is the chance that a model which has nothing to do with the
-residual, and so leaves R in every direction that it does not fit, passes all the same.
+where e is in sigma, after subtracting the deterministic bound. The last line is the probability that a model unrelated to the
+residual, which leaves R in every direction that it does not fit, passes nevertheless.
 """
 
 import math
@@ -25,9 +25,9 @@ from conformance.judge.statistics import FALSE_ALARM
 from conformance.numerics.formats import Array
 from conformance.oracle import Step
 
-MOST_ELEMENTS = 2**18  # of one fit, so that each takes milliseconds; more are thinned evenly
-LEAST_COLUMNS = 256  # that thinning leaves of features, so that as many rows are left as a linear map of a base network needs
-TINY = 2.0**-200  # the least sigma: fourth powers of errors in it are still finite
+MOST_ELEMENTS = 2**18  # elements in one fit, so that it takes milliseconds; larger arrays are thinned evenly
+LEAST_COLUMNS = 256  # features that thinning keeps, so that enough rows remain to fit a linear map of a base network
+TINY = 2.0**-200  # smallest sigma for which fourth powers of errors in sigma remain finite
 
 
 Places = npt.NDArray[np.int64]
@@ -44,16 +44,16 @@ class FittedNumber:
 
 @dataclass(frozen=True)
 class ResidualFinding:
-    """One thing that the residual may be made of.
+    """A possible component of the residual.
 
     Attributes:
-        kind: `scale`, `permutation`, …; for machines.
-        sentence: for people.
-        numbers: what was fitted, where that can be listed.
-        explained: whether what remains passes as noise; of a large array, in the rows and features that are looked at.
-        remaining: RMS of what remains, in sigma, over the degrees of freedom.
-        share: of the residual's energy that it accounts for, 0 to 1.
-        freedom: how many numbers were free.
+        kind: `scale`, `permutation`, …; for programs.
+        sentence: description for readers.
+        numbers: the fitted numbers, if they can be listed.
+        explained: whether the remaining error passes as noise; for a large array, in the rows and features that fits use.
+        remaining: RMS of the remaining error, in sigma, over the degrees of freedom.
+        share: fraction of the residual's energy that the model accounts for, 0 to 1.
+        freedom: number of fitted numbers.
     """
 
     kind: str
@@ -67,7 +67,7 @@ class ResidualFinding:
 
 @dataclass(frozen=True)
 class ElementNoise:
-    """Of each of the rows' elements: sigma, and the largest deterministic error."""
+    """Noise of the elements that fits use, (R, F): sigma, and the largest deterministic error."""
 
     sigma: Array
     bound: Array
@@ -75,14 +75,14 @@ class ElementNoise:
 
 @dataclass(frozen=True, eq=False)
 class ResidualProblem:
-    """The actual and the expected value, and how far they may be apart.
+    """The actual and the expected value of a step, and the difference allowed between them.
 
     Attributes:
-        step: the oracle's, on the candidate's own parents.
+        step: the oracle's step, on the candidate's own parents.
         actual: the candidate's array.
-        sigma, bound: of each element.
-        judged: which elements count.
-        limits: of RMS and of the largest error, in sigma.
+        sigma, bound: random and deterministic error of each element.
+        judged: mask of the elements that count.
+        limits: largest RMS and largest error, in sigma.
     """
 
     step: Step
@@ -94,28 +94,28 @@ class ResidualProblem:
 
     @cached_property
     def expected(self) -> Array:
-        """The step's value."""
+        """The value that the oracle's step computes."""
         return np.asarray(self.step.value)
 
     @cached_property
     def residual(self) -> Array:
-        """Made minus right; 0 where it is not judged."""
+        """Actual minus expected value; 0 where not judged."""
         return np.where(self.judged, self.actual - self.expected, 0.0)
 
     @cached_property
     def scaled(self) -> Array:
-        """The residual in sigma once the bound is taken off, 0 where it is not judged."""
+        """The absolute residual in sigma after subtracting the bound; 0 where not judged."""
         return np.maximum(np.abs(self.residual) - self.bound, 0.0) / self.sigma
 
     @cached_property
     def taken(self) -> Places:
-        """(R,): the rows, all axes but the last in one, of which anything is judged; thinned evenly where they are many."""
+        """Indices of the rows that fits use, (R,): rows (all axes but the last, flattened) with judged elements, thinned evenly."""
         rows = np.flatnonzero(self.judged.any(-1) if self.judged.ndim else self.judged)
         return rows[_thinned(len(rows), max(MOST_ELEMENTS // len(self.columns), 1))]
 
     @cached_property
     def columns(self) -> Places:
-        """(F,): the places of the last axis where anything is judged; thinned before rows are, which fits need more."""
+        """Indices along the last axis that fits use, (F,): those with judged elements, thinned first, as fits need rows more."""
         if not self.judged.ndim:
             return np.zeros(1, np.int64)
         rows, used = int(self.judged.any(-1).sum()), np.flatnonzero(self.judged.any(tuple(range(self.judged.ndim - 1))))
@@ -123,28 +123,28 @@ class ResidualProblem:
 
     @cached_property
     def coordinates(self) -> tuple[Places, ...]:
-        """Where the elements that fits use stand: for each axis (R, 1), for the last (1, F)."""
+        """Coordinates of the elements that fits use: for each axis (R, 1), for the last (1, F)."""
         if not self.actual.ndim:
             return ()
         leading = np.unravel_index(self.taken, self.actual.shape[:-1]) if self.actual.ndim > 1 else ()
         return (*(c[:, None] for c in leading), np.broadcast_to(self.columns, (len(self.taken), len(self.columns))))
 
     def rows(self, array: npt.NDArray[Any]) -> Array:
-        """The elements that fits use, (R, F), of an array that broadcasts to the result's shape."""
+        """Return the elements that fits use, (R, F), of an array that broadcasts to the result's shape."""
         return self.at(array, self.coordinates)
 
     def at(self, array: npt.NDArray[Any], coordinates: tuple[Places, ...]) -> Array:
-        """Elements at other coordinates."""
+        """Return the elements at the given coordinates of an array that broadcasts to the result's shape."""
         found = np.asarray(np.broadcast_to(array, self.actual.shape)[coordinates])
         return found if found.ndim else found.reshape(1, 1)
 
     def rows_of(self, inputs: Array) -> Array:
-        """(R, I): the same rows of inputs of another width, whole."""
+        """Return the rows that fits use, (R, I), of inputs of any width I."""
         return inputs.reshape(-1, inputs.shape[-1])[self.taken]
 
     @cached_property
     def ingredients(self) -> tuple[tuple[Ingredient, Array], ...]:
-        """Those of the step and their elements (R, F): none twice, none that is zero."""
+        """The step's ingredients with their elements (R, F); ingredients that repeat another or are zero are omitted."""
         found: list[tuple[Ingredient, Array]] = []
         for term in ingredients(self.step):
             fits = term.is_constant or term.value.shape == self.actual.shape
@@ -154,40 +154,40 @@ class ResidualProblem:
 
     @cached_property
     def kept(self) -> Mask:
-        """(R, F): which of their elements are judged."""
+        """Mask of the judged elements among those that fits use, (R, F)."""
         return np.asarray(self.rows(self.judged), np.bool_)
 
     @cached_property
     def actual_rows(self) -> Array:
-        """(R, F), the actual value."""
+        """The actual value of the elements that fits use, (R, F)."""
         return self.rows(self.actual)
 
     @cached_property
     def expected_rows(self) -> Array:
-        """(R, F), the right value."""
+        """The expected value of the elements that fits use, (R, F)."""
         return self.rows(self.expected)
 
     @cached_property
     def noise(self) -> ElementNoise:
-        """That of the right value."""
+        """The noise of the expected value."""
         return ElementNoise(self.rows(self.sigma), self.rows(self.bound))
 
     @cached_property
     def _relative(self) -> float:
-        """Median of sigma / |right|: how precisely this step's results are computed."""
+        """Median of sigma / |expected|: the relative precision of the step's results."""
         counts = self.kept & (self.expected_rows != 0.0)
         return float(np.median(self.noise.sigma[counts] / np.abs(self.expected_rows[counts]))) if counts.any() else 0.0
 
     def noise_of(self, term: Array) -> ElementNoise:
-        """Of another result, (R, F): as precise as this step's, relative to its size or to its row's.
+        """Return the noise of another result, (R, F), with this step's precision relative to the element's or its row's size.
 
-        The row's stands for cancellation: where a sum of large products is small, its error is not.
+        The row's size accounts for cancellation: a sum of large products may be small, but its error is not.
         """
         sizes = np.sqrt(term**2 + np.mean(term**2, axis=-1, keepdims=True))
         return ElementNoise(np.maximum(self._relative * sizes, self.noise.sigma.min(initial=np.inf)), np.zeros_like(term))
 
     def noise_with(self, *terms: Array) -> ElementNoise:
-        """Of the right value with other terms added."""
+        """Return the noise of the expected value with other terms added."""
         variance = self.noise.sigma**2
         for term in terms:
             variance = variance + self.noise_of(term).sigma ** 2
@@ -195,27 +195,37 @@ class ResidualProblem:
 
     @cached_property
     def root_weights(self) -> Array:
-        """(R, F): √ of the weights of least squares, 1/σ, σ² the variances of the right value's noise and made's; 0 if not judged.
+        """Square roots of the least-squares weights, (R, F): 1/σ, and 0 where not judged.
 
-        Where the right value is near 0 by chance, its own sigma would give a single element all the weight.
+        σ² is the sum of the variances of the expected and the actual value's noise. The latter is included because an expected
+        value near 0 by chance has a small sigma, which would give a single element all the weight.
         """
         variance = self.noise.sigma**2 + self.noise.bound**2 + self.noise_of(self.actual_rows).sigma ** 2
         return np.where(self.kept, 1.0 / np.sqrt(variance), 0.0)
 
     def scaled_noise(self, factor: Array | float) -> ElementNoise:
-        """Of the right value times a factor."""
+        """Return the noise of the expected value times a factor."""
         size = np.maximum(np.abs(factor), TINY)
         return ElementNoise(np.maximum(self.noise.sigma * size, TINY), self.noise.bound * size)
 
     @property
     def count(self) -> int:
-        """N, how many elements fits use."""
+        """N, the number of elements that fits use."""
         return int(self.kept.sum())
 
     def tried(
         self, kind: str, sentence: str, model: Array, noise: ElementNoise, freedom: int = 0, numbers: tuple[FittedNumber, ...] = ()
     ) -> ResidualFinding:
-        """A finding of what remains when `model`, (R, F), is the value that was meant."""
+        """Return the finding for `model`, (R, F): the remaining error if `model` is the value that the candidate computed.
+
+        Args:
+            kind: kind of the finding.
+            sentence: description of the finding.
+            model: the model of the candidate's array.
+            noise: noise of the model.
+            freedom: number of fitted numbers.
+            numbers: the fitted numbers to report.
+        """
         degrees, left = self.count - freedom, self._left(model, noise)
         remaining = math.sqrt(float((left**2).sum()) / degrees) if degrees > 0 else math.inf
         passes = remaining <= self.limits[0] and float(left.max(initial=0.0)) <= self.limits[1]
@@ -223,35 +233,36 @@ class ResidualProblem:
         return ResidualFinding(kind, sentence, numbers, explained, remaining, self._share(model), freedom)
 
     def _share(self, model: Array) -> float:
-        """Of the residual's energy, in the weights of the fits: the same measure for every model."""
+        """Return the fraction of the residual's energy that a model accounts for, in the weights of the fits."""
         before, after = (self.root_weights * np.where(self.kept, self.actual_rows - m, 0.0) for m in (self.expected_rows, model))
         square = float((before**2).sum())
         return max(1.0 - float((after**2).sum()) / square, 0.0) if square > 0.0 and np.isfinite(after).all() else 0.0
 
     def _left(self, model: Array, noise: ElementNoise) -> Array:
-        """e of each judged element."""
+        """Return the remaining error e of each judged element, in sigma."""
         with np.errstate(invalid="ignore", over="ignore"):
             left = np.maximum(np.abs(self.actual_rows - model) - noise.bound, 0.0) / noise.sigma
         return np.asarray(np.where(np.isnan(left), np.inf, left)[self.kept])
 
     def _chance(self, before: Array, freedom: int) -> float:
-        """That an unrelated model passes, given e before the fit."""
+        """Return the probability that an unrelated model passes, given the error e before the fit."""
         carrying = self._carrying(before)
         degrees, square = carrying - freedom, float((before**2).sum()) / max(carrying, 1.0)
         return float(chdtr(degrees, degrees * self.limits[0] ** 2 / square)) if degrees > 0.0 and square > 0.0 else 1.0
 
     def _carrying(self, e: Array) -> float:
-        """N, or where few carry the residual, how many: those beyond the largest error, or 3 (Σe²)²/Σe⁴, N of a normal e."""
+        """Return the number of elements that carry e: those beyond the limit, or 3 (Σe²)²/Σe⁴ (N for normal e) if that is more."""
         e = np.abs(e)
         beyond, e = float((e > self.limits[1]).sum()), e / max(float(e.max(initial=0.0)), TINY)
         fourth = float((e**4).sum())
         return min(float(e.size), max(beyond, 3.0 * float((e**2).sum()) ** 2 / fourth if fourth else 0.0))
 
     def notable(self, finding: ResidualFinding) -> bool:
-        """Whether the share could not be chance.
+        """Return whether the finding's share is too large for chance.
 
-        Of a residual that has nothing to do with p terms, they account for a share that is Beta(p/2, (ν − p)/2) in ν independent
-        directions. Elements are not independent directions: ν is taken as the least of rows, features and elements that carry it.
+        If a residual is unrelated to p terms, they account for a share with distribution Beta(p/2, (ν − p)/2) in ν independent
+        directions. Elements are not independent directions: ν is the smallest of the numbers of rows, features and elements that
+        carry the residual.
         """
         carrying = self._carrying((self.root_weights * (self.actual_rows - self.expected_rows))[self.kept])
         directions, free = min(self.kept.any(1).sum(), self.kept.any(0).sum(), carrying), max(finding.freedom, 1)
@@ -261,5 +272,5 @@ class ResidualProblem:
 
 
 def _thinned(count: int, most: int) -> Places:
-    """At most so many of the numbers below `count`, evenly."""
+    """Return at most `most` of the numbers below `count`, evenly spaced."""
     return np.arange(count) if count <= most else np.linspace(0, count - 1, most).astype(np.int64)

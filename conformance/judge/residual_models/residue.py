@@ -1,4 +1,4 @@
-"""A residual without structure: results of fewer significant bits, or noise of another size."""
+"""Residuals without structure: results with fewer significant bits, or larger noise."""
 
 from collections.abc import Iterator
 from math import log2, sqrt
@@ -11,9 +11,9 @@ from conformance.numerics.formats import FORMATS, RELATIVE_RMS, Array
 
 
 def fewer_bits(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """Every result a number of p significant bits, and within half a unit of the right value's last of those places.
+    """Yield a finding if every result has at most p significant bits and is within half a unit in the p-th place of the expected.
 
-    N numbers of more bits are all on the coarser grid with probability 2^-N at most; a grid is claimed where that is below
+    The probability that N numbers with more bits all lie on the coarser grid is at most 2^-N; a grid is claimed if this is below
     FALSE_ALARM.
     """
     values = case.actual_rows[case.kept & (case.actual_rows != 0.0)]
@@ -29,23 +29,23 @@ def fewer_bits(case: ResidualProblem) -> Iterator[ResidualFinding]:
 
 
 def _unlikely(case: ResidualProblem, finding: ResidualFinding) -> ResidualFinding:
-    """The grid itself is the evidence that `tried` looks for in the residual."""
+    """Return the finding judged by RMS alone: the grid itself is the evidence that `tried` looks for in the residual."""
     passes = finding.remaining <= case.limits[0]
     return ResidualFinding(finding.kind, finding.sentence, (), passes, finding.remaining, finding.share, 0)
 
 
 def _bits(values: Array) -> int:
-    """The least p for which all are integers times 2^(exponent − p)."""
+    """Return the least p for which all values are integers times 2^(exponent − p)."""
     mantissas = np.ldexp(np.frexp(values)[0], FORMATS["float64"].precision).astype(np.int64)
-    together = int(np.bitwise_or.reduce(mantissas))  # of signed numbers the lowest bit that is set stays where it is
+    together = int(np.bitwise_or.reduce(mantissas))  # negation does not change the lowest set bit
     return FORMATS["float64"].precision - ((together & -together).bit_length() - 1)
 
 
 def larger_noise(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """Noise R times as large as it may be: no element, row or feature stands out once sigma is R times larger.
+    """Yield a finding for noise R times as large as allowed, if no element, row or feature stands out after scaling by R.
 
-    Three scales are tried: sigma itself, |right| (every number of the same relative error), and one for all. The mean over a slice
-    of n elements has 1/√n of their deviation; it must stay below the threshold of the largest element as well.
+    Three scales are tried: sigma itself, |expected| (the same relative error everywhere), and one constant. The mean over a
+    slice of n elements has 1/√n of their deviation and must not exceed the threshold of the largest element either.
     """
     residual = np.where(case.kept, case.actual_rows - case.expected_rows, 0.0)
     if not residual.any():
@@ -77,7 +77,7 @@ def _noise(case: ResidualProblem, residual: Array, scale: ElementNoise, what: st
 
 
 def _worth(case: ResidualProblem, residual: Array) -> float:
-    """p for which rounding to p bits gives the residual's RMS over that of the right value."""
+    """Return p such that rounding to p bits gives the residual's RMS relative to that of the expected value."""
     rms, expected = (sqrt(float((x[case.kept] ** 2).mean())) for x in (residual, case.expected_rows))
     return -log2(rms / expected / RELATIVE_RMS) if rms and expected else 0.0
 

@@ -1,4 +1,4 @@
-"""Multiples and sums of a step's ingredients, by weighted least squares."""
+"""Multiples and sums of a step's ingredients, fitted by weighted least squares."""
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
@@ -13,11 +13,11 @@ from conformance.judge.words import near, number, simple
 from conformance.numerics.formats import Array
 
 MOST_TERMS = 3
-INDEPENDENT = sqrt(np.finfo(np.float64).eps)  # least relative eigenvalue of AᵀA, whose own rounding is √ of this below it
+INDEPENDENT = sqrt(np.finfo(np.float64).eps)  # smallest relative eigenvalue of AᵀA, far above an eigenvalue's rounding error eps
 
 
 def multiples(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """actual = a · expected, or another ingredient as it is or times a."""
+    """Yield findings for actual = a · expected, and for another ingredient with factor 1 or a."""
     for term, value in case.ingredients:
         a, deviation = (float(v[0]) for v in fitted(case, [value], case.actual_rows))
         noise = case.scaled_noise(a) if term.name == RIGHT else case.noise_of(a * value)
@@ -34,16 +34,16 @@ def multiples(case: ResidualProblem) -> Iterator[ResidualFinding]:
 
 
 def terms(case: ResidualProblem) -> Iterator[ResidualFinding]:
-    """right + Σ a_k · ingredient, of each number of terms the best set; on to more terms only while none explains."""
+    """Yield findings for expected + Σ a_k · ingredient: the best set of each size, until a set explains the residual."""
     found, values = zip(*((t, v) for t, v in case.ingredients if np.any(v[case.kept])), strict=True)
     gram, against = _gram(case, values, case.actual_rows - case.expected_rows)
     for size in range(1, min(MOST_TERMS, len(found)) + 1):
         best = max(combinations(range(len(found)), size), key=lambda s: _energy(gram, against, list(s)))
         if size == 1 and found[best[0]].name == RIGHT:
-            continue  # reported as a scale
+            continue  # reported by `multiples` as a scale
         finding = _sum_of(case, [found[i] for i in best], [values[i] for i in best])
         if any(near(n.value, n.deviation, 0.0) for n in finding.numbers):
-            return  # a term too many
+            return  # the set has a superfluous term
         yield finding
         if finding.explained:
             return
@@ -70,13 +70,13 @@ def _term(case: ResidualProblem, term: Ingredient, fitted: FittedNumber) -> str:
 
 
 def _times(case: ResidualProblem, a: float, deviation: float) -> str:
-    """`0.5000 ± 0.0001 (1/2) times`."""
+    """Return the factor in words, such as `0.5000 ± 0.0001 (1/2) times`."""
     name = simple(a, deviation, case.step.site.architecture)
     return f"{number(a, deviation)}{f' ({name})' if name and len(name) > 2 else ''} times"
 
 
 def _gram(case: ResidualProblem, values: Sequence[Array], target: Array) -> tuple[Array, Array]:
-    """AᵀA and Aᵀt, each term brought to unit length."""
+    """Return AᵀA and Aᵀt, with each term scaled to unit length."""
     root = case.root_weights
     columns = np.stack([(root * v).ravel() for v in values])
     columns /= np.linalg.norm(columns, axis=1, keepdims=True)
@@ -84,7 +84,7 @@ def _gram(case: ResidualProblem, values: Sequence[Array], target: Array) -> tupl
 
 
 def _energy(gram: Array, against: Array, chosen: list[int]) -> float:
-    """How much of the target's energy these terms account for; none where they are not independent."""
+    """Return the part of the target's energy that these terms account for; 0 if they are not independent."""
     part, b = gram[np.ix_(chosen, chosen)], against[chosen]
     if np.linalg.eigvalsh(part)[0] < INDEPENDENT:
         return 0.0
