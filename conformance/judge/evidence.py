@@ -217,7 +217,7 @@ class Verdict:
         kind: kind of its step.
         outcome: `pass`, `fail`, `not_observed`, or `xfail` for a known failure.
         role: `origin`, `amplifier`, `attenuator` or None.
-            local: the local judgement under the hypothesis selected for this kind of step; None if not judged.
+        local: the local judgement under the selected hypothesis; None if not judged.
         overall: the global error; None if not judged.
         padded: largest absolute local difference at padded rows, which are reported and not judged.
         reason: in words, the violation of the contract, the difference of an exact activation, or why nothing is judged.
