@@ -47,6 +47,7 @@ class ExplanationProblem:
         passes: whether a segment accounts for the candidate's array, by RMS and largest error.
         nll: how unlikely it makes it, in nats.
         called: the directions whose filters said that this is no noise.
+        subtle: those without a number that may explain it alone: they move no element far more than the largest error.
         loose: whether a fit with numbers for each token may explain it.
         part: the same on the rows of the batch where most is left by a segment, which refutes what leaves gross errors there; None
             where a part says too little.
@@ -60,6 +61,7 @@ class ExplanationProblem:
     passes: Callable[[Segment], bool]
     nll: Callable[[Segment], float]
     called: Sequence[Direction] = ()
+    subtle: Sequence[Direction] = ()
     loose: bool = True
     part: Callable[[Segment], "ExplanationProblem | None"] = lambda _: None
 

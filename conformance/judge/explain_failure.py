@@ -84,7 +84,9 @@ def explained(
         # Within a wider arithmetic's noise there is no number got wrong that no filter has called.
         late = looked_for(segment, storage, late=True) if any(q.called for _, q in found) else []
         named = (
-            replace(one, explanations=() if one.arithmetic in passed else single_explanations(q, [*q.called, *fixed, *late], known))
+            replace(
+                one, explanations=() if one.arithmetic in passed else single_explanations(q, [*q.called, *q.subtle, *late], known)
+            )
             for one, q in found
         )
         return (*named, *mistaken)
@@ -185,6 +187,7 @@ def _under(
     filters = [(near[i], f) for i in range(len(near)) if (f := filtered(i))]
     sums, detected = LocalSums.of(residual, noise), any(f.detected for _, f in filters)
     fails = detected or not sums.errors.within(limits)
+    most = sums.errors.largest + GROSS * limits.max  # what moves an element by more leaves a gross error there
     local = Local(
         str(hypothesis),
         hypothesis.arithmetic.name,
@@ -206,6 +209,7 @@ def _under(
         lambda faulty: sums_of(faulty).errors.within(limits),
         lambda faulty: sums_of(faulty).mean_nll * draws,
         [d for d, f in filters if f.detected],
+        [d for i, d in enumerate(near) if d.parameter is None and (i not in gross or gross[i].size <= most)],
         part=lambda faulty: _part(observation, hypothesis, limits, noise.precision * np.square(actual - faulty.value)),
     )
 

@@ -72,3 +72,11 @@ def test_pairs_are_not_searched_where_no_mistake_accounts_for_a_third_of_a_small
     result = check(Candidate((noisy,), exposes="encoder.layer.1.output.LayerNorm".__eq__))
     assert [finding.name for finding in result.findings] == [None]
     assert not pairs
+
+
+def test_a_gross_mistake_is_not_tried_where_a_wider_arithmetic_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = _counted(monkeypatch, explain, "_smallest")
+    assert _outputs_of_layers(dtype="bfloat16").conforms
+    tried = {candidate.fault.name for _, candidates, _ in searches for candidate in candidates}
+    assert tried
+    assert "residual-doubled" not in tried
