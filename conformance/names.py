@@ -1,6 +1,6 @@
-"""Names and texts that others give: lists of them, the nearest that exist, and what of them can be printed.
+"""Names and texts that come from outside the package: lists of them, suggestions for unknown names, and printable forms.
 
-No control character of such a text reaches a terminal, a page or a file.
+The printable forms contain no control characters, so none reaches a terminal, a page or a file.
 """
 
 import hashlib
@@ -11,39 +11,48 @@ from typing import TypeVar
 from conformance.errors import UnknownNameError, UsageError
 
 T = TypeVar("T")
-_LONGEST = 200  # characters, where most file systems allow 255 bytes
-LONGEST = 20_000  # characters of a text from outside: a traceback of some hundred calls
+_LONGEST = 200  # characters of a plain name; most file systems allow 255 bytes
+LONGEST = 20_000  # characters of a text from outside; enough for a traceback of a few hundred calls
 
-# Faults that were called otherwise before: old results files and lists of known failures are still read.
+# Former names of faults, so that old results files and lists of known failures can still be read.
 RENAMED_FAULTS: Mapping[str, str] = {"activation-form": "gelu-variant"}
 
 
 def plain_name(name: str, more: str) -> str:
-    """The name in ASCII letters, digits and the characters of `more`, at most 200, with `_` for every other.
+    """Return a name with every character other than ASCII letters, digits and the characters of `more` replaced by `_`.
 
-    Names that differ in other characters, or further on, stay different, by eight digits of their SHA-256.
+    At most 200 characters are kept. If this changes the name, the first eight hexadecimal digits of the SHA-256 of the original are
+    appended, so that different names remain different.
     """
     plain = "".join(c if (c.isascii() and c.isalnum()) or c in more else "_" for c in name)[:_LONGEST]
     return plain if plain == name else f"{plain}_{hashlib.sha256(name.encode('utf-8', 'backslashreplace')).hexdigest()[:8]}"
 
 
 def nearest(name: str, existing: Iterable[str], others: str = "") -> str:
-    """A sentence's end: the names that are nearest, or, where none is near, `others`, without which all that there are."""
+    """Return the end of an error message about an unknown name: the most similar existing names.
+
+    If no name is similar, return `others`; if that is empty, the list of all existing names.
+    """
     existing = list(existing)
     near = get_close_matches(name, existing, 3)
     return f"did you mean {' or '.join(near)}?" if near else others or f"there are {', '.join(existing) or 'none'}"
 
 
 def unknown(kind: str, name: str, existing: Iterable[str]) -> UnknownNameError:
-    """The error for a name that nothing of that kind is called by."""
+    """Return the error for a name under which nothing of this kind exists."""
     return UnknownNameError(f"no {kind} {name!r}; {nearest(name, existing)}")
 
 
 def listed(what: str, given: Iterable[T], example: str = "") -> list[T]:
-    """What is given for the argument `what`; with an `example`, at least one.
+    """Return the value of the argument `what` as a list.
+
+    Args:
+        what: name of the argument, for messages.
+        given: its value.
+        example: an example of an element, for messages; if given, the list must not be empty.
 
     Raises:
-        UsageError: it is no list, above all a bare text, whose letters are not meant; or it is empty.
+        UsageError: the value is not iterable or is a string (whose letters would be taken as elements), or it is empty.
     """
     if isinstance(given, str):
         raise UsageError(f"{what} is the text {given!r}, and no list; write {what}=[{given!r}]")
@@ -56,15 +65,15 @@ def listed(what: str, given: Iterable[T], example: str = "") -> list[T]:
 
 
 def capped(text: str) -> str:
-    """At most `LONGEST` characters of a text, and how many more there are."""
+    """Return the first `LONGEST` characters of a text, followed by the number of omitted characters if there are any."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}\n… and {len(text) - LONGEST} characters more"
 
 
 def printable(text: str) -> str:
-    """One line: what cannot be printed (control characters, line ends, marks that turn the direction round) as Python writes it."""
+    """Return a text as one line, with unprintable characters (control characters, line ends, bidirectional marks) escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def printable_lines(text: str) -> list[str]:
-    """The same of a text of several lines, which stay lines; tabs are spaces."""
+    """Return the lines of a text with unprintable characters escaped and tabs expanded to spaces."""
     return [printable(line) for line in text.replace("\r\n", "\n").expandtabs(4).split("\n")]

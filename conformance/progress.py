@@ -1,6 +1,6 @@
-"""The progress of a run, for a watcher: a few words on the current step, and the fraction of the case that is done.
+"""Progress reports of a run: a short description of the current step, and the fraction of the case that is done.
 
-Judges and searches call `report_progress`; without a watcher that costs the look at one variable.
+Judges and searches call `report_progress`. Without a watcher, a call costs only the lookup of one context variable.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,12 @@ _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 
 
 def report_progress(what: str, done: float) -> None:
-    """The current step, and the fraction that is done, 0 to 1, of the part that this is of."""
+    """Report the current step to the watcher, if there is one.
+
+    Args:
+        what: short description of the step.
+        done: fraction done of the enclosing part (see `part`), from 0 to 1.
+    """
     watcher = _watcher.get()
     if watcher is not None:
         watcher(what, done)
@@ -21,7 +26,7 @@ def report_progress(what: str, done: float) -> None:
 
 @contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
-    """Reports made inside go to `watcher`."""
+    """Send the reports made inside this context to `watcher`."""
     token = _watcher.set(watcher)
     try:
         yield
@@ -31,7 +36,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 @contextmanager
 def part(which: int, of: int) -> Iterator[None]:
-    """Reports made inside are of one of so many equal parts, the first of which is 0."""
+    """Treat the reports made inside this context as those of part `which` (counted from 0) of `of` equal parts."""
     outer = _watcher.get()
     if outer is None:
         yield

@@ -1,4 +1,4 @@
-"""The pytest plug-in: options, and the shipped suite's parametrisation. Imports neither torch nor transformers."""
+"""The pytest plug-in: command-line options and the parametrization of the shipped suite. Does not import torch or transformers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of the shipped suite, prefixed so as not to collide with anyone's own."""
+    """Add the options of the shipped suite; their common prefix avoids collisions with other options."""
     group = parser.getgroup("bert-conformance", "BERT conformance (pytest --pyargs conformance.suite)")
     group.addoption("--bert-implementation", action="append", default=[], metavar="NAME", help="candidates (default: all)")
     group.addoption("--bert-golden", action="append", default=[], metavar="NAME", help="goldens (default: all)")
@@ -30,19 +30,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Count what is checked."""
+    """Register the plug-in that counts what is checked."""
     from conformance.suite.tally import Tally
 
     config.pluginmanager.register(Tally(), "bert-conformance-tally")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Take up the options that concern every check."""
+    """Apply the options that concern all checks."""
     from conformance.checks.search.plan import EXAMPLES
     from conformance.suite.pytest_session import begin, record_into
 
     config = session.config
-    # Under xdist the workers run the checks, and this may be who only sends them out.
+    # Under xdist the workers run the checks; this process may be the controller, which only distributes them.
     runs_checks = hasattr(config, "workerinput") or config.getoption("dist", "no") == "no"
     out = config.getoption("--bert-out") if runs_checks else None
     begin(config.getoption("--bert-examples") or EXAMPLES, config.getoption("--bert-depth"))
@@ -51,7 +51,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Close the results file, as that of a run that was cut short unless every test was run."""
+    """Close the results file. It is marked as incomplete unless every test was run."""
     from conformance.suite.pytest_session import end
 
     whole = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) and not (session.shouldstop or session.shouldfail)
@@ -59,7 +59,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def _recording(config: pytest.Config, out: Path) -> "Recording":
-    """Of this process: under xdist each worker has a file of its own, a shard of the run."""
+    """Return the recording of this process. Under xdist each worker writes its own file, which is one shard of the run."""
     from conformance.checks.recording import Recording, header_of
     from conformance.goldens.manifest import manifest
     from conformance.suite.pytest_session import plan
@@ -74,7 +74,11 @@ def _recording(config: pytest.Config, out: Path) -> "Recording":
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give every test that asks for `bert_check` the checks of its module's `CHECKS`."""
+    """Parametrize every test that uses the argument `bert_check` with the checks listed in `CHECKS` of its module.
+
+    Raises:
+        pytest.UsageError: no implementation is registered, or the options do not name valid checks.
+    """
     if "bert_check" not in metafunc.fixturenames:
         return
     from conformance.candidates.registry import registered

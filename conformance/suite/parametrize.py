@@ -1,4 +1,4 @@
-"""The suite in a test file of one's own: one test id a check, candidate, golden, device and dtype.
+"""The suite as a parametrized test in the user's own test file: one test id for each check, candidate, golden, device and dtype.
 
 @parametrize_with_checks([my_bert])
 def test_my_bert(check): check()
@@ -28,22 +28,22 @@ from conformance.suite.pytest_session import plan, record
 
 
 class ConformanceFailure(AssertionError):
-    """A candidate does not conform; the text is the report of the check."""
+    """A candidate does not conform; the message is the report of the check."""
 
 
 class CheckError(Exception):
-    """A check that could not be made: a name that does not exist, a broken fixture or harness. Never a known failure."""
+    """A check could not be made, because a name does not exist or a fixture or the harness is broken. Never a known failure."""
 
 
 @dataclass(frozen=True)
 class BoundCheck:
-    """A check with all that it needs: call it. Skips and fails as pytest does.
+    """A check with all its arguments; calling it runs the check and skips or fails as pytest does.
 
     Attributes:
-        check, implementation, case: what is checked of whom, where.
-        runs: among how many checks the false-alarm probability is shared.
-        known: known failures that speak of it.
-        asking: the test function that it is called by, whose `@example`s are tried first.
+        check, implementation, case: the check, the candidate, and the case.
+        runs: number of checks among which the false-alarm probability is shared.
+        known: known failures that apply to the case.
+        asking: the test function that calls the check, whose `@example`s are tried first.
     """
 
     check: Check
@@ -54,7 +54,13 @@ class BoundCheck:
     asking: Callable[..., Any] | None = field(default=None, repr=False)
 
     def __call__(self) -> None:
-        """Run it; raises `ConformanceFailure` (or `CheckError`) with the report, or skips or xfails with the reason."""
+        """Run the check.
+
+        Raises:
+            ConformanceFailure: the candidate does not conform; the message is the report.
+            CheckError: the check could not be made.
+            pytest.skip.Exception, pytest.xfail.Exception: the check is skipped, or its failure is known.
+        """
         __tracebackhide__ = True
         from conformance.checks.apply_known_failures import apply_known_failures
 
@@ -79,10 +85,18 @@ def bound_checks(
     dtypes: Sequence[str] = ("float32",),
     checks: Sequence[str] = (),
 ) -> list[BoundCheck]:
-    """Every check of every candidate; no goldens: the usual ones; no checks: all.
+    """Return every check of every candidate.
+
+    Args:
+        implementations: registered names, `module:object`, or objects.
+        goldens: names of goldens; if empty, that of a recorded trace, otherwise the usual ones of each check.
+        devices: torch device strings.
+        dtypes: names of formats.
+        checks: names of checks; if empty, all.
 
     Raises:
-        UsageError: what is no list, or empty and must not be; a name that does not exist; two implementations of one name.
+        UsageError: an argument is not a list, or is empty but must not be; a name does not exist; or two implementations have the
+            same name.
     """
     implementations = listed("implementations", implementations, "'my-bert'")
     devices, dtypes = listed("devices", devices, "'cpu'"), listed("dtypes", dtypes, "'float32'")
@@ -111,7 +125,7 @@ def bound_checks(
 
 
 def _of_trace(implementation: Any) -> list[str]:
-    """The golden that a recorded trace was recorded on; none for any other candidate."""
+    """Return the golden on which a recorded trace was recorded; an empty list for any other candidate."""
     trace = trace_of(implementation)
     return [trace.recorded.source.golden] if trace else []
 
@@ -119,7 +133,7 @@ def _of_trace(implementation: Any) -> list[str]:
 def parameters(
     bound: Sequence[BoundCheck], known_failures: Path | None = None, asking: Callable[..., Any] | None = None
 ) -> Iterator[Any]:
-    """A `pytest.param` a check, with the known failures that speak of it, and the function that asks for it."""
+    """Yield a `pytest.param` for each check, with the known failures that apply to it and the test function that calls it."""
     named = all(isinstance(b.implementation, str) for b in bound)
     known = matched(read(known_failures), [b.case for b in bound], named=named) if known_failures else {}
     for b in bound:
@@ -139,15 +153,16 @@ def parametrize_with_checks(
     checks: Sequence[str] = (),
     known_failures: str | Path | None = None,
 ) -> Callable[[Any], Any]:
-    """Decorate a test that takes `check` and calls it.
+    """Decorate a test function that takes the argument `check` and calls it.
 
     Args:
         implementations: registered names, `module:object`, or objects.
-        goldens: their names; none: that of a recorded trace, and else all for the values, the small ones for the contract.
+        goldens: names of goldens; if empty, that of a recorded trace, otherwise all for checks of values and the small ones for
+            checks of the contract.
         devices: torch device strings.
         dtypes: names of formats.
-        checks: their names; none: all.
-        known_failures: a TOML file (`conformance.checks.known_failures`), beside the test file if relative.
+        checks: names of checks; if empty, all.
+        known_failures: a TOML file (`conformance.checks.known_failures`); a relative path is relative to the test file.
 
     Example:
         >>> @parametrize_with_checks(["hf-eager"], goldens=["tiny"], checks=["values", "padding-length"])
@@ -157,7 +172,7 @@ def parametrize_with_checks(
         ['parametrize']
     """
     bound = bound_checks(implementations, goldens, devices, dtypes, checks)
-    beside = Path(inspect.stack()[1].filename).parent  # a relative path is the test file's
+    beside = Path(inspect.stack()[1].filename).parent  # relative paths are relative to the test file
     path = beside / known_failures if known_failures else None
 
     def decorate(function: Callable[..., Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The current pytest run: how far its searches go, the counts of its checks, and where its results are written."""
+"""The state of the current pytest run: the extent of its searches, the counts of its checks, and its results file."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Count:
-    """How many checks were asked for, declared (their candidate supports them) and run, and why the first did not that did not."""
+    """Counts of checks.
+
+    Attributes:
+        asked: checks that were requested.
+        declared: checks that are counted as declared, since their candidate supports them.
+        executed: checks that were run.
+        reason: why the first check that was not run was not run.
+    """
 
     asked: int = 0
     declared: int = 0
@@ -22,7 +29,7 @@ class Count:
     reason: str = ""
 
     def __add__(self, other: "Count") -> "Count":
-        """Both, in this order."""
+        """Return the sums of the counts; the reason of the left operand takes precedence."""
         return Count(
             self.asked + other.asked,
             self.declared + other.declared,
@@ -32,7 +39,7 @@ class Count:
 
     @property
     def is_empty(self) -> bool:
-        """Whether something was asked for and nothing ran."""
+        """Whether checks were requested but none was run."""
         return self.asked > 0 and not self.executed
 
 
@@ -43,26 +50,29 @@ _count = Count()
 
 
 def begin(examples: int = EXAMPLES, depth: Depth = "full") -> None:
-    """A run begins, with so many examples a search, and judgements of that depth."""
+    """Start a run with the given number of examples per search and the given depth of judgement."""
     global _examples, _depth, _recording, _count
     _examples, _depth, _recording, _count = examples, depth, None, Count()
 
 
 def record_into(recording: "Recording") -> None:
-    """What is checked from now on is written down there."""
+    """Write the results of the following checks to `recording`."""
     global _recording
     _recording = recording
 
 
 def end(*, whole: bool) -> None:
-    """The run is over; a recording of one that was cut short has no footer."""
+    """Finish the run; a recording is closed without a footer unless the run is complete."""
     if _recording is not None:
         _recording.close(whole=whole)
     begin()
 
 
 def plan() -> Plan:
-    """Hypothesis's own profile says whether each run draws anew, and where failing examples are remembered."""
+    """Return the plan of the searches.
+
+    Hypothesis's current profile determines whether every run generates new examples, and where failing examples are stored.
+    """
     from hypothesis import settings
 
     profile = settings()
@@ -71,7 +81,7 @@ def plan() -> Plan:
 
 
 def record(result: "Result", test: Callable[..., Any] | None) -> None:
-    """Count a result, and write it down where the run is recorded."""
+    """Count a result, and write it to the results file if there is one."""
     global _count
     why = "" if result.executed else result.reason.partition("\n")[0]
     _count += Count(1, int(result.declared), int(result.executed), why)
@@ -80,7 +90,7 @@ def record(result: "Result", test: Callable[..., Any] | None) -> None:
 
 
 def taken() -> Count:
-    """What has been counted since this was last asked."""
+    """Return the counts since the last call and reset them."""
     global _count
     found, _count = _count, Count()
     return found

@@ -1,4 +1,4 @@
-"""Every check of every candidate, one test id each."""
+"""The shipped test, parametrized with every check of every candidate."""
 
 from collections.abc import Callable
 
@@ -8,5 +8,5 @@ CHECKS = tuple(CATALOGUE)
 
 
 def test_bert(bert_check: Callable[[], None]) -> None:
-    """The check named in the id holds."""
+    """Run the check named in the test id."""
     bert_check()
