@@ -37,7 +37,7 @@ _COUNTS = {
     "vocab_size": 1, "hidden_size": 1, "num_hidden_layers": 0, "num_attention_heads": 1, "intermediate_size": 1,
     "max_position_embeddings": 1, "type_vocab_size": 1, "num_labels": 1, "position_offset": 0,
 }  # fmt: skip
-# The deepest published network has 1,000 layers (Wang et al. 2022, DeepNet). The table of activations is built for all layers.
+# The deepest published network has 1,000 layers (Wang et al. 2022, DeepNet); the limit bounds the table of activations.
 _LARGEST = {"num_hidden_layers": 10_000}
 _INT32 = 2**31 - 1
 _RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "activation_dropout")

@@ -218,7 +218,7 @@ def _of_inputs(row: Activation, forward: Mapping[str, Activation]) -> Iterator[_
 
 
 def _read_of_probs(row: Activation) -> tuple[str, ...]:
-    """Return what the softmax backward step reads: the probabilities, the gradient of the context, and the values.
+    """Return the names that the softmax backward step reads: the probabilities, the gradient of the context, and the values.
 
     The last two are needed because kernels compute Σ p ∂p from them.
     """

@@ -82,7 +82,7 @@ STEPS = 4  # steps of a run whose every activation is judged; includes the end o
 WHOLE = 24  # steps of a run through a whole schedule
 _FEW = Training(learning_rate=1e-2, adam_epsilon=1e-3, weight_decay=1.0, max_grad_norm=0.1, warmup_steps=2, max_steps=6)
 _MANY = replace(_FEW, warmup_steps=6, max_steps=WHOLE)
-# Under these settings every setting affects the result: ε is comparable to the gradients, so that clipping changes the update
+# Settings chosen so that each of them affects the result: ε is comparable to the gradients, so that clipping changes the update
 # (Adam is otherwise invariant to scaling); η and η λ exceed half an ulp of bfloat16; the run covers both warm-up and decrease.
 STEPPED: Mapping[str, Training] = {
     "linear": _FEW,
