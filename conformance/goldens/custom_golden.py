@@ -175,7 +175,7 @@ def _require_fit(name: str, given: Batch, a: Architecture) -> None:
 
 
 def _require_fitting_attention(name: str, given: Batch, a: Architecture) -> None:
-    """Raise `UsageError` for encoder states that do not fit the network, and for decoder tokens whose allowed keys are all later."""
+    """Raise `UsageError` for encoder states that do not fit the network, and decoder tokens whose allowed keys are all later."""
     states = given.encoder_hidden_states
     if states is not None and not a.add_cross_attention:
         raise UsageError(f"batch {name}: there are encoder_hidden_states, and the network has no cross-attention; leave them out")
