@@ -1,27 +1,29 @@
-"""Conformance tests for BERT implementations: is it right, and if not, where, by how much and which mistake is it.
+"""Conformance tests for BERT implementations: is an implementation correct, and if not, which step is wrong, and by which mistake?
 
-The way of one batch, from the command line to the report; each call is made by the one before it, but for those of one number:
+The path of one batch, from the command line to the report. Each step is called from the previous one; the functions named within
+one step are listed in no such order.
 
-1.  `cli.main` parses the arguments; `cli.run.run_all` makes the cases (`cli.cases`) and opens `checks.recording.Recording`.
-2.  `cli.work.IsolatedWork.result` runs one case: the candidate is an `isolation.remote.RemoteCandidate`, whose module is in the
-    worker (`isolation.process`, `isolation.serve`); `checks.run_check.run` opens it and the golden, and calls the entry point.
+1.  `cli.main` parses the arguments; `cli.run.run_all` builds the cases (`cli.cases`) and opens `checks.recording.Recording`.
+2.  `cli.work.IsolatedWork.result` runs one case. The candidate is an `isolation.remote.RemoteCandidate`, whose module lives in the
+    worker process (`isolation.process`, `isolation.serve`); `checks.run_check.run` opens the candidate and the golden and calls the
+    entry point of the check.
 3.  `checks.judged.Judged`, the check `values`, calls `checks.run.check_values`, as the public function
-    `checks.check_candidate.check` does; `checks.passes`, `checks.backward`, `checks.training` and `checks.optimizer` list what
-    is asked: forward passes, backward ones, both in training mode, or steps of an optimizer.
-4.  `checks.session.prepared` asks the candidate for a runner; the runner is called with the batch and yields activations: in the
-    worker by `candidates.capture` (with gradients `candidates.backward`) and `candidates.stream.pairs`, here each as it is sent
-    (`isolation.link`).
-5.  `judge.judge.Judge.judge` takes each activation as it comes; `judge.validate.accepted_array` checks shape, dtype and finiteness.
-6.  `judge.observation.Observation` cuts it into blocks; `judge.local_error.locally` judges it under each legal arithmetic:
-    `judge.sweep.swept` sums errors and fault effects over blocks, with the value and the roundings of `oracle` equations
-    (`judge.segment.Segment`, `judge.noise.of_segment`).
-7.  Where that fails, `judge.explain_failure.explained` runs every filter, and `judge.explain.explanations` finds the faults; of
-    several hidden layers `diagnosis.hidden_layers.HiddenLayersSearch` does.
-8.  `judge.select_arithmetic.select_arithmetic` decides under which arithmetic each step is judged, and returns the verdicts.
-9.  `judge.disambiguation.disambiguated` runs one batch more where several explanations remain.
-10. `results.to_records.records_of` makes records of the result, and `results.file.Writer` writes them.
-11. `report.run.run_document.document` makes a document of the records, which `report.terminal`, `report.markdown` and
-    `report.html.page` render.
+    `checks.check_candidate.check` does. `checks.passes`, `checks.backward`, `checks.training` and `checks.optimizer` list the
+    requested passes: forward, backward, both in training mode, or optimizer steps.
+4.  `checks.session.prepared` asks the candidate for a runner. The runner is called with the batch and yields activations: in the
+    worker through `candidates.capture` (with gradients `candidates.backward`) and `candidates.stream.pairs`, and in this process as
+    each one arrives over the link (`isolation.link`).
+5.  `judge.judge.Judge.judge` receives each activation; `judge.validate.accepted_array` checks its shape, dtype and finiteness.
+6.  `judge.observation.Observation` splits it into blocks; `judge.local_error.locally` judges it under each legal arithmetic:
+    `judge.sweep.swept` accumulates errors and fault effects over blocks, using the value and the rounding errors of the `oracle`
+    equations (`judge.segment.Segment`, `judge.noise.of_segment`).
+7.  If the activation fails, `judge.explain_failure.explained` runs every filter, and `judge.explain.explanations` finds the faults;
+    for segments of several hidden layers, `diagnosis.hidden_layers.HiddenLayersSearch` does so.
+8.  `judge.select_arithmetic.select_arithmetic` selects the arithmetic of each step and returns the verdicts.
+9.  `judge.disambiguation.disambiguated` runs one more batch if several explanations remain.
+10. `results.to_records.records_of` converts the result to records, and `results.file.Writer` writes them.
+11. `report.run.run_document.document` builds a document from the records; `report.terminal`, `report.markdown` and
+    `report.html.page` render it.
 """
 
 from importlib import import_module
@@ -67,7 +69,7 @@ if TYPE_CHECKING:
     from conformance.results.result import Result
     from conformance.suite.parametrize import parametrize_with_checks
 
-# Where each public name lives; imported when first asked for, so that the command line answers without torch.
+# Module of each public name. Names are imported on first access, so that the command line starts without importing torch.
 _PUBLIC = {
     "model.architecture": ("Architecture",),
     "candidates.archives": ("Archive",),
@@ -160,16 +162,20 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """The public names."""
+    """Return the public names."""
     return sorted(__all__)
 
 
-# Public names of before, kept for one release.
+# Former public names, kept for one release.
 _DEPRECATED = {"Running": "ModuleRunner", "Seen": "OutputMap"}
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name."""
+    """Import and return a public name on first access.
+
+    Raises:
+        AttributeError: the name is not public.
+    """
     if name in _DEPRECATED:
         warn(f"conformance.{name} is now conformance.{_DEPRECATED[name]}", DeprecationWarning, stacklevel=2)
         name = _DEPRECATED[name]

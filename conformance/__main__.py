@@ -1,4 +1,4 @@
-"""`python -m conformance`."""
+"""The entry point of `python -m conformance`."""
 
 import sys
 

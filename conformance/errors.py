@@ -1,7 +1,7 @@
-"""The errors, each with an exit code that says who caused it.
+"""The exceptions of the package. The exit code of each says who caused the error.
 
-It is 1 for the candidate, 2 for the caller, 3 for the harness or a fixture. In a run every error becomes the outcome of its check,
-and the run continues.
+The exit code is 1 for the candidate, 2 for the caller, and 3 for the harness or a fixture. During a run, every error is recorded as
+the outcome of its check, and the run continues.
 """
 
 from typing import TYPE_CHECKING
@@ -9,99 +9,103 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from conformance.model.batch import Batch
 
-INTERRUPTED = 130  # the exit code of shells after SIGINT
+INTERRUPTED = 130  # exit code of shells after SIGINT
 
 
 class ConformanceError(Exception):
-    """Base of everything raised on purpose."""
+    """The base class of all exceptions that this package raises deliberately."""
 
     exit_code = 3
 
 
 class UsageError(ConformanceError):
-    """The caller asked for something that does not exist or does not go together."""
+    """The caller asked for something that does not exist, or for a combination that is not allowed."""
 
     exit_code = 2
 
 
 class UnknownNameError(UsageError):
-    """A name that nothing is registered under."""
+    """Nothing is registered under the requested name."""
 
 
 class PluginError(ConformanceError):
-    """A plug-in that could not be imported; its text has the distribution, the version and the traceback."""
+    """A plug-in could not be imported; the message contains its distribution, version and traceback."""
 
     exit_code = 1
 
 
 class CheckpointError(UsageError):
-    """A checkpoint whose parameters are missing, unexpected, or of the wrong shape."""
+    """A checkpoint has missing or unexpected parameters, or parameters of the wrong shape."""
 
 
 class UnsupportedArchitectureError(UsageError):
-    """An architecture that the oracle has no equations for."""
+    """The oracle has no equations for the architecture."""
 
 
 class FixtureError(ConformanceError):
-    """A stored fixture is missing, altered or cut short."""
+    """A stored fixture is missing, altered or truncated."""
 
 
 class DeviceLostError(ConformanceError):
-    """A device that worked, and no longer does: what ran on it before has broken its context."""
+    """A device that worked earlier no longer does, because code that ran on it has broken its context."""
 
 
 class MachineError(ConformanceError):
-    """The machine's library has a function that is no float32 function: nothing can be judged on it."""
+    """A function of the machine's library is not accurate enough for float32, so nothing can be judged on this machine."""
 
 
 class DependencyMissingError(ConformanceError):
-    """An optional dependency is not installed: a counted skip, whose text is the way to install it."""
+    """An optional dependency is not installed. The check is skipped and counted; the message says how to install it."""
 
 
 class Unsupported(ConformanceError):
-    """The candidate does not support the case: a skip, and not counted as declared."""
+    """The candidate does not support the case. The check is skipped and is not counted among the declared checks."""
 
     exit_code = 1
 
 
 class NotApplicable(ConformanceError):
-    """What a check looks at the candidate does not expose: a skip, and not counted as declared."""
+    """The candidate does not expose what the check examines. The check is skipped and is not counted among the declared checks."""
 
     exit_code = 1
 
 
 class Unavailable(ConformanceError):
-    """The machine lacks something: declared, and a counted skip."""
+    """The machine lacks something that the check needs. The check is skipped and is counted among the declared checks."""
 
     exit_code = 1
 
 
 class CandidateFailure(ConformanceError):
-    """A failure that the candidate caused; `batch` is the one that it was run on, where that is known."""
+    """A failure caused by the candidate.
+
+    Attributes:
+        batch: the batch on which the candidate failed, or None if it is not known.
+    """
 
     exit_code = 1
     batch: "Batch | None" = None
 
 
 class CandidateError(CandidateFailure):
-    """The candidate broke the contract: a wrong shape, dtype, name or a value that is not finite."""
+    """The candidate violated the contract: an array has the wrong shape, dtype or name, or a value that is not finite."""
 
 
 class RegistrationError(CandidateError):
-    """A table or a tap of the candidate's registration does not fit its module: nothing is said about the BERT itself."""
+    """A table or a tap in the candidate's registration does not fit its module. This implies nothing about the BERT itself."""
 
 
 class NotFiniteError(CandidateError):
-    """An activation has elements that are judged and not finite."""
+    """An activation has judged elements that are not finite."""
 
 
 class CandidateCrash(CandidateFailure):
-    """The candidate's own code raised; the text has its traceback."""
+    """The candidate's own code raised an exception; the message contains its traceback."""
 
 
 class CandidateEnded(CandidateCrash):
-    """The candidate has ended its process; it cannot be asked again."""
+    """The candidate's process has ended, so it cannot be called again."""
 
 
 class CandidateTimeout(CandidateFailure):
-    """The candidate had not come to an end in the time that it was given."""
+    """The candidate did not finish within its time limit."""

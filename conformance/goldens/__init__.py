@@ -1,1 +1,1 @@
-"""Goldens: networks, batches and true activations that candidates are compared with."""
+"""Goldens: networks, batches and true activations with which candidates are compared."""

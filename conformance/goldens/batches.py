@@ -1,4 +1,4 @@
-"""Generated batches: ids, token types and labels from Philox integers, masks as they are drawn."""
+"""Generated batches: ids, token types and labels from Philox integers, and masks written as strings."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,16 +12,23 @@ from conformance.numerics.formats import Array
 
 
 def drawn(masks: Sequence[str]) -> Ids:
-    """(B, S) from rows of `1` (attended to) and `0` (padding)."""
+    """Return the mask (B, S) given by strings of `1` (attended to) and `0` (padding)."""
     return np.array([[int(c) for c in row] for row in masks], np.int64)
 
 
 def batch(seed: int, architecture: Architecture, mask: Ids, name: str = "", ids: Ids | None = None) -> Batch:
-    """Random ids (or those given) under `mask`, ascending token types, and labels of every head that the architecture has.
+    """Return a batch with random ids, ascending token types, and labels for every head of the architecture.
 
-    Token types change at random places. Labelled are a quarter of the unmasked tokens, the first of each row always; sentences
-    whose first token is unmasked; spans of rows without padding; questions of two rows each (three, or all, where two do not go
-    in). `name` keeps the draws of several batches apart.
+    Token types increase at random positions. Labels are given to a quarter of the unmasked tokens and to the first unmasked token
+    of each row; to sequences whose first token is unmasked; to spans in rows without padding; and to questions. A question has two
+    rows, or three if the number of rows is not even, or all rows if their number is not divisible by three either.
+
+    Args:
+        seed: seed of the random integers.
+        architecture: the architecture.
+        mask: attention mask, (B, S).
+        name: prefix that makes the random integers of several batches different.
+        ids: token ids, (B, S), used instead of random ones.
     """
 
     def integers(what: str, shape: tuple[int, ...], low: int, high: int) -> Ids:
@@ -33,7 +40,7 @@ def batch(seed: int, architecture: Architecture, mask: Ids, name: str = "", ids:
     types = (np.arange(length)[None, :, None] >= boundaries).sum(-1)
     first = np.arange(length) == mask.argmax(1)[:, None]
     labelled = (first | (integers("labelled", mask.shape, 0, 4) == 0)) & (mask == 1)
-    read = mask[:, 0] == 1  # a sentence is read off its first token
+    read = mask[:, 0] == 1  # the heads for sequences read the first token
     made = Batch(
         input_ids=integers("input_ids", mask.shape, 0, vocabulary) if ids is None else ids,
         token_type_ids=np.asarray(types, np.int64),
@@ -62,7 +69,7 @@ def batch(seed: int, architecture: Architecture, mask: Ids, name: str = "", ids:
 
 
 def _targets(a: Architecture, integers: Callable[[str, tuple[int, ...], int, int], Ids], rows: int) -> Array:
-    """(B, C): 0 or 1 of each label, or numbers between −2 and 2 that every format holds."""
+    """Return targets (B, C): 0 or 1 for each label, or numbers between −2 and 2 that every format represents exactly."""
     shape = (rows, a.num_labels)
     if a.problem == MULTI_LABEL:
         return integers("class_targets", shape, 0, 2).astype(np.float64)

@@ -1,4 +1,4 @@
-"""A golden of one's own: any local checkpoint on any inputs, with the oracle run on the spot."""
+"""Goldens of the user's own: any local checkpoint on any inputs, with true activations computed by the oracle when needed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,21 +21,31 @@ from conformance.model.tokenizer import tokenized
 _MASKS = ("1111111111111111", "1111111111000000", "0000011111111111", "1101101011101101")
 
 
-PREFIX = "checkpoint:"  # a golden's name that is a directory
+PREFIX = "checkpoint:"  # prefix of a golden name that is a directory
 
 
 def open_golden(name: str) -> Golden:
-    """The stored golden of that name or in that folder, or, for `checkpoint:DIR`, the local checkpoint on a generated batch."""
+    """Return the stored golden with that name or folder or, for `checkpoint:DIR`, the local checkpoint on a generated batch."""
     return from_directory(Path(name.removeprefix(PREFIX))) if name.startswith(PREFIX) else load_golden(name)
 
 
 def recorded_as(name: str, source: str) -> str:
-    """What `open_golden` takes for a golden that results have under `name`: of one's own it is the source that stands beside it."""
+    """Return the argument with which `open_golden` opens a golden recorded in results.
+
+    This is the recorded source for the user's own goldens, and the name for shipped goldens.
+
+    Args:
+        name: the golden's name in the results.
+        source: the golden's source in the results.
+    """
     return source if source.startswith(PREFIX) or Path(source).is_absolute() else name
 
 
 def golden_of(name: str, checkpoint: Checkpoint, batches: Mapping[str, Batch]) -> Golden:
-    """A checkpoint and inputs as a golden; `UsageError` where an input does not fit the architecture.
+    """Return a checkpoint and inputs as a golden.
+
+    Raises:
+        UsageError: an input does not fit the architecture.
 
     Example:
         >>> network = load_golden("tiny").checkpoint
@@ -48,7 +58,17 @@ def golden_of(name: str, checkpoint: Checkpoint, batches: Mapping[str, Batch]) -
 
 
 def from_directory(folder: Path, texts: Sequence[str] = (), file: Path | None = None) -> Golden:
-    """A local Hugging Face BERT directory on the texts given, the batches in `file`, or, without either, a generated batch."""
+    """Return a golden of a local Hugging Face BERT directory.
+
+    Args:
+        folder: the directory.
+        texts: texts for a batch named `text`.
+        file: file of batches. Without texts and file, a batch is generated.
+
+    Raises:
+        CheckpointError: the directory or its tokenizer cannot be read.
+        UsageError: the file cannot be read, or an input does not fit the network.
+    """
     checkpoint = load_directory(folder)
     batches = _given(folder, texts, file)
     if not batches:
@@ -61,13 +81,13 @@ def from_directory(folder: Path, texts: Sequence[str] = (), file: Path | None = 
 
 
 def on_inputs(golden: Golden, texts: Sequence[str] = (), file: Path | None = None) -> Golden:
-    """The network of a golden on the texts given, which its tokenizer reads, and the batches in `file`, instead of its own inputs.
+    """Return a golden with the same network on other inputs: texts, read by its tokenizer, and the batches in `file`.
 
     Raises:
         DependencyMissingError: the network comes from a package that is not installed.
         UsageError: there is no tokenizer for the texts, or an input does not fit the network.
     """
-    checkpoint = golden.checkpoint  # first, for where the package is missing the tokenizer is, too
+    checkpoint = golden.checkpoint  # loaded first: if its package is not installed, the tokenizer is missing too
     if texts and golden.folder is None:
         raise UsageError(
             f"golden {golden.name} has no tokenizer, so it takes no texts: take --golden minilm, a checkpoint of your own with "
@@ -78,7 +98,7 @@ def on_inputs(golden: Golden, texts: Sequence[str] = (), file: Path | None = Non
 
 
 def _given(folder: Path | None, texts: Sequence[str], file: Path | None) -> dict[str, Batch]:
-    """The texts as the batch `text`, read by the tokenizer in `folder`, and the batches in `file`."""
+    """Return the texts as the batch `text`, tokenized with the tokenizer in `folder`, and the batches in `file`."""
     batches = {"text": tokenized(folder, [(text, None) for text in texts])} if folder and texts else {}
     found = read_batches(file) if file else {}
     if batches.keys() & found.keys():
@@ -87,10 +107,13 @@ def _given(folder: Path | None, texts: Sequence[str], file: Path | None) -> dict
 
 
 def read_batches(file: Path) -> dict[str, Batch]:
-    """One batch from JSON (`{"input_ids": [[…]], …}`) or safetensors, or several by name (`{"a": {…}}`, or keys `a/input_ids`).
+    """Return the batches in a file, by name.
+
+    The file is JSON or safetensors, with one batch (`{"input_ids": [[…]], …}`) or several by name (`{"a": {…}}`, or keys
+    `a/input_ids`).
 
     Raises:
-        UsageError: the file cannot be read, or holds no batch.
+        UsageError: the file cannot be read, or contains something other than batches.
     """
     with reading(file, "a batch", UsageError):
         return _batches(file)
@@ -113,7 +136,7 @@ def _batches(file: Path) -> dict[str, Batch]:
 
 
 def fits(given: Batch, a: Architecture) -> bool:
-    """Whether the network takes that batch."""
+    """Return whether the network accepts the batch."""
     try:
         _require_fit("", given, a)
     except UsageError:
@@ -152,7 +175,7 @@ def _require_fit(name: str, given: Batch, a: Architecture) -> None:
 
 
 def _require_fitting_attention(name: str, given: Batch, a: Architecture) -> None:
-    """Refuse an encoder's states that are not the network's, and tokens of a decoder to which causality leaves no key."""
+    """Raise `UsageError` for encoder states that do not fit the network, and decoder tokens whose allowed keys are all later."""
     states = given.encoder_hidden_states
     if states is not None and not a.add_cross_attention:
         raise UsageError(f"batch {name}: there are encoder_hidden_states, and the network has no cross-attention; leave them out")
@@ -170,7 +193,7 @@ def _require_fitting_attention(name: str, given: Batch, a: Architecture) -> None
 
 
 def _require_fitting_classes(name: str, given: Batch, a: Architecture) -> None:
-    """Refuse labels of sequences that are not of the problem for which the classifier is trained."""
+    """Raise `UsageError` for sequence labels that do not fit the problem for which the classifier is trained."""
     problem = f"the network's problem is {a.problem} with num_labels {a.num_labels}"
     if given.class_labels is not None and a.problem != SINGLE_LABEL:
         raise UsageError(f"batch {name}: there are class_labels, and {problem}; give class_targets, (B, {a.num_labels}) numbers")

@@ -1,9 +1,10 @@
-"""Weights that are made to show mistakes.
+"""Weights for which mistakes are visible.
 
-Random initialisation hides bugs: zero biases, unit gammas, large norm inputs. Here every parameter is non-degenerate and unlike
-its neighbours, and the deviation of each result is chosen: queries and keys so that softmax is neither flat nor saturated, the
-input of GELU near 1.4, where tanh and erf part, and hidden states small enough (2^-6 unless a golden says otherwise) that norm
-inputs have a variance near 10^-4, where an epsilon of 1e-5 shows even in bfloat16.
+Random initialization hides bugs because biases are zero, gammas are one, and norm inputs are large. Here every parameter is
+non-degenerate and differs from its neighbours, and the standard deviation of each result is chosen: for queries and keys, such that
+softmax is neither flat nor saturated; for the input of GELU, near 1.4, where the tanh and erf forms differ; for hidden states,
+small enough (2^-6 unless a golden sets another value) that norm inputs have a variance near 10^-4, so that an epsilon of 1e-5 is
+visible even in bfloat16.
 """
 
 import math
@@ -16,12 +17,18 @@ from conformance.numerics.formats import FORMATS, Array
 
 HIDDEN = 2.0**-6
 
-_STRONG, _MEDIUM = 1.4, 0.7  # deviations of a result that should reach into a curve, and of one that is averaged afterwards
-_MIXED, _ACTIVATED, _POOLED = 0.35, 0.9, 0.5  # deviations found after attention's average, after GELU and after tanh
+_STRONG, _MEDIUM = 1.4, 0.7  # deviations of the input of a nonlinear function, and of a result that is averaged afterwards
+_MIXED, _ACTIVATED, _POOLED = 0.35, 0.9, 0.5  # deviations observed after attention's average, after GELU and after tanh
 
 
 def weights(seed: int, architecture: Architecture, hidden: float = HIDDEN) -> Mapping[str, Array]:
-    """Parameters from `seed`, each exact in eight significant bits; `hidden` is the deviation of a hidden state."""
+    """Return parameters generated from `seed`, each representable with eight significant bits.
+
+    Args:
+        seed: seed of the random integers.
+        architecture: the architecture.
+        hidden: standard deviation of a hidden state.
+    """
     classified = hidden if "token_classification" in architecture.heads else _POOLED
     deviations = {**_products(hidden), "classifier.weight": (classified, _STRONG)}
     return {
@@ -44,7 +51,11 @@ def _exponent(deviation: float) -> int:
 def _deviation(
     name: str, shape: tuple[int, ...], products: Mapping[str, tuple[float, float]], vectors: Mapping[str, float]
 ) -> float:
-    """Of a product with inputs of deviation s, over n of them, w gives w s √n; of a vector or a table it is that of its result."""
+    """Return the standard deviation of a parameter.
+
+    For the weight of a linear layer with n inputs of deviation s, it is the deviation of the result divided by s √n; for a vector
+    or a table, it is the deviation of the result.
+    """
     for end, (before, after) in products.items():
         if name.endswith(end):
             return after / (before * math.sqrt(shape[-1]))
@@ -52,7 +63,7 @@ def _deviation(
 
 
 def _products(hidden: float) -> dict[str, tuple[float, float]]:
-    """Deviation of inputs and of results, by the end of the weight's name; first match wins."""
+    """Return the deviations of inputs and results of linear layers, by the suffix of the weight's name; the first match applies."""
     return {
         "crossattention.self.key.weight": (1.0, _STRONG),
         "crossattention.self.value.weight": (1.0, _MEDIUM),
@@ -73,7 +84,10 @@ def _products(hidden: float) -> dict[str, tuple[float, float]]:
 
 
 def _vectors(hidden: float) -> dict[str, float]:
-    """Deviation of tables and biases, mean of gammas; first match wins. What the heads' norm hands to the tied decoder is large."""
+    """Return the deviations of tables and biases and the means of gammas, by suffix; the first match applies.
+
+    The masked-LM head's norm has large parameters, because its result is multiplied by the small embeddings of the tied decoder.
+    """
     return {
         "_embeddings.weight": hidden,
         "distance_embedding.weight": _MEDIUM,

@@ -1,4 +1,4 @@
-"""The recipe of the golden `edges`."""
+"""The recipe of the golden `edges`, with many lengths, masks and unusual texts."""
 
 import numpy as np
 
@@ -22,11 +22,14 @@ ARCHITECTURE = Architecture(
 
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64)
 
-PAD, CLS, SEP, MASK = 0, 2, 3, 4  # ids with a part to play, by the order of a WordPiece vocabulary: [PAD] [UNK] [CLS] [SEP] [MASK]
+PAD, CLS, SEP, MASK = 0, 2, 3, 4  # special-token ids in the usual order of a WordPiece vocabulary: [PAD] [UNK] [CLS] [SEP] [MASK]
 
 
 def _lengths(length: int) -> Ids:
-    """A row for each number of tokens above the next shorter batch's length, padded right and left by turns: (B, S)."""
+    """Return a mask (B, S) with a row for each number of tokens from the next shorter batch's length + 1 to `length`.
+
+    The rows are padded on the right and on the left in turn.
+    """
     shorter = max((n for n in LENGTHS if n < length), default=0)
     position = np.arange(length)
     rows = [position < n if n % 2 else position >= length - n for n in range(shorter + 1, length + 1)]
@@ -34,7 +37,7 @@ def _lengths(length: int) -> Ids:
 
 
 def _holes(seed: int, length: int) -> Ids:
-    """Eight rows with holes of chance 1/2, 1/4, 1/8, …, first tokens kept."""
+    """Return a mask of eight rows whose tokens are masked with probability 1/2, 1/4, 1/8, …, except the first token of each row."""
     chance = 2 ** np.arange(1, 9)[:, None]
     mask = np.asarray(Stream(seed, "holes").integers((8, length), 0, 256) % chance != 0, np.int64)
     mask[:, 0] = 1
@@ -42,7 +45,7 @@ def _holes(seed: int, length: int) -> Ids:
 
 
 def _odd(length: int) -> Ids:
-    """Texts of one id repeated, of special tokens only, of nothing but two sentences' ends, and of ids that rise and fall."""
+    """Return ids of unusual texts: one id repeated, only special tokens, only [CLS] and [SEP], and ascending or descending ids."""
     position = np.arange(length)
     rising = position % ARCHITECTURE.vocab_size
     frame = np.where(position == 0, CLS, np.where(position == length - 1, SEP, MASK))

@@ -1,4 +1,4 @@
-"""A golden, loaded: network, batches and, where they are stored, the true activations."""
+"""Loaded goldens: a network, batches and, if stored, true activations and gradients."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,18 +26,18 @@ Gradients = Mapping[str, Mapping[str, Mapping[str, Array]]]
 
 @dataclass(frozen=True)
 class Golden:
-    """One network with the batches that it is run on.
+    """One network with the batches on which it is run.
 
     Attributes:
-        name, version: the version changes when the meaning of a verdict may.
-        batches: the inputs, by name; a candidate is prepared once and called with each.
-        activations: true activations that are stored, by batch, in any format of the weights, which are exact in each; the oracle
-            computes what is not.
-        recorded: true activations of the weights as they are, stored when it was made from a checkpoint. Its weights round
-            differently in every format, so the judge has the oracle run on the spot, as for every other golden of one's own.
-        origin: under which name `open_golden` finds its network, where that is another.
-        folder: where its tokenizer lies; None where it has none.
-        read_gradients: reads `gradients`; None where none are stored.
+        name, version: the version changes when the meaning of a verdict may change.
+        batches: the inputs by name; a candidate is prepared once and called with each batch.
+        activations: stored true activations by batch. They hold for every format, since the weights are exact in all of them. The
+            oracle computes activations that are not stored.
+        recorded: stored true activations of the unrounded weights, for a golden made from a checkpoint. Such weights round
+            differently in every format, so the judge runs the oracle, as for all of the user's own goldens.
+        origin: the name under which `open_golden` finds the network, if it is not `name`.
+        folder: folder of the tokenizer, or None if there is none.
+        read_gradients: function that reads `gradients`, or None if none are stored.
 
     Example:
         >>> golden = load_golden("tiny")
@@ -59,26 +59,26 @@ class Golden:
 
     @cached_property
     def gradients(self) -> Gradients:
-        """True gradients that are stored, of the weights as they are: by batch and by what the backward pass starts from.
+        """Stored true gradients for the unrounded weights, by batch and by the activation that the backward pass starts from.
 
         Raises:
-            FixtureError: the file is missing, altered or cut short.
+            FixtureError: the file is missing, altered or truncated.
         """
         return self.read_gradients() if self.read_gradients else {}
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        """Regenerated from the seed, or read from where it lies.
+        """The network, regenerated from the seed or read from its directory.
 
         Raises:
-            DependencyMissingError: it comes from a package that is not installed.
-            FixtureError: weights, or an architecture, that are not those of the manifest.
+            DependencyMissingError: the network comes from a package that is not installed.
+            FixtureError: the weights or the architecture differ from the manifest.
         """
         return self.make_checkpoint()
 
 
 def stored_arrays(batches: Mapping[str, Batch], activations: Mapping[str, Mapping[str, Array]]) -> dict[str, npt.NDArray[Any]]:
-    """What a fixture file holds: `batch/NAME/array` and `activation/NAME/activation`."""
+    """Return the arrays of a fixture file, named `batch/NAME/array` and `activation/NAME/activation`."""
     arrays: dict[str, npt.NDArray[Any]] = {
         f"batch/{name}/{key}": array for name, batch in batches.items() for key, array in batch.arrays().items()
     }
@@ -87,7 +87,7 @@ def stored_arrays(batches: Mapping[str, Batch], activations: Mapping[str, Mappin
 
 
 def stored_gradients(gradients: Gradients) -> dict[str, Array]:
-    """What the file of a golden's gradients holds: `gradient/BATCH/SOURCE/NAME.grad`."""
+    """Return the arrays of a golden's gradient file, named `gradient/BATCH/SOURCE/NAME.grad`."""
     return {
         f"gradient/{batch}/{source}/{name}": array
         for batch, by_source in gradients.items()
@@ -97,7 +97,7 @@ def stored_gradients(gradients: Gradients) -> dict[str, Array]:
 
 
 def nested(arrays: Mapping[str, npt.NDArray[Any]], what: str) -> dict[str, dict[str, npt.NDArray[Any]]]:
-    """The arrays of `what` (`batch` or `activation`), by batch and name."""
+    """Return the arrays of one kind (`batch`, `activation` or `gradient`), by batch and name."""
     found: dict[str, dict[str, npt.NDArray[Any]]] = {}
     for key, array in arrays.items():
         kind, batch, name = key.split("/", 2)
@@ -107,16 +107,17 @@ def nested(arrays: Mapping[str, npt.NDArray[Any]], what: str) -> dict[str, dict[
 
 
 def load_golden(name: str | Path, folder: Path | None = None) -> Golden:
-    """The golden called `name`, or the one in the folder `name`, its stored tensors checked against the manifest's digest.
+    """Return a golden after checking its stored tensors against the digest in the manifest.
 
     Args:
-        name: of a golden that is shipped, or the path of a folder that `golden make` wrote (`./tiny`, where a golden is called so).
-        folder: where the manifest lies in which the name is looked up, where that is not the shipped one.
+        name: name of a shipped golden, or the path of a folder written by `golden make`. A path that is also a name, such as
+            `tiny`, must be written as `./tiny`.
+        folder: folder of the manifest in which the name is looked up; None means the shipped one.
 
     Raises:
         UnknownNameError: there is no such golden.
-        UsageError: the folder holds no golden.
-        FixtureError: the file is missing, altered or cut short.
+        UsageError: the folder does not contain a golden.
+        FixtureError: the file is missing, altered or truncated.
 
     Example:
         >>> load_golden("sinusoidal").version
@@ -138,7 +139,7 @@ def load_golden(name: str | Path, folder: Path | None = None) -> Golden:
 
 
 def _stored(name: str, entry: Entry, called: str, digest: str, home: Path) -> dict[str, npt.NDArray[Any]]:
-    """The tensors of a file of its, which are what the manifest says."""
+    """Return the tensors of one of a golden's files after checking their digest."""
     file = home / called
     restore = "make it again" if entry.checkpoint else "reinstall"
     try:
@@ -152,7 +153,7 @@ def _stored(name: str, entry: Entry, called: str, digest: str, home: Path) -> di
 
 
 def _described(name: str, entry: Entry, stored: Mapping[str, npt.NDArray[Any]], home: Path | None) -> Golden:
-    """Its network is that of its recipe, of a shipped golden, or the checkpoint that it was made from."""
+    """Return the golden described by a manifest entry; its network comes from a recipe, or from the checkpoint it was made from."""
     recipe: Recipe = SavedGolden.described(name, home, entry) if home and entry.checkpoint else RECIPES[name]
     kept = isinstance(recipe, SavedGolden)
     batches = {batch: Batch.of(arrays) for batch, arrays in nested(stored, "batch").items()}
@@ -177,7 +178,7 @@ def _described(name: str, entry: Entry, stored: Mapping[str, npt.NDArray[Any]], 
 
 
 def _gradients(name: str, entry: Entry, home: Path) -> Gradients:
-    """Those of the file beside the golden's own."""
+    """Return the gradients stored in a separate file next to the golden's own."""
     stored = _stored(name, entry, f"{name}{GRADIENTS}", entry.gradients_digest, home)
     found: dict[str, dict[str, dict[str, Array]]] = {}
     for batch, arrays in nested(stored, "gradient").items():
@@ -188,7 +189,7 @@ def _gradients(name: str, entry: Entry, home: Path) -> Gradients:
 
 
 def forget_checkpoints() -> None:
-    """Generate, or read, the networks of goldens anew when they are asked for again."""
+    """Clear the cached networks of goldens, so that they are generated or read again on the next access."""
     _verified.cache_clear()
     for recipe in RECIPES.values():
         vars(recipe).pop("_checkpoint", None)
@@ -196,9 +197,9 @@ def forget_checkpoints() -> None:
 
 @lru_cache(maxsize=2)
 def _verified(recipe: Recipe, architecture: Architecture, digest: str) -> Checkpoint:
-    """The recipe's network, once it is that of the manifest; raises `FixtureError` if it is not.
+    """Return the recipe's network after checking it against the manifest; raises `FixtureError` if it differs.
 
-    Made once for the checks that come one after the other.
+    The result is cached for consecutive checks on the same golden.
     """
     checkpoint = recipe.checkpoint()
     ours, theirs = architecture.as_dict(), checkpoint.architecture.as_dict()

@@ -1,4 +1,4 @@
-"""Making goldens: from a local checkpoint; or, by `python -m conformance.goldens.make FOLDER`, all that are shipped."""
+"""Make goldens: from a local checkpoint, or all shipped goldens with `python -m conformance.goldens.make FOLDER`."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ from conformance.oracle import Network
 
 
 def make(folder: Path, recipes: Iterable[Recipe] = tuple(RECIPES.values())) -> None:
-    """Write the goldens of the recipes and their manifest into `folder`, which is made where there is none."""
+    """Write the goldens of the recipes and their manifest to `folder`, creating it if necessary."""
     folder.mkdir(parents=True, exist_ok=True)
     entries = {}
     for recipe in recipes:
@@ -41,10 +41,12 @@ def make(folder: Path, recipes: Iterable[Recipe] = tuple(RECIPES.values())) -> N
 
 
 def keep(own: Golden, folder: Path) -> Golden:
-    """Write a golden of a local checkpoint (`from_directory`) into `folder`; returns it as it will be loaded, called as the folder.
+    """Write a golden of a local checkpoint (`from_directory`) to `folder` and return it as loaded from there.
+
+    The golden has the name of the folder.
 
     Raises:
-        UsageError: the folder has something in it, since a golden is never written over; or is called as a shipped golden is.
+        UsageError: the folder is not empty, since goldens are never overwritten; or its name is that of a shipped golden.
     """
     assert own.folder is not None
     recipe = SavedGolden.of(folder, own.folder, own.batches)
@@ -62,7 +64,7 @@ def _kept(recipe: Recipe, checkpoint: Checkpoint, batch: Batch) -> dict[str, Arr
 
 
 def _kept_gradients(checkpoint: Checkpoint, batch: Batch) -> dict[str, dict[str, Array]]:
-    """By what the backward pass starts from."""
+    """Return the gradients to store, by the activation that the backward pass starts from."""
     networks = Network(checkpoint.architecture, checkpoint.weights, batch).backward_passes()
     return {str(n.source): {key: np.array(value, order="C") for key, value in n.walk() if keeps_gradient(key)} for n in networks}
 

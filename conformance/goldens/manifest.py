@@ -1,4 +1,4 @@
-"""The fixtures, and goldens in folders of their own: where they lie, and what their manifests say. Imports nothing heavy."""
+"""Locations and manifests of the shipped fixtures and of goldens in their own folders. Imports neither NumPy nor torch."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,17 @@ from conformance.model.files import read_json, reading
 from conformance.names import nearest
 
 MANIFEST = "manifest.json"
-GRADIENTS = ".gradients.safetensors"  # what the file of a golden's gradients is called, after its name
+GRADIENTS = ".gradients.safetensors"  # suffix of the file of a golden's gradients, after the golden's name
 SCHEMA = 2
-SMALL = ("tiny", "sinusoidal")  # between them the steps of every architecture but for other activation functions
+SMALL = ("tiny", "sinusoidal")  # together they have the steps of every architecture, except other activation functions
 
 
 def fixtures_directory() -> Path:
-    """The folder with the fixtures: that of a checkout first, else the one that the wheel carries."""
+    """Return the folder with the fixtures: that of a checkout if it exists, otherwise the one in the installed wheel.
+
+    Raises:
+        FixtureError: neither exists.
+    """
     package = Path(__file__).resolve().parents[1]
     for folder in (package.parent / "fixtures", package / "_fixtures"):
         if (folder / MANIFEST).is_file():
@@ -27,18 +31,18 @@ def fixtures_directory() -> Path:
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A golden, as its manifest describes it.
+    """The manifest entry of a golden.
 
     Attributes:
-        version: changes when the meaning of a verdict may.
-        source: where the weights come from, for people.
-        architecture: as `Architecture.as_dict` has it.
-        batches: names, in the order in which they are run.
-        weights_digest: of the weights, in float64.
-        stored_digest: of the arrays in the file.
-        digest: of the version, the architecture, the batches and the other digests: `of_entry`.
-        checkpoint: of one that was made from a checkpoint, where that lies as seen from the folder; else empty.
-        gradients_digest: of the arrays in the file of its gradients; empty where there is none.
+        version: changes when the meaning of a verdict may change.
+        source: where the weights come from, for display.
+        architecture: the dictionary returned by `Architecture.as_dict`.
+        batches: names of the batches, in the order in which they are run.
+        weights_digest: digest of the weights in float64.
+        stored_digest: digest of the arrays in the file.
+        digest: digest of the version, the architecture, the batches and the other digests (`of_entry`).
+        checkpoint: path of the checkpoint that the golden was made from, relative to the folder; otherwise empty.
+        gradients_digest: digest of the arrays in the gradient file; empty if there is none.
     """
 
     version: Annotated[int, msgspec.Meta(ge=0)]
@@ -53,7 +57,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is as it was written."""
+        """Whether the entry is unaltered, that is, whether its digest is correct."""
         digests = (self.weights_digest, self.stored_digest, self.gradients_digest)
         return self.digest == of_entry(self.version, self.architecture, self.batches, *digests)
 
@@ -61,7 +65,10 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def of_entry(
     version: int, architecture: Mapping[str, Any], batches: Sequence[str], weights: str, stored: str, gradients: str = ""
 ) -> str:
-    """SHA-256 of what an entry says, but for where the weights lie, since they may be moved: so an edited entry is noticed."""
+    """Return the SHA-256 of a manifest entry, so that an edited entry is detected.
+
+    The location of the weights is not included, since they may be moved.
+    """
     said = (version, architecture, batches, weights, stored, *([gradients] if gradients else []))
     return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
 
@@ -75,7 +82,7 @@ class _Manifest(msgspec.Struct, frozen=True):
 
 
 def manifest(folder: Path | None = None) -> dict[str, Entry]:
-    """The manifest: an entry a golden; `FixtureError` when it cannot be read."""
+    """Return the manifest entries by golden name; raises `FixtureError` if the manifest cannot be read."""
     file = (folder or fixtures_directory()) / MANIFEST
     with reading(file, "a manifest", FixtureError):
         schema = read_json(file, _Schema).schema
@@ -85,21 +92,24 @@ def manifest(folder: Path | None = None) -> dict[str, Entry]:
 
 
 def is_folder(golden: str | Path) -> bool:
-    """Whether a golden is reported by its folder, and not by its name; a name goes first, so that the folder is `./tiny`."""
+    """Return whether a golden is identified by its folder rather than by its name.
+
+    A string that is the name of a shipped golden is taken as the name; the folder is then written `./tiny`.
+    """
     return isinstance(golden, Path) or (golden not in manifest() and Path(golden).exists())
 
 
 def located(golden: str | Path, folder: Path | None = None) -> tuple[str, Path | None]:
-    """The name of a golden, and the folder with its manifest, None for the fixtures'.
+    """Return the name of a golden and the folder with its manifest, which is None for the shipped fixtures.
 
     Args:
-        golden: its name, or the folder of its own in which it lies.
-        folder: that with the manifest in which the name is looked up, where that is not the fixtures'.
+        golden: the golden's name, or its folder.
+        folder: folder of the manifest in which the name is looked up; None means the shipped fixtures.
 
     Raises:
-        UnknownNameError: neither a golden nor a folder is called so.
-        UsageError: the folder holds no golden, or several.
-        FixtureError: its manifest cannot be read.
+        UnknownNameError: there is no golden and no folder with this name.
+        UsageError: the folder contains no golden, or several.
+        FixtureError: the manifest cannot be read.
     """
     if folder is None and is_folder(golden):
         return _alone_in(Path(golden)), Path(golden).resolve()
@@ -110,7 +120,7 @@ def located(golden: str | Path, folder: Path | None = None) -> tuple[str, Path |
 
 
 def _alone_in(folder: Path) -> str:
-    """The name of the only golden in the folder."""
+    """Return the name of the only golden in the folder."""
     if not folder.is_dir():
         raise UsageError(f"{folder} is {'a file' if folder.exists() else 'not there'}; a golden of your own is a folder")
     if not (folder / MANIFEST).is_file():

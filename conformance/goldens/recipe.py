@@ -1,4 +1,4 @@
-"""A recipe: what a golden is made from, on any machine, bit for bit."""
+"""Recipes, from which goldens are made bit for bit on any machine."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,62 +14,62 @@ from conformance.model.digest import content_digest
 from conformance.model.gradients import grad
 
 SEED = 20_260_101
-_GRADIENTS = tuple(grad(end) for end in ("weight", "bias", "LayerNorm"))  # ends of the names of those that are stored
+_GRADIENTS = tuple(grad(end) for end in ("weight", "bias", "LayerNorm"))  # suffixes of the names of stored gradients
 
 
 def keeps_gradient(name: str) -> bool:
-    """Whether a gradient is stored, where any of that golden are: those of parameters, and of what a norm gives."""
+    """Return whether a gradient is stored, in goldens that store gradients: those of parameters and of LayerNorm results."""
     return name.endswith(_GRADIENTS)
 
 
 class Recipe(Protocol):
-    """Makes a golden's network and its batches."""
+    """The interface of a recipe, which makes a golden's network and batches."""
 
     @property
     def name(self) -> str:
-        """What users type."""
+        """The name that users type."""
 
     @property
     def about(self) -> str:
-        """What it is for: the first sentence stands alone in a list."""
+        """The purpose of the golden; lists show only the first sentence."""
 
     @property
     def version(self) -> int:
-        """Changes when the meaning of a verdict may."""
+        """The version, which changes when the meaning of a verdict may change."""
 
     @property
     def source(self) -> str:
-        """Where the weights come from, for people."""
+        """The origin of the weights, for display."""
 
     @property
     def folder(self) -> Path | None:
-        """Where its tokenizer lies; None where it has none."""
+        """The folder of the tokenizer, or None if there is none."""
 
     def weights_digest(self) -> str:
-        """SHA-256 of the weights."""
+        """Return the SHA-256 of the weights."""
 
     def checkpoint(self) -> Checkpoint:
-        """Architecture and weights; `DependencyMissingError` where they need what is not installed."""
+        """Return architecture and weights; raises `DependencyMissingError` if they need a package that is not installed."""
 
     def batches(self) -> Mapping[str, Batch]:
-        """The inputs, by name."""
+        """Return the inputs by name."""
 
     def keeps(self, activation: str) -> bool:
-        """Whether that activation's true values are stored."""
+        """Return whether the true values of an activation are stored."""
 
     def __hash__(self) -> int:
-        """Of what is verified once."""
+        """Return a hash, since verified networks are cached by recipe."""
 
 
 @dataclass(frozen=True)
 class Generated:
-    """A network of discriminating weights and batches, both from Philox integers.
+    """A recipe whose discriminating weights and batches are generated from Philox integers.
 
     Attributes:
-        about: what it is for.
-        make_batches: the batches from a seed.
-        hidden: deviation of a hidden state.
-        kept: ends of the names of the activations that are stored.
+        about: purpose of the golden.
+        make_batches: function that makes the batches from a seed.
+        hidden: standard deviation of a hidden state.
+        kept: suffixes of the names of the activations that are stored.
     """
 
     name: str
@@ -83,12 +83,12 @@ class Generated:
 
     @property
     def source(self) -> str:
-        """The seed."""
+        """The seed, for display."""
         return f"seed {self.seed}"
 
     @property
     def folder(self) -> None:
-        """Its tokens are numbers alone."""
+        """None, since there is no tokenizer."""
         return None
 
     @cached_property
@@ -96,17 +96,17 @@ class Generated:
         return Checkpoint(self.architecture, read_only(weights(self.seed, self.architecture, self.hidden)))
 
     def checkpoint(self) -> Checkpoint:
-        """Generated once."""
+        """Return the checkpoint, which is generated once."""
         return self._checkpoint
 
     def weights_digest(self) -> str:
-        """Of the content."""
+        """Return the content digest of the weights."""
         return content_digest(self._checkpoint.weights)
 
     def batches(self) -> Mapping[str, Batch]:
-        """From the seed."""
+        """Return the batches made from the seed."""
         return self.make_batches(self.seed)
 
     def keeps(self, activation: str) -> bool:
-        """By the end of its name."""
+        """Return whether an activation is stored, which depends on the suffix of its name."""
         return activation.endswith(self.kept)

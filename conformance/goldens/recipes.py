@@ -1,8 +1,7 @@
-"""The goldens' recipes, as one table, the quickest first; those in which a number that is hard-coded is wrong after the usual ones.
+"""The table of all goldens' recipes: the fastest first, and those that detect hard-coded numbers after the general ones.
 
-To add a golden: give it a row here, with what it is for, its architecture and the masks of its batch (or, where it needs more, a
-module as `edges` is one); run `python -m conformance.goldens.make fixtures`, which stores all of them, and
-`bert-conformance golden verify`.
+To add a golden, add a row with its purpose, its architecture and the masks of its batch (or write a module like `edges` if more is
+needed), then run `python -m conformance.goldens.make fixtures`, which stores all goldens, and `bert-conformance golden verify`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,14 +17,19 @@ from conformance.goldens.recipe import Generated, Recipe
 from conformance.model.architecture import Architecture
 from conformance.model.batch import Batch
 
-MASKS = ("111111111111", "111111110000", "001111111111", "110111011010")  # none, right and left padding; holes
-# of the names of activations that are stored
+MASKS = ("111111111111", "111111110000", "001111111111", "110111011010")  # no padding, right padding, left padding, holes
+# Suffixes of the names of stored activations.
 ENDS = ("LayerNorm", "decoder", "seq_relationship", "classifier", "qa_outputs", "sentence_embedding", "loss")
 
 
 @dataclass(frozen=True)
 class _Padded:
-    """One batch of random ids under masks, each a row of `1` (attended to) and `0` (padding)."""
+    """A function that makes one batch of random ids under masks.
+
+    Attributes:
+        masks: a string for each row, of `1` (attended to) and `0` (padding).
+        further: function that converts that batch, given a seed and the architecture, to the golden's batches; or None.
+    """
 
     architecture: Architecture
     masks: Sequence[str]
@@ -37,14 +41,14 @@ class _Padded:
 
 
 def _with_states(padded: Mapping[str, Batch], seed: int, a: Architecture) -> Mapping[str, Batch]:
-    """With states of an encoder that every format holds exactly, of deviation 1, and a mask of their own."""
+    """Add encoder states of standard deviation 1 that every format represents exactly, with their own mask."""
     mask = drawn(("11111111111", "11111110000", "00111111111", "10110111010"))
     states = Stream(seed, "encoder_hidden_states").normals((*mask.shape, a.hidden_size))
     return {n: replace(b, encoder_hidden_states=states, encoder_attention_mask=mask) for n, b in padded.items()}
 
 
 def _with_further_inputs(padded: Mapping[str, Batch], seed: int, a: Architecture) -> Mapping[str, Batch]:
-    """One batch with position ids in any order, one with a mask for each query; each attends to itself at the least."""
+    """Return one batch with random position ids, and one with a mask for each query; every token attends at least to itself."""
     (given,) = padded.values()
     mask = np.asarray(given.attention_mask)
     ids = Stream(seed, "position_ids").integers(mask.shape, 0, a.max_position_embeddings)
@@ -56,12 +60,12 @@ def _with_further_inputs(padded: Mapping[str, Batch], seed: int, a: Architecture
 def _row(
     name: str, about: str, architecture: Architecture, masks: Sequence[str] = MASKS, further: Any = None, **options: Any
 ) -> Generated:
-    """A golden of one batch under masks; `further` makes its batches of that."""
+    """Return a recipe with one batch under masks; `further` converts that batch to the golden's batches."""
     return Generated(name, about, architecture, _Padded(architecture, tuple(masks), further), **options)
 
 
 def _network(**sizes: Any) -> Architecture:
-    """A BERT with all heads; two labels unless it says otherwise."""
+    """Return a BERT with masked-LM, next-sentence and classification heads, and with two labels unless stated otherwise."""
     return Architecture(**{"num_labels": 2, "heads": ("masked_lm", "next_sentence", "classification"), **sizes})
 
 

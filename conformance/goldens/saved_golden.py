@@ -1,7 +1,7 @@
-"""A golden that was made from a local checkpoint and is kept: a folder with its manifest, its batches and its true activations.
+"""Goldens made from a local checkpoint: a folder with a manifest, batches and true activations.
 
-The weights stay where they lie. The manifest has that place, their digest and the architecture, so that other weights, or another
-epsilon in `config.json`, are noticed before anything is judged.
+The weights stay in the checkpoint's directory. The manifest contains its path, the digest of the weights and the architecture, so
+that other weights, or another epsilon in `config.json`, are detected before anything is judged.
 """
 
 import os
@@ -21,15 +21,15 @@ from conformance.model.stored import PICKLE, SAFETENSORS
 
 @dataclass(frozen=True)
 class SavedGolden:
-    """The recipe: a checkpoint's directory, and batches that were given.
+    """The recipe of a golden made from a checkpoint directory and given batches.
 
     Attributes:
-        name: what the folder was called when it was made.
-        home: the folder.
-        source: the directory as it was when it was made.
-        beside: the same as seen from `home`, since both may have been moved together; this is tried first.
-        stamp: sizes and times of the directory's files: what was verified once is verified again when they change.
-        given: the batches, while it is made; afterwards they are those that are stored.
+        name: name of the folder when the golden was made.
+        home: the golden's folder.
+        source: path of the checkpoint directory when the golden was made.
+        beside: the same path relative to `home`, which is tried first, since both may have been moved together.
+        stamp: modification times and sizes of the checkpoint's files; when they change, the checkpoint is verified again.
+        given: the batches while the golden is made; empty for a loaded golden, which has the stored ones.
     """
 
     name: str
@@ -42,27 +42,27 @@ class SavedGolden:
 
     @classmethod
     def of(cls, home: Path, checkpoint: Path, batches: Mapping[str, Batch]) -> Self:
-        """To be made in the folder `home`."""
+        """Return the recipe of a golden that is to be made in the folder `home`."""
         home, checkpoint = home.resolve(), checkpoint.resolve()
         return cls(home.name, home, str(checkpoint), os.path.relpath(checkpoint, home), given=batches)
 
     @classmethod
     def described(cls, name: str, home: Path, entry: Entry) -> Self:
-        """As the manifest in `home` has it."""
+        """Return the recipe described by the manifest in `home`."""
         found = cls(name, home, entry.source, entry.checkpoint, entry.version)
         return cls(name, home, found.source, found.beside, found.version, _stamp(found.folder))
 
     @property
     def folder(self) -> Path | None:
-        """The checkpoint's directory; None where it is gone."""
+        """The checkpoint's directory, or None if it no longer exists."""
         places = (self.home / place for place in (self.beside, self.source))
         return next((place.resolve() for place in places if place.is_dir()), None)
 
     def checkpoint(self) -> Checkpoint:
-        """Read from where it lies.
+        """Return the checkpoint, read from its directory.
 
         Raises:
-            FixtureError: it is gone, or is no checkpoint any more.
+            FixtureError: the directory no longer exists or is no longer a valid checkpoint.
         """
         if self.folder is None:
             raise FixtureError(
@@ -76,19 +76,19 @@ class SavedGolden:
 
     @property
     def about(self) -> str:
-        """The checkpoint that it was made from."""
+        """A sentence that names the checkpoint from which the golden was made."""
         return f"Made from {self.source}."
 
     def weights_digest(self) -> str:
-        """Of the content: of the parameters' values in float64, whatever the file's format and order."""
+        """Return the digest of the parameters' values in float64, which does not depend on the file's format and order."""
         return content_digest(self.checkpoint().weights)
 
     def batches(self) -> Mapping[str, Batch]:
-        """Those given."""
+        """Return the given batches."""
         return self.given
 
     def keeps(self, activation: str) -> bool:
-        """All of them."""
+        """Return True, since all activations are stored."""
         return True
 
 

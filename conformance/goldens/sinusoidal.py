@@ -1,4 +1,4 @@
-"""The recipe of the golden `sinusoidal`."""
+"""The recipe of the golden `sinusoidal`, a BERT with sinusoidal positions and plain heads."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ ARCHITECTURE = Architecture(
     num_hidden_layers=2,
     num_attention_heads=4,
     intermediate_size=128,
-    max_position_embeddings=12,  # the batch's length, so that a network that can do no other is judged as well
+    max_position_embeddings=12,  # the batch's length, so that implementations limited to this length can be judged
     type_vocab_size=3,
     position_embedding_type="sinusoidal",
     embedding_norm=False,
@@ -29,7 +29,7 @@ _MASKS = ("111111111111", "111111110000", "111110000000", "111111111110")
 
 
 def _batches(seed: int) -> dict[str, Batch]:
-    """Ids are 0 exactly where padded, so that a mask made from the ids is the mask."""
+    """Return the batches, in which ids are 0 exactly at padding, so that a mask derived from the ids equals the attention mask."""
     mask = drawn(_MASKS)
     made = batch(seed, ARCHITECTURE, mask)
     ids = np.where(mask == 1, 1 + made.input_ids % (ARCHITECTURE.vocab_size - 1), PAD)

@@ -1,1 +1,1 @@
-"""What a BERT and its inputs are: architecture, activations, batches, checkpoints."""
+"""BERT models and their inputs: architectures, activations, batches and checkpoints."""

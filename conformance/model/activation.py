@@ -1,4 +1,4 @@
-"""One row of the table of activations: a tensor of the forward or backward pass."""
+"""Rows of the table of activations; each describes one tensor of the forward or backward pass."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 HIDDEN = ("batch", "position", "feature")
 ATTENTION = ("batch", "head", "query", "key")
 DISTANCES = ("batch", "query", "key", "feature")
-STATES = ("batch", "state", "feature")  # of an encoder, to which a decoder attends
+STATES = ("batch", "state", "feature")  # encoder hidden states, to which a decoder attends
 CROSS_ATTENTION = ("batch", "head", "query", "state key")
 SENTENCE = ("batch", "feature")
 SCALAR: tuple[str, ...] = ()
@@ -14,24 +14,24 @@ SCALAR: tuple[str, ...] = ()
 
 @dataclass(frozen=True)
 class Activation:
-    """One row of the table.
+    """One row of the table of activations.
 
     Attributes:
-        name: Hugging Face's module path, or the extra path of a tensor that has no module.
-        kind: which equation computes it; key of `conformance.oracle.EQUATIONS`.
-        parents: the activations that it is computed from, in the order of its equation.
-        parameters: role (`weight`, `bias`) to Hugging Face's parameter name.
-        axes: what each axis counts.
-        width: length of the last axis; 0 where the batch decides it.
-        equation: the formula, for people.
-        exact: whether any difference at all is a failure (a table look-up, a copy).
-        layer: the encoder layer that it belongs to, or None.
-        height: length of an axis `row`, of the gradient of a matrix.
-        is_internal: whether no implementation has to form it, so that it is not missed.
-        dropout: the activation whose random mask its equation reads, in training mode; empty where it reads none.
-        causal: whether queries attend to no later key.
-        heads: of an axis `head`, how many, where the layer has fewer than the architecture says; else 0.
-        reads_all_tokens: of a sentence, whether it is read off all of its tokens that are not padding, and not the first alone.
+        name: Hugging Face's module path, or the additional path of a tensor that has no module.
+        kind: the equation that computes the activation; a key of `conformance.oracle.EQUATIONS`.
+        parents: names of the activations that it is computed from, in the order of the equation.
+        parameters: maps the role of each parameter (`weight`, `bias`) to Hugging Face's parameter name.
+        axes: name of each axis.
+        width: length of the last axis; 0 if it depends on the batch.
+        equation: the formula, for display.
+        exact: whether any difference at all is a failure (table look-ups, copies).
+        layer: index of the encoder layer that the activation belongs to, or None.
+        height: length of the axis `row`, which the gradient of a matrix has.
+        is_internal: whether an implementation need not form the activation, so that it is not reported as missing.
+        dropout: in training mode, name of the activation whose random mask the equation reads; empty if there is none.
+        causal: whether a query attends to no later key.
+        heads: length of the axis `head` if the layer has fewer heads than `num_attention_heads`; otherwise 0.
+        reads_all_tokens: whether one vector per sequence depends on all tokens that are not padding, not on the first alone.
     """
 
     name: str
@@ -52,11 +52,18 @@ class Activation:
 
     @property
     def is_same_for_all_rows(self) -> bool:
-        """Whether it does not depend on the row of the batch, so that a candidate may have it once."""
+        """Whether the activation does not depend on the row of the batch, so that a candidate may compute it once for all rows."""
         return self.kind in ("position_lookup", "sinusoids", "distance_lookup")
 
     def shape(self, batch_size: int, length: int, heads: int, states: int = 0) -> tuple[int, ...]:
-        """Its shape for a batch of `batch_size` rows of `length` tokens, and as many of an encoder's states."""
+        """Return the shape of the activation.
+
+        Args:
+            batch_size: number of rows of the batch.
+            length: number of tokens per row.
+            heads: number of attention heads, unless this activation has its own number.
+            states: number of encoder states per row.
+        """
         sizes = {
             "batch": batch_size,
             "position": length,
@@ -69,11 +76,11 @@ class Activation:
         return tuple(sizes.get(axis, self.width) for axis in self.axes)
 
     def cut(self, rows: slice, length: int | None = None) -> tuple[slice, ...]:
-        """The index of its part for some rows of the batch, and the first `length` tokens of each."""
+        """Return the index of the activation's part for the given rows of the batch and the first `length` tokens of each row."""
         parts = {"batch": rows, **dict.fromkeys(("position", "query", "key"), slice(length))}
         return tuple(parts.get(axis, slice(None)) for axis in self.axes)
 
 
 def affine(path: str) -> dict[str, str]:
-    """The weight and bias of the module at `path`."""
+    """Return the roles and names of the weight and bias of the module at `path`."""
     return {"weight": f"{path}.weight", "bias": f"{path}.bias"}

@@ -1,16 +1,15 @@
-"""The table of activations: every tensor of the forward pass, its equation, its shape and what it is computed from.
+"""The table of activations: every tensor of the forward pass, with its equation, its shape and its parents.
 
-A name is Hugging Face's module path wherever a module exists, and one extra path where the tensor has no module (`scores`,
-`probs`, `context`, the losses, `embeddings.sum`). The table is written in the order of computation, so every parent stands
-before its children.
+A name is Hugging Face's module path if a module exists, and otherwise an additional path (`scores`, `probs`, `context`, the losses,
+`embeddings.sum`). The rows are in the order of computation, so every parent precedes its children.
 
 To add an activation:
 
-1. Yield its row behind its parents, in `model.layer`, `model.heads` or here: name, kind, parents, parameters, axes, equation.
-2. If no equation of that kind exists, write a `Step` in `conformance.oracle` (value, Jacobians, roundings), and name it in
-   `conformance.oracle.equations.EQUATIONS`; and one for the gradient that it gives its inputs (`conformance.model.gradients`).
-   `conformance/tests/test_mathematics.py` checks their Jacobians and roundings.
-3. Run `python -m conformance.goldens.make fixtures`, which stores it in every golden that has it.
+1. Yield its row after its parents, in `model.layer`, `model.heads` or here: name, kind, parents, parameters, axes, equation.
+2. If no equation of that kind exists, write a `Step` in `conformance.oracle` (value, Jacobians, roundings) and register it in
+   `conformance.oracle.equations.EQUATIONS`; do the same for the gradient with respect to its inputs
+   (`conformance.model.gradients`). `conformance/tests/test_mathematics.py` checks the Jacobians and roundings.
+3. Run `python -m conformance.goldens.make fixtures`, which stores the activation in every golden that has it.
 """
 
 import re
@@ -52,7 +51,7 @@ def _embeddings(a: Architecture) -> Iterator[Activation]:
 
 
 def table(a: Architecture) -> dict[str, Activation]:
-    """Every activation of architecture `a`, by name, in the order of computation."""
+    """Return every activation of architecture `a` by name, in the order of computation."""
     return {row.name: row for row in _rows(a)}
 
 
@@ -71,26 +70,29 @@ def _rows(a: Architecture) -> tuple[Activation, ...]:
 
 
 def placed(name: str) -> tuple[str, str]:
-    """The part of the network that an activation belongs to, for people, and its name within that part."""
+    """Return the part of the network that an activation belongs to, for display, and its name within that part."""
     match = _LAYER.fullmatch(name)
     if match:
         return f"layer {match[1]}", match[2]
     part, _, rest = name.partition(".")
-    if part == "step":  # of a training run
+    if part == "step":  # an optimizer step of a training run
         number, _, rest = rest.partition(".")
         return f"step {number}", rest
     return (part, rest) if part == "embeddings" else ("pooler and heads", name)
 
 
 def outputs(a: Architecture) -> tuple[str, ...]:
-    """The final hidden state and the logits of every head: a candidate exposes at least one of them."""
+    """Return the final hidden state, and the logits of every head and the sentence embedding that the architecture has.
+
+    A candidate must expose at least one of them.
+    """
     found = [f"encoder.layer.{a.num_hidden_layers - 1}.output.LayerNorm"]
     logits = ("cls.predictions.decoder", "cls.predictions.log_probs", "cls.seq_relationship", "cls.seq_relationship.log_probs")
     rows = table(a)
     return (*found, *(name for name in (*logits, "classifier", "qa_outputs", "sentence_embedding") if name in rows))
 
 
-# Of parts that a BERT may have, the settings with which it has them.
+# Settings that add an optional part to an architecture.
 _PARTS: tuple[dict[str, Any], ...] = (
     {"pooler": True},
     *({"heads": (head,), "pooler": True} for head in HEADS),
@@ -102,7 +104,9 @@ _PARTS: tuple[dict[str, Any], ...] = (
 
 
 def missing_part(name: str, a: Architecture) -> str:
-    """The settings, as `pooling='mean'`, with which `a` would have an activation that it has not; empty where none would do.
+    """Return the settings, such as `pooling='mean'`, that would give architecture `a` an activation that it does not have.
+
+    The result is empty if the architecture has the activation, or if no settings would add it.
 
     Example:
         >>> from conformance import load_golden
@@ -117,7 +121,7 @@ def missing_part(name: str, a: Architecture) -> str:
 
 
 def parameter_shapes(a: Architecture) -> dict[str, tuple[int, ...]]:
-    """Every parameter that the table uses, by Hugging Face's name, with its shape (the tied decoder once)."""
+    """Return the shape of every parameter used in the table, by Hugging Face's name; the tied decoder weight appears once."""
     tables = {
         "word_lookup": a.vocab_size,
         "position_lookup": a.max_position_embeddings,
@@ -139,6 +143,6 @@ def parameter_shapes(a: Architecture) -> dict[str, tuple[int, ...]]:
 
 
 def parameters_of_head(head: str, a: Architecture) -> list[str]:
-    """The parameters that architecture `a` has because of one of its heads, by Hugging Face's names."""
+    """Return Hugging Face's names of the parameters that architecture `a` has only because of the given head."""
     others = parameter_shapes(a.with_(heads=tuple(h for h in a.heads if h != head)))
     return [name for name in parameter_shapes(a) if name not in others]

@@ -1,4 +1,4 @@
-"""The architecture of a BERT: one small frozen value that fixes every equation of the forward pass."""
+"""The architecture of a BERT: a small frozen value that determines every equation of the forward pass."""
 
 import math
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ SAME_NAMES = (
     ("next_sentence", "plain_next_sentence"),
     ("classification", "token_classification", "multiple_choice"),
 )
-"""Heads whose modules are called alike: a network has one of each."""
+"""Groups of heads whose modules have the same names, so that a network has at most one head of each group."""
 COMPATIBLE_HEADS = (
     ("masked_lm", "next_sentence", "classification", "question_answering"),
     ("plain_masked_lm", "plain_next_sentence", "token_classification"),
     ("multiple_choice",),
 )
-"""Every head, in sets that one network can have."""
+"""All heads, grouped into sets that one network can have together."""
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 POSITIONS = ("absolute", "sinusoidal", "relative_key", "relative_key_query")
@@ -37,7 +37,7 @@ _COUNTS = {
     "vocab_size": 1, "hidden_size": 1, "num_hidden_layers": 0, "num_attention_heads": 1, "intermediate_size": 1,
     "max_position_embeddings": 1, "type_vocab_size": 1, "num_labels": 1, "position_offset": 0,
 }  # fmt: skip
-# The deepest published has 1,000 layers (Wang et al. 2022, DeepNet). A table of activations is made of them before any is seen.
+# The deepest published network has 1,000 layers (Wang et al. 2022, DeepNet); the limit bounds the table of activations.
 _LARGEST = {"num_hidden_layers": 10_000}
 _INT32 = 2**31 - 1
 _RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "activation_dropout")
@@ -45,36 +45,37 @@ _RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dro
 
 @dataclass(frozen=True)
 class Architecture:
-    """Sizes and switches, under Hugging Face's config names (`BertConfig`) where they exist.
+    """The sizes and switches of a BERT, under Hugging Face's config names (`BertConfig`) where they exist.
 
     Attributes:
         vocab_size .. hidden_act: as in `transformers.BertConfig`.
-        num_labels: size of the classification head, of sequences or of tokens.
-        position_embedding_type: `absolute` (learned), `sinusoidal` (Vaswani et al. 2017, section 3.5), or in the scores of each
-            layer: `relative_key` (Shaw et al. 2018, equation 5) and `relative_key_query` (Huang et al. 2020, method 4).
-        is_decoder: whether a token attends to itself and to earlier tokens alone.
-        pruned_heads: pairs of a layer and the heads, of `num_attention_heads`, that are taken out of its self-attention.
-        add_cross_attention: whether each layer of a decoder attends to an encoder's states as well, where a batch has any.
-        embedding_norm: whether the embeddings pass a LayerNorm (Devlin et al. 2019: yes).
-        position_offset: the position id of a row's first token, 2 in RoBERTa (Liu et al. 2019; padding_idx + 1), 0 in BERT.
-        shared_layer_norm: whether both residuals of a layer share one LayerNorm (the paper: no).
+        num_labels: number of outputs of the classification head, for sequences or for tokens.
+        position_embedding_type: `absolute` (learned), `sinusoidal` (Vaswani et al. 2017, section 3.5), or, in the attention scores
+            of each layer, `relative_key` (Shaw et al. 2018, equation 5) or `relative_key_query` (Huang et al. 2020, method 4).
+        is_decoder: whether a token attends only to itself and to earlier tokens.
+        pruned_heads: pairs of a layer and the indices of the heads, out of `num_attention_heads`, removed from its self-attention.
+        add_cross_attention: whether each layer of a decoder also attends to encoder hidden states, if the batch has any.
+        embedding_norm: whether a LayerNorm is applied to the embeddings (Devlin et al. 2019: yes).
+        position_offset: position id of the first token of a row: 2 in RoBERTa (Liu et al. 2019; padding_idx + 1), 0 in BERT.
+        shared_layer_norm: whether both residual connections of a layer share one LayerNorm (the paper: no).
         pooler: whether there is a pooler.
-        hidden_dropout_prob, attention_probs_dropout_prob: rates of dropout, in training mode alone.
-        classifier_dropout: that before the classifier; None: as `hidden_dropout_prob`.
-        activation_dropout: that after the activation function, as in `transformers.BartConfig` (the paper: none).
-        initializer_range: the standard deviation with which matrices and tables are drawn before training.
-        problem_type: what the classifier of sequences is trained for, as in `transformers.PretrainedConfig`:
-            `single_label_classification`, `multi_label_classification` or `regression`; None stands for the last where there is
-            one label, else for the first.
-        pooling: how the last hidden state is pooled into an embedding of the sentence, as sentence-transformers does it: the
-            first token (`cls`), the `mean` over the tokens that are not padding, their sum over √n (`mean-sqrt-length`), their
-            mean with weights 1, 2, … by place (`weighted-mean`), their `max`, or the `last` of them; empty where it is not.
-        dense: the `Dense` modules of sentence-transformers behind the pooling, in order.
-        normalize: whether the embedding is divided by its length, last of all.
-        heads: those present, of `masked_lm` and `next_sentence` (as the paper has them), `plain_masked_lm` and
-            `plain_next_sentence` (one linear layer and a log-softmax, on the hidden state itself, not tied), `classification` (of
-            sequences), `token_classification`, `question_answering` (start and end of a span), `multiple_choice` (one logit a
-            row, several rows a question).
+        hidden_dropout_prob, attention_probs_dropout_prob: dropout probabilities, used only in training mode.
+        classifier_dropout: dropout probability before the classifier; None means `hidden_dropout_prob`.
+        activation_dropout: dropout probability after the activation function, as in `transformers.BartConfig` (the paper: none).
+        initializer_range: standard deviation of the initial values of matrices and tables.
+        problem_type: the training problem of the sequence classifier, as in `transformers.PretrainedConfig`:
+            `single_label_classification`, `multi_label_classification` or `regression`. None means `regression` if there is one
+            label, and otherwise `single_label_classification`.
+        pooling: how the last hidden state is pooled into a sentence embedding, as in sentence-transformers: the first token
+            (`cls`); over the n tokens that are not padding, the `mean`, the sum divided by √n (`mean-sqrt-length`), the mean with
+            weights 1, 2, … by position (`weighted-mean`), or the `max`; the `last` token that is not padding. Empty: no sentence
+            embedding.
+        dense: the `Dense` modules of sentence-transformers after the pooling, in order.
+        normalize: whether the sentence embedding is finally divided by its Euclidean norm.
+        heads: the heads that are present: `masked_lm` and `next_sentence` (as in the paper), `plain_masked_lm` and
+            `plain_next_sentence` (one untied linear layer and a log-softmax, applied to the hidden state itself), `classification`
+            (of sequences), `token_classification`, `question_answering` (start and end of a span), `multiple_choice` (one logit per
+            row, several rows per question).
 
     Example:
         >>> base = Architecture(vocab_size=30522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12,
@@ -115,7 +116,7 @@ class Architecture:
     dense: tuple[Dense, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what the equations do not cover; raises `UnsupportedArchitectureError`."""
+        """Validate the fields; raises `UnsupportedArchitectureError` for an architecture that the equations do not cover."""
         for name, least in _COUNTS.items():
             value = getattr(self, name)
             largest = _LARGEST.get(name, _INT32)
@@ -172,28 +173,29 @@ class Architecture:
 
     @property
     def head_size(self) -> int:
-        """d_k, the width of one attention head."""
+        """The width d_k of one attention head."""
         return self.hidden_size // self.num_attention_heads
 
     def heads_of(self, layer: int) -> int:
-        """How many heads the self-attention of a layer has."""
+        """Return the number of self-attention heads of a layer."""
         return self.num_attention_heads - sum(len(heads) for number, heads in self.pruned_heads if number == layer)
 
     @property
     def has_relative_positions(self) -> bool:
-        """Whether positions enter in the attention scores, by their distance, and not in the embeddings."""
+        """Whether positions enter the attention scores as distances, instead of being added to the embeddings."""
         return self.position_embedding_type.startswith("relative")
 
     @property
     def problem(self) -> str:
-        """What the classifier of sequences is trained for: `problem_type`, or what Hugging Face takes where that is None."""
+        """The training problem of the sequence classifier: `problem_type`, or Hugging Face's default if that is None."""
         return self.problem_type or (REGRESSION if self.num_labels == 1 else SINGLE_LABEL)
 
     @property
     def unconfirmed(self) -> str:
-        """A sentence on the numbers that no parameter's shape shows: of a directory they are known by its `config.json` alone.
+        """A sentence that lists the numbers that no parameter's shape confirms and that are known only from `config.json`.
 
-        A system that reads the same agrees with the oracle on them, whether or not they are those of the training.
+        An implementation that reads the same configuration agrees with the oracle on them, even if the network was trained with
+        others.
         """
         names = ("num_attention_heads", "layer_norm_eps", "hidden_act", "position_offset")
         numbers = ", ".join(f"{name} {getattr(self, name)}" for name in names)
@@ -204,15 +206,19 @@ class Architecture:
 
     @property
     def longest(self) -> int:
-        """The most tokens that a row may have: position ids run from `position_offset` to `max_position_embeddings` − 1."""
+        """The largest number of tokens in a row: position ids run from `position_offset` to `max_position_embeddings` − 1."""
         return self.max_position_embeddings - self.position_offset
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], **switches: Any) -> "Architecture":
-        """From a Hugging Face `config.json`; keys without a meaning here are ignored, `switches` win.
+        """Return the architecture described by a Hugging Face `config.json`.
+
+        Args:
+            config: the configuration; keys that are not fields of this class are ignored.
+            switches: fields that take precedence over the configuration.
 
         Raises:
-            UnsupportedArchitectureError: a key is missing, of the wrong type, or of a value for which there are no equations.
+            UnsupportedArchitectureError: a key is missing or of the wrong type, or there are no equations for its value.
         """
         names = {f.name for f in fields(cls)}
         known = {k: v for k, v in {**config, **switches}.items() if k in names}
@@ -224,25 +230,26 @@ class Architecture:
             raise UnsupportedArchitectureError(f"no architecture: {error}") from error
 
     def as_dict(self) -> dict[str, Any]:
-        """A plain dictionary, heads as a list, pruned heads as in a `config.json`; `dense` is left out where there is none.
+        """Return a plain dictionary, with heads as a list and pruned heads as in a `config.json`; `dense` is omitted if empty.
 
-        The digest of a golden is of this dictionary: one without dense layers keeps that which it had before there were any.
+        The digest of a golden is computed from this dictionary. Omitting an empty `dense` keeps the digests of goldens that were
+        made before the field existed.
         """
         pruned = {str(layer): list(heads) for layer, heads in self.pruned_heads}
         found = {**asdict(self), "heads": list(self.heads), "pruned_heads": pruned, "dense": [asdict(d) for d in self.dense]}
         return {name: value for name, value in found.items() if name != "dense" or value}
 
     def __getattr__(self, name: str) -> Any:
-        """Only reached for what an architecture does not have."""
+        """Raise an `AttributeError` that lists the fields; Python calls this only for names that do not exist."""
         raise AttributeError(f"an architecture has no {name!r}; it has {', '.join(f.name for f in fields(Architecture))}")
 
     def with_(self, **changes: Any) -> "Architecture":
-        """The same architecture but for `changes`."""
+        """Return a copy of the architecture with the given fields replaced."""
         return replace(self, **changes)
 
 
 def _pairs(pruned: Mapping[Any, Any]) -> list[tuple[int, tuple[int, ...]]]:
-    """Layers and their pruned heads in order, of an object in a `config.json`, which has the layers' numbers as texts."""
+    """Return sorted (layer, heads) pairs from the `pruned_heads` of a `config.json`, whose keys are layer numbers as strings."""
     try:
         return sorted((int(layer), tuple(sorted(heads))) for layer, heads in pruned.items())
     except (TypeError, ValueError) as error:

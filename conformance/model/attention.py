@@ -1,4 +1,4 @@
-"""Which keys a query may attend to."""
+"""The keys that a query may attend to."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,10 +8,13 @@ from conformance.model.batch import Batch
 
 
 def attended_keys(row: Activation, batch: Batch) -> npt.NDArray[np.bool_]:
-    """Of an activation over queries and keys: (B, Q, K), Q = 1 where it is the same for every query.
+    """Return which keys each query may attend to, for an activation over queries and keys.
 
-    Those that the mask lets through; where the activation is causal, of these the query itself and what is before it. Of attention
-    to an encoder's states those of its own mask.
+    These are the keys that the mask allows; if the activation is causal, only those up to the query's own position. For
+    cross-attention they are the encoder states that `encoder_attention_mask` allows.
+
+    Returns:
+        A boolean array (B, Q, K), where Q = 1 if the keys are the same for all queries.
 
     Example:
         >>> from conformance.model.activations import ATTENTION

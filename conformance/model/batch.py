@@ -1,4 +1,4 @@
-"""A batch of token ids, with the mask, the token types and the labels that belong to it."""
+"""A batch of token ids, with its attention mask, token types and labels."""
 
 import copy
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Ids = npt.NDArray[np.int64]
 
-IGNORED_LABEL = -100  # Hugging Face's and PyTorch's ignore_index: a position that has no label.
+IGNORED_LABEL = -100  # Hugging Face's and PyTorch's ignore_index, for positions without a label
 
 
 def _array(name: str, values: Any) -> npt.NDArray[Any]:
@@ -40,9 +40,9 @@ def _numbers(name: str, values: Any) -> Array:
     return array.astype(np.float64)
 
 
-FLOATS = ("class_targets", "encoder_hidden_states")  # the arrays of numbers; the others are of integers
+FLOATS = ("class_targets", "encoder_hidden_states")  # floating-point arrays; all others are integer arrays
 
-# The axes of each array that is not (B, S): B rows, S tokens, Q questions of B / Q rows each, T of an encoder's states, of width H,
+# The axes of each array that is not (B, S): B rows, S tokens, Q questions of B / Q rows each, T encoder states of width H,
 # C labels.
 _AXES = {
     "attention_mask": "BS or BSS",
@@ -63,25 +63,27 @@ def _axes(name: str, array: npt.NDArray[Any]) -> str:
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs of one forward pass, NumPy arrays, int64 but for two of numbers.
+    """The inputs of one forward pass, as NumPy arrays of int64 (float64 where stated).
+
+    B is the number of rows, S the number of tokens per row. Every array except `input_ids` may be None.
 
     Attributes:
-        input_ids, token_type_ids, attention_mask: (B, S); the last two None where a check omits them. A mask may be (B, S, S): for
-            each query the keys that it may attend to.
-        labels: (B, S), the masked-LM labels, -100 where there is none; or None.
-        next_sentence_label: (B,), 0 = is next; or None.
-        class_labels: (B,); or None.
-        class_targets: (B, C), float64, in place of them: the numbers of a regression, or of several labels that may hold at once
-            1 or 0 each; or None.
-        position_ids: (B, S); None: in order.
-        encoder_hidden_states: (B, T, H), float64, what a decoder with cross-attention attends to; or None.
-        encoder_attention_mask: (B, T), which of them may be attended to; None: all.
-        token_labels: (B, S), the classes of tokens, -100 where there is none; or None.
-        start_positions, end_positions: (B,), where the span begins and where its last token stands, -100 where there is none; or
-            None. Their softmax is over all S positions, and what stands at padding is undefined: in a batch in which a row with
-            padding has one, they define no loss.
-        choice_labels: (Q,), of each of the Q questions the right one of its choices, which are B / Q rows that stand one after the
-            other, -100 where there is none; or None.
+        input_ids, token_type_ids, attention_mask: (B, S). The mask may be (B, S, S): for each query, the keys that it may attend
+            to. Some checks omit token types and mask.
+        labels: (B, S), the masked-LM labels, -100 for tokens without a label.
+        next_sentence_label: (B,), 0 if the second sentence follows the first.
+        class_labels: (B,), the classes of the rows.
+        class_targets: (B, C), float64, used instead of `class_labels`: the targets of a regression, or 1 or 0 for each of several
+            labels that are not mutually exclusive.
+        position_ids: (B, S); None means consecutive positions.
+        encoder_hidden_states: (B, T, H), float64, the states that a decoder with cross-attention attends to.
+        encoder_attention_mask: (B, T), which of the encoder states may be attended to; None means all.
+        token_labels: (B, S), the classes of the tokens, -100 for tokens without a label.
+        start_positions, end_positions: (B,), the positions of the first and last token of the span, -100 for rows without a label.
+            Their softmax is over all S positions, and logits at padding are undefined, so the loss of a batch is undefined if a
+            labelled row has padding.
+        choice_labels: (Q,), the index of the correct choice of each of Q questions, -100 for questions without a label. The choices
+            of a question are B / Q consecutive rows.
 
     Example:
         >>> batch = Batch(np.array([[7, 8, 0], [5, 6, 9]]), attention_mask=np.array([[1, 1, 0], [1, 1, 1]]))
@@ -107,7 +109,7 @@ class Batch:
     class_targets: Array | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no batch; raises `UsageError` that says what was found and what was expected."""
+        """Validate the arrays; raises `UsageError` that states what was found and what was expected."""
         for name, array in self.arrays().items():
             dtype = np.float64 if name in FLOATS else np.int64
             if not isinstance(array, np.ndarray) or array.dtype != dtype:
@@ -134,7 +136,7 @@ class Batch:
         self._require_states()
 
     def _require_states(self) -> None:
-        """Refuse an encoder's states that are not finite, and rows in which there is none to attend to."""
+        """Raise `UsageError` if encoder states are not finite, or if a row has no encoder state to attend to."""
         if self.encoder_hidden_states is None:
             return
         if not np.isfinite(self.encoder_hidden_states).all():
@@ -148,12 +150,12 @@ class Batch:
             )
 
     def _questions(self, labels: npt.NDArray[Any]) -> int:
-        """How many questions the rows may be the choices of, if these are their labels; -1 where they cannot."""
+        """Return the number of questions, given the labels of the choices; -1 if the rows cannot be split evenly among them."""
         count = labels.size
         return count if count and self.input_ids.shape[0] % count == 0 else -1
 
     def _is_of(self, array: npt.NDArray[Any], axes: str) -> bool:
-        """Whether an array has these axes: B and S the batch's, Q its questions, T the encoder's length, H any."""
+        """Return whether an array has the given axes, where C may have any length."""
         states = self.encoder_hidden_states
         sizes = {"B": self.input_ids.shape[0], "S": self.input_ids.shape[1], "Q": self._questions(array)}
         sizes["C"] = array.shape[-1] if array.ndim else -1
@@ -163,17 +165,20 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """B, the number of rows."""
+        """The number B of rows."""
         return int(self.input_ids.shape[0])
 
     @property
     def length(self) -> int:
-        """S, the number of tokens a row, padding included."""
+        """The number S of tokens per row, including padding."""
         return int(self.input_ids.shape[1])
 
     @property
     def mask(self) -> npt.NDArray[np.bool_]:
-        """(B, S): which tokens are real: attended to, or with a mask for each query, attending to any; all where none is given."""
+        """Boolean array (B, S) of the tokens that are not padding; all True without a mask.
+
+        With a (B, S, S) mask, a token is not padding if it attends to any token.
+        """
         if self.attention_mask is None:
             return np.ones(self.input_ids.shape, np.bool_)
         real = self.attention_mask != 0
@@ -181,32 +186,32 @@ class Batch:
 
     @property
     def keys(self) -> npt.NDArray[np.bool_]:
-        """(B, Q, S), Q = 1 where it is the same for every query: which keys the mask lets through."""
+        """Boolean array (B, Q, S) of the keys that the mask allows, where Q = 1 if they are the same for all queries."""
         if self.attention_mask is not None and self.attention_mask.ndim == 3:
             return np.asarray(self.attention_mask != 0)
         return self.mask[:, None, :]
 
     @property
     def states_length(self) -> int:
-        """T, the number of an encoder's states a row; 0 where there are none."""
+        """The number T of encoder states per row; 0 if there are none."""
         return 0 if self.encoder_hidden_states is None else int(self.encoder_hidden_states.shape[1])
 
     @property
     def states_mask(self) -> npt.NDArray[np.bool_]:
-        """(B, T): which of an encoder's states are attended to; all of them where no mask is given."""
+        """Boolean array (B, T) of the encoder states that may be attended to; all True without a mask."""
         if self.encoder_attention_mask is None:
             return np.ones((self.size, self.states_length), np.bool_)
         return np.asarray(self.encoder_attention_mask != 0)
 
     @property
     def types(self) -> Ids:
-        """(B, S): the token types; zeros where none are given."""
+        """The token types, (B, S); zeros if none are given."""
         return np.zeros_like(self.input_ids) if self.token_type_ids is None else self.token_type_ids
 
     def cut(self, rows: slice | Ids, length: int | None = None) -> "Batch":
-        """Some of its rows, a part or those of these numbers; of each, the first `length` tokens.
+        """Return the batch of the selected rows (a slice or row numbers), with the first `length` tokens of each.
 
-        Questions are labelled where no row is left out.
+        `choice_labels` is kept only if no row is left out.
         """
         arrays, along = self.arrays(), {"S": slice(length)}
         questions = arrays.pop("choice_labels", None)
@@ -215,28 +220,32 @@ class Batch:
         return Batch(**cut, choice_labels=questions if whole else None)
 
     def filled(self) -> "Batch":
-        """The same with token types of 0 and a mask of 1 where none are given."""
+        """Return the batch with missing token types set to 0 and a missing mask set to 1."""
         mask = np.ones_like(self.input_ids) if self.attention_mask is None else self.attention_mask
         return replace(self, token_type_ids=self.types, attention_mask=mask)
 
     def held_in(self, dtype: str) -> "Batch":
-        """As a candidate of `dtype` reads it: its numbers rounded to that format, exact in float64."""
+        """Return the batch as a candidate of `dtype` reads it: floating-point arrays rounded to that format, held in float64."""
         rounded: dict[str, Any] = {k: format_named(dtype).round(v) for k, v in self.arrays().items() if k in FLOATS}
         return replace(self, **rounded) if rounded else self
 
     def at(self, positions: Ids) -> "Batch":
-        """The tokens at these positions of each row, in this order, some of them several times if need be."""
+        """Return the batch with the tokens of each row taken at the given positions, in this order; positions may repeat."""
         along = {"S": positions}
         whole = slice(None)
         return Batch(**{k: v[(whole, *(along.get(axis, whole) for axis in _axes(k, v)[1:]))] for k, v in self.arrays().items()})
 
     def arrays(self) -> dict[str, Any]:
-        """The arrays that are present, by name."""
+        """Return the arrays that are present, by name."""
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> "Batch":
-        """From arrays, or nested lists, by name; `UsageError` for an unknown name or for what are no integers."""
+        """Return a batch from arrays or nested lists by name.
+
+        Raises:
+            UsageError: a name is unknown, `input_ids` is missing, or values are not integers (numbers for floating-point arrays).
+        """
         names = [f.name for f in fields(cls)]
         unknown = sorted(set(arrays) - set(names))
         if unknown or "input_ids" not in arrays:
@@ -245,16 +254,16 @@ class Batch:
         return cls(**found)
 
     def on(self, device: str) -> "TorchBatch":
-        """The batch as a candidate gets it: torch tensors on `device`."""
+        """Return the batch as torch tensors on `device`, which is the form that a candidate receives."""
         import torch
 
-        # A copy, so that a candidate that writes into its inputs cannot reach ours.
+        # Copy the arrays, so that a candidate that writes into its inputs does not change them.
         tensors = {k: torch.tensor(v, device=device) for k, v in self.arrays().items()}
         return TorchBatch(self, **tensors)
 
 
 class TorchBatch:
-    """What a runner is called with: the arrays of a `Batch` as torch tensors on the device under test, int64 or float64.
+    """The argument of a runner: the arrays of a `Batch` as torch tensors (int64 or float64) on the device under test.
 
     Example:
         >>> Batch(np.array([[7, 8]])).on("cpu").input_ids
@@ -277,17 +286,22 @@ class TorchBatch:
     class_targets: "torch.Tensor | None"
 
     def __init__(self, source: Batch | None = None, **tensors: "torch.Tensor") -> None:
-        """Hold `tensors` under their names; those that are not given are None. Without a source there is no `numpy()`."""
+        """Initialize the batch.
+
+        Args:
+            source: the NumPy batch that `numpy` returns; without it, `numpy` raises `UsageError`.
+            tensors: the tensors by name; arrays that are not given are None.
+        """
         self._source = source
         for f in fields(Batch):
             setattr(self, f.name, tensors.get(f.name))
 
     def __getattr__(self, name: str) -> Any:
-        """Only reached for names that a batch does not have."""
+        """Raise an `AttributeError` that lists the fields; Python calls this only for names that do not exist."""
         raise AttributeError(f"a batch has no {name!r}; it has {', '.join(f.name for f in fields(Batch))}")
 
     def filled(self) -> "TorchBatch":
-        """The same with what a check omits filled in: token types of 0, a mask of 1; so in `numpy()` of it."""
+        """Return the batch with missing token types set to 0 and a missing mask set to 1, also in `numpy()`."""
         import torch
 
         filled = copy.copy(self)
@@ -299,7 +313,11 @@ class TorchBatch:
         return filled
 
     def numpy(self) -> Batch:
-        """The same batch as int64 NumPy arrays."""
+        """Return the batch as NumPy arrays, which are copies.
+
+        Raises:
+            UsageError: the batch was made of tensors alone, as in tracing.
+        """
         if self._source is None:
             raise UsageError("a batch of tensors alone, as in tracing, has no arrays")
         return Batch.of({k: v.copy() for k, v in self._source.arrays().items()})

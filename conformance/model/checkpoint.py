@@ -22,36 +22,36 @@ if TYPE_CHECKING:
     import torch
 
 
-LAYERS_AT_ONCE = 4  # a layer's own, and those that a mistake takes in their place: its neighbour's, the first's, the mirrored one's
-LAYER_PARAMETERS = 16  # of one encoder layer: weight and bias of six products and two norms
+LAYERS_AT_ONCE = 4  # the judged layer, and those a fault may use instead: its neighbour, the first, the one mirrored in depth
+LAYER_PARAMETERS = 16  # weight and bias of the six linear layers and two norms of an encoder layer
 
 
 class LazyWeights(Mapping[str, Array]):
-    """Parameters by name, each loaded when asked for."""
+    """A mapping from names to parameters that loads each parameter on access."""
 
     def __init__(self, names: Iterable[str], load: Callable[[str], Array]) -> None:
-        """`load(name)` returns a float64 array."""
+        """Initialize the mapping; `load(name)` returns a float64 array."""
         self._names, self._load = dict.fromkeys(names), load
 
     def __getitem__(self, name: str) -> Array:
-        """Load one; `KeyError` for a name that the architecture does not have."""
+        """Load and return a parameter; raises `KeyError` for a name that the architecture does not have."""
         if name not in self._names:
             raise KeyError(name)
         return self._load(name)
 
     def __iter__(self) -> Iterator[str]:
-        """The names."""
+        """Iterate over the names."""
         return iter(self._names)
 
     def __len__(self) -> int:
-        """How many."""
+        """Return the number of parameters."""
         return len(self._names)
 
 
 def own_copies(checkpoint: "Checkpoint") -> "Checkpoint":
-    """The checkpoint for a candidate: each parameter is a copy, so that nothing that is written into it reaches the oracle.
+    """Return a checkpoint for a candidate that copies each parameter on access, so that writes do not reach the oracle.
 
-    A read-only array is no protection: `torch.from_numpy` ignores the flag.
+    A read-only array alone is no protection, because `torch.from_numpy` ignores the flag.
     """
 
     def copy(name: str) -> Array:
@@ -63,7 +63,7 @@ def own_copies(checkpoint: "Checkpoint") -> "Checkpoint":
 
 
 def read_only(weights: Mapping[str, Array]) -> Mapping[str, Array]:
-    """The same arrays, flagged as read-only."""
+    """Mark the arrays as read-only, in place, and return them as a read-only mapping."""
     for array in weights.values():
         array.flags.writeable = False
     return MappingProxyType(dict(weights))
@@ -71,11 +71,11 @@ def read_only(weights: Mapping[str, Array]) -> Mapping[str, Array]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a candidate is given to prepare itself from.
+    """The architecture and parameters from which a candidate prepares itself.
 
     Attributes:
         architecture: sizes and switches under Hugging Face's config names.
-        weights: float64 NumPy arrays by Hugging Face's names (`bert.…`, `cls.…`, `classifier.…`), loaded when asked for, read-only.
+        weights: read-only float64 NumPy arrays by Hugging Face's names (`bert.…`, `cls.…`, `classifier.…`), loaded on access.
 
     Example:
         >>> checkpoint = load_golden("tiny").checkpoint
@@ -89,7 +89,10 @@ class Checkpoint:
     weights: Mapping[str, Array] = field(repr=False)
 
     def state_dict(self, dtype: "str | torch.dtype" = "float32", device: "str | torch.device" = "cpu") -> "dict[str, torch.Tensor]":
-        """The parameters in torch, rounded to `dtype`, on `device`; each by its name or as torch's own object."""
+        """Return the parameters as torch tensors, rounded to `dtype`, on `device`.
+
+        Both arguments may be given as names or as torch's own objects.
+        """
         import torch
 
         kind = getattr(torch, dtype) if isinstance(dtype, str) else dtype
@@ -97,14 +100,14 @@ class Checkpoint:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the parameters."""
+        """The SHA-256 content digest of the parameters."""
         return content_digest(self.weights)
 
     @cached_property
     def path(self) -> Path:
-        """A safetensors file with the parameters, float64, under the names of `weights`.
+        """A safetensors file with the parameters in float64, under the names of `weights`.
 
-        It lies in a temporary folder, is written when asked for, and is removed when the process ends.
+        The file is written to a temporary folder on first access and removed when the process ends.
         """
         folder = scratch_folder()
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -113,21 +116,29 @@ class Checkpoint:
         return path
 
     def write(self, path: Path) -> None:
-        """Write the parameters as safetensors, float64, under the names of `weights`."""
+        """Write the parameters to a safetensors file in float64, under the names of `weights`."""
         save_file({k: np.ascontiguousarray(v) for k, v in self.weights.items()}, path)
 
 
 def rounded_weights(checkpoint: Checkpoint, dtype: str) -> Mapping[str, Array]:
-    """The parameters as a candidate of `dtype` holds them: each rounded to that format when asked for, exact in float64.
+    """Return the parameters as a candidate of `dtype` holds them: each rounded to that format on access, held in float64.
 
-    Those used last are kept, `LAYERS_AT_ONCE` layers' worth, so that memory does not grow with depth.
+    The parameters used last are cached, as many as `LAYERS_AT_ONCE` layers have, so that memory does not grow with depth.
     """
     target, size = format_named(dtype), LAYERS_AT_ONCE * LAYER_PARAMETERS
     return LazyWeights(checkpoint.weights, lru_cache(maxsize=size)(lambda name: target.round(checkpoint.weights[name])))
 
 
 def check_parameters(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]) -> None:
-    """Every parameter exactly once and of its shape; raises one `CheckpointError` that lists all that is wrong."""
+    """Check that every parameter is present with its shape and that there are no others.
+
+    Args:
+        expected: the required shapes, by name.
+        found: the shapes that were found, by name.
+
+    Raises:
+        CheckpointError: some are missing, unexpected or of the wrong shape; the message lists all of them.
+    """
     wrong = {n: (expected[n], found[n]) for n in expected.keys() & found.keys() if expected[n] != found[n]}
     lines = [f"missing: {n} {expected[n]}" for n in sorted(expected.keys() - found.keys())]
     lines += [f"unexpected: {n} {found[n]}" for n in sorted(found.keys() - expected.keys())]

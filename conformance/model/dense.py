@@ -1,4 +1,4 @@
-"""A `Dense` module of sentence-transformers, which stands behind the pooling of a sentence embedding."""
+"""The `Dense` module of sentence-transformers, which follows the pooling of a sentence embedding."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ class Dense:
     """y = f(x Wᵀ + b): (B, I) -> (B, O), as `sentence_transformers.models.Dense` computes it.
 
     Attributes:
-        out_features: O; I is the width of what stands before it.
-        bias: whether there is a b.
-        activation: f: `tanh`, `relu`, `gelu` (by erf, as `torch.nn.GELU` is), or empty for the identity.
+        out_features: O; I is the width of the preceding module's output.
+        bias: whether there is a bias b.
+        activation: f: `tanh`, `relu`, `gelu` (with erf, as in `torch.nn.GELU`), or empty for the identity.
 
     Example:
         >>> Dense(512, activation="tanh").bias
@@ -26,7 +26,7 @@ class Dense:
     activation: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what the equations do not cover; raises `UnsupportedArchitectureError`."""
+        """Validate the fields; raises `UnsupportedArchitectureError` for a module that the equations do not cover."""
         if not isinstance(self.out_features, int) or self.out_features < 1:
             raise UnsupportedArchitectureError(
                 f"out_features of a Dense module is {self.out_features!r:.40}, expected an integer of at least 1"

@@ -1,4 +1,4 @@
-"""A local Hugging Face directory as a checkpoint: its config, its file of parameters, and which heads these are."""
+"""Local Hugging Face directories as checkpoints: the configuration, the parameters, and the heads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
@@ -19,18 +19,19 @@ from conformance.model.stored import ABSOLUTE_POSITIONS, BUFFERS, COPIES, SAFETE
 
 
 def load_directory(folder: Path | str) -> Checkpoint:
-    """A local Hugging Face BERT directory: `config.json` and `model.safetensors`, with or without prefix, heads, old norm names.
+    """Load a local Hugging Face BERT directory, which has a `config.json` and a `model.safetensors`.
 
-    The heads are those whose parameters are stored, as `BertForPreTraining`, `BertForMaskedLM`, `BertLMHeadModel`,
-    `BertForNextSentencePrediction`, `BertForSequenceClassification`, `BertForTokenClassification`, `BertForQuestionAnswering` and
-    `BertForMultipleChoice` store them; of the three that have a classifier, the config's `architectures` says which it is. A
-    RoBERTa, XLM-RoBERTa or CamemBERT is read as a BERT whose positions have an offset. A
-    directory of sentence-transformers (`modules.json`) has its pooling, dense layers and normalisation as well.
+    Parameter names may be with or without the prefix `bert.` and may use the old names of LayerNorm parameters. The heads are those
+    whose parameters are stored, as `BertForPreTraining`, `BertForMaskedLM`, `BertLMHeadModel`, `BertForNextSentencePrediction`,
+    `BertForSequenceClassification`, `BertForTokenClassification`, `BertForQuestionAnswering` and `BertForMultipleChoice` store
+    them. For the three with a classifier, the config's `architectures` distinguishes them. A RoBERTa, XLM-RoBERTa or CamemBERT is
+    read as a BERT whose positions have an offset. In a directory of sentence-transformers (`modules.json`), the pooling, dense
+    layers and normalization are read as well.
 
     Raises:
         CheckpointError: a file is missing or cannot be read; or parameters are missing, unexpected, of the wrong shape, given
-            twice, or copies that differ; all are listed.
-        UnsupportedArchitectureError: there are no equations for it.
+            twice, or differ from the parameter that they should be a copy of. The message lists all of them.
+        UnsupportedArchitectureError: there are no equations for the architecture.
 
     Example:
         >>> load_directory("no-such-folder")
@@ -53,7 +54,7 @@ def _loaded(folder: Path) -> Checkpoint:
     copies = {n: of for n, of in COPIES.items() if n in stored and of in stored} if "masked_lm" in heads else {}
     shapes, unread = parameter_shapes(architecture), {*BUFFERS, *copies}
     if architecture.has_relative_positions:
-        unread.add(ABSOLUTE_POSITIONS)  # Hugging Face's network has the table, and does not read it
+        unread.add(ABSOLUTE_POSITIONS)  # Hugging Face stores the table but does not use it
     check_parameters(shapes, {n: s.shape for n, s in stored.items() if n not in unread})
     untied = [f"{n} differs from {of}" for n, of in copies.items() if not np.array_equal(stored[n].array, stored[of].array)]
     if untied:
@@ -62,7 +63,11 @@ def _loaded(folder: Path) -> Checkpoint:
 
 
 def _labels(stored: Mapping[str, Stored], config: Mapping[str, Any], heads: Sequence[str]) -> int:
-    """As many classes as the classifier has rows, which is what the config says; 2 without one, or with one of choices."""
+    """Return the number of labels: the rows of the classifier, or 2 without a classifier or for multiple choice.
+
+    Raises:
+        CheckpointError: the configuration has another number of labels.
+    """
     if "classifier.weight" not in stored or "multiple_choice" in heads:
         return 2
     rows = stored["classifier.weight"].shape[0]

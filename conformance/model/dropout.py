@@ -1,8 +1,9 @@
-"""The table of a forward pass in training mode: what dropout keeps is drawn by the candidate, and all else follows from that.
+"""The table of activations of a forward pass in training mode.
 
-Dropout (Srivastava et al. 2014, section 10; "inverted", as every framework has it) is y = x · m / (1 − p), m_i independent
-and 1 with probability 1 − p. Of a candidate's own result, m is where y is not 0. BERT has it behind the embeddings, the attention
-probabilities and each dense layer before a residual (Devlin et al. 2019, appendix A.2: p = 0.1).
+The candidate draws the dropout masks; all other values follow from them. Dropout (Srivastava et al. 2014, section 10; the
+"inverted" form, as in every framework) is y = x · m / (1 − p), with independent m_i equal to 1 with probability 1 − p. The mask m
+is recovered from the candidate's own result: m_i = 1 where y_i is not 0. BERT applies dropout after the embeddings, after the
+attention probabilities, and after each dense layer that precedes a residual sum (Devlin et al. 2019, appendix A.2: p = 0.1).
 """
 
 from collections.abc import Collection, Mapping
@@ -12,7 +13,7 @@ from conformance.model.activation import Activation
 from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 
-# The rates of a config, each with the ends of the names of the activations that are dropped at it.
+# Maps each dropout probability of a config to the suffixes of the activations it applies to.
 SETTINGS: Mapping[str, tuple[str, ...]] = {
     "attention_probs_dropout_prob": (".self.dropout",),
     "activation_dropout": (".intermediate.dropout",),
@@ -20,11 +21,11 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
     "hidden_dropout_prob": (".output.dropout", "embeddings.dropout"),
 }
 _OF_CLASSIFIER = "dropout"
-OPTIONAL = ("activation_dropout", "classifier_dropout")  # their activations are there where they are not 0
+OPTIONAL = ("activation_dropout", "classifier_dropout")  # their activations exist only if the probability is not 0
 
 
 def setting_of(name: str) -> str:
-    """The config's name of the rate at which a dropout drops.
+    """Return the config's name for the probability of a dropout.
 
     Example:
         >>> setting_of("encoder.layer.0.attention.self.dropout")
@@ -36,22 +37,26 @@ def setting_of(name: str) -> str:
 
 
 def rate_of(name: str, a: Architecture) -> float:
-    """The probability p with which an element of the dropout `name` is dropped."""
+    """Return the probability p with which the dropout `name` drops an element."""
     return float(getattr(a, setting_of(name)))
 
 
 def dropouts(a: Architecture) -> dict[str, Activation]:
-    """The activations that drop something in training mode."""
+    """Return the dropout activations whose probability is not 0, by name."""
     return {name: row for name, row in table(a).items() if is_dropout(row) and rate_of(name, a) > 0.0}
 
 
 def is_dropout(row: Activation) -> bool:
-    """Whether it is a dropout: the identity in eval mode."""
+    """Return whether the activation is a dropout, which is the identity in eval mode."""
     return row.kind == "copy"
 
 
 def in_training(rows: Mapping[str, Activation], drawn: Collection[str]) -> dict[str, Activation]:
-    """The same rows in training mode, where the masks of the dropouts `drawn` are known.
+    """Return the rows of the table in training mode.
+
+    Args:
+        rows: the rows in eval mode.
+        drawn: names of the dropouts whose masks are known; the other dropouts remain the identity.
 
     Example:
         >>> from conformance import load_golden

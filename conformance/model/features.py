@@ -1,6 +1,7 @@
-"""What goes beyond the BERT of the paper, so that a candidate is asked for it only if it names it in its `features`.
+"""Optional features beyond the BERT of the paper; a candidate is tested for one only if it lists it in its `features`.
 
-A candidate that ignores a number of the config is wrong. One that is no decoder, or has no relative positions, is another network.
+A candidate that ignores a number in the config is wrong. In contrast, a candidate that is not a decoder, or that has no relative
+positions, is a different network.
 """
 
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ FEATURES = {
 
 
 def features_of(a: Architecture, batches: Iterable[Batch] = ()) -> list[str]:
-    """The features that an architecture and batches ask for, in the order of `FEATURES`.
+    """Return the features that an architecture and batches require, in the order of `FEATURES`.
 
     Example:
         >>> features_of(load_golden("decoder").checkpoint.architecture)

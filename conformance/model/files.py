@@ -1,7 +1,7 @@
-"""Read files from any source: first the size, then the form, then the values. What is wrong raises one of the project's errors.
+"""Read untrusted files: check the size first, then the format, then the values. Problems raise one of the package's errors.
 
-No file is read beyond its limits, and nothing that it says of its size is believed. The limits of text are chosen for 5 s and 1
-GiB; `python -m conformance.benchmarks.readers --full` measures files at these limits, on one machine.
+No file is read beyond its limit, and no size stated inside a file is trusted. The limits of text files are chosen so that reading
+takes at most 5 s and 1 GiB; `python -m conformance.benchmarks.readers --full` measures files at these limits on one machine.
 """
 
 import json
@@ -20,44 +20,47 @@ import msgspec
 
 from conformance.errors import ConformanceError, DependencyMissingError, UsageError
 
-if TYPE_CHECKING:  # `bert-conformance list` reads manifests, and needs no NumPy
+if TYPE_CHECKING:  # `bert-conformance list` reads manifests and must not import NumPy
     import numpy.typing as npt
     import torch
 
     Arrays = dict[str, npt.NDArray[Any]]
 
-TEXT = 16 * 2**20  # bytes of a file of text: a tokenizer.json of 900,000 pieces
-JSON = 4 * 2**20  # bytes of a configuration, a manifest or batches: these are ids of some hundred thousand tokens
-SETTINGS, DOTS = 2**18, 100  # bytes of a file of TOML, and dots in a line of it: tomllib takes cubic time of a key's parts
-PRINTED = 2**19  # numbers that are read with their digits, an object each: a hidden state of 4 x 128 x 768 is fewer
-ARRAYS = 3 * 2**29  # bytes of a file of parameters, which is mapped into memory: BERT-large in float32 has 1.34e9
-OUTPUTS = 2**28  # bytes of arrays that are unpacked, or read all together: twice a hidden state of 64 x 512 x 1024 in float32
-LARGEST = "BERT_CONFORMANCE_LARGEST_FILE"  # a variable: bytes that take the place of the two limits above where they are more
-_ROWS = 64  # of a Parquet file that are read together
-SHOWN = 300  # characters of what is wrong that are quoted
+TEXT = 16 * 2**20  # bytes of a text file; a tokenizer.json of 900,000 pieces fits
+JSON = 4 * 2**20  # bytes of a configuration, a manifest or batches; ids of a few hundred thousand tokens fit
+SETTINGS, DOTS = 2**18, 100  # bytes of a TOML file, and dots per line, since tomllib's time is cubic in the parts of a key
+PRINTED = 2**19  # numbers read from decimal text, one Python object each; a hidden state of 4 x 128 x 768 has fewer
+ARRAYS = 3 * 2**29  # bytes of a file of parameters, which is memory-mapped; BERT-large in float32 has 1.34e9
+OUTPUTS = 2**28  # bytes of arrays that are unpacked or read at once: two float32 hidden states of 64 x 512 x 1024
+LARGEST = "BERT_CONFORMANCE_LARGEST_FILE"  # environment variable: bytes, replaces the two limits above where it is larger
+_ROWS = 64  # rows of a Parquet file per read
+SHOWN = 300  # characters of a library's error message that are quoted
 
 ALLOW_PICKLE = (
-    "BERT_CONFORMANCE_ALLOW_PICKLE"  # set to 1, checkpoints that are pickled are read; processes started from here inherit it
+    "BERT_CONFORMANCE_ALLOW_PICKLE"  # environment variable: 1 allows reading pickled checkpoints; child processes inherit it
 )
 
-SCRATCH = "BERT_CONFORMANCE_SCRATCH"  # where a worker's folders lie, which whoever ends the worker removes
+SCRATCH = "BERT_CONFORMANCE_SCRATCH"  # environment variable: parent of a worker's temporary folders, removed with the worker
 
 T = TypeVar("T")
 
 
 def scratch_folder() -> Path:
-    """A new folder, which the caller removes; what a worker leaves there is removed when the worker has ended."""
+    """Create and return a temporary folder, which the caller removes.
+
+    Folders that a worker leaves behind are removed when the worker has ended.
+    """
     return Path(tempfile.mkdtemp(prefix="bert-conformance-", dir=os.environ.get(SCRATCH)))
 
 
 @contextmanager
 def reading(path: Path | str, what: str, kind: type[ConformanceError]) -> Iterator[None]:
-    """Around the reading of a file: whatever is raised inside that is not the project's own comes out as `kind`.
+    """Convert exceptions raised while a file is read to `kind`, except for the package's own errors.
 
     Args:
         path: the file or folder.
-        what: what it is expected to be, as "a trace".
-        kind: of the error.
+        what: what the file is expected to be, such as "a trace".
+        kind: the class of the error to raise.
     """
     try:
         yield
@@ -65,14 +68,14 @@ def reading(path: Path | str, what: str, kind: type[ConformanceError]) -> Iterat
         raise
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except BaseException as error:  # some libraries' errors are no Exception
+    except BaseException as error:  # the errors of some libraries do not derive from Exception
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         name = "" if isinstance(error, OSError | ValueError) and text else f"{type(error).__name__}: "
         raise kind(f"{path} cannot be read as {what}: {name}{text[:SHOWN]}") from error
 
 
 def read_bytes(path: Path, limit: int = TEXT) -> bytes:
-    """A regular file's content; `ValueError` for another kind of file, and for one of more than `limit` bytes."""
+    """Return the content of a regular file; raises `ValueError` for other kinds of file and for more than `limit` bytes."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode):
@@ -83,36 +86,40 @@ def read_bytes(path: Path, limit: int = TEXT) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """A file of UTF-8; `ValueError` as for `read_bytes`, and where it is none."""
+    """Return the content of a UTF-8 file; raises `ValueError` for invalid UTF-8 and in the cases of `read_bytes`."""
     return read_bytes(path).decode("utf-8")
 
 
 def read_json(path: Path, form: type[T]) -> T:
-    """A file of JSON, of that form; `ValueError` says where it is of another (`msgspec.ValidationError`)."""
+    """Return the content of a JSON file as the type `form`; raises `ValueError` (`msgspec.ValidationError`) if it does not fit."""
     return msgspec.json.decode(read_bytes(path, JSON), type=form)
 
 
 def require_printed(count: int) -> None:
-    """Raise `ValueError` for more numbers than are read with their digits."""
+    """Raise `ValueError` if there are more numbers than may be read from decimal text."""
     if count > PRINTED:
         raise ValueError(f"it has more than {PRINTED} values, which are for an .npz or .safetensors file")
 
 
 def parsed_json(text: str | None, form: type[T]) -> T:
-    """JSON that stands in a file's metadata; `ValueError` where it is not there."""
+    """Return JSON from a file's metadata as the type `form`; raises `ValueError` if it is missing or does not fit."""
     if text is None:
         raise ValueError("its metadata say nothing of it")
     return msgspec.json.decode(text, type=form)
 
 
 def parsed_numbers(text: str, number: Callable[[str], Any]) -> Any:
-    """JSON in which `number` makes every number of its text; `ValueError` where it is none, or has more than `PRINTED` values."""
+    """Return parsed JSON with every number converted from its text by `number`.
+
+    Raises:
+        ValueError: the text is not JSON or has more than `PRINTED` values.
+    """
     require_printed(text.count(","))
     return json.loads(text, parse_float=number, parse_int=number, parse_constant=number)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A file of TOML."""
+    """Return the content of a TOML file; raises `ValueError` if it is invalid, too large, or has too many dots in a line."""
     content = read_bytes(path, SETTINGS)
     if max(line.count(b".") for line in content.split(b"\n")) > DOTS:
         raise ValueError(f"a line has more than {DOTS} dots")
@@ -120,9 +127,15 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def open_safetensors(path: Path, framework: str = "np", limit: int = OUTPUTS) -> Any:
-    """An open safetensors file, whose header has been checked against its size; `framework` is what its tensors are of.
+    """Open a safetensors file after checking the size of the file and of its header.
 
-    Torch's tensors are views of the file, which is mapped into memory; NumPy's are copies.
+    Args:
+        path: the file.
+        framework: `pt` for torch tensors, which are views of the memory-mapped file, or `np` for NumPy arrays, which are copies.
+        limit: largest file size in bytes.
+
+    Raises:
+        ValueError: the file or its header is too large.
     """
     from safetensors import safe_open
 
@@ -135,14 +148,18 @@ def open_safetensors(path: Path, framework: str = "np", limit: int = OUTPUTS) ->
 
 
 def read_safetensors(path: Path, prefix: str = "") -> tuple["Arrays", Mapping[str, str]]:
-    """Its arrays in NumPy whose names begin so, and its metadata."""
+    """Return the arrays whose names start with `prefix` as NumPy arrays, and the file's metadata."""
     with open_safetensors(path) as file:
         names = [key for key in file.keys() if key.startswith(prefix)]  # noqa: SIM118 -- no mapping
         return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
 
 
 def read_npz(path: Path) -> "Arrays":
-    """The arrays of an `.npz` file: none of Python's objects, and none that is larger than what is stored of it."""
+    """Return the arrays of an `.npz` file.
+
+    Raises:
+        ValueError: the file is too large, or an array has Python objects or states another size than is stored.
+    """
     _require_arrays(path, OUTPUTS)
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
@@ -156,14 +173,14 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> "npt.NDArray[A
 
 
 def read_npy(path: Path) -> "npt.NDArray[Any]":
-    """The array of an `.npy` file, as for `read_npz`."""
+    """Return the array of an `.npy` file; raises `ValueError` in the cases of `read_npz`."""
     _require_arrays(path, OUTPUTS)
     with path.open("rb") as file:
         return _array(file, path.name, path.stat().st_size)
 
 
 def _array(file: IO[bytes], name: str, stored: int) -> "npt.NDArray[Any]":
-    """An array in NumPy's format, of at most so many bytes."""
+    """Return an array read in NumPy's format, which may have at most `stored` bytes."""
     import numpy as np
 
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -178,10 +195,11 @@ def _array(file: IO[bytes], name: str, stored: int) -> "npt.NDArray[Any]":
 
 
 def read_parquet(path: Path) -> dict[str, list[Any]]:
-    """The columns of a Parquet file by name, a batch of rows at a time; `ValueError` where unpacked they are too large.
+    """Return the columns of a Parquet file by name, reading a batch of rows at a time.
 
     Raises:
         DependencyMissingError: pyarrow is not installed.
+        ValueError: the unpacked columns are too large, or there are no rows.
     """
     try:
         from pyarrow.parquet import ParquetFile
@@ -203,10 +221,14 @@ def read_parquet(path: Path) -> dict[str, list[Any]]:
 
 
 def read_pickle(path: Path) -> dict[str, "torch.Tensor"]:
-    """The tensors of a pickled state dict, by torch's unpickler of tensors alone; `ValueError` where it holds anything else."""
+    """Return the tensors of a pickled state dict, loaded with torch's restricted unpickler (`weights_only`).
+
+    Raises:
+        ValueError: the file is too large, or contains anything but a dictionary of tensors by name.
+    """
     import torch
 
-    is_mapped = zipfile.is_zipfile(path)  # as torch writes since 1.6; what is older is read into memory
+    is_mapped = zipfile.is_zipfile(path)  # the format since torch 1.6; older files are read into memory
     _require_arrays(path, ARRAYS if is_mapped else OUTPUTS)
     found = torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
     if not isinstance(found, dict) or not all(isinstance(n, str) and isinstance(t, torch.Tensor) for n, t in found.items()):
@@ -215,7 +237,7 @@ def read_pickle(path: Path) -> dict[str, "torch.Tensor"]:
 
 
 def require_regular(path: Path, limit: int = TEXT) -> None:
-    """Raise `ValueError` for what is no regular file, or is too large: a library would wait for a pipe."""
+    """Raise `ValueError` unless the file is regular (a library would block on a pipe) and has at most `limit` bytes."""
     size = _regular_size(path)
     if size > limit:
         raise ValueError(f"it has {size} bytes, and at most {limit} are read")
@@ -233,7 +255,7 @@ def _regular_size(path: Path) -> int:
 
 
 def _require_size(size: int, limit: int, has: str) -> None:
-    """Raise `ValueError` for more bytes of arrays than the limit, or than the user's own."""
+    """Raise `ValueError` for more bytes of arrays than both the given limit and the user's own limit."""
     allowed = max(limit, _largest())
     if size > allowed:
         raise ValueError(f"{has} {size} bytes, and at most {allowed} are read; to read it set {LARGEST}={size} or more")

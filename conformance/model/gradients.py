@@ -1,9 +1,9 @@
-"""The table of a backward pass: the gradient of an activation or a parameter is an activation as well, computed from others.
+"""The table of a backward pass, in which the gradient of an activation or a parameter is itself an activation computed from others.
 
-`NAME.grad` is ∂L/∂NAME, L what the pass starts from: a loss, or Σ c · x of any other activation x, with fixed coefficients c. Every
-step of the forward pass contributes a gradient for each of its inputs and each of its parameters (reverse accumulation: Griewank
-and Walther 2008, section 3.2). What is used more than once has the sum of its contributions; these are internal rows, which no
-implementation has to form.
+`NAME.grad` is ∂L/∂NAME. The backward pass starts from L, which is a loss, or Σ c · x for any other activation x, with fixed
+coefficients c. Every step of the forward pass contributes a gradient to each of its inputs and parameters (reverse accumulation:
+Griewank and Walther 2008, section 3.2). The gradient of a tensor that is used more than once is the sum of its contributions, which
+are internal rows that no implementation has to form.
 """
 
 from collections import Counter, defaultdict
@@ -16,9 +16,10 @@ from conformance.model.architecture import POOLINGS, Architecture
 from conformance.model.heads import POOLING
 
 SUFFIX = ".grad"
-OWN = -1  # in place of the number of a parent: the activation itself
+OWN = -1  # used instead of the index of a parent for the activation itself
 
-# By kind of forward step: for each input the end of the backward step's kind, and what that reads besides the upstream gradient.
+# By kind of forward step: for each input, the suffix of the backward step's kind, and the indices of the parents that the backward
+# step reads besides the upstream gradient.
 _INPUTS: Mapping[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "linear": (("", ()),),
     "dropout": (("", ()),),
@@ -80,7 +81,7 @@ _OF_LOOKUPS = "Σ ∂y over the places where a row is looked up"
 
 
 def grad(name: str) -> str:
-    """What the gradient with respect to an activation or a parameter is called.
+    """Return the name of the gradient with respect to an activation or a parameter.
 
     Example:
         >>> grad("pooler.dense")
@@ -90,7 +91,7 @@ def grad(name: str) -> str:
 
 
 def is_gradient(name: str) -> bool:
-    """Whether a name is that of a gradient, or of a contribution to one.
+    """Return whether a name is that of a gradient or of a contribution to one.
 
     Example:
         >>> is_gradient("pooler.dense.grad"), is_gradient("pooler.dense.grad_input"), is_gradient("pooler.dense")
@@ -101,12 +102,12 @@ def is_gradient(name: str) -> bool:
 
 @dataclass(frozen=True)
 class _Term:
-    """What one step contributes to the gradient of an activation or parameter that it uses.
+    """The contribution of one step to the gradient of an activation or parameter that the step uses.
 
     Attributes:
-        of: what it uses.
-        name: the row that is the contribution.
-        row: that row, where it is computed for this use alone.
+        of: name of the activation or parameter.
+        name: name of the row that is the contribution.
+        row: the row, or None if it was not made for this use alone.
     """
 
     of: str
@@ -115,12 +116,12 @@ class _Term:
 
 
 def with_gradients(forward: Mapping[str, Activation], source: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Activation]:
-    """The rows of a forward pass, then those of the backward pass that starts from the activation `source`.
+    """Return the rows of a forward pass, followed by those of the backward pass that starts from `source`.
 
     Args:
-        forward: the rows; what `source` does not depend on has no gradient.
-        source: the name of one of them.
-        shapes: of the parameters.
+        forward: the rows of the forward pass; activations that `source` does not depend on have no gradient.
+        source: name of the activation that the backward pass starts from.
+        shapes: shape of each parameter.
 
     Example:
         >>> from conformance import load_golden
@@ -137,7 +138,7 @@ def _backward(forward: Mapping[str, Activation], source: str, shapes: Mapping[st
     reached = ancestors(forward, source)
     uses = Counter(name for row in reached for name in (*row.parents, *row.parameters.values()))
     terms: defaultdict[str, list[_Term]] = defaultdict(list)
-    for row in reversed(reached):  # every use of a row stands behind it, so that all contributions to its gradient are known
+    for row in reversed(reached):  # all uses of a row come after it, so all contributions to its gradient are known by then
         yield _seed(row) if row.name == source else _gradient(row.name, terms[row.name], row)
         for term in (*_of_parameters(row, shapes), *_of_inputs(row, forward)):
             terms[term.of].append(term)
@@ -148,18 +149,18 @@ def _backward(forward: Mapping[str, Activation], source: str, shapes: Mapping[st
 
 
 def ends(a: Architecture) -> set[str]:
-    """What a backward pass may start from: the losses and the outputs of an architecture."""
+    """Return the names of the activations that a backward pass may start from: the losses and the outputs of an architecture."""
     return {name for name, row in table(a).items() if row.axes == SCALAR} | set(outputs(a))
 
 
 def sources(forward: Mapping[str, Activation], names: Collection[str]) -> list[str]:
-    """Of these activations those from which no other of them is computed: where backward passes start that reach everything."""
+    """Return those of the given activations that no other of them depends on; backward passes from these reach all the others."""
     inner = {row.name for name in names for row in ancestors(forward, name) if row.name != name}
     return [name for name in forward if name in names and name not in inner]
 
 
 def ancestors(forward: Mapping[str, Activation], source: str) -> list[Activation]:
-    """What `source` is computed from, and itself, in the order of computation."""
+    """Return `source` and all activations that it depends on, in the order of computation."""
     found = {source}
     for row in reversed(list(forward.values())):
         if row.name in found:
@@ -173,9 +174,9 @@ def _seed(row: Activation) -> Activation:
 
 
 def _gradient(name: str, terms: list[_Term], like: Activation) -> Activation:
-    """The sum of the contributions, or the only one."""
+    """Return the row of a gradient: the sum of its contributions, or the only contribution."""
     first, *others = terms
-    shared = like.is_same_for_all_rows  # its gradient is a sum over the batch, of which only the table's is formed
+    shared = like.is_same_for_all_rows  # implementations form only the gradient of the table, not this sum over the batch
     if first.row and not others:
         return replace(first.row, name=grad(name), is_internal=shared)
     kind, equation = ("sum", "the sum of the gradients of its uses") if others else ("copy", "the gradient that arrives")
@@ -185,14 +186,14 @@ def _gradient(name: str, terms: list[_Term], like: Activation) -> Activation:
 
 
 def _row(name: str, kind: str, parents: tuple[str, ...], like: Activation, equation: str, *, exact: bool = False) -> Activation:
-    """A row of the shape of `like`, in its layer, without parameters."""
+    """Return a row with the shape and layer of `like`, without parameters."""
     return replace(
         like, name=name, kind=kind, parents=parents, equation=equation, parameters={}, exact=exact, is_internal=False, dropout=""
     )
 
 
 def _weight(row: Activation) -> Mapping[str, str]:
-    """The parameter that the backward steps of a row read."""
+    """Return the parameter that the backward steps of a row read."""
     return {role: name for role, name in row.parameters.items() if role == "weight"}
 
 
@@ -201,7 +202,7 @@ def _of_inputs(row: Activation, forward: Mapping[str, Activation]) -> Iterator[_
     if row.kind in _IDENTITIES:
         yield from (_Term(parent, upstream) for parent in row.parents)
     elif row.kind == "norm":
-        # Each term of the sum that is normalised has the same gradient, computed where the last of them stands.
+        # All terms of the normalized sum have the same gradient, which is computed once, as that of the last term.
         last, kind = max(row.parents, key=list(forward).index), "norm_backward"
         made = _row(grad(last), kind, (upstream, *row.parents), row, _EQUATIONS[kind])
         yield _Term(last, made.name, replace(made, parameters=_weight(row)))
@@ -217,7 +218,10 @@ def _of_inputs(row: Activation, forward: Mapping[str, Activation]) -> Iterator[_
 
 
 def _read_of_probs(row: Activation) -> tuple[str, ...]:
-    """The probabilities; and, since kernels take Σ p ∂p from these, what the context is made of."""
+    """Return the names that the softmax backward step reads: the probabilities, the gradient of the context, and the values.
+
+    The last two are needed because kernels compute Σ p ∂p from them.
+    """
     attention = row.name.removesuffix(".probs")
     return row.name, grad(f"{attention}.context"), f"{attention}.value"
 
@@ -232,6 +236,6 @@ def _of_parameters(row: Activation, shapes: Mapping[str, tuple[int, ...]]) -> It
             kind, reads, equation = f"{row.kind}_gradient", row.parents, _EQUATIONS_OF_WEIGHTS.get(row.kind, _OF_LOOKUPS)
         *height, width = shapes[parameter]
         axes = ("row", "feature") if height else ("feature",)
-        name, read = f"{upstream}_{role}", {} if row.parents else _weight(row)  # of a table the number of rows
+        name, read = f"{upstream}_{role}", {} if row.parents else _weight(row)  # for a table, which gives the number of rows
         made = Activation(name, kind, (upstream, *reads), axes, width, equation, read, layer=row.layer, height=sum(height))
         yield _Term(parameter, name, made)

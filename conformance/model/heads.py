@@ -1,4 +1,4 @@
-"""The rows of pooler, heads, losses and sentence embedding in the table of activations."""
+"""The rows of the pooler, heads, losses and sentence embedding in the table of activations."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,7 +7,7 @@ from conformance.model.activation import HIDDEN, SCALAR, SENTENCE, Activation, a
 from conformance.model.architecture import MULTI_LABEL, REGRESSION, Architecture
 from conformance.model.dense import Dense
 
-POOLING = "pooling-"  # what the kinds of pooling begin with; the name follows
+POOLING = "pooling-"  # prefix of the kinds of pooling, followed by the name
 _POOLED = {
     "cls": "x₀, the first token",
     "mean": "Σ m x / Σ m over the tokens, m the mask",
@@ -19,7 +19,12 @@ _POOLED = {
 
 
 def head_rows(a: Architecture, hidden: str) -> Iterator[Activation]:
-    """The pooler and every head of an architecture on the last hidden state, with their losses; then the sentence embedding."""
+    """Yield the rows of the pooler, of every head with its loss, and of the sentence embedding.
+
+    Args:
+        a: the architecture.
+        hidden: name of the last hidden state.
+    """
     if a.pooler:
         pooler = "pooler.dense"
         parameters, equation = affine(f"bert.{pooler}"), "W x₀ + b, x₀ the first token"
@@ -94,13 +99,13 @@ def _token_classification(a: Architecture, hidden: str) -> Iterator[Activation]:
 
 
 def _multiple_choice(a: Architecture, hidden: str) -> Iterator[Activation]:
-    """A logit of every row; the rows of one question stand one after the other."""
+    """Yield one logit per row of the batch and the loss; the rows of a question are consecutive."""
     yield from _classifier(a, "pooler.activation", SENTENCE, 1)
     yield _loss("classifier.loss", "multiple_choice_loss", "classifier", "questions, its rows as classes")
 
 
 def _question_answering(a: Architecture, hidden: str) -> Iterator[Activation]:
-    """A start logit and an end logit of every position, side by side."""
+    """Yield the start and end logits of every position and the losses."""
     span = "qa_outputs"
     yield Activation(span, "linear", (hidden,), HIDDEN, 2, "x Wᵀ + b, start and end", affine(span))
     losses = (f"{span}.start_loss", f"{span}.end_loss")
@@ -123,7 +128,7 @@ _HEADS = {
 
 
 def _sentence_embedding(a: Architecture, hidden: str) -> Iterator[Activation]:
-    """The pooling, each `Dense` module and the normalisation, as far as there are such; the last is `sentence_embedding`."""
+    """Yield the pooling and, if present, the `Dense` modules and the normalization; the last row is named `sentence_embedding`."""
     path = "sentence_embedding"
     rows = [Activation(f"{path}.pooled", f"{POOLING}{a.pooling}", (hidden,), SENTENCE, a.hidden_size, _POOLED[a.pooling])]
     for number, dense in enumerate(a.dense):
@@ -144,6 +149,6 @@ def _dense(path: str, dense: Dense, inputs: str) -> Iterator[Activation]:
 
 
 def _loss(name: str, kind: str, of: str, counted: str) -> Activation:
-    """The loss of `of`, a mean over what is counted."""
+    """Return the loss computed from `of`, a mean over the labelled items named `counted`."""
     what = "negative log-likelihood" if kind.endswith("log_probs") else "cross entropy"
     return Activation(name, kind, (of,), SCALAR, 0, f"mean {what} over labelled {counted}")

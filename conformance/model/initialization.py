@@ -1,7 +1,8 @@
-"""What training starts from: biases are 0, weights of LayerNorms 1, and matrices and tables are drawn (Devlin et al. 2019's code).
+"""The initial parameters of training: biases are 0, LayerNorm weights are 1, and matrices and tables are random.
 
-What is drawn is N(0, r²), r the config's `initializer_range`: not truncated in transformers, truncated at ± 2 r in Google's code.
-In transformers the word of padding, row 0, is 0 then; in Google's code it is drawn like all others.
+Random values are drawn from N(0, r²), where r is the config's `initializer_range`: not truncated in transformers, truncated at
+± 2 r in Google's code (Devlin et al. 2019's code). In transformers the embedding of padding, row 0, is then set to 0; in Google's
+code it is random like all others.
 """
 
 from dataclasses import replace
@@ -16,7 +17,7 @@ WORDS = "bert.embeddings.word_embeddings.weight"
 
 
 def constant_of(name: str) -> float | None:
-    """What all elements of a parameter start as; None where they are drawn.
+    """Return the initial value of all elements of a parameter, or None if they are random.
 
     Example:
         >>> constant_of("bert.pooler.dense.bias"), constant_of("bert.embeddings.LayerNorm.weight"), constant_of("classifier.weight")
@@ -28,7 +29,7 @@ def constant_of(name: str) -> float | None:
 
 
 def initial_table(a: Architecture) -> dict[str, Activation]:
-    """A row for each parameter before the first step, `step.0.NAME`."""
+    """Return a row for each parameter before the first step, named `step.0.NAME`."""
     rows = {}
     for name, shape in parameter_shapes(a).items():
         constant = constant_of(name)

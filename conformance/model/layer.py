@@ -10,7 +10,13 @@ STATES_NAME = "encoder_hidden_states"
 
 
 def layer_rows(a: Architecture, index: int, hidden: str) -> Iterator[Activation]:
-    """Attention, in a decoder then attention to an encoder's states, then the feed-forward network; `hidden` is the input."""
+    """Yield the rows of self-attention, of cross-attention if there is any, and of the feed-forward network.
+
+    Args:
+        a: the architecture.
+        index: index of the layer.
+        hidden: name of the activation that is the input of the layer.
+    """
     layer = _Layer(a, index)
     yield from layer.attention("attention", hidden)
     attended = f"{layer.path}.attention.output.LayerNorm"
@@ -22,7 +28,7 @@ def layer_rows(a: Architecture, index: int, hidden: str) -> Iterator[Activation]
 
 @dataclass(frozen=True)
 class _Layer:
-    """One layer of an architecture."""
+    """One encoder layer of an architecture."""
 
     a: Architecture
     index: int
@@ -44,7 +50,7 @@ class _Layer:
         exact: bool = False,
         is_internal: bool = False,
     ) -> Activation:
-        """A row of this layer; its parameters are those of the module `parameters`."""
+        """Return a row of this layer, with the weight and bias of the module `parameters` if one is given."""
         own = affine(f"bert.{parameters}") if parameters else {}
         causal = self.a.is_decoder and axes == ATTENTION
         heads = self.a.heads_of(self.index) if axes == ATTENTION else 0
@@ -53,7 +59,7 @@ class _Layer:
         )
 
     def attention(self, name: str, hidden: str, *, states: bool = False) -> Iterator[Activation]:
-        """Attention of the tokens to themselves, or to an encoder's states, and its residual."""
+        """Yield self-attention, or cross-attention to encoder states, with its residual sum and norm."""
         own, outer = f"{self.path}.{name}.self", f"{self.path}.{name}.output"
         query, key, value, scores, probs, dropped, context = (
             f"{own}.{part}" for part in ("query", "key", "value", "scores", "probs", "dropout", "context")
@@ -72,7 +78,7 @@ class _Layer:
         yield from self._residual(outer, context, hidden, f"{outer}.LayerNorm")
 
     def _scores_by_distance(self, own: str) -> Iterator[Activation]:
-        """The scores as a sum: of queries with keys, and of both with the embeddings of their distances."""
+        """Yield the scores as a sum of the query-key products and of the products with the distance embeddings."""
         distances, scores = f"{own}.distance_embedding", f"{own}.scores"
         equation, weight = "D_ij = E[i − j + P − 1]", {"weight": f"bert.{distances}.weight"}
         yield Activation(
@@ -90,14 +96,14 @@ class _Layer:
         yield self._row(scores, "scores_sum", summed, "the sum of its terms, before the mask", axes=ATTENTION)
 
     def _residual(self, path: str, inputs: str, skip: str, norm: str) -> Iterator[Activation]:
-        """A projection, dropout, the sum with what came before, its norm; `norm` names that one's parameters."""
+        """Yield a linear layer, dropout, and the norm of the residual sum; `norm` is the module that has the norm's parameters."""
         dense, dropout, out, width = f"{path}.dense", f"{path}.dropout", f"{path}.LayerNorm", self.a.hidden_size
         yield self._row(dense, "linear", (inputs,), "x Wᵀ + b", parameters=dense, size=width)
         yield self._row(dropout, "copy", (dense,), "identity in eval mode", size=width, exact=True)
         yield self._row(out, "norm", (dropout, skip), "LayerNorm(x + skip)", parameters=norm, size=width)
 
     def feed_forward(self, attended: str) -> Iterator[Activation]:
-        """The feed-forward network and its residual."""
+        """Yield the feed-forward network with its residual sum and norm."""
         inner, act = f"{self.path}.intermediate.dense", f"{self.path}.intermediate.intermediate_act_fn"
         function, size = self.a.hidden_act, self.a.intermediate_size
         yield self._row(inner, "linear", (attended,), "x Wᵀ + b", parameters=inner, size=size)

@@ -1,4 +1,4 @@
-"""Model types of Hugging Face's configurations: which are a BERT, which are nearly one, and what the others are."""
+"""Model types of Hugging Face configurations: BERT, the types that can be read as a BERT, and descriptions of other types."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from conformance.errors import UnsupportedArchitectureError
 
 ROBERTA = ("roberta", "xlm-roberta", "camembert")
-"""A BERT whose positions count from `pad_token_id` + 1, and whose masked-LM head has other names (`lm_head`)."""
+"""Types that are a BERT with positions starting at `pad_token_id` + 1 and with a masked-LM head named `lm_head`."""
 
 _OTHERS: Mapping[str, str] = {
     "albert": "all layers share one set of parameters, and the embeddings have a width of their own",
@@ -47,13 +47,13 @@ _OTHERS: Mapping[str, str] = {
 
 
 def require_bert(config: Mapping[str, Any], file: object) -> dict[str, Any]:
-    """A BERT's numbers of a `config.json`: those of a RoBERTa have its `position_offset` too.
+    """Return the entries of a `config.json` as those of a BERT; for a RoBERTa, `position_offset` is added.
 
-    RoBERTa's first token has the position `pad_token_id` + 1 (Liu et al. 2019, as in fairseq). Its network counts the tokens that
-    are not `<pad>`: the same as the places in a row with its padding on the right and no `<pad>` within it.
+    RoBERTa's first token has the position `pad_token_id` + 1 (Liu et al. 2019, as in fairseq). Its network numbers only the tokens
+    that are not `<pad>`. This gives consecutive positions for a row that is padded on the right and has no `<pad>` elsewhere.
 
     Raises:
-        UnsupportedArchitectureError: it is of another model type, with what that is.
+        UnsupportedArchitectureError: the model type is another one; the message says what it is.
     """
     kind = config.get("model_type", "bert")
     if kind in ROBERTA:
@@ -70,7 +70,7 @@ def require_bert(config: Mapping[str, Any], file: object) -> dict[str, Any]:
 
 
 def require_head(heads: tuple[str, ...], config: Mapping[str, Any]) -> None:
-    """Raise `UnsupportedArchitectureError` where a RoBERTa's masked-LM head, always with GELU, is not that of a BERT."""
+    """Raise `UnsupportedArchitectureError` if a RoBERTa's masked-LM head, which always uses GELU, differs from that of a BERT."""
     activation = config.get("hidden_act", "gelu")
     if config.get("model_type") in ROBERTA and "masked_lm" in heads and activation != "gelu":
         raise UnsupportedArchitectureError(

@@ -1,7 +1,7 @@
-"""What BERT is pre-trained on, and what a pipeline that makes it of a corpus says of itself (Devlin et al. 2019, 3.1, A.1, A.2).
+"""Pre-training data of BERT, and the interface of a pipeline that makes it from a corpus (Devlin et al. 2019, 3.1, A.1, A.2).
 
-A row is [CLS] A [SEP], or [CLS] A [SEP] B [SEP] where B follows A in the corpus half of the time. 15 % of the tokens of A and B are
-chosen and get labels; of these 80 % are shown as [MASK], 10 % as a random token, 10 % as they are.
+A row is [CLS] A [SEP], or [CLS] A [SEP] B [SEP], where B follows A in the corpus half of the time. 15 % of the tokens of A and B
+are chosen and labelled; of these, 80 % are replaced by [MASK], 10 % by a random token, and 10 % are left unchanged.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,20 +12,20 @@ from conformance.model.batch import IGNORED_LABEL, Batch
 
 CHOSEN, MASKED, RANDOM = 0.15, 0.8, 0.1
 NEXT = 0.5
-CONTINUES = "##"  # what a piece begins with that continues a word
+CONTINUES = "##"  # prefix of a piece that continues a word
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 @dataclass(frozen=True)
 class PretrainingCorpus:
-    """A corpus that examples are to be made of.
+    """A corpus from which training examples are to be made.
 
     Attributes:
-        conversations: each has utterances, in order; words of lower-case letters are separated by single spaces.
-        vocabulary: WordPiece pieces by id, those that continue a word with `##`; [PAD] is 0, and [UNK], [CLS], [SEP] and [MASK]
-            are wherever they are. The longest pieces that match make up every word.
-        length: S, the tokens of a row at most, special tokens included.
-        seed: what everything that is drawn is a function of, together with the epoch.
+        conversations: each is a sequence of utterances; words consist of lower-case letters and are separated by single spaces.
+        vocabulary: WordPiece pieces by id; pieces that continue a word start with `##`. [PAD] is 0; [UNK], [CLS], [SEP] and [MASK]
+            may have any ids. Every word is split greedily into the longest matching pieces.
+        length: S, the largest number of tokens per row, including special tokens.
+        seed: seed of all random choices, together with the epoch.
 
     Example:
         >>> corpus = PretrainingCorpus((("ab cd", "cdab"),), ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ab", "cd", "##ab"), 16)
@@ -41,14 +41,14 @@ class PretrainingCorpus:
 
 @dataclass(frozen=True)
 class PretrainingConventions:
-    """In what a pipeline may differ from Hugging Face's without being wrong.
+    """The properties in which a correct pipeline may differ from Hugging Face's.
 
     Attributes:
-        ignored_label: the label of a token that was not chosen.
-        next_label: the label of a pair of which the second is the next; that of any other pair is 1 − it.
-        token_types: those of A, with [CLS] and its [SEP], and of B with its [SEP].
+        ignored_label: label of a token that was not chosen.
+        next_label: label of a pair whose second sentence follows the first; the label of any other pair is 1 − `next_label`.
+        token_types: the token types of [CLS] A [SEP] and of B [SEP].
         special_replacements: whether random tokens are drawn from the whole vocabulary, as in BERT's own code and Hugging Face's;
-            else from the tokens that are not special.
+            otherwise from the tokens that are not special.
         dynamic: whether tokens are chosen anew in every epoch (Liu et al. 2019, section 4.1).
 
     Example:
@@ -65,14 +65,14 @@ class PretrainingConventions:
 
 @dataclass(frozen=True)
 class PretrainingData:
-    """A pipeline that makes pre-training examples of a corpus: what a candidate brings as its attribute `pretraining_data`.
+    """A pipeline that makes pre-training examples from a corpus; a candidate provides it as its attribute `pretraining_data`.
 
     Attributes:
-        batches: of a corpus and the number of an epoch, from 0 on, its batches in the order of training. Each is a `Batch`, or a
-            mapping of its names to arrays of integers: `input_ids` and `labels`, (B, S); `token_type_ids` and `attention_mask`,
-            (B, S), zeros and ones where they are left out; `next_sentence_label`, (B,), where rows are pairs. Every utterance
-            begins a row that another one follows in its conversation, but for what a dropped last batch would have.
-        conventions: in what it differs from Hugging Face's.
+        batches: maps a corpus and the number of an epoch, starting at 0, to the batches of that epoch in the order of training.
+            Each is a `Batch` or a mapping of names to integer arrays: `input_ids` and `labels`, (B, S); `token_type_ids` and
+            `attention_mask`, (B, S), zeros and ones if omitted; `next_sentence_label`, (B,), if rows are pairs. Every utterance
+            that another one follows in its conversation starts a row, except those in a last batch that is dropped.
+        conventions: the properties in which the pipeline differs from Hugging Face's.
 
     Example:
         >>> rows = {"input_ids": [[2, 4, 6, 3]], "labels": [[-100, 5, -100, -100]]}

@@ -1,4 +1,4 @@
-"""Which heads a published checkpoint has: by the parameters that are stored, and where these are called alike by its config."""
+"""The heads of a published checkpoint, determined from the stored parameters, or from the config if their names are ambiguous."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -15,14 +15,16 @@ _CLASSIFIERS = {
     "ForSequenceClassification": "classification",
     "ForTokenClassification": "token_classification",
     "ForMultipleChoice": "multiple_choice",
-}  # by what the name that a config's `architectures` has ends with
+}  # by the suffix of the class name in a config's `architectures`
 
 
 def heads_of(stored: Collection[str], config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The heads whose parameters are stored: a decoder without a transform, and a pair's logits without a pooler, are plain.
+    """Return the heads whose parameters are stored, in the order of `HEADS`.
+
+    A masked-LM decoder without a transform, and next-sentence logits without a pooler, are the plain heads.
 
     Raises:
-        CheckpointError: there is a classifier, and the config does not say of what; or it is RoBERTa's own of sequences.
+        CheckpointError: there is a classifier whose type the config does not state, or RoBERTa's own sequence classifier.
     """
     if "classifier.out_proj.weight" in stored:
         raise CheckpointError(
@@ -40,7 +42,11 @@ def heads_of(stored: Collection[str], config: Mapping[str, Any]) -> tuple[str, .
 
 
 def _classifier(stored: Collection[str], architectures: Any) -> str:
-    """The head of which `classifier.weight` is: by the config, or since without a pooler it can only be one of tokens."""
+    """Return the head that `classifier.weight` belongs to, as stated by the config, or token classification if there is no pooler.
+
+    Raises:
+        CheckpointError: the head cannot be determined.
+    """
     said = [head for name in architectures or () for end, head in _CLASSIFIERS.items() if str(name).endswith(end)]
     if len(said) == 1:
         return said[0]

@@ -1,4 +1,4 @@
-"""Directories of sentence-transformers: `modules.json` lists a BERT, a pooling, dense layers and a normalisation."""
+"""Directories of sentence-transformers, whose `modules.json` lists a BERT, a pooling, dense layers and a normalization."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from conformance.model.files import read_json, reading
 from conformance.model.stored import Stored, stored_parameters
 
 MODULES = "modules.json"
-_EMBEDDING = "sentence_embedding"  # what a dense layer reads and writes unless its configuration says otherwise
+_EMBEDDING = "sentence_embedding"  # default input and output of a dense layer
 
 _POOLINGS = {
     "pooling_mode_cls_token": "cls",
@@ -19,7 +19,7 @@ _POOLINGS = {
     "pooling_mode_mean_sqrt_len_tokens": "mean-sqrt-length",
     "pooling_mode_weightedmean_tokens": "weighted-mean",
     "pooling_mode_lasttoken": "last",
-}  # by the setting of 1_Pooling/config.json
+}  # by the name of the setting in 1_Pooling/config.json
 _MODES = {
     "cls": "cls",
     "mean": "mean",
@@ -27,22 +27,22 @@ _MODES = {
     "mean_sqrt_len_tokens": "mean-sqrt-length",
     "weightedmean": "weighted-mean",
     "lasttoken": "last",
-}  # by the value of its `pooling_mode`, which stands in the place of those settings from version 6 on
+}  # by the value of `pooling_mode`, which replaces those settings from version 6 on
 _ACTIVATIONS = {
     "torch.nn.modules.activation.Tanh": "tanh",
     "torch.nn.modules.activation.ReLU": "relu",
     "torch.nn.modules.activation.GELU": "gelu",
     "torch.nn.modules.linear.Identity": "",
-}  # by the setting `activation_function` of 2_Dense/config.json
+}  # by the value of `activation_function` in 2_Dense/config.json
 
 
 def transformer_folder(folder: Path) -> Path:
-    """The folder of the BERT itself: that which `modules.json` names, such as `0_Transformer`, or else this folder."""
+    """Return the folder of the BERT itself: the one that `modules.json` names, such as `0_Transformer`, or else this folder."""
     return next((path for kind, path in _modules(folder) if kind == "Transformer"), folder)
 
 
 def longest_text(folder: Path) -> int | None:
-    """The tokens, [CLS] and [SEP] among them, to which sentence-transformers cuts a text; None where the directory does not say.
+    """Return the number of tokens, including [CLS] and [SEP], to which sentence-transformers truncates a text; None if not stated.
 
     Raises:
         CheckpointError: the file cannot be read.
@@ -56,12 +56,12 @@ def longest_text(folder: Path) -> int | None:
 
 
 def sentence_embedding(folder: Path) -> dict[str, Any]:
-    """The architecture's `pooling`, `dense` and `normalize` that a directory of sentence-transformers has; empty for any other.
+    """Return the architecture's `pooling`, `dense` and `normalize`; empty if this is no directory of sentence-transformers.
 
     Raises:
         CheckpointError: a file is missing or cannot be read.
-        UnsupportedArchitectureError: the modules are others than a BERT, a pooling, dense layers and a normalisation, in that
-            order; the pooling or the activation of a dense layer is another.
+        UnsupportedArchitectureError: the modules are not a BERT, a pooling, dense layers and a normalization, in that order; or
+            there are no equations for the pooling or for the activation of a dense layer.
     """
     modules = _modules(folder)
     if not modules:
@@ -82,7 +82,11 @@ def sentence_embedding(folder: Path) -> dict[str, Any]:
 
 
 def dense_parameters(folder: Path) -> dict[str, Stored]:
-    """The dense layers' parameters by canonical name, as `sentence_embedding.dense.0.linear.weight`; raises `CheckpointError`."""
+    """Return the parameters of the dense layers by canonical name, such as `sentence_embedding.dense.0.linear.weight`.
+
+    Raises:
+        CheckpointError: a file is missing or cannot be read.
+    """
     return {
         f"sentence_embedding.dense.{number}.{name}": tensor
         for number, path in enumerate(_dense_folders(folder))
@@ -95,7 +99,7 @@ def _dense_folders(folder: Path) -> list[Path]:
 
 
 def _modules(folder: Path) -> list[tuple[str, Path]]:
-    """The class and the folder of each module, in order."""
+    """Return the class name and the folder of each module, in order."""
     file = folder / MODULES
     if not file.is_file():
         return []
@@ -105,7 +109,7 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _inside(path: str) -> str:
-    """A path within the folder; `ValueError` for one that leads out of it."""
+    """Return a path unchanged; raises `ValueError` if it leads out of the folder."""
     if Path(path).is_absolute() or ".." in Path(path).parts:
         raise ValueError(f"the path {path!r:.100} leads out of the folder")
     return path
@@ -123,7 +127,7 @@ def _pooling(file: Path) -> str:
 
 
 def _dense(file: Path) -> dict[str, Any]:
-    """One of the architecture's `dense`."""
+    """Return the settings of one `Dense` module, for the architecture's `dense`."""
     with reading(file, "the configuration of a dense layer", CheckpointError):
         config = read_json(file, dict[str, Any])
         out_features, bias, function = config["out_features"], config.get("bias", True), config["activation_function"]
@@ -138,7 +142,7 @@ def _dense(file: Path) -> dict[str, Any]:
 
 
 def _is_normalization(file: Path) -> bool:
-    """True; a `Normalize` has a configuration from version 6 on."""
+    """Return True after checking the configuration of a `Normalize` module, which exists from version 6 on."""
     if file.is_file():
         with reading(file, "the configuration of a normalisation", CheckpointError):
             config = read_json(file, dict[str, Any])
@@ -147,7 +151,7 @@ def _is_normalization(file: Path) -> bool:
 
 
 def _require_embedding(file: Path, config: Mapping[str, Any]) -> None:
-    """Raise `UnsupportedArchitectureError` for a module that reads or writes anything but the embedding of the sentence."""
+    """Raise `UnsupportedArchitectureError` if a module reads or writes anything other than the sentence embedding."""
     named = {config.get(name) or _EMBEDDING for name in ("module_input_name", "module_output_name")}
     if named != {_EMBEDDING}:
         raise UnsupportedArchitectureError(
@@ -156,7 +160,7 @@ def _require_embedding(file: Path, config: Mapping[str, Any]) -> None:
 
 
 def _modes(config: Mapping[str, Any]) -> list[str]:
-    """The poolings that are switched on, by our names where there is one."""
+    """Return the poolings that are switched on, under this package's names where they exist."""
     if "pooling_mode" in config:
         modes = config["pooling_mode"]
         return [_MODES.get(mode, str(mode)) for mode in ([modes] if isinstance(modes, str) else modes)]

@@ -1,4 +1,4 @@
-"""The parameters that lie in a local directory, under the names and in the files in which they are published."""
+"""The parameters stored in a local directory, under the names and in the file formats in which checkpoints are published."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -22,10 +22,10 @@ COPIES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
-"""Entries of published checkpoints that are copies of a parameter, and the parameter that they must be equal to."""
+"""Maps entries of published checkpoints that are copies of a parameter to the parameter that they must equal."""
 
 BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
-"""Entries of published checkpoints that are no parameters."""
+"""Entries of published checkpoints that are not parameters."""
 
 ABSOLUTE_POSITIONS = "bert.embeddings.position_embeddings.weight"
 
@@ -34,9 +34,9 @@ _ROBERTA = {
     "lm_head.dense.": "cls.predictions.transform.dense.",
     "lm_head.layer_norm.": "cls.predictions.transform.LayerNorm.",
     "lm_head.": "cls.predictions.",
-}  # what the names of a RoBERTa's parameters begin with
+}  # prefixes of a RoBERTa's parameter names
 
-_PART = 2**15  # elements: the most that torch computes by one thread (at::internal::GRAIN_SIZE), so that no part waits for others
+_PART = 2**15  # elements; torch uses one thread up to this size (at::internal::GRAIN_SIZE), which avoids synchronization
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
@@ -46,10 +46,10 @@ class Stored:
     """One tensor of a file.
 
     Attributes:
-        key: its name there.
+        key: its name in the file.
         shape: its shape.
-        kind: its format, by safetensors' name of it.
-        load: reads it.
+        kind: its format, by safetensors' name.
+        load: function that reads the tensor.
     """
 
     key: str
@@ -59,12 +59,12 @@ class Stored:
 
     @property
     def array(self) -> Array:
-        """Its values in float64, through torch, since NumPy has no bfloat16."""
+        """The values in float64, converted by torch, since NumPy has no bfloat16."""
         return np.asarray(self.load().double().numpy())
 
 
 def canonical_name(name: str) -> str:
-    """Hugging Face's name as in `BertForPreTraining`: with the `bert.` prefix, LayerNorms with `weight` and `bias`.
+    """Return Hugging Face's name as in `BertForPreTraining`: with the prefix `bert.` and LayerNorm parameters `weight` and `bias`.
 
     Example:
         >>> canonical_name("roberta.embeddings.LayerNorm.gamma"), canonical_name("lm_head.layer_norm.bias")
@@ -79,11 +79,11 @@ def canonical_name(name: str) -> str:
 
 
 def stored_parameters(folder: Path) -> dict[str, Stored]:
-    """The tensors of `model.safetensors`, or else of `pytorch_model.bin` where that is allowed, by canonical name.
+    """Return the tensors of `model.safetensors`, or otherwise of `pytorch_model.bin` if pickles are allowed, by canonical name.
 
     Raises:
-        CheckpointError: there is no such file, or it may not be read; a parameter is there twice, is no floating-point number or
-            is not finite.
+        CheckpointError: there is no such file, or reading it is not allowed; a parameter occurs twice, is not floating-point, or is
+            not finite.
     """
     file = _file(folder)
     with reading(file, "a file of parameters", CheckpointError):
@@ -99,7 +99,7 @@ def stored_parameters(folder: Path) -> dict[str, Stored]:
 
 
 def _file(folder: Path) -> Path:
-    """The file of parameters in a directory."""
+    """Return the file of parameters in a directory; raises `CheckpointError` if there is none that may be read."""
     file, pickled = folder / SAFETENSORS, folder / PICKLE
     if file.is_file():
         return file
@@ -114,7 +114,7 @@ def _file(folder: Path) -> Path:
 
 
 def conversion(pickled: Path) -> str:
-    """Two lines of Python that write the parameters of a pickle into a safetensors file beside it."""
+    """Return two lines of Python that convert the parameters of a pickle to a safetensors file next to it."""
     return (
         "    from torch import load; from safetensors.torch import save_file\n"
         f"    save_file({{n: t.clone().contiguous() for n, t in load({str(pickled)!r}, 'cpu', weights_only=True).items()}}, "
@@ -137,14 +137,14 @@ def _pickled(file: Path) -> list[Stored]:
 
 
 def _is_finite(tensor: "torch.Tensor") -> bool:
-    """Part by part, since what is asked of all elements takes several times their memory."""
+    """Return whether all elements are finite, checked part by part to avoid temporaries several times the size of the tensor."""
     import torch
 
     return all(bool(part.isfinite().all()) for part in torch.split(tensor.reshape(-1), _PART))
 
 
 def _require_numbers(file: Path, stored: Mapping[str, Stored]) -> None:
-    """Raise `CheckpointError` with every parameter that is of integers, or holds NaN or an infinity: no result could be judged."""
+    """Raise `CheckpointError` that lists every parameter that is not floating-point or that contains NaN or infinity."""
     parameters = {name: tensor for name, tensor in stored.items() if name not in BUFFERS}
     wrong = [f"{tensor.key} is {tensor.kind}" for tensor in parameters.values() if tensor.kind not in _FLOATS]
     if wrong:

@@ -1,4 +1,4 @@
-"""Texts into batches, by the tokenizer that lies beside a checkpoint."""
+"""Conversion of texts to batches with the tokenizer stored next to a checkpoint."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +11,12 @@ from conformance.model.sentence_transformers import longest_text, transformer_fo
 
 
 def tokenized(folder: Path, texts: Sequence[tuple[str, str | None]]) -> Batch:
-    """Texts, or pairs of texts, as one right-padded batch, by `tokenizer.json` or else `vocab.txt` in `folder`.
+    """Return texts, or pairs of texts, as one right-padded batch, using `tokenizer.json` or otherwise `vocab.txt` in `folder`.
 
-    In a directory of sentence-transformers they are cut to its `max_seq_length`.
+    In a directory of sentence-transformers, texts are truncated to its `max_seq_length`.
 
     Raises:
-        CheckpointError: there is neither, or it cannot be read.
+        CheckpointError: neither file exists, or the file cannot be read.
     """
     with reading(folder, "a tokenizer", CheckpointError):
         tokenizer = _tokenizer(folder)
@@ -39,17 +39,20 @@ def tokenized(folder: Path, texts: Sequence[tuple[str, str | None]]) -> Batch:
 
 
 def words(folder: Path | None, batch: Batch) -> list[list[str]] | None:
-    """The token of each id, by the tokenizer in `folder`; `[id]` where it has none; None without a tokenizer that can be read."""
+    """Return the token of each id of a batch, by the tokenizer in `folder`; `[id]` for an id that the tokenizer does not have.
+
+    Returns None if there is no tokenizer that can be read.
+    """
     try:
         with reading(folder or "", "a tokenizer", CheckpointError):
             tokenizer = _tokenizer(folder) if folder else None
             return tokenizer and [[tokenizer.id_to_token(int(i)) or f"[{i}]" for i in row] for row in batch.input_ids]
-    except CheckpointError:  # ids are reported then
+    except CheckpointError:  # the report then shows ids
         return None
 
 
 def _tokenizer(folder: Path) -> Any:
-    """By `tokenizer.json` or else `vocab.txt`; None where there is neither."""
+    """Return the tokenizer of `tokenizer.json` or otherwise of `vocab.txt`; None if neither exists."""
     from tokenizers import BertWordPieceTokenizer, Tokenizer
 
     folder = transformer_folder(folder)

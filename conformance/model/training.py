@@ -1,4 +1,4 @@
-"""How a network is trained: the settings of optimizer and schedule, and the table of a run of optimizer steps.
+"""Training settings of the optimizer and the schedule, and the table of a run of optimizer steps.
 
 Step t takes the parameters θ from t − 1 to t (Kingma and Ba 2015, algorithm 1; decoupled decay: Loshchilov and Hutter 2019,
 algorithm 2), with the gradient g clipped by the global norm ‖g‖ over all parameters (Pascanu et al. 2013, section 3.2):
@@ -7,8 +7,8 @@ algorithm 2), with the gradient g clipped by the global norm ‖g‖ over all pa
     m ← β₁ m + (1 − β₁) g,  v ← β₂ v + (1 − β₂) g²
     θ ← θ − η (m̂ / (√v̂ + ε) + λ θ),  m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ)
 
-BERT's own Adam leaves m and v as they are, without bias correction (google-research/bert, optimization.py). λ is 0 for biases and
-for the parameters of LayerNorms.
+BERT's own Adam uses m and v without bias correction (google-research/bert, optimization.py). λ is 0 for biases and for the
+parameters of LayerNorms.
 """
 
 import math
@@ -25,19 +25,19 @@ SCHEDULES = ("linear", "inverse_sqrt", "bert")
 
 @dataclass(frozen=True)
 class Training:
-    """Settings of optimizer and schedule, under the names of `transformers.TrainingArguments` where they exist.
+    """The settings of the optimizer and the schedule, under the names of `transformers.TrainingArguments` where they exist.
 
     Attributes:
-        learning_rate: the largest, at the end of the warm-up.
-        adam_beta1, adam_beta2, adam_epsilon: as in the equations.
-        weight_decay: λ, of what `decays`.
+        learning_rate: largest learning rate, reached at the end of the warm-up.
+        adam_beta1, adam_beta2, adam_epsilon: β₁, β₂ and ε in the equations of the module.
+        weight_decay: λ, for the parameters for which `decays` is true.
         max_grad_norm: c.
-        lr_scheduler_type: `linear` or `inverse_sqrt`, as in transformers: after the warm-up η falls linearly to 0, or as 1/√t; or
-            `bert`, as in google-research/bert: linearly to 0 as if from the first step on, so that it falls at once by
-            warmup_steps / max_steps where the warm-up ends.
-        warmup_steps: over which η rises linearly from 0, its value in the first step.
-        max_steps: how many steps a run has.
-        bias_correction: whether m and v are corrected.
+        lr_scheduler_type: `linear` or `inverse_sqrt`, as in transformers: after the warm-up, η decreases linearly to 0 or as 1/√t;
+            or `bert`, as in google-research/bert: η decreases linearly to 0 as if the decrease had begun at the first step, so that
+            it drops by the fraction warmup_steps / max_steps at the end of the warm-up.
+        warmup_steps: number of steps in which η increases linearly from 0, its value in the first step.
+        max_steps: number of steps of a run.
+        bias_correction: whether m and v are divided by 1 − β₁ᵗ and 1 − β₂ᵗ.
 
     Example:
         >>> training = Training(learning_rate=1e-3, warmup_steps=2, max_steps=6)
@@ -60,14 +60,14 @@ class Training:
     bias_correction: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse a schedule that has no formula here; raises `UsageError`."""
+        """Validate the settings; raises `UsageError` for an unknown schedule or a warm-up that is not shorter than the run."""
         if self.lr_scheduler_type not in SCHEDULES:
             raise UsageError(f"lr_scheduler_type {self.lr_scheduler_type!r} has no formula here; known are {', '.join(SCHEDULES)}")
         if not 0 < self.warmup_steps < self.max_steps:
             raise UsageError(f"warmup_steps is {self.warmup_steps}, expected from 1 to max_steps − 1, {self.max_steps - 1}")
 
     def rate(self, step: int) -> float:
-        """η in step 1, 2, …: that of transformers' schedulers, which count from 0."""
+        """Return the learning rate η in step 1, 2, …, as in transformers' schedulers, which count steps from 0."""
         before, warm = step - 1, self.warmup_steps
         if before < warm:
             return self.learning_rate * before / warm
@@ -78,12 +78,12 @@ class Training:
         return self.learning_rate * max(self.max_steps - before, 0) / (self.max_steps - warm)
 
 
-STEPS = 4  # of a run of which all is judged: through the warm-up and beyond
-WHOLE = 24  # steps of a whole schedule
+STEPS = 4  # steps of a run whose every activation is judged; includes the end of the warm-up
+WHOLE = 24  # steps of a run through a whole schedule
 _FEW = Training(learning_rate=1e-2, adam_epsilon=1e-3, weight_decay=1.0, max_grad_norm=0.1, warmup_steps=2, max_steps=6)
 _MANY = replace(_FEW, warmup_steps=6, max_steps=WHOLE)
-# Settings each of which shows: ε is of the size of the gradients, so that clipping changes the update, to which Adam is blind
-# otherwise; η and η λ are larger than half an ulp of bfloat16; warm-up and decline are run through.
+# Settings chosen so that each of them affects the result: ε is comparable to the gradients, so that clipping changes the update
+# (Adam is otherwise invariant to scaling); η and η λ exceed half an ulp of bfloat16; the run covers both warm-up and decrease.
 STEPPED: Mapping[str, Training] = {
     "linear": _FEW,
     "inverse_sqrt": replace(_FEW, lr_scheduler_type="inverse_sqrt"),
@@ -91,10 +91,10 @@ STEPPED: Mapping[str, Training] = {
     "BERT's own": replace(_FEW, lr_scheduler_type="bert", bias_correction=False),
 }
 _LONG = replace(_FEW, learning_rate=1e-3, adam_epsilon=1.0, max_grad_norm=10.0, warmup_steps=10, max_steps=100)
-# Whole runs whose loss is followed. Gradients are clipped at first and not in the end, so that one that is scaled shows. The batch
-# is not learnt by heart, so that what goes wrong late shows as well: after the last step the loss is 0.16 on `tiny` and 4.3 on
-# `sinusoidal`. In float32 rounding takes it apart by 2e-6 at most; with the rate and ε of `STEPPED`, where errors grow
-# exponentially, by as much as the loss itself after 20 steps.
+# Whole runs whose loss is compared. Gradients are clipped at first but not at the end, so that scaled gradients are detected. The
+# batch is not memorized, so that late errors are detected as well: after the last step the loss is 0.16 on `tiny` and 4.3 on
+# `sinusoidal`. In float32, rounding changes the loss by at most 2e-6; with the rate and ε of `STEPPED`, where errors grow
+# exponentially, it changes the loss by as much as its own value after 20 steps.
 FOLLOWED: Mapping[str, Training] = {
     "linear": _LONG,
     "inverse_sqrt": replace(_LONG, lr_scheduler_type="inverse_sqrt"),
@@ -104,7 +104,9 @@ SCHEDULED: Mapping[str, Training] = {name: replace(_MANY, lr_scheduler_type=name
 
 
 def decays(name: str) -> bool:
-    """Whether weight decay is for a parameter: for matrices and tables, not for biases and norms (Devlin et al. 2019's code).
+    """Return whether weight decay applies to a parameter: to matrices and tables, not to biases and norms.
+
+    This follows the code of Devlin et al. 2019.
 
     Example:
         >>> decays("bert.pooler.dense.weight"), decays("bert.pooler.dense.bias"), decays("bert.embeddings.LayerNorm.weight")
@@ -117,7 +119,7 @@ _ROW = re.compile(r"step\.\d+\..")
 
 
 def at(step: int, name: str) -> str:
-    """What something is called in a step of a run; parameters in step 0 are those before the first.
+    """Return the name of a tensor in a step of a run; parameters in step 0 are those before the first step.
 
     Example:
         >>> at(2, "bert.pooler.dense.bias.grad")
@@ -127,30 +129,35 @@ def at(step: int, name: str) -> str:
 
 
 def is_of_a_run(name: str) -> bool:
-    """Whether it is a row of a run."""
+    """Return whether a name is that of a row of a run."""
     return _ROW.match(name) is not None
 
 
 def step_of(name: str) -> int:
-    """The step that a row of a run belongs to."""
+    """Return the step that a row of a run belongs to."""
     return int(name.split(".", 2)[1])
 
 
 def parameter_of(name: str) -> str:
-    """The parameter, or its gradient, that a row of a run is."""
+    """Return the name of the parameter or gradient that a row of a run contains."""
     return name.split(".", 2)[2]
 
 
 # Kinds of rows.
 INITIAL, GRADIENT, NORM, ADAM = "initial", "given_gradient", "gradient_norm", "adam"
-GIVEN = (INITIAL, GRADIENT)  # that nothing is asked of: the others are judged from them
+GIVEN = (INITIAL, GRADIENT)  # inputs of the other rows; not judged themselves
 
 
 def run_table(shapes: Mapping[str, tuple[int, ...]], steps: int, judged: Collection[str]) -> dict[str, Activation]:
-    """The rows of a run of optimizer steps, of parameters of these shapes.
+    """Return the rows of a run of optimizer steps.
 
-    They are the parameters before it; then of each step the gradients, their norm, and the parameters after it: of those that are
-    judged.
+    They are the judged parameters before the run and then, for each step, the gradients of all parameters, their global norm, and
+    the judged parameters after the step.
+
+    Args:
+        shapes: shape of each parameter.
+        steps: number of steps.
+        judged: names of the parameters that are judged.
     """
     return {row.name: row for row in _rows(shapes, steps, {name: shape for name, shape in shapes.items() if name in judged})}
 
@@ -176,7 +183,7 @@ def parameter_row(
     equation: str,
     read: Mapping[str, str],
 ) -> Activation:
-    """A row that has the shape of a parameter, of which nothing is computed where it has no parents."""
+    """Return a row with the shape of a parameter; a row without parents is not computed and is exact."""
     *height, width = shape
     axes = ("row", "feature") if height else ("feature",)
     return Activation(name, kind, parents, axes, width, equation, read, exact=not parents, height=sum(height))

@@ -1,1 +1,1 @@
-"""The results of cases: values, and how they are written, read and merged."""
+"""The results of cases: their values, and how they are written, read and merged."""

@@ -1,6 +1,7 @@
-"""How long a case takes, and how long it waits for its candidate: the candidate's own seconds, apart from those of the judge.
+"""The duration of a case, and the part of it spent waiting for the candidate rather than judging.
 
-A candidate may compute its next activations while the last one is judged. That time is the judge's: only waiting counts.
+A candidate may compute its next activations while the previous one is judged. That time counts as the judge's; only waiting counts
+as the candidate's.
 """
 
 import time
@@ -14,7 +15,7 @@ from conformance.results.result import Result
 
 @dataclass
 class Waited:
-    """Seconds that were waited for the candidate."""
+    """The seconds spent waiting for the candidate."""
 
     seconds: float = 0.0
 
@@ -23,7 +24,7 @@ _waited: ContextVar[Waited | None] = ContextVar("waited", default=None)
 
 
 def timed(result_of: Callable[[], Result]) -> Result:
-    """What `result_of` returns, with the seconds that it took, and those of them that were waited for the candidate."""
+    """Return what `result_of` returns, with its duration in seconds and the part of it spent waiting for the candidate."""
     start = time.perf_counter()
     with counted() as waited:
         result = result_of()
@@ -33,7 +34,7 @@ def timed(result_of: Callable[[], Result]) -> Result:
 
 @contextmanager
 def counted() -> Iterator[Waited]:
-    """What is waited for the candidate inside."""
+    """Count the time spent waiting for the candidate inside this context."""
     waited = Waited()
     with _counting_in(waited):
         yield waited
@@ -41,7 +42,7 @@ def counted() -> Iterator[Waited]:
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """What happens inside is the candidate's; one inside another counts once."""
+    """Count the time spent inside this context as waiting for the candidate; nested contexts count once."""
     waited, start = _waited.get(), time.perf_counter()
     try:
         with _counting_in(None):

@@ -1,11 +1,11 @@
-"""A case: one check of one candidate on one golden, on a device, in a dtype. What results, reports and test ids are keyed by."""
+"""Cases: one check of one candidate on one golden, device and dtype. Results, reports and test ids are identified by their case."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """What is run; `check` is `values` for the judgement of every activation."""
+    """One check of one candidate on one golden, device and dtype; `check` is `values` for the judgement of every activation."""
 
     implementation: str
     golden: str
@@ -14,6 +14,6 @@ class Case:
     check: str = "values"
 
     def __str__(self) -> str:
-        """For progress and reports."""
+        """Return a description for progress and reports."""
         what = "" if self.check == "values" else f", {self.check}"
         return f"{self.implementation} on {self.golden}, {self.device}, {self.dtype}{what}"

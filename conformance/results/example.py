@@ -1,4 +1,4 @@
-"""An example: one batch, and how a law varies it. All of it is plain numbers, so that a results file can carry it."""
+"""Examples on which a law is tested. They consist of plain numbers, so that a results file can contain them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,23 +10,23 @@ from conformance.model.batch import Batch
 
 @dataclass(frozen=True)
 class Example:
-    """What a property is tried on.
+    """One batch, and how a law varies it.
 
     Attributes:
         batch: the inputs.
-        variation: what is done with them, by name: numbers, texts or lists of them.
+        variation: parameters of the variation by name: numbers, texts or lists of them.
     """
 
     batch: Batch
     variation: Mapping[str, Any] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it: the batch's arrays as nested lists under `batch`, and `variation`."""
+        """Return the example as for JSON: the batch's arrays as nested lists under `batch`, and `variation`."""
         return {"batch": {k: v.tolist() for k, v in self.batch.arrays().items()}, "variation": dict(self.variation)}
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> "Example":
-        """The inverse of `plain`; `UsageError` for what is no example."""
+        """Return the example described by the result of `plain`; raises `UsageError` if it does not describe an example."""
         try:
             return cls(Batch.of(plain["batch"]), dict(plain.get("variation", {})))
         except (KeyError, TypeError, ValueError) as error:

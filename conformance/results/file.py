@@ -1,4 +1,7 @@
-"""The results file: JSON Lines, a record a line. How it is written, so that a crash loses nothing, and read, as far as it goes."""
+"""The results file, in JSON Lines with one record per line.
+
+Files are written so that a crash loses nothing, and incomplete files can be read.
+"""
 
 import fcntl
 import os
@@ -17,21 +20,26 @@ from conformance.results.records import SCHEMA_VERSION, ActivationRecord, CaseRe
 from conformance.results.shards import Run
 
 _RECORD: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
-# Of a file: bytes, several times those of a run of every candidate on every golden in four formats; values, and lists of them.
+# Limits of a file: bytes (several times those of a run of every candidate on every golden in four formats), values, lists.
 LARGEST, _VALUES, _LISTS = 2**27, 2**24, 2**22
 
 
 class Writer:
-    """Writes a results file: flushed a record, fsynced a check, so that a crash loses nothing that was judged.
+    """A writer of a results file, flushed after each record and synced to disk after each check, so that a crash loses no verdict.
 
-    While it is open, no other run writes there.
+    The file is locked while it is open, so that no other run writes to it.
 
     Raises:
-        UsageError: another run writes there; or there is something else than a regular file.
+        UsageError: another run writes to the file, or it is not a regular file.
     """
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
-        """Create the file and its folder; to resume, leave what is there until `keep` says how much of it stays."""
+        """Create the file and its folder.
+
+        Args:
+            path: the file.
+            resume: whether to leave existing content in place until `keep` is called.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._file = _locked(path)
@@ -39,12 +47,12 @@ class Writer:
             self.keep(0)
 
     def keep(self, size: int) -> None:
-        """Keep the first `size` bytes, and write after them."""
+        """Truncate the file to its first `size` bytes and continue writing there."""
         self._file.truncate(size)
         self._file.seek(size)
 
     def __enter__(self) -> Self:
-        """The writer."""
+        """Return the writer."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -52,10 +60,10 @@ class Writer:
         self._file.close()
 
     def write(self, record: Record) -> None:
-        """One line; `ResultsFileError` where it cannot be written."""
+        """Write one record as a line; raises `ResultsFileError` if it cannot be written."""
         try:
             left = memoryview(msgspec.json.encode(record) + b"\n")
-            while left:  # a disk that is nearly full takes a part
+            while left:  # on a nearly full disk, only part may be written
                 left = left[self._file.write(left) :]
             if isinstance(record, CheckRecord | Footer):
                 os.fsync(self._file.fileno())
@@ -64,11 +72,11 @@ class Writer:
 
 
 class ResultsFileError(UsageError):
-    """The results file cannot be written any further; what stands in it can be read."""
+    """The results file cannot be written any further; its existing content can be read."""
 
 
 def _locked(path: Path) -> BinaryIO:
-    """The file, open for this process alone until it is closed; links and pipes are not followed."""
+    """Return the file, opened and locked for this process until it is closed; links and pipes are not followed."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -85,13 +93,17 @@ def _locked(path: Path) -> BinaryIO:
     except UsageError:
         file.close()
         raise
-    except OSError:  # a file system without locks
+    except OSError:  # the file system does not support locks
         pass
     return file
 
 
 def resumable(path: Path) -> tuple[Run, int]:
-    """The run of a file as far as its last whole check, and how many bytes that is; `UsageError` where there are several runs."""
+    """Return the run in a file up to its last complete check, and the size of that part in bytes.
+
+    Raises:
+        UsageError: the file contains several runs, or cannot be read.
+    """
     found = runs(path)
     if len(found) > 1:
         raise UsageError(f"{path} holds {len(found)} runs; a run that is resumed stands alone in its file")
@@ -104,7 +116,7 @@ def resumable(path: Path) -> tuple[Run, int]:
 
 
 def read_results(*paths: Path | str) -> Results:
-    """The results of a file, or of several as one.
+    """Return the results of one or more files, merged.
 
     Example:
         >>> read_results("no-such-folder/results.jsonl")
@@ -113,16 +125,18 @@ def read_results(*paths: Path | str) -> Results:
         conformance.errors.UsageError: no-such-folder/results.jsonl cannot be read: No such file or directory
 
     Raises:
-        UsageError: one cannot be opened, is no results file, or is of another schema version; or they cannot be put together.
+        UsageError: a file cannot be opened, is not a results file, or has another schema version; or the results cannot be merged.
     """
     return merged([run for path in paths for run in runs(Path(path))])
 
 
 def runs(path: Path) -> list[Run]:
-    """Those of a file, at least one: several where it was put together end to end. One that was cut short ends where it ends.
+    """Return the runs in a file, at least one; there are several if results files were concatenated.
+
+    A run that was interrupted is incomplete.
 
     Raises:
-        UsageError: it cannot be opened, is no results file, or is of another schema version.
+        UsageError: the file cannot be opened, is not a results file, or has another schema version.
     """
     with reading(path, "results", UsageError):
         content = read_bytes(path, LARGEST)
@@ -130,7 +144,7 @@ def runs(path: Path) -> list[Run]:
             raise ValueError(f"it has more than {_VALUES} values, or {_LISTS} lists of them")
         lines = content.splitlines(keepends=True)
         del content
-    whole = (line for line in lines if line.endswith(b"\n"))  # the last one was being written where it has no end
+    whole = (line for line in lines if line.endswith(b"\n"))  # a last line without a line end is incomplete
     records = [_record(line, number, path) for number, line in enumerate(whole, 1)]
     if any(isinstance(r, Header) and r.schema != SCHEMA_VERSION for r in records):
         raise UsageError(f"{path} is of another schema, this is {SCHEMA_VERSION}: run the candidates again")
@@ -148,7 +162,7 @@ def _record(line: bytes, number: int, path: Path) -> Record:
 
 
 def _parts(records: Iterable[Record]) -> list[list[Record]]:
-    """The records of a run each: a header begins one, and a footer ends it."""
+    """Return the records of each run; a header starts a run, and a footer ends it."""
     parts: list[list[Record]] = []
     ended = True
     for record in records:
@@ -160,7 +174,7 @@ def _parts(records: Iterable[Record]) -> list[list[Record]]:
 
 
 def _run(records: Iterable[Record], source: str) -> Run:
-    """Activations stand before the check that they belong to."""
+    """Return the run with the given records; activations precede the check that they belong to."""
     header, footer = None, None
     cases: list[CaseRecords] = []
     waiting: list[ActivationRecord] = []

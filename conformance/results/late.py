@@ -1,4 +1,4 @@
-"""Methods of results that functions of the reports implement, which are imported when the method is called."""
+"""Methods of results that are implemented by functions of the reports, imported when the method is called."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def late(function: str) -> Callable[[Any], Any]:
-    """A method that returns what `module:function`, of this package, returns for the value."""
+    """Return a method that calls the function `module:function` of this package on the instance."""
 
     def called(value: Any) -> Any:
-        """Call the function."""
+        """Import and call the function."""
         module, _, name = function.partition(":")
         return getattr(import_module(f"conformance.{module}"), name)(value)
 

@@ -1,4 +1,4 @@
-"""How a law is reported to be broken, and where."""
+"""How the violation of a law is reported, and where it occurs."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,13 @@ Values = dict[str, Array]
 
 @dataclass(frozen=True)
 class Run:
-    """A batch, and what the candidate made of it.
+    """A batch, and the candidate's activations for it.
 
     Attributes:
         batch: the inputs.
-        values: the activations, by name.
-        mask: the dtype of the mask that was handed over, where it was not the batch's own int64.
-        afresh: whether the candidate was prepared anew before it.
+        values: the activations by name.
+        mask: dtype in which the mask was passed, if not the batch's own int64; otherwise empty.
+        afresh: whether the candidate was prepared anew for this run.
     """
 
     batch: Batch
@@ -27,7 +27,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Location:
-    """An element that is not the same in two runs, or not what it must be: where it is in each, and its two values."""
+    """An element that differs between two runs or from its required value: its index in each run, and the two values."""
 
     activation: str
     first: tuple[int, ...]
@@ -35,7 +35,7 @@ class Location:
     values: tuple[float, float]
 
     def __str__(self) -> str:
-        """As a sentence's subject and verb."""
+        """Return a sentence without its final period."""
         there = "" if self.first == self.second else f" at {list(self.second)}"
         return f"{self.activation}{list(self.first)} is {self.values[0]:.9g}, and {self.values[1]:.9g}{there} in the other run"
 
@@ -44,14 +44,14 @@ class LawBroken(Exception):
     """A law does not hold.
 
     Attributes:
-        reason: how, in words.
-        excess: by how many times its limit, where that is a number.
-        place: where.
-        runs: what was run, in that order; a place is one of the first and the last.
-        watch: what is not to change while the first is run, as a Python expression of `runner`, `batch`, `torch` and `np`.
-        claim: what is to be true of `runner` by itself, as a Python expression, where it is no matter of a run.
-        raises: whether the last run was to raise, and did not.
-        script: lines of Python that show it, of `candidate`, where it is no matter of runs.
+        reason: explanation in words.
+        excess: ratio of the violation to its limit, if it is a number.
+        place: the differing element, or None; its indices refer to the first and the last run.
+        runs: the runs, in order.
+        watch: Python expression in `runner`, `batch`, `torch` and `np` whose value must not change during the first run.
+        claim: Python expression in `runner` that must be true, for a law that does not concern runs.
+        raises: whether the last run should have raised an exception but did not.
+        script: lines of Python, in terms of `candidate`, that show the violation, for a law that does not concern runs.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class LawBroken(Exception):
         raises: bool = False,
         claim: str = "",
     ) -> None:
-        """Hold what is known."""
+        """Initialize the exception with what is known of the violation."""
         super().__init__(reason)
         self.reason, self.runs, self.place, self.excess = reason, runs, place, excess
         self.watch, self.script, self.raises, self.claim = watch, script, raises, claim
 
     @property
     def allowed(self) -> float:
-        """The difference at that place that would be at the limit; 0 where nothing may differ."""
+        """The largest allowed difference between the two values at that place; 0 if they must be equal."""
         if self.place is None or not self.excess:
             return 0.0
         a, b = self.place.values

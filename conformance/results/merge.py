@@ -1,7 +1,7 @@
-"""Several runs as one: each case is reported once, and beside the cases what is missing and what contradicts itself. Pure.
+"""Merging of several runs into one: each case is reported once, and notes list what is missing or contradictory. Pure functions.
 
-A case that stands in several runs with one outcome is counted once. With several outcomes it contradicts itself, and the worst
-counts. A skip says nothing of a candidate: where another run judged the case, that counts.
+A case that has the same outcome in several runs is counted once. If its outcomes differ, they contradict each other, and the worst
+one counts. A skip is no judgement of a candidate: if another run judged the case, that outcome counts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,10 +15,10 @@ from conformance.results.shards import Run, by_source, differing, incomplete, re
 
 
 def merged(runs: Sequence[Run]) -> Results:
-    """The runs as one.
+    """Return the runs merged into one.
 
     Raises:
-        UsageError: two are on different versions of a golden.
+        UsageError: two runs used different versions of a golden.
     """
     require_one_version(runs)
     reported = _by_case(runs)
@@ -29,13 +29,13 @@ def merged(runs: Sequence[Run]) -> Results:
 
 
 def case_of(check: CheckRecord) -> Case:
-    """What it is a record of."""
+    """Return the case that a record describes."""
     return Case(check.implementation, check.golden, check.device, check.dtype, check.check)
 
 
 @dataclass(frozen=True)
 class _Report:
-    """A case as one run reports it."""
+    """A case as reported by one run."""
 
     records: CaseRecords
     source: str
@@ -46,7 +46,7 @@ class _Report:
 
     @property
     def severity(self) -> tuple[int, int, int]:
-        """Smaller is worse."""
+        """A sort key; smaller values are worse."""
         check, activations = self.records.check, self.records.activations
         return ORDER.index(check.outcome), -check.exit_code, -sum(a.outcome == "fail" for a in activations)
 
@@ -67,7 +67,7 @@ def _judged(reported: _OfCase) -> _OfCase:
 
 
 def _counted(reported: _OfCase) -> CaseRecords:
-    """The worst, and of several the first."""
+    """Return the worst of the reports, and the first of several equally bad ones."""
     return min(_judged(reported) or reported, key=lambda t: t.severity).records
 
 

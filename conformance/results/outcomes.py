@@ -1,4 +1,4 @@
-"""The outcomes of a check, or of an activation, and how each is reported: the only table of them; pure."""
+"""The table of all outcomes of checks and activations, and how each is reported. Pure data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ class OutcomeText:
     """How an outcome is reported.
 
     Attributes:
-        of_check, of_activation: in words.
-        symbol: of a check, in a matrix.
-        tone: `bad` where a run with it does not conform, `odd` where it decides nothing.
-        junit: the element of a JUnit test case with it; None: it has none.
-        meaning, remedy: what happened, and what to do, for `bert-conformance explain`.
+        of_check, of_activation: description of a check or an activation with this outcome.
+        symbol: symbol of a check in a matrix.
+        tone: `bad` if a run with this outcome does not conform, `odd` if the outcome decides nothing.
+        junit: element that a JUnit test case with this outcome contains, or None.
+        meaning, remedy: what happened and what to do, for `bert-conformance explain`.
     """
 
     of_check: str
@@ -114,12 +114,12 @@ OUTCOME_TEXT: Mapping[Outcome, OutcomeText] = {
         "Nothing. The report lists what the pass excludes, and what it cannot see.",
     ),
 }
-"""The most severe first."""
+"""Texts by outcome, the most severe outcome first."""
 
 ORDER: tuple[Outcome, ...] = tuple(OUTCOME_TEXT)
 FAILING = frozenset(outcome for outcome, text in OUTCOME_TEXT.items() if text.tone == "bad")
 
 
 def severity(outcome: Outcome) -> int:
-    """How severe: 0 for a pass."""
+    """Return the severity of an outcome; 0 for a pass, larger is worse."""
     return len(ORDER) - 1 - ORDER.index(outcome)

@@ -1,4 +1,4 @@
-"""The records of a run: a header, one for each check and each activation, a footer. Every report is made from them."""
+"""The records of a run: a header, one record for each check and each activation, and a footer. All reports are made from them."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,13 +13,14 @@ SCHEMA_VERSION = 1
 
 
 class _Record(msgspec.Struct, frozen=True, gc=False, tag_field="kind", rename={"overall": "global"}):
-    """A line of the file; `kind` says which."""
+    """A line of the results file; the field `kind` identifies the type of record."""
 
 
 class GoldenRecord(msgspec.Struct, frozen=True, gc=False):
-    """A golden that is run on: results on different versions or digests are not compared silently.
+    """A golden used in a run; results on different versions or digests must not be compared silently.
 
-    `unconfirmed` is a sentence on the numbers of a checkpoint that its parameters do not show; of a golden that is stored, empty.
+    Attributes:
+        unconfirmed: a sentence on the numbers of a checkpoint that its parameters do not confirm; empty for a stored golden.
     """
 
     version: int
@@ -30,12 +31,12 @@ class GoldenRecord(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def identity(self) -> tuple[int, str, str]:
-        """By which it is the same golden, wherever it comes from."""
+        """The values that identify a golden, independently of where it comes from."""
         return self.version, self.stored_digest, self.weights_digest
 
 
 class ImplementationRecord(msgspec.Struct, frozen=True, gc=False):
-    """Which version of a candidate was run: the distribution that registers it, and the `module:name` that it is registered as."""
+    """The version of a candidate: the distribution that registers it, and the `module:name` under which it is registered."""
 
     distribution: str
     version: str
@@ -43,7 +44,7 @@ class ImplementationRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class FunctionRecord(msgspec.Struct, frozen=True, gc=False):
-    """The largest errors of a library function that were measured: over its scale (`numerics.functions`), and in ULP."""
+    """The largest measured errors of a library function, relative to its scale (`numerics.functions`) and in ULP."""
 
     absolute: float | None
     ulp: float | None
@@ -53,11 +54,11 @@ class MachineRecord(msgspec.Struct, frozen=True, gc=False):
     """The float32 arithmetic of torch on the machine, measured before anything was judged.
 
     Attributes:
-        instruction_set: what ATen dispatches on the CPU.
-        functions: the errors of library functions.
-        products: the effective bits of a matrix product, by the class of its shape.
-        settings: what changes arithmetic: matmul precision, TF32, oneDNN's mode, flush-to-zero, threads.
-        exceeding: a sentence a function that is less accurate than any known implementation.
+        instruction_set: instruction set for which ATen dispatches on the CPU.
+        functions: errors of library functions.
+        products: effective bits of a matrix product, by the class of its shape.
+        settings: settings that affect arithmetic: matmul precision, TF32, oneDNN's mode, flush-to-zero, threads.
+        exceeding: a sentence for each function that is less accurate than any known implementation.
     """
 
     instruction_set: str
@@ -68,11 +69,17 @@ class MachineRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class Header(_Record, frozen=True, gc=False, tag="header"):
-    """What ran, where; `shard` is which share of the run, and `run` is the same in all of its shares; `started` is ISO 8601.
+    """The versions, machine and settings of a run.
 
-    `implementations` are the candidates that are registered, by name; of an object that is not, no version is known.
-    `transformers` and `onnxruntime` are null where they are not installed; `cases` is how many checks this share of the run was to
-    make. What is empty or 0 is not said, as by earlier versions of the suite.
+    Empty and 0 mean that a field is not known, as in files of earlier versions of the suite.
+
+    Attributes:
+        shard: the part K/N of the run that this file contains.
+        run: identifier shared by all shards of a run.
+        started: start time in ISO 8601.
+        implementations: the registered candidates by name; the version of an unregistered object is not known.
+        transformers, onnxruntime: versions; null if not installed.
+        cases: number of checks that this shard was to run.
     """
 
     schema: int
@@ -101,7 +108,7 @@ class Header(_Record, frozen=True, gc=False, tag="header"):
 
 
 class ErrorRecord(msgspec.Struct, frozen=True, gc=False):
-    """An error: rms and max in sigma (null at exact activations), largest absolute, where."""
+    """An error: its RMS and maximum in sigma (null at exact activations), and the largest absolute error with its index."""
 
     rms: float | None
     max: float | None
@@ -110,7 +117,11 @@ class ErrorRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class FaultRecord(msgspec.Struct, frozen=True, gc=False):
-    """A fault that explains the error: `estimate`, its standard deviation and the right value where it is a number got wrong."""
+    """A fault that explains an error.
+
+    If the fault is a wrong number, `estimate`, `deviation` and `right` are its estimated value, the standard deviation of the
+    estimate, and the correct value.
+    """
 
     name: str
     step: str
@@ -122,13 +133,17 @@ class FaultRecord(msgspec.Struct, frozen=True, gc=False):
     right: float | None = None
 
     def __post_init__(self) -> None:
-        """Give a fault of an older results file its present name."""
+        """Replace a former name of the fault, as found in old results files, by its current name."""
         if self.name in RENAMED_FAULTS:
             msgspec.structs.force_setattr(self, "name", RENAMED_FAULTS[self.name])
 
 
 class StripRecord(msgspec.Struct, frozen=True, gc=False):
-    """Where along an axis of `size` an error sits: RMS of each slice, or of so many side by side; null where none is judged."""
+    """The distribution of an error along an axis of length `size`.
+
+    Attributes:
+        values: RMS of each slice or group of adjacent slices; null if none of its elements is judged.
+    """
 
     axis: str
     size: int
@@ -136,9 +151,12 @@ class StripRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class SpreadRecord(msgspec.Struct, frozen=True, gc=False):
-    """The distribution of an error, in `sigma` or `ulp`: its histogram; of the worst, its RMS along each axis.
+    """The distribution of an error in the unit `sigma` or `ulp`.
 
-    `tokens` has the RMS at each row and position.
+    Attributes:
+        counts: histogram of the error.
+        strips: RMS along each axis, for the worst failures only.
+        tokens: RMS at each row and position, for the worst failures only.
     """
 
     unit: str
@@ -148,10 +166,13 @@ class SpreadRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class ActivationRecord(_Record, frozen=True, gc=False, tag="activation"):
-    """One activation's verdict on one batch; `global` is the global error.
+    """The verdict on one activation for one batch.
 
-    `faults` together explain it best; `alternatives` are such sets that cannot be distinguished from it on this batch; `anatomy` is
-    what can be said where nothing explains it.
+    Attributes:
+        global: the global error.
+        faults: the set of faults that together explain the error best.
+        alternatives: sets of faults that cannot be distinguished from `faults` on this batch.
+        anatomy: sentences on an error that no fault explains.
     """
 
     implementation: str
@@ -175,10 +196,10 @@ class ActivationRecord(_Record, frozen=True, gc=False, tag="activation"):
 
 
 class Sensitivity(msgspec.Struct, frozen=True, gc=False):
-    """How well one fault would have been seen: at its weakest place, and at how many of the places that it can act on.
+    """How well one fault would have been detected, at its weakest place and at how many of its possible places.
 
-    For a fault that is a number got wrong, `right` and `smallest`: the right value, and the nearest wrong one that shows, at the
-    place where it shows best.
+    For a fault that is a wrong number, `right` is the correct value, and `smallest` is the wrong value nearest to it that would
+    have been detected at the place where the fault is most visible.
     """
 
     fault: str
@@ -192,9 +213,9 @@ class Sensitivity(msgspec.Struct, frozen=True, gc=False):
 
 
 class PlaceRecord(msgspec.Struct, frozen=True, gc=False):
-    """One element that shows a failure: what is found there, what is expected (or found in the other run), what is allowed between.
+    """One element that shows a failure: the value found, the expected value (or that of the other run), and the allowed difference.
 
-    `element` is where in the first run it stands; numbers are null where they are not finite.
+    `element` is its index in the first run; values that are not finite are null.
     """
 
     activation: str
@@ -205,10 +226,14 @@ class PlaceRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class CounterexampleRecord(msgspec.Struct, frozen=True, gc=False):
-    """The smallest example that fails: all that it takes to run it again. `network` is a golden, or `checkpoint:DIR`.
+    """The smallest failing example, with everything needed to run it again.
 
-    `words` are the batch's tokens, where there is a tokenizer. `runs` are the inputs that were run, in order; `script` shows the
-    failure without this file; `origin` is `module:name` of the candidate, where it is known.
+    Attributes:
+        network: name of a golden, or `checkpoint:DIR`.
+        words: tokens of the batch, if there is a tokenizer.
+        runs: inputs of the runs, in order.
+        script: Python script that shows the failure without this file.
+        origin: `module:name` of the candidate, if known.
     """
 
     network: str
@@ -222,11 +247,15 @@ class CounterexampleRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
-    """One check of one candidate on one golden; `judged` of `activations` were observed.
+    """One check of one candidate on one golden.
 
-    Of a check that draws its batches, `tried` are how many, and `worst` the largest error over its limit among those that hold.
-    `require` are the patterns of activations that had to be observed. Of the `seconds`, `candidate_seconds` were waited for the
-    candidate, and `judge_seconds` are the others; both are null in files of earlier versions of the suite.
+    Attributes:
+        judged: number of judged activations, out of `activations`.
+        tried: number of examples, for a check that generates its batches.
+        worst: largest ratio of an error to its limit among the examples that pass.
+        require: patterns of activations that had to be observed.
+        candidate_seconds: the part of `seconds` spent waiting for the candidate; null in files of earlier versions of the suite.
+        judge_seconds: the rest of `seconds`; null in files of earlier versions of the suite.
     """
 
     implementation: str
@@ -253,7 +282,7 @@ class CheckRecord(_Record, frozen=True, gc=False, tag="check"):
 
 
 class Footer(_Record, frozen=True, gc=False, tag="footer"):
-    """The counts."""
+    """The numbers of checks by outcome, and the exit code."""
 
     declared: int
     ran: int
@@ -265,13 +294,13 @@ Record = Header | ActivationRecord | CheckRecord | Footer
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of one line."""
+    """Return the JSON Schema of one line of a results file."""
     return msgspec.json.schema(Record)
 
 
 @dataclass(frozen=True)
 class CaseRecords:
-    """A check, and the activations that were judged for it."""
+    """The record of a check, and those of the activations judged for it."""
 
     check: CheckRecord
     activations: tuple[ActivationRecord, ...]
@@ -282,11 +311,11 @@ _SCREENED = "Depth screen: each step was judged by its RMS and largest error alo
 
 @dataclass(frozen=True)
 class Note:
-    """What is to be known of results beside the verdicts.
+    """A remark on results in addition to the verdicts.
 
     Attributes:
-        kind: a `contradiction`, something `missing`, a `duplicate` that is counted once, a property of the
-            `machine`, or the `depth` of the judgement.
+        kind: `contradiction`, `missing`, `duplicate` (counted once), `machine` (a property of the machine), or `depth` (of the
+            judgement).
         text: a sentence.
     """
 
@@ -295,22 +324,22 @@ class Note:
 
     @property
     def grave(self) -> bool:
-        """Whether it keeps the results from being a success."""
+        """Whether the remark prevents the results from being a success."""
         return self.kind in ("contradiction", "missing")
 
     def __str__(self) -> str:
-        """For reports."""
+        """Return the remark for reports."""
         return f"{self.kind}: {self.text}"
 
 
 @dataclass(frozen=True)
 class Results:
-    """One run, or several as one.
+    """The results of one run, or of several merged runs.
 
     Attributes:
-        headers: of each, in the order in which they were given.
-        footer: None where it is to be counted anew.
-        notes: what is missing, what contradicts itself and what is reported twice.
+        headers: headers of the runs, in the given order.
+        footer: the footer, or None if it must be computed from the cases.
+        notes: remarks on missing, contradictory and duplicate results.
     """
 
     headers: tuple[Header, ...]
@@ -320,14 +349,14 @@ class Results:
 
     @property
     def header(self) -> Header | None:
-        """The first."""
+        """The header of the first run, or None if there is none."""
         return self.headers[0] if self.headers else None
 
     _repr_html_ = late("report.views:results_fragment")
 
     @property
     def remarks(self) -> tuple[Note, ...]:
-        """The notes, and what is to be known of the machines that the runs were made on, once each."""
+        """The notes, followed by remarks on the depth of judgement and on the machines, each once."""
         machines = (header.machine for header in self.headers if header.machine)
         sentences = dict.fromkeys(sentence for machine in machines for sentence in machine.exceeding)
         depths = {header.depth for header in self.headers}
@@ -336,15 +365,15 @@ class Results:
 
     @property
     def sound(self) -> bool:
-        """Whether it is all there is, and agrees with itself."""
+        """Whether the results are complete and free of contradictions."""
         return not any(note.grave for note in self.notes)
 
     @property
     def checks(self) -> tuple[CheckRecord, ...]:
-        """Every check."""
+        """The records of all checks."""
         return tuple(case.check for case in self.cases)
 
     @property
     def activations(self) -> tuple[ActivationRecord, ...]:
-        """Every activation."""
+        """The records of all activations."""
         return tuple(a for case in self.cases for a in case.activations)

@@ -1,4 +1,4 @@
-"""The result of a case."""
+"""The result of a case, with its verdicts, findings and counterexample."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +17,12 @@ _findings, _text = late("report.findings:findings_of"), late("report.views:case_
 
 @dataclass(frozen=True)
 class Searched:
-    """How far a search went.
+    """The extent of a search.
 
     Attributes:
-        tried: examples.
-        worst: the largest error over its limit among those that hold.
-        repeatable: whether the same examples are drawn each time.
+        tried: number of examples.
+        worst: largest ratio of an error to its limit among the examples that pass.
+        repeatable: whether every run generates the same examples.
     """
 
     tried: int = 0
@@ -32,17 +32,17 @@ class Searched:
 
 @dataclass(frozen=True)
 class NamedFinding:
-    """One mistake, in words.
+    """A description of one mistake.
 
     Attributes:
-        name: of the fault; None where no mistake that has a name explains the failures.
-        sentence: where, what, and what it cannot be distinguished from.
-        evidence: amplitude, z, and the number that is wrong with its standard deviation.
-        cause: how it usually comes about, with the source.
-        steps: where it acts.
-        activations: the activations that it explains.
-        others: names of mistakes that cannot be distinguished from it.
-        anatomy: of one without a name, what can be said of it.
+        name: name of the fault, or None if no known fault explains the failures.
+        sentence: what the mistake is, where it occurs, and which faults cannot be distinguished from it.
+        evidence: amplitude, z, and the wrong number with its standard deviation.
+        cause: the usual cause, with a source.
+        steps: the steps in which it occurs.
+        activations: the activations whose errors it explains.
+        others: names of faults that cannot be distinguished from it.
+        anatomy: for a mistake without a name, sentences that describe its error.
     """
 
     name: str | None
@@ -57,21 +57,22 @@ class NamedFinding:
 
 @dataclass(frozen=True)
 class Counterexample:
-    """The smallest example on which a check does not hold.
+    """The smallest example for which a check does not hold.
 
     Attributes:
         example: the inputs.
-        runs: what was run on it, by name and in that order.
-        place: where it shows, in the first run and the last.
-        allowed: how far its two values may be apart there.
-        watch, lines: what changes while it runs, and lines that show it otherwise, as in `LawBroken`.
-        raises: whether the last run was to raise, and did not.
-        crashes: whether the last run raised, and was not to.
-        claim: what is to be true of the runner by itself, as in `LawBroken`.
-        origin: `module:name` of the candidate, where it is loaded by that and not by its own name.
-        network: the golden whose weights it is of, or `checkpoint:DIR`.
-        script: Python that shows it, with nothing of the checks.
-        words: the tokens of the example's batch, where there is a tokenizer.
+        runs: the runs by name, in order.
+        place: the differing element, with its indices in the first and the last run.
+        allowed: largest allowed difference between its two values.
+        watch, lines: expression that changes during the run, and lines that show the failure otherwise (`watch` and `script` of
+            `LawBroken`).
+        raises: whether the last run should have raised an exception but did not.
+        crashes: whether the last run raised an exception that it should not have raised.
+        claim: expression in the runner that must be true, as in `LawBroken`.
+        network: name of the golden with the weights, or `checkpoint:DIR`.
+        origin: `module:name` of the candidate, if it is loaded by that instead of its own name.
+        script: Python script that shows the failure without using the checks.
+        words: tokens of the example's batch, if there is a tokenizer.
     """
 
     example: Example
@@ -94,17 +95,17 @@ class Result:
     """The result of a case.
 
     Attributes:
-        outcome: `pass`, `fail`, `error` (input that cannot be used, or a broken harness), `crash` (the candidate raised) or `skip`.
-        reason: why, where it is no pass.
-        exit_code: this result's share of the run's exit code.
-        declared: whether the case counts as declared; one that the candidate does not support does not.
+        outcome: `pass`, `fail`, `error` (unusable input, or a broken harness), `crash` (the candidate raised) or `skip`.
+        reason: the reason, if the outcome is not `pass`.
+        exit_code: exit code of this result; the run's exit code is derived from those of all results.
+        declared: whether the case is counted as declared; cases that the candidate does not support are not.
         executed: whether the candidate was run and judged.
-        seconds: how long it took.
-        candidate_seconds: those of them that were waited for the candidate; the others are the judge's.
-        by_values: whether it fails by its verdicts alone, and the contract is kept.
-        verdicts: an activation of a batch each, in the order of computation; those judged before a crash are kept.
-        searched: for a check that draws its batches, how far it went; else None.
-        counterexample: what it found.
+        seconds: duration of the case.
+        candidate_seconds: the part of `seconds` spent waiting for the candidate; the rest is the judge's.
+        by_values: whether the case fails only because of its verdicts, without a violation of the contract.
+        verdicts: one verdict for each batch and activation, in the order of computation; those before a crash are kept.
+        searched: the extent of the search, for a check that generates its batches; otherwise None.
+        counterexample: the counterexample found by the search, or None.
         require: patterns of the activations that had to be observed.
 
     Example:
@@ -129,22 +130,22 @@ class Result:
 
     @property
     def origins(self) -> tuple[Verdict, ...]:
-        """Activations at which an error begins, in the order of computation."""
+        """The verdicts on activations in which an error originates, in the order of computation."""
         return tuple(v for v in self.verdicts if v.role == "origin")
 
     @property
     def failures(self) -> tuple[Verdict, ...]:
-        """Activations that fail; one that fails for another reason than its values has a `reason`."""
+        """The verdicts on activations that fail; a verdict has a `reason` if it fails for another reason than its values."""
         return tuple(v for v in self.verdicts if v.outcome == "fail")
 
     @property
     def findings(self) -> "tuple[NamedFinding, ...]":
-        """The mistakes that explain the failures, worst first, in words."""
+        """The mistakes that explain the failures, described in words, worst first."""
         found: tuple[NamedFinding, ...] = _findings(self)
         return found
 
     def __str__(self) -> str:
-        """The report, as the terminal shows it, without colours."""
+        """Return the report as shown in the terminal, without colours."""
         return str(_text(self))
 
     @property
@@ -154,7 +155,7 @@ class Result:
 
     @property
     def coverage(self) -> tuple[int, int]:
-        """How many activations were judged, in every batch that has them, and how many there are."""
+        """The number of activations that were judged in every batch that has them, and the number of all activations."""
         names = {v.activation for v in self.verdicts if v.kind != UNKNOWN}
         hidden = {v.activation for v in self.verdicts if v.hidden}
         return len(names - hidden), len(names)
@@ -163,6 +164,6 @@ class Result:
 
     @property
     def median_rms(self) -> float | None:
-        """Median over activations of the local RMS in sigma: how well the arithmetic model fits a correct candidate."""
+        """The median over activations of the local RMS in sigma: how well the arithmetic model fits a correct candidate."""
         values = [v.local.error.rms for v in self.verdicts if v.local and v.local.error.rms is not None]
         return float(np.median(values)) if values else None

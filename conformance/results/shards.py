@@ -1,4 +1,7 @@
-"""Runs as they stand in files, and whether together they are whole: all shards, all ends, one version of each golden. Pure."""
+"""Runs as stored in files, and checks of whether several files are consistent and complete. Pure functions.
+
+Complete means that all shards and their footers are present; consistent means that all use one version of each golden.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,17 +11,17 @@ from conformance.errors import UsageError
 from conformance.results.records import CaseRecords, Footer, GoldenRecord, Header, Note
 from conformance.results.to_records import footer
 
-_SHARE = re.compile(r"[0-9]{1,4}")  # more shares than four digits count are no run's
-_ALIKE = ("suite", "torch", "transformers", "numpy", "onnxruntime", "seed", "examples")  # what the shards of one run have in common
+_SHARE = re.compile(r"[0-9]{1,4}")  # at most 9999 shards
+_ALIKE = ("suite", "torch", "transformers", "numpy", "onnxruntime", "seed", "examples")  # equal in all shards of a run
 
 
 @dataclass(frozen=True)
 class Run:
-    """From a header to its footer.
+    """The records of a run, from its header to its footer.
 
     Attributes:
-        header, footer: None where there is none.
-        source: where it stands, for people; may be empty.
+        header, footer: None if missing.
+        source: where the run is stored, for display; may be empty.
     """
 
     header: Header | None
@@ -28,12 +31,12 @@ class Run:
 
     @property
     def name(self) -> str:
-        """How it is spoken of."""
+        """The name of the run in messages."""
         return self.source or "this run"
 
     @property
     def shard(self) -> tuple[int, int]:
-        """Which of how many it is; raises `UsageError` where its header says nothing of the kind."""
+        """The number of this shard and the number of shards; raises `UsageError` if the header states no valid shard."""
         which, _, count = (self.header.shard if self.header else "1/1").partition("/")
         if not (_SHARE.fullmatch(which) and _SHARE.fullmatch(count) and 1 <= int(which) <= int(count)):
             raise UsageError(f"the header of {self.name} has no shard K/N, 1 ≤ K ≤ N")
@@ -41,7 +44,7 @@ class Run:
 
     @property
     def conditions(self) -> dict[str, str]:
-        """What it ran with, as far as it is the same for all shards of a run, and is said."""
+        """The known versions and settings that all shards of a run must share."""
         if self.header is None:
             return {}
         candidates = {f"the version of {name}": f"{i.distribution} {i.version}" for name, i in self.header.implementations.items()}
@@ -50,7 +53,7 @@ class Run:
 
 
 def require_one_version(runs: Iterable[Run]) -> None:
-    """Raise `UsageError` where two runs are on different versions of a golden: their verdicts are not of the same thing."""
+    """Raise `UsageError` if two runs used different versions of a golden, since their verdicts are not comparable."""
     seen: dict[str, tuple[GoldenRecord, Run]] = {}
     for run in runs:
         for name, golden in (run.header.goldens if run.header else {}).items():
@@ -64,7 +67,7 @@ def require_one_version(runs: Iterable[Run]) -> None:
 
 
 def incomplete(runs: Sequence[Run]) -> Iterator[Note]:
-    """What is missing: shards, and ends of runs."""
+    """Yield notes on missing shards and missing ends of runs."""
     for shards in _shards(runs):
         there = {run.shard[0]: run for run in reversed(shards)}
         count = shards[0].shard[1]
@@ -77,7 +80,7 @@ def incomplete(runs: Sequence[Run]) -> Iterator[Note]:
 
 
 def _unlike_ends(run: Run) -> Iterator[Note]:
-    """What header and footer say of the checks between them, where it is not so."""
+    """Yield notes where the header or footer of a run disagrees with its checks."""
     planned = run.header.cases if run.header else 0
     if run.footer is None:
         after = f" after {len(run.cases)} of {planned} checks" if planned else ""
@@ -100,7 +103,7 @@ def _listed(found: object) -> str:
 
 
 def differing(runs: Iterable[Run]) -> Iterator[Note]:
-    """Shards of one run that ran with different things."""
+    """Yield notes on shards of one run that used different versions or settings."""
     for shards in _shards(runs):
         for field in dict.fromkeys(field for run in shards for field in run.conditions):
             values = by_source((run.conditions[field], run.source) for run in shards if field in run.conditions)
@@ -109,7 +112,7 @@ def differing(runs: Iterable[Run]) -> Iterator[Note]:
 
 
 def by_source(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Where each thing is said, of pairs of what is said and where."""
+    """Return the sources of each statement, from pairs of a statement and its source."""
     found: dict[str, list[str]] = {}
     for what, source in said:
         found.setdefault(what, []).append(source)
@@ -117,15 +120,15 @@ def by_source(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def sources(said: Mapping[str, Sequence[str]]) -> str:
-    """`fail in a.jsonl, pass in b.jsonl and c.jsonl`."""
+    """Return statements with their sources, as in `fail in a.jsonl, pass in b.jsonl and c.jsonl`."""
     return ", ".join(what + (f" in {' and '.join(dict.fromkeys(by))}" if all(by) else "") for what, by in said.items())
 
 
 def _shards(runs: Iterable[Run]) -> Iterator[list[Run]]:
-    """Those of one run each.
+    """Yield the shards of each run.
 
-    Where none of them stands twice they are of one, though they may differ. Else the run was made several times, and what belongs
-    together is reported by what it ran with, and whether on a GPU.
+    Runs with the same identifier and number of shards form one run if no shard occurs twice, even if their conditions differ.
+    Otherwise the run was made several times, and its shards are grouped by their conditions and by whether there was a GPU.
     """
     claimed: dict[tuple[object, ...], list[Run]] = {}
     for run in runs:

@@ -1,4 +1,4 @@
-"""How a case ends, and who caused it: the candidate (1), the caller (2), the harness (3), or none of them (a skip)."""
+"""How a case ends, and who caused it: the candidate (exit code 1), the caller (2), the harness (3), or none of them (a skip)."""
 
 import traceback
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Termination:
-    """How a case, or one batch of it, ended; more severe ones have a higher rank. `by_values` as in a result."""
+    """How a case, or one batch of it, ended; the fields are those of `Result`."""
 
     outcome: Outcome
     reason: str = ""
@@ -37,26 +37,29 @@ class Termination:
     by_values: bool = False
 
     def __post_init__(self) -> None:
-        # A surrogate in somebody's message must not keep it from being written down, nor fill the disk.
+        # The text comes from outside: a surrogate must not prevent writing it, and its length must not fill the disk.
         object.__setattr__(self, "reason", capped(self.reason).encode("utf-8", "backslashreplace").decode())
 
     @property
     def rank(self) -> int:
-        """How severe."""
+        """The severity of the outcome; larger is worse."""
         return severity(self.outcome)
 
     @property
     def is_judged(self) -> bool:
-        """Whether it is a judgement of the candidate."""
+        """Whether the candidate was judged."""
         return self.outcome in ("pass", "fail")
 
     def result(self, case: Case, **further: Any) -> Result:
-        """The result of a case that ended so, with further fields of a result."""
+        """Return the result of a case that ended in this way, with further fields of `Result`."""
         return Result(case, **{**vars(self), **further})
 
 
 def run_guarded(work: Callable[[], T]) -> T | Termination:
-    """What `work` returns, or how a case ends in which it raises; what the candidate did not cause, the harness did (3)."""
+    """Return what `work` returns or, if it raises an exception, how the case ends.
+
+    An exception that is none of the package's own is attributed to the harness (exit code 3).
+    """
     try:
         return work()
     except (Unsupported, NotApplicable) as why:
@@ -79,11 +82,14 @@ def run_guarded(work: Callable[[], T]) -> T | Termination:
 
 
 def call_candidate(call: Callable[[], T], *, may_refuse: bool = False) -> T:
-    """Call the candidate's code. What it raises is its crash, and it may not end the process.
+    """Call the candidate's code.
 
     Args:
-        call: its code, and nothing else.
-        may_refuse: whether it may still say, by `Unsupported` or `DependencyMissingError`, that it does not support the case.
+        call: a function that runs the candidate's code and nothing else.
+        may_refuse: whether the candidate may still raise `Unsupported` or `DependencyMissingError` to decline the case.
+
+    Raises:
+        CandidateCrash: the candidate's code raised an exception, including `SystemExit`.
     """
     try:
         with waiting():
@@ -99,7 +105,7 @@ def call_candidate(call: Callable[[], T], *, may_refuse: bool = False) -> T:
 
 
 def _rendered(error: BaseException) -> str:
-    """Its message, then its traceback. The message is the candidate's code, too: it may raise, or return no text."""
+    """Return the message and traceback of an exception; its message comes from the candidate's code, which may itself fail."""
     try:
         *lines, last = traceback.format_exception(error)
         return "".join([last, *lines, *_missing_programs(error)])
@@ -108,9 +114,9 @@ def _rendered(error: BaseException) -> str:
 
 
 def _missing_programs(error: BaseException | None) -> Iterator[str]:
-    """What a person may do about each program that the candidate started and that there is not, such as a compiler."""
+    """Yield advice for each program, such as a compiler, that the candidate tried to start and that does not exist."""
     seen: list[BaseException] = []
-    while error is not None and not any(error is one for one in seen):  # a chain of causes may be a ring
+    while error is not None and not any(error is one for one in seen):  # a chain of causes may be cyclic
         seen.append(error)
         frames = traceback.extract_tb(error.__traceback__)
         if isinstance(error, FileNotFoundError) and frames and frames[-1].name == "_execute_child":

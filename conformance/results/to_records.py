@@ -1,4 +1,4 @@
-"""From results to records: what the file says of a case. Pure; everything that is shown is made from the records."""
+"""Conversion of results to records. Pure functions; everything that is shown is made from the records."""
 
 import math
 import sys
@@ -26,23 +26,23 @@ from conformance.results.records import (
 )
 from conformance.results.result import Counterexample, Result
 
-SHOWN = 6  # failing activations of a check of which it is kept where the error sits: what a reader looks at
+SHOWN = 6  # failing activations of a check for which the location of the error is stored
 LARGEST = sys.float_info.max
 
 
 def results_of(results: Sequence[Result]) -> Results:
-    """Results as they would stand in a file, without its header."""
+    """Return results as they would be read from a file without a header."""
     cases = tuple(records_of(r) for r in results)
     return Results((), cases, footer(case.check for case in cases))
 
 
 def records_of(result: Result) -> CaseRecords:
-    """A case's records."""
+    """Return the records of a case."""
     return CaseRecords(check_record(result), tuple(activation_records(result)))
 
 
 def check_record(result: Result) -> CheckRecord:
-    """The case's record."""
+    """Return the record of the check."""
     judged, activations = result.coverage
     return CheckRecord(
         **vars(result.case),
@@ -86,13 +86,13 @@ def _place(found: Counterexample) -> PlaceRecord | None:
 
 
 def activation_records(result: Result) -> list[ActivationRecord]:
-    """A record an activation and batch."""
+    """Return a record for each activation and batch."""
     places = _shown(result.verdicts)
     return [_activation(result, verdict, places=id(verdict) in places) for verdict in result.verdicts]
 
 
 def _shown(verdicts: Iterable[Verdict]) -> set[int]:
-    """The failing verdicts of which it is kept where the error sits: the first, and the worst."""
+    """Return the ids of the failing verdicts for which the location of the error is stored: the first one and the worst ones."""
     failed = [v for v in verdicts if v.outcome in ("fail", "xfail") and v.local]
     worst = sorted(failed, key=lambda v: -(v.local.excess if v.local else 0.0))[:SHOWN]
     return {id(v) for v in (*failed[:1], *worst)}
@@ -129,7 +129,7 @@ def _spread(found: ErrorDistribution, *, places: bool) -> SpreadRecord:
 
 
 def _short(values: Iterable[float]) -> list[float | None]:
-    """To three digits, as they are shown; JSON has no NaN."""
+    """Return the values rounded to three digits, as displayed, with NaN replaced by None, since JSON has no NaN."""
     return [None if math.isnan(x) else float(f"{min(x, 1e300):.3g}") for x in values]
 
 
@@ -138,7 +138,7 @@ def _error(error: Error | None) -> ErrorRecord | None:
 
 
 def _finite(value: float | None) -> float | None:
-    """JSON has no infinity."""
+    """Return a value limited to the largest finite number, since JSON has no infinity."""
     return None if value is None else min(value, LARGEST)
 
 
@@ -149,10 +149,11 @@ def _fault(f: FilterResult) -> FaultRecord:
 
 
 def excludes(verdicts: Iterable[Verdict]) -> list[Sensitivity]:
-    """Each fault's sensitivity at the place where it would have shown least; what a pass excludes and what it cannot.
+    """Return the sensitivity to each fault, in the order of its expected z at the place where it is least visible.
 
-    For a fault with a parameter, the smallest value that would have been separable where it shows best: the direction is linear
-    in it, so z grows with its distance from the right value.
+    This states which faults a pass excludes and which it cannot. For a fault with a parameter, it includes the smallest wrong value
+    that would have been separable at the place where the fault is most visible: the direction is linear in the parameter, so z
+    grows with the distance from the correct value.
     """
     places: defaultdict[str, list[FilterResult]] = defaultdict(list)
     for verdict in verdicts:
@@ -169,20 +170,23 @@ def excludes(verdicts: Iterable[Verdict]) -> list[Sensitivity]:
 
 
 def _smallest(best: FilterResult) -> float | None:
-    """The wrong value of a parameter that would be at z = 12, deterministic errors taken off; None without a parameter."""
+    """Return the wrong parameter value at which z would be 12 after subtracting deterministic errors; None without a parameter."""
     e = best.estimate
     return e.right + math.copysign(e.room(SEPARABLE_Z), e.wrong - e.right) if e and best.expected_z else None
 
 
 def _exit_code(check: CheckRecord) -> int:
-    """That of its outcome, whatever the record says; an error is the harness's unless it says that it is the caller's."""
+    """Return the exit code of a check's outcome, independently of the recorded one, except that an error may be the caller's."""
     if check.outcome == "error":
         return check.exit_code if check.exit_code in (1, 2) else 3
     return 1 if check.outcome in FAILING else 0
 
 
 def footer(checks: Iterable[CheckRecord]) -> Footer:
-    """The counts of a run and its exit code: the most severe of 3 (harness), 2 (usage), 1 (does not conform, or nothing judged)."""
+    """Return the counts and the exit code of a run.
+
+    The exit code is the highest of 3 (harness), 2 (usage) and 1 (does not conform, or nothing judged), otherwise 0.
+    """
     checks = list(checks)
     code = max(map(_exit_code, checks), default=1)
     if not any(c.executed for c in checks):
