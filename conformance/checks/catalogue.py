@@ -1,12 +1,12 @@
-"""The checks that a candidate is put through, by name: judgements of a golden, laws on batches that are drawn, the tokenizer, data.
+"""The checks by name: judgements on a golden, laws on drawn batches, tokenization, and pre-training data.
 
 To add a law:
 
-1. Write it in its theme's module under `conformance.checks.laws`: a `Law` of a function of subject and example that raises
-   `LawBroken`, and returns the largest error over its limit.
-2. Give it a row here.
-3. Give `BROKEN` in `conformance/tests/lawless.py` a candidate that it catches, and `UNUSUAL` a correct one if it needs one.
-4. Paste the table that `python -m conformance.checks` prints into the README.
+1. Define it in the module of its topic under `conformance.checks.laws`: a `Law` with a function of subject and example that raises
+   `LawBroken` if the law does not hold, and otherwise returns the largest ratio of an error to its limit.
+2. Add an entry here.
+3. Add a candidate that breaks the law to `BROKEN` in `conformance/tests/lawless.py`, and a correct one to `UNUSUAL` if needed.
+4. Paste the table printed by `python -m conformance.checks` into the README.
 """
 
 from collections.abc import Mapping
@@ -301,11 +301,11 @@ CHECKS: Mapping[str, Check] = {
     )
 }
 
-PUBLISHED = "published-values"  # no check to be asked for: made wherever a checkpoint is given of which values are published
+PUBLISHED = "published-values"  # not selectable: runs whenever the given checkpoint has published values
 
 
 def named(name: str) -> Check:
-    """The check of that name; `UnknownNameError` with the nearest that there are."""
+    """Return the check of that name; raise `UnknownNameError` with the nearest names if there is none."""
     if name not in CHECKS:
         raise unknown("check", name, CHECKS)
     return CHECKS[name]
