@@ -7,7 +7,7 @@ from conformance.checks.catalogue import CHECKS
 
 def table() -> Iterator[str]:
     """Yield the lines of a Markdown table with one row per check."""
-    yield "| check | proves | catches, for one |"
+    yield "| check | proves | catches, for example |"
     yield "| --- | --- | --- |"
     for check in CHECKS.values():
         yield f"| `{check.name}` | {check.proves} | {check.catches} |"
