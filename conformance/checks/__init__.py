@@ -1,1 +1,1 @@
-"""What a candidate is put through: the checks, and how they become tests."""
+"""The checks that a candidate must pass, and the code that runs them."""

@@ -1,4 +1,4 @@
-"""`python -m conformance.checks`: the table of checks, as it stands in the README."""
+"""`python -m conformance.checks`: print the table of checks that the README contains."""
 
 from collections.abc import Iterator
 
@@ -6,8 +6,8 @@ from conformance.checks.catalogue import CHECKS
 
 
 def table() -> Iterator[str]:
-    """A line of Markdown a check."""
-    yield "| check | proves | catches, for one |"
+    """Yield the lines of a Markdown table with one row per check."""
+    yield "| check | proves | catches, for example |"
     yield "| --- | --- | --- |"
     for check in CHECKS.values():
         yield f"| `{check.name}` | {check.proves} | {check.catches} |"

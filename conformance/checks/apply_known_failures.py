@@ -1,4 +1,4 @@
-"""Apply known failures to a result: what is declared to fail must fail, and nothing else may."""
+"""Apply known failures to a result: declared failures must occur, and no other failure may."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,9 +16,15 @@ Load = Callable[[Any], Implementation]
 
 
 def apply_known_failures(result: Result, implementation: str | Any, entries: Sequence[KnownFailure], load: Load = load) -> Result:
-    """`expected` by these entries and by those of the candidate's own file; an `error` where that file cannot be used.
+    """Return the result after applying these entries and those of the candidate's own file of known failures.
 
-    `load` returns a candidate by its name; of an object, itself.
+    The outcome is `error` if the candidate's file cannot be read or names something that does not exist.
+
+    Args:
+        result: the result of one check.
+        implementation: the candidate, as a name or an object.
+        entries: the known failures of the run.
+        load: returns the candidate for a name, and returns an object unchanged.
     """
     try:
         brought = declared(implementation, load)
@@ -29,12 +35,12 @@ def apply_known_failures(result: Result, implementation: str | Any, entries: Seq
 
 
 def declared(implementation: str | Any, load: Load = load) -> list[KnownFailure]:
-    """Those of the file that a candidate's attribute `known_failures` names.
+    """Return the entries of the file to which a candidate's attribute `known_failures` points.
 
-    None where the candidate cannot be loaded, which is reported when it is run.
+    The list is empty if the candidate has no such attribute, or cannot be loaded, which is reported when it is run.
 
     Raises:
-        UsageError: the file cannot be read.
+        UsageError: if the file cannot be read.
     """
     try:
         candidate = load(implementation)
@@ -45,21 +51,21 @@ def declared(implementation: str | Any, load: Load = load) -> list[KnownFailure]
 
 
 def expected(result: Result, entries: Sequence[KnownFailure]) -> Result:
-    """The result with the known failures of its case applied.
+    """Return the result after applying the known failures that match its case.
 
-    It is `xfail` where all that fails is declared, and `xpass` where something is declared and does not fail. An entry with an
-    activation applies to that activation alone, in every batch; one without applies to the whole check. A search that draws other
-    examples each time and finds no failure stays a pass.
+    The outcome is `xfail` if every failure is declared, and `xpass` if a declared failure does not occur. An entry with an
+    activation applies to that activation only, in every batch; an entry without one applies to the whole check. A search that draws
+    different examples on each run and finds no failure remains a pass.
     """
     entries = [e for e in entries if e.matches(result.case)]
     if not entries or result.outcome not in ("pass", "fail", "crash", "timeout"):
         return result
     placed, whole = [e for e in entries if e.activation], [e for e in entries if not e.activation]
     marked = replace(result, verdicts=tuple(_marked(v, placed) for v in result.verdicts))
-    if result.outcome != "pass" and not result.by_values:  # the contract is broken, or it crashes: no matter of activations
+    if result.outcome != "pass" and not result.by_values:  # a broken contract or a crash concerns no activation
         return replace(result, outcome="xfail", exit_code=0, reason="; ".join(map(str, whole))) if whole else result
     if result.outcome == "pass" and result.searched and not result.searched.repeatable:
-        return result  # other examples may fail as it is declared
+        return result  # other examples may fail as declared
     idle = [e for e in placed if _is_idle(e, result)] + (whole if result.outcome == "pass" else [])
     if idle:
         rendered = "; ".join(f"{e.activation or e.check}: {e}" for e in idle)
@@ -80,7 +86,7 @@ def expected(result: Result, entries: Sequence[KnownFailure]) -> Result:
 
 
 def _marked(verdict: Verdict, entries: Sequence[KnownFailure]) -> Verdict:
-    """A failing verdict that is declared, as `xfail` with its reasons."""
+    """Return a verdict whose failure is declared as `xfail` with the reasons, and any other verdict unchanged."""
     known = [e for e in entries if _is_at(e, verdict)]
     if verdict.outcome != "fail" or not known or not _is_covered(verdict, known):
         return verdict
@@ -92,13 +98,13 @@ def _is_at(entry: KnownFailure, verdict: Verdict) -> bool:
 
 
 def _is_covered(verdict: Verdict, entries: Sequence[KnownFailure]) -> bool:
-    """Whether the entries account for a failing verdict: one names no fault, or an explanation has none but theirs."""
+    """Return whether one entry names no fault, or all faults of one explanation of the verdict are named by the entries."""
     names = {e.fault for e in entries}
     return "" in names or any(found <= names for found in _explanations(verdict))
 
 
 def _is_idle(entry: KnownFailure, result: Result) -> bool:
-    """Whether what it speaks of is judged, and the failure is nowhere found."""
+    """Return whether activations that match the entry are judged, and none of them has the declared failure."""
     judged = [v for v in result.verdicts if _is_at(entry, v) and v.outcome in ("pass", "fail")]
     failed = [v for v in judged if v.outcome == "fail"]
     if entry.fault:
@@ -107,12 +113,12 @@ def _is_idle(entry: KnownFailure, result: Result) -> bool:
 
 
 def _explanations(verdict: Verdict) -> list[set[str]]:
-    """The mistakes of each explanation."""
+    """Return the set of fault names of each explanation."""
     return [{f.name for f in e.faults} for e in verdict.local.explanations] if verdict.local else []
 
 
 def _rendered(verdicts: Sequence[Verdict], entries: Sequence[KnownFailure]) -> str:
-    """Each reason, with the places where it holds."""
+    """Return the reasons as text, each with the places to which it applies."""
     failing = [v for v in verdicts if v.outcome == "xfail"]
     places = ((e, [v.place for v in failing if _is_at(e, v)]) for e in entries)
     return "; ".join(f"{', '.join(where)}: {e}" for e, where in places if where)

@@ -1,8 +1,9 @@
-"""Backward passes: from each loss that a candidate computes, or from its logits or last hidden state where it computes none.
+"""Backward passes from each loss that a candidate computes or, if it computes none, from its logits or last hidden state.
 
-Forward and backward passes are run in evaluation mode. Each gradient is judged like an activation, from the candidate's own
-gradients and activations before that step: a wrong backward pass is an origin at its step and nowhere else. The gradient of a
-parameter is the sum over all of its uses; one that is not trained is named in `frozen`.
+Forward and backward passes run in evaluation mode. Each gradient is judged like an activation, from the candidate's own
+activations and the gradients that precede it in the backward pass: an error in the backward pass is an origin at the step where it
+occurs and at no other step. The gradient of a parameter is the sum over all its uses. A candidate names the parameters that it does
+not train in `frozen`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,25 +26,25 @@ from conformance.oracle import Network
 from conformance.results.case import Case
 from conformance.results.termination import call_candidate
 
-_PADDING_ID = 0  # of BERT's vocabularies, and so the usual padding_idx
+_PADDING_ID = 0  # the id of [PAD] in BERT's vocabularies, hence the usual padding_idx
 
 
 def backward_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
-    """A forward and a backward pass of every batch from every source.
+    """Return one forward and backward pass for each pair of a batch and a source (the output at which the backward pass starts).
 
-    A batch that attends to the token 0 is left out: an embedding with padding_idx learns nothing from it, one without does.
+    Batches that attend to token 0 are omitted: the gradient at its embedding is zero with padding_idx and nonzero without.
 
     Raises:
-        NotApplicable: the runner has no backward pass, or no batch is left.
-        CandidateError: no output is exposed.
-        CandidateCrash: the forward pass raises.
-        Unsupported: it does not support the case.
+        NotApplicable: if the runner has no backward pass, or every batch attends to token 0.
+        CandidateError: if the candidate exposes no output.
+        CandidateCrash: if the forward pass raises.
+        Unsupported: if the candidate does not support the case.
     """
     return backward_passes_of(opened(candidate, golden, case), golden, case)
 
 
 def backward_passes_of(runner: Runner, golden: Golden, case: Case) -> Sequence[Pass]:
-    """The same by a runner that is there."""
+    """Return the passes of `backward_passes` for a runner that is already prepared; raise the same errors."""
     ability(runner, "gradients")
     forward = [one for one in forward_passes_of(runner, golden, case, case.device) if not _attends_to_padding(one.network.batch)]
     if not forward:
@@ -56,7 +57,7 @@ def _attends_to_padding(batch: Batch) -> bool:
 
 
 def _from_every_source(runner: Runner, forward: Pass, case: Case) -> Iterator[Pass]:
-    """From the losses and outputs that are exposed, but for those from which another is computed."""
+    """Yield a backward pass from each exposed loss or output from which no other exposed loss or output is computed."""
     output, order = forward.call(), forward.network.table
     exposed = call_candidate(lambda: {name for name, _ in pairs(output, ()) if isinstance(name, str)})
     found = sources(order, ends(forward.network.architecture) & exposed & order.keys())
@@ -77,11 +78,19 @@ def _called(runner: Runner, network: Network, case: Case) -> Iterator[tuple[str,
 def backward_pass(
     runner: Runner, batch: TorchBatch, architecture: Architecture, dtype: str, source: str, gradient: Array
 ) -> Iterator[tuple[str, Any]]:
-    """What a runner yields of a forward and a backward pass; `gradient` is that with respect to `source`.
+    """Return the (name, value) pairs that a runner yields for one forward and backward pass.
+
+    Args:
+        runner: the candidate's prepared runner.
+        batch: the inputs.
+        architecture: the architecture of the network.
+        dtype: the name of the format in which the gradient is passed to the runner.
+        source: the name of the loss or output at which the backward pass starts.
+        gradient: the gradient with respect to `source`.
 
     Raises:
-        NotApplicable: it has no backward pass.
-        CandidateFailure: as a forward pass.
+        NotApplicable: if the runner has no backward pass.
+        CandidateFailure: if the candidate fails as it may in a forward pass.
     """
     import torch
 
@@ -92,7 +101,7 @@ def backward_pass(
 
 
 def _is_undefined(name: Any, network: Network) -> bool:
-    """Whether it is a gradient that this pass does not define, or defines in one form among others, of what does exist."""
+    """Return whether a name is the gradient of an existing activation or parameter that this pass lacks or has as internal."""
     if not isinstance(name, str) or not is_gradient(name):
         return False
     of = name.removesuffix(SUFFIX)

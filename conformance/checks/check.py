@@ -1,4 +1,4 @@
-"""A check, and a request to run one. Imports nothing heavy: names and descriptions are needed before any check runs."""
+"""A check, and a request to run one; imports are light because names and descriptions are needed before any check runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Check:
-    """One check.
+    """A check: its name, its description for users, and the code that runs it.
 
     Attributes:
-        name: what test ids, results and known failures call it.
-        proves: what is true of a candidate that passes.
-        catches: a mistake that it is there for.
-        entry_point: a law, or a function of a request, in this package, `module:name`; imported when it is run.
-        every_golden: whether it is for all goldens, or for the small ones alone.
-        searches: whether its batches are drawn; else they are the golden's own.
-        remedy: how a candidate that fails is usually repaired.
-        inputs: what it is tried on, where that is neither drawn nor the golden's own.
-        described_in: the module, in this package, whose docstring describes the method; that of the entry point if empty.
+        name: the name used in test ids, results and known failures.
+        proves: the property that a passing candidate has.
+        catches: examples of mistakes that the check finds.
+        entry_point: `module:name` in this package of a law or of a function of a request; imported when the check runs.
+        every_golden: whether the check runs on all goldens; if not, it runs on the small ones only.
+        searches: whether batches are drawn at random; if not, they are those of the golden.
+        remedy: the usual repair of a candidate that fails.
+        inputs: a description of the inputs, if they are neither drawn batches nor those of the golden.
+        described_in: the module in this package whose docstring describes the method; if empty, the module of the entry point.
     """
 
     name: str
@@ -41,16 +41,16 @@ class Check:
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """What is to be run, and how far.
+    """A request to run one check on one candidate.
 
     Attributes:
-        case: how the result is keyed.
+        case: the key of the result.
         candidate: the implementation.
-        golden: the network, and the batches of it.
-        runs: among how many checks the false-alarm probability is shared.
-        plan: how examples are drawn.
-        known: examples that are tried first.
-        require: patterns of activations that must be observed, where all of them are judged.
+        golden: the network and its batches.
+        runs: number of checks among which the false-alarm probability is shared.
+        plan: the extent of the search and of the judgement.
+        known: examples to try before any is drawn.
+        require: patterns of activations that must be observed; used only by checks that judge all exposed activations.
     """
 
     case: Case

@@ -1,4 +1,4 @@
-"""The public function: one implementation, put through one check on one golden."""
+"""The public function `check`, which runs one check of one implementation on one golden."""
 
 import os
 from collections.abc import Sequence
@@ -27,21 +27,23 @@ def check(
     depth: Depth = "full",
     plan: Plan = USUAL,
 ) -> Result:
-    """Put one implementation through one check on one golden; a frozen value, nothing is printed and nothing is raised.
+    """Run one check of one implementation on one golden and return the result, a frozen value.
+
+    Nothing is printed. Failures of the implementation are not raised; the result reports them.
 
     Args:
         implementation: a registered name, `module:object`, an object with `prepare`, or a function that serves as `prepare`.
-        golden: a name, the folder of one that was made, or a golden of one's own (`golden_of`).
-        device: what the candidate is asked for: a torch device string.
-        dtype: and a format's name.
-        check: the name of a check, as `bert-conformance list` and the README have them.
-        require: patterns of activations (as in a shell) that must be observed.
-        runs: among how many such calls the false-alarm probability of 1e-6 is shared.
-        depth: `screen` judges each step's RMS and largest error alone, and looks for no names.
+        golden: the name of a golden, the folder of a generated golden, or a custom golden (see `golden_of`).
+        device: a torch device string, passed to the candidate.
+        dtype: the name of a floating-point format, passed to the candidate.
+        check: the name of a check, as listed by `bert-conformance list` and in the README.
+        require: shell-style patterns of activations that must be observed.
+        runs: number of such calls among which the false-alarm probability of 1e-6 is shared.
+        depth: `full`, or `screen` to judge only the RMS and the largest error of each step, without naming mistakes.
         plan: how examples are drawn, for a check that draws them.
 
     Raises:
-        UnknownNameError: there is no check of that name.
+        UnknownNameError: if no check has that name.
 
     Example:
         >>> result = check("hf-eager", "tiny", dtype="bfloat16")

@@ -1,4 +1,4 @@
-"""Examples that a test keeps: tried before any is drawn.
+"""Examples that are attached to a test and tried before any example is drawn.
 
 @parametrize_with_checks([my_bert])
 @example("padding-length", {"input_ids": [[7, 0]], "attention_mask": [[1, 0]]}, tokens=1, id=0)
@@ -19,11 +19,16 @@ _KEPT = "bert_examples"
 
 
 def example(check: str, batch: Mapping[str, Any], **variation: Any) -> Callable[[F], F]:
-    """Decorate a test: the check of that name is tried on this batch first, varied like that.
+    """Return a decorator that makes a test try this batch first when it runs the named check.
+
+    Args:
+        check: the name of the check.
+        batch: the inputs of the batch, by name.
+        **variation: the parameters of the check's variation of the batch.
 
     Raises:
-        UnknownNameError: there is no such check.
-        UsageError: it is no batch.
+        UnknownNameError: if no check has that name.
+        UsageError: if `batch` is not a valid batch.
 
     Example:
         >>> @example("padding-length", {"input_ids": [[7, 0]], "attention_mask": [[1, 0]]}, tokens=1, id=0)
@@ -45,5 +50,5 @@ def example(check: str, batch: Mapping[str, Any], **variation: Any) -> Callable[
 
 
 def examples_of(test: Callable[..., Any] | None, check: str) -> "list[Example]":
-    """Those that a test keeps for a check, in the order in which they stand."""
+    """Return the examples that are attached to a test for a check, in the order of the decorators."""
     return [kept for name, kept in getattr(test, _KEPT, ()) if name == check]

@@ -1,7 +1,7 @@
-"""What a candidate starts training from: the parameters that it draws, and those that are the same each time.
+"""The parameters with which a candidate starts training, both the random and the constant ones.
 
-The config's `initializer_range` is set to an unusual value. Biases must be 0 and weights of LayerNorms 1; all else is drawn from
-N(0, initializer_range²), truncated or not, by exact tests of its moments, its largest element, its distribution, and of
+The config's `initializer_range` is set to an unusual value. Biases must be 0 and LayerNorm weights 1. All other parameters must be
+drawn from N(0, initializer_range²), truncated or not; exact tests examine their moments, largest element and distribution, and the
 independence within and between parameters (`conformance.judge.initial_draws`).
 """
 
@@ -22,17 +22,17 @@ from conformance.numerics.formats import format_named
 from conformance.oracle.training_run import Initialization
 from conformance.results.case import Case
 
-# The range that is asked for. At BERT's usual one, 0.02, a range that is hard-coded would not show, and hardly torch's default:
+# The requested initializer_range. BERT's usual value, 0.02, would not reveal a hard-coded range, and hardly torch's default:
 # U(± 1/√768) of base width has a standard deviation of 1/√(3 · 768) = 0.0208.
 RANGE = 0.05
 
 
 def initial_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
-    """The parameters before training, drawn once.
+    """Return one pass that yields the parameters before training, drawn once.
 
     Raises:
-        NotApplicable: the runner does not say what training starts from.
-        Unsupported, CandidateFailure: as `opened` and the call raise them.
+        NotApplicable: if the runner does not provide its initial parameters.
+        Unsupported, CandidateFailure: as raised by `opened` and the call.
     """
     asked = with_config(golden, initializer_range=RANGE)
     initial = ability(opened(candidate, asked, case), "initial")

@@ -1,4 +1,4 @@
-"""Whether what a candidate is judged by is the same before and after it ran, where both are in one process."""
+"""Detection of candidates that alter, in the memory of a shared process, the data by which they are judged."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,18 +10,18 @@ from conformance.goldens.golden import Golden, forget_checkpoints, stored_arrays
 from conformance.model.checkpoint import Checkpoint
 from conformance.model.digest import content_digest
 
-_ALTERED: WeakValueDictionary[int, Checkpoint] = WeakValueDictionary()  # by identity
+_ALTERED: WeakValueDictionary[int, Checkpoint] = WeakValueDictionary()  # by `id`
 
 
 @contextmanager
 def unaltered(golden: Golden, candidate: object) -> Iterator[None]:
-    """Around all that a candidate does: compare the digests of weights, batches and stored activations before and after.
+    """Compare the digests of weights, batches and stored activations before and after the body, which runs the candidate.
 
-    A candidate in a process of its own cannot reach them, so that nothing is computed for it.
+    A candidate in a process of its own cannot alter them, so no digest is computed for it.
 
     Raises:
-        CandidateError: they are not the same after it; no check in this process uses that checkpoint again.
-        FixtureError: another candidate altered the checkpoint before.
+        CandidateError: if a digest changed; no check in this process uses that checkpoint again.
+        FixtureError: if another candidate altered the checkpoint before.
     """
     if isinstance(candidate, Isolated):
         yield

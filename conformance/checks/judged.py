@@ -1,4 +1,4 @@
-"""Checks that are judgements of a golden: of all that a candidate exposes, or of a part of it."""
+"""Checks that judge all activations that a candidate exposes on a golden, or a part of them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -27,14 +27,20 @@ View = Callable[[CheckRequest], Any]
 
 @dataclass(frozen=True)
 class Judged:
-    """The judgement, on a golden's batches, of what `view` leaves of the candidate; `whole` where that is all that it exposes."""
+    """A check that judges a view of the candidate on a golden.
+
+    Attributes:
+        view: function of a request that returns the candidate, possibly with only a part of its activations.
+        whole: whether the view contains all exposed activations; only then are the required activations enforced.
+        passes: function that returns the passes to run.
+    """
 
     view: View
     whole: bool = False
     passes: Passes = forward_passes
 
     def __call__(self, request: CheckRequest) -> Result:
-        """The judgement."""
+        """Run the judgement and return its result."""
         candidate, require, depth = self.view(request), request.require if self.whole else (), request.plan.depth
         device, dtype, runs = request.case.device, request.case.dtype, request.runs
         result = check_values(candidate, request.golden, device, dtype, require=require, runs=runs, depth=depth, passes=self.passes)
@@ -62,7 +68,7 @@ class _Viewed:
 
 
 def _showing(wanted: Callable[[str, Any], bool]) -> View:
-    """Only the activations that `wanted(name, architecture)` lets through."""
+    """Return a view that contains only the activations for which `wanted(name, architecture)` is true."""
 
     def only(checkpoint: Any, device: str, dtype: str) -> Look:
         return lambda batch, stream: ((n, v) for n, v in stream if wanted(n, checkpoint.architecture))
@@ -75,18 +81,18 @@ def _is_output(name: str, architecture: Any) -> bool:
 
 
 def _as_it_is(request: CheckRequest) -> Any:
-    """The outputs alone; of a program that must be changed to be looked into, those of the program as it is."""
+    """Return a view of the outputs only; a program that is modified to expose activations is run unmodified."""
     return _showing(_is_output)(replace(request, candidate=getattr(request.candidate, "unobserved", request.candidate)))
 
 
 def _is_stage(name: str, architecture: Any) -> bool:
-    """After the embedding, and after every layer."""
+    """Return whether an activation is the result of the embedding, of a layer, or an output."""
     whole_layer = name.endswith("output.LayerNorm") and not name.endswith("attention.output.LayerNorm")
     return name in ("embeddings.LayerNorm", "embeddings.sum") or whole_layer or _is_output(name, architecture)
 
 
 def _with_its_moments(request: CheckRequest) -> Any:
-    """All that it exposes; means and variances are checked on the way."""
+    """Return a view of all exposed activations that checks means and variances as the activations pass."""
     return _Viewed(request.candidate, partial(watched, calls=request.runs * len(request.golden.batches)))
 
 

@@ -1,20 +1,21 @@
-"""Known failures: a TOML file that says which checks of which candidate fail, and why.
+"""Known failures: a TOML file that declares which checks of which candidates fail, and why.
 
     [[known-failure]]
     check = "values"
     reason = "the norm's epsilon is 1e-5 until the next release"
     issue = "https://…/17"
-    activation = "encoder.layer.*.LayerNorm"    # optional: where the check fails; elsewhere it must not
-    fault = "epsilon"                           # optional, with an activation: the mistake that must be found there
-    device = "cuda"       # optional; * and ? as in a shell, like check, implementation, golden and dtype
+    activation = "encoder.layer.*.LayerNorm"    # optional: where the check fails; other activations must pass
+    fault = "epsilon"                           # optional, with an activation: the fault that must be found there
+    device = "cuda"       # optional shell-style pattern, like check, implementation, golden and dtype
 
-What an entry names must exist: in this run, or, where it is of another run, among what is registered, stored or named. A candidate
-that is not registered, or a custom checkpoint, that is not run cannot be distinguished from a misspelling: its entries belong in a
-file of their own.
+Every name in an entry must exist: in this run or, if the entry is for another run, as a registered candidate, a stored golden or
+another known name. An unregistered candidate or a custom checkpoint that is not part of the run cannot be distinguished from a
+misspelling; put its entries into a separate file.
 
-A known failure that fails is reported as xfail. One that passes is reported as xpass, which is a failure where a check is
-deterministic: all are, except searches that draw other examples each time. `conformance.checks.apply_known_failures` applies the
-entries to a result. A candidate may bring its own: an attribute `known_failures`, the path of such a file.
+A known failure that fails is reported as xfail. One that passes is reported as xpass, which is a failure if the check is
+deterministic. All checks are deterministic except searches that draw different examples on each run.
+`conformance.checks.apply_known_failures` applies the entries to a result. A candidate may provide its own file, whose path is its
+attribute `known_failures`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,7 +36,7 @@ _PATTERNS = ("check", "implementation", "golden", "device", "dtype")
 
 @dataclass(frozen=True)
 class KnownFailure:
-    """One entry; `where` it stands."""
+    """One entry of the file; `where` is the location of the entry in it."""
 
     check: str
     reason: str
@@ -49,16 +50,16 @@ class KnownFailure:
     where: str = field(default="", compare=False)
 
     def matches(self, case: Case) -> bool:
-        """Whether it speaks of that case."""
+        """Return whether the patterns of the entry match a case."""
         return all(fnmatchcase(getattr(case, name), getattr(self, name)) for name in _PATTERNS)
 
     def __str__(self) -> str:
-        """The reason, and where it is followed."""
+        """Return the reason, followed by the issue in parentheses if there is one."""
         return f"{self.reason} ({self.issue})" if self.issue else self.reason
 
 
 def read(path: Path) -> list[KnownFailure]:
-    """The entries of a file; `UsageError` says which entry lacks what."""
+    """Return the entries of a file; raise `UsageError`, with the entry and what is wrong with it, if the file is not valid."""
     with reading(path, "known failures", UsageError):
         found = read_toml(path)
         entries = found.get("known-failure", [])
@@ -87,10 +88,18 @@ def _entry(entry: object, where: str) -> KnownFailure:
 
 
 def matched(entries: Sequence[KnownFailure], cases: Iterable[Case], *, named: bool = True) -> dict[Case, list[KnownFailure]]:
-    """Each case's entries; `UsageError` for entries that match no case, or speak of what does not exist.
+    """Return the entries of each case that has any.
 
-    An entry for a check, device, dtype, golden or candidate that exists and is not run at all is another run's, and not idle.
-    `named` is whether every candidate is loaded by its name; where one is an object, others may be objects that are not known here.
+    An entry for a check, device, dtype, golden or candidate that exists but is not part of this run belongs to another run and may
+    remain without a match.
+
+    Args:
+        entries: the known failures.
+        cases: the cases of this run.
+        named: whether every candidate is loaded by its name; if one is an object, others may be objects unknown to this run.
+
+    Raises:
+        UsageError: if an entry names something that does not exist, or matches no case and does not belong to another run.
     """
     cases = list(cases)
     require_existing(entries, cases, named=named)
@@ -105,15 +114,15 @@ def matched(entries: Sequence[KnownFailure], cases: Iterable[Case], *, named: bo
 
 
 def _is_of_another_run(entry: KnownFailure, cases: Sequence[Case]) -> bool:
-    """Whether it speaks of what is not run here."""
+    """Return whether one pattern of the entry matches nothing in the cases of this run."""
     return any(not any(fnmatchcase(getattr(case, name), getattr(entry, name)) for case in cases) for name in _PATTERNS)
 
 
 def require_existing(entries: Iterable[KnownFailure], cases: Sequence[Case], *, named: bool = True) -> None:
-    """Raise `UsageError` for entries with a pattern that matches nothing that exists, in these cases or anywhere: all of them."""
+    """Raise `UsageError` with all entries that have a pattern that matches nothing, neither in these cases nor elsewhere."""
     run = {what: {getattr(case, what) for case in cases} for what in _PATTERNS}
 
-    @cache  # entries speak of the same things, most of the time
+    @cache  # most entries share patterns
     def wrong(what: str, pattern: str) -> str | None:
         return missing(what, pattern, run.get(what, ()))
 

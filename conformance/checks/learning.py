@@ -1,15 +1,16 @@
-"""Whether a training loop learns: after some steps the masked-LM loss lies below the entropy of the tokens' frequencies.
+"""A test of whether a training loop learns: the masked-LM loss must fall below the entropy of the tokens' frequencies.
 
-Each of R rows repeats one token, drawn uniformly of the n that there are, and as many places of each hold the mask token: what
-they hid can be read off the rest of the row, and frequencies alone say nothing. A network that has not learnt this has
-probabilities p_i at the places i that do not depend on which of the n tokens a row repeats, so that E n p_i ≤ 1, and, with the
-mean over the places of a row inside of the exponential (Jensen), E exp Σ_rows mean (ln n + ln p_i) ≤ 1. By Markov's inequality
+Each of R rows repeats one token, drawn uniformly from n tokens, and the same number of positions in each row holds the mask token.
+The hidden tokens can be read off the rest of the row, while frequencies alone carry no information. In a network that has not
+learnt this, the probabilities p_i of the correct tokens at the hidden positions i do not depend on which of the n tokens a row
+repeats, so that E n p_i ≤ 1 and, by Jensen's inequality with the mean over the positions of a row inside the exponential, E exp
+Σ_rows mean (ln n + ln p_i) ≤ 1. By Markov's inequality
 
     P(R (ln n − loss) ≥ ln 1/α) ≤ α
 
-with the loss the mean over all hidden places. So α bounds the probability that what has learnt nothing passes. That a
-correct loop falls below the bound in so many steps is not derived but measured, on the goldens that are named here
-(`test_learning.py`); in `deep` it does not, so the check does not apply there, nor to networks of users.
+where the loss is the mean over all hidden positions. Hence a network that has learnt nothing passes with probability at most α.
+That a correct loop falls below the bound within the given number of steps is not derived but measured, on the goldens named here
+(`test_learning.py`). On `deep` a correct loop does not, so the check does not apply there, nor to custom networks.
 """
 
 import math
@@ -35,12 +36,12 @@ from conformance.results.termination import Termination, call_candidate, run_gua
 
 LOSS = "cls.predictions.loss"
 STEPS = 150  # hf-eager on `tiny` needs a fifth of them (`test_learning.py`)
-MEASURED = ("tiny", "edges", "tanh", "sinusoidal", "decoder")  # goldens on which correct loops have been seen to learn
-ROWS, LENGTH, HIDDEN = 32, 12, 4  # of a batch, and the places of a row that are hidden
+MEASURED = ("tiny", "edges", "tanh", "sinusoidal", "decoder")  # goldens on which correct loops learn, as measured
+ROWS, LENGTH, HIDDEN = 32, 12, 4  # rows of a batch, positions of a row, and hidden positions of a row
 
-EVALUATED = 8  # batches, of 256 rows together: ln(1/α)/R is 0.054 for α = 1e-6
+EVALUATED = 8  # number of batches, with 256 rows in total: ln(1/α)/R is 0.054 for α = 1e-6
 
-# Of each way in which the rate may go on after the warm-up.
+# Two settings, one for each shape of the learning rate after the warm-up; a candidate needs to support one of them.
 SETTINGS = {
     kind: Training(learning_rate=1e-3, warmup_steps=10, max_steps=2 * STEPS, lr_scheduler_type=kind)
     for kind in ("linear", "inverse_sqrt")
@@ -48,7 +49,7 @@ SETTINGS = {
 
 
 def learning(request: CheckRequest) -> Result:
-    """Train and evaluate; nothing is raised."""
+    """Train, evaluate and return the result; no exception is raised."""
     case, steps = request.case, 0
 
     def judged() -> Termination:
@@ -67,7 +68,7 @@ def learning(request: CheckRequest) -> Result:
 
 
 def _require_fit(golden: Golden, dtype: str) -> None:
-    """Raise `NotApplicable` where learning is not asked for."""
+    """Raise `NotApplicable` for goldens and formats in which learning is not tested."""
     if golden.name not in MEASURED:
         raise NotApplicable(f"it is asked on {', '.join(MEASURED)}, where correct loops have been seen to learn in {STEPS} steps")
     if dtype in ("bfloat16", "float16"):
@@ -75,7 +76,7 @@ def _require_fit(golden: Golden, dtype: str) -> None:
 
 
 def _loss_after_training(request: CheckRequest) -> tuple[float, int]:
-    """The masked-LM loss on examples that were not trained on, and how many tokens there are to choose from."""
+    """Return the masked-LM loss on examples not used in training, and the number n of tokens."""
     case, a = request.case, request.golden.checkpoint.architecture
     rng = np.random.default_rng(0)
 
@@ -88,18 +89,18 @@ def _loss_after_training(request: CheckRequest) -> tuple[float, int]:
 
 
 def _train(runner: Runner, training: Training, a: Architecture, rng: np.random.Generator, device: str) -> None:
-    """Do the steps; `Unsupported` where the candidate has no such settings."""
+    """Run the training steps; raise `Unsupported` if the candidate does not support the settings."""
     trainer = ability(runner, "trainer")
     step = call_candidate(lambda: trainer(training), may_refuse=True)
     with random_numbers_from(0):
         for _ in range(STEPS):
             batch = _examples(a, rng).on(device)
             for _ in yielded(partial(step, batch)):
-                pass  # parameters and gradients, which `optimizer-step` judges
+                pass  # `optimizer-step` judges the parameters and gradients
 
 
 def _loss(runner: Runner, batch: Batch, device: str) -> float:
-    """That of a batch, in the mode for evaluation."""
+    """Return the masked-LM loss of a batch in evaluation mode; raise `NotApplicable` if the candidate does not expose it."""
     found = dict(yielded(lambda: runner(batch.on(device))))
     if LOSS not in found:
         raise NotApplicable(f"it does not expose {LOSS}")
@@ -107,12 +108,12 @@ def _loss(runner: Runner, batch: Batch, device: str) -> float:
 
 
 def _tokens(a: Architecture) -> int:
-    """All but the first, which may be padding, and the last, which stands for what is hidden."""
+    """Return the number of tokens except the first, which may be padding, and the last, which serves as the mask token."""
     return a.vocab_size - 2
 
 
 def _examples(a: Architecture, rng: np.random.Generator) -> Batch:
-    """Rows of one token each, with the same number of places hidden."""
+    """Return a batch in which each row repeats one token, with the same number of hidden positions in every row."""
     tokens = np.repeat(1 + rng.integers(0, _tokens(a), (ROWS, 1)), min(LENGTH, a.longest), 1)
     hidden = rng.random(tokens.shape).argsort(1) < HIDDEN
     types = np.full_like(tokens, min(1, a.type_vocab_size - 1))

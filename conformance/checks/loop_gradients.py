@@ -1,4 +1,4 @@
-"""The gradients that a training loop works with: those of its loss, at the parameters that the step before left."""
+"""The gradients of a training loop's loss at the parameters after the previous step."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -18,10 +18,10 @@ from conformance.oracle import Network
 from conformance.oracle.training_run import TrainingRun
 from conformance.results.case import Case
 
-# The step whose gradients are judged: the first after one that has moved the parameters, since the first rate is 0.
+# The step whose gradients are judged: the first one after a change of the parameters, since the first learning rate is 0.
 STEP = 3
 
-# A parameter that has a gradient where a head's loss is trained, and that loss.
+# A parameter that has a gradient if the loss of its head is trained, and that loss.
 _HEADS = {
     "cls.predictions.bias": "cls.predictions.loss",
     "cls.seq_relationship.bias": "cls.seq_relationship.loss",
@@ -32,9 +32,10 @@ _OTHER = "not the gradient of {loss} at the parameters before the step; `gradien
 
 
 def gradient_passes(label: str, run: TrainingRun, stream: Stream, case: Case) -> Iterator[Pass]:
-    """The gradients of `STEP`, judged from the parameters before.
+    """Yield a pass that judges the gradients of step `STEP` from the parameters before that step.
 
-    Nothing where no head's bias is trained, or where these parameters are not there or not finite, which fails by itself.
+    Yield nothing if no head's bias is trained, or if one of these parameters is missing or not finite, which is a failure of its
+    own.
     """
     loss = trained_loss(run)
     arrays, shapes = dict(stream), parameter_shapes(run.architecture)
@@ -49,15 +50,15 @@ def gradient_passes(label: str, run: TrainingRun, stream: Stream, case: Case) ->
 
 
 def trained_loss(run: TrainingRun) -> str:
-    """The loss of a run: the sum of those of the heads whose bias has a gradient; empty where none has."""
+    """Return the sum of the losses of the heads whose bias has a gradient, as text; empty if no head's bias has one."""
     return " + ".join(loss for bias, loss in _HEADS.items() if bias in run.gradients[0])
 
 
 def _said(run: TrainingRun, network: Network, case: Case) -> str:
-    """What the gradients are, where they are not those that are expected."""
+    """Return a sentence that says how the gradients differ from the expected ones."""
     earlier, found = run.gradients[STEP - 2 : STEP]
     expected = {name: x for name, x in network.walk() if is_gradient(name)}
-    left = _slope({name: x - expected[grad(name)] for name, x in found.items()}, earlier)  # clipped or not
+    left = _slope({name: x - expected[grad(name)] for name, x in found.items()}, earlier)  # the earlier gradient may be clipped
     if _are_right({name: x - left * earlier[name] for name, x in found.items()}, network, case):
         return "the gradient of the step before is added to it: zero_grad() is missing"
     scale = _slope(found, {name: expected[grad(name)] for name in found})
@@ -67,13 +68,13 @@ def _said(run: TrainingRun, network: Network, case: Case) -> str:
 
 
 def _slope(found: Mapping[str, Array], of: Mapping[str, Array]) -> float:
-    """How many times one set of gradients another is, by least squares."""
+    """Return the least-squares factor between two sets of gradients: found ≈ factor · of."""
     norm = sum(float(np.vdot(of[name], of[name])) for name in found)
     return sum(float(np.vdot(x, of[name])) for name, x in found.items()) / norm if norm else 0.0
 
 
 def _are_right(gradients: Mapping[str, Array], network: Network, case: Case) -> bool:
-    """Whether these gradients are those that are expected, within rounding in the case's format."""
+    """Return whether the gradients agree with the expected ones to within rounding in the case's format."""
     judge = Judge(network, case.dtype, case.device, functions=this_machine(case.device).accuracy, depth="screen")
     stream = ((grad(name), held_in(case.dtype, x)) for name, x in gradients.items())
     return all(verdict.outcome != "fail" for verdict, _ in judge.judge(stream))

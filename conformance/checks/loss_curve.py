@@ -1,11 +1,12 @@
-"""Whether the loss of a training loop follows the oracle's over a hundred steps, as closely as rounding explains.
+"""A comparison of the loss of a training loop with the oracle's over a hundred steps, to within the effect of rounding.
 
-All steps are done on one batch, without dropout. After each the loss is computed in float64 at the parameters that the candidate
-then has, and compared with that of the oracle's own loop, which starts from the same parameters and has its own gradients: an error
-in any step stays in all later ones. How far rounding takes the two apart is sampled (`conformance.judge.loss_curve`).
+All steps use one batch, without dropout. After each step the loss is computed in float64 at the candidate's current parameters and
+compared with the loss of the oracle's own loop, which starts from the same parameters and computes its own gradients. An error in
+any step therefore persists in all later ones. The distance that rounding causes between the two is sampled
+(`conformance.judge.loss_curve`).
 
-It is the accumulated judgement of a loop. `optimizer-step` and `schedule` are the local ones: they judge each step from the
-candidate's own gradients, over fewer steps, and give mistakes their names.
+This is the accumulated judgement of a loop. The local ones are `optimizer-step` and `schedule`: they judge each step from the
+candidate's own gradients, over fewer steps, and name the mistakes.
 """
 
 import numpy as np
@@ -32,7 +33,7 @@ STEPS = 100
 
 
 def loss_curve(request: CheckRequest) -> Result:
-    """Train, and compare after each step; nothing is raised."""
+    """Train, compare the loss after each step and return the result; no exception is raised."""
     case, steps = request.case, 0
 
     def judged() -> Termination:
@@ -48,7 +49,7 @@ def loss_curve(request: CheckRequest) -> Result:
 
 
 def _compared(label: str, run: TrainingRun, stream: Stream, request: CheckRequest) -> Termination:
-    """The end of the check, at the first step after which the loss is too far off."""
+    """Compare the losses step by step; return a failure at the first step after which the loss exceeds its limit."""
     case, source = request.case, trained_loss(run)
     if not source:
         raise NotApplicable("no bias of a head is trained, so that it is not known of which loss the gradients are")
@@ -66,7 +67,7 @@ def _compared(label: str, run: TrainingRun, stream: Stream, request: CheckReques
 
 
 def _said(step: int, source: str, found: float, right: Expected, limit: float) -> str:
-    """What is wrong after a step."""
+    """Return a sentence that describes the deviation after a step."""
     if not np.isfinite(found):
         return f"after step {step} {source}, or a parameter, is not finite"
     return (
@@ -76,7 +77,7 @@ def _said(step: int, source: str, found: float, right: Expected, limit: float) -
 
 
 def _vectors(stream: Stream, layout: Layout) -> list[Array]:
-    """The parameters before the first step and after each; `CandidateError` where one is not there."""
+    """Return the parameters before the first step and after each step; raise `CandidateError` if one is missing."""
     arrays, found = dict(stream), []
     for step in range(STEPS + 1):
         values = {name: values_of(arrays.get(at(step, name)), shape) for name, shape in layout.shapes.items()}

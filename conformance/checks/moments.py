@@ -1,8 +1,9 @@
-"""Mean and variance of the embedding and of every residual, as the theory has them.
+"""A test of the mean and variance of the LayerNorm results of the embedding and of every residual.
 
-After LayerNorm, z = (y − β)/γ has over the features of a token the mean 0 and the variance v/(v + ε), v the variance of what was
-normalised (Ba, Kiros and Hinton 2016, equation 4). A candidate's own z may miss them by what rounding makes of a mean: at most the
-mean of the elements' deviations, were they all to err together, times the threshold of that many tests.
+After LayerNorm, z = (y − β)/γ has mean 0 and variance v/(v + ε) over the features of a token, where v is the variance of the
+normalized input (Ba, Kiros and Hinton 2016, equation 4). A candidate's z may deviate by the effect of rounding on a mean, which is
+at most the mean of the elements' standard deviations (reached if all errors have the same sign) times the threshold for the number
+of tests.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,9 +25,10 @@ Stream = Iterator[tuple[str, Any]]
 
 
 def watched(checkpoint: Checkpoint, device: str, dtype: str, *, calls: int = 1) -> Callable[[Any, Stream], Stream]:
-    """A check of a stream: raises `CandidateError` at the first wrong mean or variance, `NotApplicable` where none is exposed.
+    """Return a function that passes a stream on and checks the means and variances of the norms in it.
 
-    Among `calls` calls, and the norms of each, the false-alarm probability of 1e-6 is shared.
+    The returned function raises `CandidateError` at the first wrong mean or variance, and `NotApplicable` if no norm is exposed.
+    The false-alarm probability of 1e-6 is shared among `calls` calls and the norms of each.
     """
 
     def look(batch: Any, stream: Stream) -> Stream:
@@ -46,7 +48,7 @@ def watched(checkpoint: Checkpoint, device: str, dtype: str, *, calls: int = 1) 
 
 
 def _norms(network: Network) -> dict[str, Step]:
-    """The embedding's norm and the residuals', evaluated on the oracle's own values."""
+    """Return the norms of the embedding and of the residuals, evaluated on the oracle's own values."""
     values: dict[str, Array] = {}
     norms = {}
     for name, value in network.walk():
@@ -66,7 +68,7 @@ def _require_moments(name: str, made: Array, step: Step, batch: Batch, legal: Se
     sigma = np.sqrt(step.roundings(model).variance())[..., used] / np.abs(gamma[used])
     z = (made - beta)[..., used] / gamma[used]
     threshold = max_threshold(2 * int(batch.mask.sum()), alpha)
-    whole = bool(used.all())  # the theory speaks of all features
+    whole = bool(used.all())  # mean and variance are known only for the complete set of features
     tests = (
         ("mean", z.mean(-1), np.zeros(()), threshold * sigma.mean(-1)),
         ("variance", z.var(-1), before / (before + step.site.architecture.layer_norm_eps), _spread(z, sigma, threshold)),
@@ -82,6 +84,6 @@ def _require_moments(name: str, made: Array, step: Step, batch: Batch, legal: Se
 
 
 def _spread(z: Array, sigma: Array, threshold: float) -> Array:
-    """How far a variance may be off: 2 |z| e + e², with errors e of `threshold` deviations."""
+    """Return the largest legal deviation of a variance: the mean of 2 |z| e + e², with e = `threshold` · `sigma`."""
     error = threshold * sigma
     return np.asarray((2.0 * np.abs(z) * error + error**2).mean(-1))

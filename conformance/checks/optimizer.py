@@ -1,10 +1,11 @@
-"""Training loops: every step of the optimizer is judged from the gradients that it was given and the parameters before it.
+"""A judgement of training loops: each step of the optimizer is judged from its gradients and the parameters before it.
 
-`TorchImplementation(train=…)` is given the module and a `conformance.Training` (settings under the names of transformers'
-`TrainingArguments`), and returns a function of a batch that does one step: forward and backward pass, clipping, the optimizer's
-step, the schedule's. Expected are clipping by the global norm; AdamW (Loshchilov and Hutter 2019), or BERT's own Adam without bias
-correction; transformers' linear or inverse-square-root schedule, or BERT's own. The gradients of one step are judged from the
-parameters before it, so that a missing `zero_grad()`, or a loss that is scaled wrongly where gradients are accumulated, is found.
+The function passed as `TorchImplementation(train=…)` takes the module and a `conformance.Training` (settings with the names of
+transformers' `TrainingArguments`). It returns a function of a batch that performs one step: forward and backward pass, clipping,
+the optimizer's step and the schedule's step. The expected step clips by the global norm; applies AdamW (Loshchilov and Hutter 2019)
+or BERT's own Adam without bias correction; and uses transformers' linear or inverse-square-root schedule or BERT's own. The
+gradients of one step are judged from the parameters before it. This finds a missing `zero_grad()`, and a loss that is scaled
+wrongly when gradients are accumulated.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,14 +36,14 @@ T = TypeVar("T")
 
 
 def optimizer_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
-    """A few steps with each of `STEPPED`, of all parameters, and the gradients of the first of these runs; raises as `runs_of`."""
+    """Return passes of a few steps with each setting in `STEPPED` and of the first run's gradients; raise as `runs_of` does."""
     found = list(runs_of(candidate, golden, case, STEPPED, STEPS))
     label, (network, stream) = found[0]
     return [*gradient_passes(label, network, stream, case), *(_pass(label, *run) for label, run in found)]
 
 
 def schedule_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
-    """A whole run with each of `SCHEDULED`, of which the parameter with the most elements is judged; raises as `runs_of`."""
+    """Return a pass of a whole run per setting in `SCHEDULED` that judges the largest parameter; raise as `runs_of` does."""
     found = []
     for label, (network, stream) in runs_of(candidate, golden, case, SCHEDULED, WHOLE):
         first = network.gradients[0]
@@ -59,12 +60,12 @@ def _pass(label: str, network: TrainingRun, stream: Stream) -> Pass:
 def runs_of(
     candidate: Implementation, golden: Golden, case: Case, settings: Mapping[str, Training], steps: int
 ) -> Iterator[tuple[str, tuple[TrainingRun, Stream]]]:
-    """A run with each of the settings that the candidate has.
+    """Yield the label and the run of each of the settings that the candidate supports.
 
     Raises:
-        NotApplicable: the runner has no training loop, or for none of these settings; or the network has no loss; or the format
-            is float16, in which the second moments of Adam underflow.
-        Unsupported, CandidateFailure: as `opened` and the steps raise them.
+        NotApplicable: if the runner has no training loop or supports none of the settings, if the network has no loss, or if the
+            format is float16, in which Adam's second moments underflow.
+        Unsupported, CandidateFailure: as raised by `opened` and the steps.
     """
     if case.dtype == "float16":
         raise NotApplicable("in float16 the second moments of Adam underflow")
@@ -76,15 +77,15 @@ def runs_of(
 def with_each(
     candidate: Implementation, golden: Golden, case: Case, settings: Mapping[str, Training], run: Callable[[Runner, Training], T]
 ) -> Iterator[tuple[str, T]]:
-    """What `run` returns with each of the settings, by a runner that is prepared for it, without dropout.
+    """Yield the label of each of the settings and the value of `run` for it, each with a new runner and without dropout.
 
-    Settings for which it raises `Unsupported` are left out.
+    Settings for which `run` raises `Unsupported` are omitted.
 
     Raises:
-        NotApplicable: all are left out.
-        Unsupported, CandidateFailure: as `opened` raises them.
+        NotApplicable: if all settings are omitted.
+        Unsupported, CandidateFailure: as raised by `opened`.
     """
-    still, refusals = with_config(golden, **dict.fromkeys(RATES, 0.0)), []  # no loss is repeatable with dropout
+    still, refusals = with_config(golden, **dict.fromkeys(RATES, 0.0)), []  # with dropout, no loss is repeatable
     for label, training in settings.items():
         runner = opened(candidate, still, case)
         try:
@@ -96,7 +97,7 @@ def with_each(
 
 
 def _run(golden: Golden, case: Case, steps: int, runner: Runner, training: Training) -> tuple[TrainingRun, Stream]:
-    """The steps, all on the first batch; `Unsupported` where the candidate has no such settings."""
+    """Run the steps, all on the first batch; raise `Unsupported` if the candidate does not support the settings."""
     trainer = ability(runner, "trainer")
     architecture, weights = golden.checkpoint.architecture, rounded_weights(golden.checkpoint, case.dtype)
     batch = next(iter(golden.batches.values()))
@@ -115,7 +116,7 @@ def _run(golden: Golden, case: Case, steps: int, runner: Runner, training: Train
 
 
 def _gradients(found: Stream, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-    """The gradients by the parameters' names; `CandidateError` for what is none of a parameter, or of another shape."""
+    """Return the gradients by parameter name; raise `CandidateError` for an unknown name or a wrong shape."""
     gradients = {}
     for name, value in found:
         of = name.removesuffix(SUFFIX) if isinstance(name, str) else ""

@@ -1,4 +1,4 @@
-"""What a judgement asks of a candidate: passes, each a call of its runner and a network of the oracle's."""
+"""The passes of a judgement, each a call of the candidate's runner with the corresponding network of the oracle."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,18 +19,18 @@ from conformance.results.termination import call_candidate
 
 @dataclass(frozen=True)
 class Pass:
-    """One call.
+    """One call of a runner and the network by which its result is judged.
 
     Attributes:
-        label: what verdicts call it.
-        batch: the golden's name of its batch; empty where what the golden stores is not what is true of it.
-        network: the oracle's.
-        call: the candidate's answer; raises `CandidateFailure`.
-        again: the same of another batch; None where that is not to be asked.
-        is_of_gradients: whether it yields gradients of parameters and nothing else, so that each is judged from the token ids: no
-            output is asked of it, and no mistake of a hidden step is looked for.
-        said: where values fail, what can be said of it in words.
-        wrong: of a false-alarm probability, what of an activation is wrong whatever its values are, in words, by its name.
+        label: the name of the pass in verdicts.
+        batch: the name of its batch in the golden; empty if the golden's stored activations do not apply to the pass.
+        network: the oracle's network on the batch.
+        call: returns the candidate's answer; raises `CandidateFailure`.
+        again: returns the same pass on another batch; None if the pass must not be repeated on other batches.
+        wrong: function of a false-alarm probability that returns, by activation, a sentence on what is wrong apart from its values.
+        said: returns a sentence that describes the failure if values fail.
+        is_of_gradients: whether the call yields only gradients of parameters, each judged from the token ids; then no output is
+            required, and faults in hidden steps are not searched for.
     """
 
     label: str
@@ -44,27 +44,27 @@ class Pass:
 
 
 Passes = Callable[[Implementation, Golden, Case], Sequence[Pass]]
-"""From a candidate, a golden and a case to what is to be asked; raises what `opened` raises."""
+"""Function of a candidate, a golden and a case that returns the passes to run; raises what `opened` raises."""
 
 
 def opened(candidate: Implementation, golden: Golden, case: Case) -> Runner:
-    """The candidate's runner of a golden's checkpoint.
+    """Return the candidate's runner for a golden's checkpoint.
 
     Raises:
-        Unsupported: it does not support the case.
-        CandidateFailure: it cannot be prepared.
+        Unsupported: if the candidate does not support the case.
+        CandidateFailure: if the candidate cannot be prepared.
     """
     require_support(candidate, golden, case.device, case.dtype)
     return prepared(candidate, golden.checkpoint, case.device, case.dtype)
 
 
 def forward_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
-    """A forward pass of every batch."""
+    """Return one forward pass per batch; raise what `opened` raises."""
     return forward_passes_of(opened(candidate, golden, case), golden, case, inputs_device(candidate, case.device))
 
 
 def forward_passes_of(runner: Runner, golden: Golden, case: Case, device: str) -> Sequence[Pass]:
-    """A forward pass of every batch by a runner that is there, its inputs on that device."""
+    """Return one forward pass per batch of a prepared runner, with the inputs on `device`."""
     weights = rounded_weights(golden.checkpoint, case.dtype)
 
     def of(name: str, batch: Batch) -> Pass:
@@ -75,21 +75,21 @@ def forward_passes_of(runner: Runner, golden: Golden, case: Case, device: str) -
 
 
 def with_config(golden: Golden, **settings: Any) -> Golden:
-    """The golden with these settings in its config."""
+    """Return the golden with these settings changed in its config."""
     checkpoint = replace(golden.checkpoint, architecture=golden.checkpoint.architecture.with_(**settings))
     return replace(golden, make_checkpoint=lambda: checkpoint)
 
 
 def yielded(call: Callable[[], Any]) -> Iterator[tuple[Any, Any]]:
-    """What a call into a candidate yields, pair by pair."""
+    """Return an iterator over the pairs that a call into a candidate yields; raises `CandidateFailure`."""
     return guarded(call_candidate(lambda: pairs(call(), ())))
 
 
 def guarded(stream: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-    """A candidate's pairs, as they come; what its code raises meanwhile is its crash."""
+    """Yield a candidate's pairs; exceptions of the candidate's code are raised as its crash."""
     end = object()
     while (item := call_candidate(lambda: next(stream, end))) is not end:
-        yield item  # type: ignore[misc]  # not the end, so a pair
+        yield item  # type: ignore[misc]  # `item` is a pair, since it is not `end`
 
 
 def _called(runner: Runner, batch: Batch, device: str) -> Any:

@@ -1,7 +1,7 @@
-"""Where a candidate computes: on a device of this machine or, if it is a recorded trace, on one that need not be here.
+"""The device of a candidate: a device of this machine or, for a recorded trace, one that need not be present.
 
-A trace is judged under the arithmetics of the device that it names, as what runs there would be. Its library's functions are those
-of another machine, whose accuracy the table bounds and no measurement here: its verdict is the same wherever it is judged.
+A trace is judged under the arithmetics of the device that it names. Its library functions are those of another machine, so their
+accuracy is taken from the table and not from measurements on this machine; the verdict is the same wherever the trace is judged.
 """
 
 from conformance.candidates.recorded import trace_of
@@ -11,19 +11,19 @@ from conformance.numerics.machine import this_machine
 
 
 def require_place(implementation: object, device: str) -> None:
-    """Return where an implementation can be asked for a device: one that computes here, or any that a trace can name.
+    """Require that an implementation can use a device: one that is present or, for a trace, any valid device name.
 
     Raises:
-        UsageError, Unavailable, DeviceLostError: as `require_device`; a trace raises the first alone.
+        UsageError, Unavailable, DeviceLostError: as raised by `require_device`; for a trace, only `UsageError`.
     """
     (require_name if trace_of(implementation) else require_device)(device)
 
 
 def inputs_device(implementation: object, device: str) -> str:
-    """The device on which its inputs are put: the CPU for a trace, which only compares them."""
+    """Return the device of an implementation's inputs: the CPU for a trace, which only compares them."""
     return "cpu" if trace_of(implementation) else device
 
 
 def functions_of(implementation: object, device: str) -> Accuracy:
-    """How accurate the library functions are that it calls; raises `MachineError` where this machine's are none of float32."""
+    """Return the accuracy of an implementation's library functions; raise `MachineError` if this machine's are too inaccurate."""
     return known() if trace_of(implementation) else this_machine(device).accuracy

@@ -1,7 +1,7 @@
-"""Values that others have published of well-known checkpoints: checks that run when such a checkpoint is given.
+"""A comparison with values that others have published for well-known checkpoints; it runs if such a checkpoint is given.
 
-A number printed to d digits is off by up to half a unit of its last digit. The candidate and the program whose values were printed
-are besides off by what rounding accumulates from the token ids on (`judge.reference`), both at random.
+A number printed to d digits has an error of up to half a unit in its last digit. In addition, the candidate and the program whose
+values were printed both have random errors that rounding accumulates from the token ids on (`judge.reference`).
 """
 
 from collections.abc import Callable, Mapping
@@ -33,16 +33,16 @@ CHECK = PUBLISHED
 
 @dataclass(frozen=True)
 class Published:
-    """A slice of one activation, printed.
+    """The published values of a slice of one activation.
 
     Attributes:
-        checkpoint: the name that the directory, or a folder above it, bears.
-        sizes: what the architecture must be.
+        checkpoint: the name of the checkpoint's directory, or of a Hugging Face hub folder above it.
+        sizes: the sizes that the architecture must have, by attribute.
         batch: the inputs.
-        activation, first: which activation, and the index at which the slice begins.
-        values: as printed.
-        digits: after the point.
-        source: where.
+        activation, first: the name of the activation, and the index at which the slice begins.
+        values: the values as printed.
+        digits: the number of digits after the decimal point.
+        source: where the values were published.
     """
 
     checkpoint: str
@@ -75,7 +75,7 @@ KNOWN = (BERT_BASE_UNCASED,)
 
 
 def published_of(golden: Golden, known: tuple[Published, ...] = KNOWN) -> Published | None:
-    """What has been published of a golden's checkpoint, by the name of its directory (or hub folder) and its sizes."""
+    """Return the published values of a golden's checkpoint, matched by its directory (or hub folder) and sizes, or None."""
     *above, last = Path(golden.origin.removeprefix("checkpoint:")).parts or ("",)
     hub = [part.split("--")[-1] for part in above if part.startswith("models--")]
     for published in known:
@@ -95,9 +95,16 @@ def check_published(
     runs: int = 1,
     load: Callable[[Any], Implementation] = load,
 ) -> Result:
-    """Whether a candidate gives the published values. Nothing is raised.
+    """Judge whether a candidate reproduces the published values and return the result; no exception is raised.
 
-    The false-alarm probability of 1e-6 is shared among `runs` such calls. `load` returns a candidate by its name.
+    Args:
+        implementation: the candidate, as a name or an object.
+        golden: the golden whose checkpoint is used.
+        published: the published values of this checkpoint.
+        device: a torch device string.
+        dtype: the name of a floating-point format.
+        runs: number of such calls among which the false-alarm probability of 1e-6 is shared.
+        load: returns the candidate for a name or an object.
     """
     case = Case(name_of(implementation), golden.name, device, dtype, CHECK)
 

@@ -1,4 +1,4 @@
-"""Write a run to its folder: the results file, a record for each check as it ends, and the files that reproduce failures."""
+"""Write a run to its folder: the results file, with a record of each check as it ends, and files that reproduce failures."""
 
 import math
 import os
@@ -39,18 +39,18 @@ from conformance.results.records import (
 from conformance.results.result import Result
 from conformance.results.to_records import footer, records_of
 
-# What a run that is resumed has in common with its first part; a candidate's own code may have changed in between.
+# The fields that a resumed run must share with its first part; the candidate's code is not among them and may have changed.
 _OF_A_RUN = tuple(name for name in Header.__struct_fields__ if name not in ("started", "machine"))
 
 
 class Recording:
-    """Writes while it is open; a run that ends in between leaves a file that says so."""
+    """A results file that is open for writing; a run that is interrupted leaves a file without a footer."""
 
     def __init__(self, path: Path, header: Header, *, resume: bool = False) -> None:
-        """Create the file; or go on with the one that is there, if it is of the same run and `resume` is set.
+        """Create the file, or continue the existing one if `resume` is set.
 
         Raises:
-            UsageError: another run writes there; or what is there is of another run.
+            UsageError: if another run is writing the file, or the file to resume has no header or belongs to a different run.
         """
         self._path, self._header = path, header
         self._records: list[CaseRecords] = []
@@ -77,32 +77,39 @@ class Recording:
 
     @property
     def recorded(self) -> frozenset[Case]:
-        """The cases whose results are there."""
+        """The cases whose results are in the file."""
         return frozenset(case_of(records.check) for records in self._records)
 
     def __enter__(self) -> Self:
-        """The recording."""
+        """Return the recording."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close the file."""
+        """Close the file, with a footer if no exception was raised."""
         self.close(whole=kind is None)
 
     def close(self, *, whole: bool) -> None:
-        """Write the footer, unless the run was cut short, and close the file."""
+        """Write the footer if the run is complete (`whole`), and close the file."""
         if whole:
             self._writer.write(footer(case.check for case in self._records))
         self._writer.__exit__(None, None, None)
 
     @property
     def results(self) -> Results:
-        """What has been written."""
+        """The results written so far."""
         return Results((self._header,), tuple(self._records), footer(case.check for case in self._records))
 
     def add(
         self, result: Result, golden: Golden | None = None, require: Sequence[str] = (), test: Callable[..., Any] | None = None
     ) -> None:
-        """Write a result down. `golden` where it is one of the caller's own; `test` is the function that asked, if one did."""
+        """Write a result, and the files that reproduce it if it is a failure.
+
+        Args:
+            result: the result.
+            golden: the golden, if it is a custom one; otherwise it is opened by its name.
+            require: the patterns of activations that had to be observed.
+            test: the test function that ran the check, if there is one.
+        """
         self._records.append(records_of(result))
         for record in self._records[-1].activations:
             self._writer.write(record)
@@ -110,7 +117,7 @@ class Recording:
         self._writer.write(self._records[-1].check)
 
     def _leave(self, result: Result, golden: Golden | None, require: Sequence[str], test: Callable[..., Any] | None) -> None:
-        """What a failure leaves behind, for `replay`, and a pass takes away; it must not be one more failure."""
+        """Write the files for `replay` after a failure, or remove them after a pass; report errors without raising them."""
         folder = self._path.parent / "failures"
         try:
             if result.outcome in ("fail", "crash"):
@@ -130,16 +137,16 @@ def header_of(
     implementations: Sequence[str] = (),
     cases: int = 0,
 ) -> Header:
-    """Of a run on this machine.
+    """Return the header of a run on this machine.
 
     Args:
         device: a torch device string.
-        goldens: a name to a golden of one's own, or to None for the one that is stored under the name.
+        goldens: for each name a custom golden, or None for the stored golden of that name.
         plan: how examples are drawn.
-        shard: which share of the run.
-        run: distinguishes runs whose shards may lie side by side.
-        implementations: names; none: every one that is registered.
-        cases: how many checks this share is to make; 0: not known.
+        shard: the shard of the run, as `number/total`.
+        run: an identifier that distinguishes runs whose shards may be in the same folder.
+        implementations: the names of the candidates; if empty, all registered ones.
+        cases: the number of checks in this shard; 0 if not known.
     """
     import torch
 
@@ -180,7 +187,7 @@ def header_of(
 
 
 def _machine(device: str) -> MachineRecord:
-    """What was measured of it; an error that is not finite is null."""
+    """Return the measurements of this machine, with None for an error that is not finite."""
     machine = this_machine(device)
     return MachineRecord(
         machine.instruction_set,
@@ -196,7 +203,7 @@ def _finite(value: float) -> float | None:
 
 
 def _version(distribution: str) -> str | None:
-    """Of what is installed, without importing it."""
+    """Return the version of an installed distribution without importing it; None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -204,7 +211,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _own_record(own: Golden) -> GoldenRecord:
-    """A golden of one's own, distinguished from others of its name by the digests of inputs and weights."""
+    """Return the record of a custom golden; the digests of inputs and weights distinguish it from others of the same name."""
     weights = content_digest(own.checkpoint.weights)
     unconfirmed = own.checkpoint.architecture.unconfirmed if own.folder else ""
     return GoldenRecord(own.version, content_digest(stored_arrays(own.batches, {})), weights, own.origin, unconfirmed)

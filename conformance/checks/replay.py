@@ -1,4 +1,4 @@
-"""Run a failed check again, from the failure's file or from the results file that records it."""
+"""Run a failed check again, from the file of the failure or from a results file that contains it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,11 +31,12 @@ FAILED = ("fail", "crash", "timeout")
 
 @dataclass(frozen=True)
 class Failure:
-    """What is to be run again.
+    """A failed check that can be run again.
 
     Attributes:
-        case: its golden is what `open_golden` takes.
-        batches, variation: on what; no batches: the golden's own.
+        case: the case, with a golden that `open_golden` accepts.
+        batches: the batches to run on; if empty, those of the golden.
+        variation: the parameters of the check's variation of the batch.
         require: patterns of activations that must be observed.
     """
 
@@ -46,7 +47,7 @@ class Failure:
 
 
 class _About(msgspec.Struct, frozen=True):
-    """What stands in the metadata of what a failure leaves behind."""
+    """The metadata of a failure's file."""
 
     implementation: str
     golden: str
@@ -58,12 +59,15 @@ class _About(msgspec.Struct, frozen=True):
 
 
 def replayed(path: Path, again: "Callable[[Failure], Result] | None" = None) -> list[Result]:
-    """The results of what `path` holds: one failure, or every one of a results file, an `error` for one that cannot be run again.
+    """Run the failures in a file again and return their results.
 
-    `again` runs one of them: `run_again` unless another is given.
+    Args:
+        path: the file of one failure, or a results file, whose failures are all run again; the result of a failure in a results
+            file that cannot be run again has outcome `error`.
+        again: runs one failure; `run_again` by default.
 
     Raises:
-        UsageError: it is neither, or nothing in it failed; or its one failure cannot be run again.
+        UsageError: if the file is neither of the two, contains no failure, or is the file of a failure that cannot be run again.
     """
     if path.suffix == ".safetensors":
         return [(again or run_again)(failure_of(path))]
@@ -80,13 +84,13 @@ def _attempted(record: CheckRecord, headers: Sequence[Header], again: "Callable[
 
 
 def failure_of(path: Path) -> Failure:
-    """What a failure left behind; `UsageError` where the file is none."""
+    """Return the failure that a file describes; raise `UsageError` if it is not the file of a failure."""
     with reading(path, "what a failure leaves behind", UsageError):
         arrays, metadata = read_safetensors(path, "batch/")
         about = parsed_json(metadata.get("replay"), _About)
         case = Case(about.implementation, about.golden, about.device, about.dtype, about.check)
         batches = {name: Batch.of(found) for name, found in nested(arrays, "batch").items()}
-        if "example" in batches:  # what stands beside it are the runs that were made of it
+        if "example" in batches:  # the other batches are the runs derived from the example
             batches = {"example": batches["example"]}
         return Failure(case, batches, about.variation, about.require)
 
@@ -100,15 +104,20 @@ def _of_record(record: CheckRecord, headers: Sequence[Header]) -> Failure:
 
 
 def _network(golden: str, headers: Sequence[Header]) -> str:
-    """What `open_golden` takes: a network of one's own is recorded by its folder's name, and the header says where that lies."""
+    """Return a golden's name for `open_golden`; for a custom golden, the name of its folder is completed from the header."""
     sources = (header.goldens[golden].source for header in headers if golden in header.goldens)
     return next((recorded_as(golden, source) for source in sources), golden)
 
 
 def run_again(failure: Failure, load: Callable[[str], Implementation] = load) -> Result:
-    """A law on its example alone; a judgement on the batches, or on the golden's own where there are none.
+    """Run a failed check again: a law on its example only, a judgement on the failure's batches or, without any, the golden's.
 
-    `load` returns a candidate by its name.
+    Args:
+        failure: the failure.
+        load: returns the candidate for a name.
+
+    Raises:
+        UsageError: if the golden cannot be opened, the check does not exist, or no values of the golden are published.
     """
     case, golden = failure.case, open_golden(failure.case.golden)
     if case.check == PUBLISHED:
@@ -119,7 +128,7 @@ def run_again(failure: Failure, load: Callable[[str], Implementation] = load) ->
         return again(golden, plan=Plan(examples=0), known=[Example(failure.batches["example"], failure.variation)])
     if failure.batches and not check.searches:
         golden = _with(golden, failure.batches)
-    return again(golden)  # what failed before anything was tried is searched again
+    return again(golden)  # a search that failed before its first example is repeated
 
 
 def _published_again(case: Case, golden: Golden, load: Callable[[str], Implementation]) -> Result:

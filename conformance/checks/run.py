@@ -1,4 +1,4 @@
-"""Running a candidate on a golden: prepare it once, call it with each batch, judge what it yields. Effects end here."""
+"""Run a candidate on a golden: prepare it once, call it with each batch and judge the activations; side effects are undone."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ def check_values(
 ) -> Result:
     """Judge every activation that one implementation exposes on one golden; arguments as in `checks.check_candidate.check`.
 
-    `passes` says what is asked of the candidate: a forward pass of each batch, or backward passes as well.
+    `passes` returns the passes to run, for example a forward pass of each batch, or backward passes as well.
     """
     golden = os.fspath(golden) if isinstance(golden, os.PathLike) else golden
     case = Case(name_of(implementation), getattr(golden, "name", str(golden)), str(device), str(dtype))
@@ -70,7 +70,7 @@ def check_values(
 
 
 def _opened(implementation: str | Any, golden: str | Golden, case: Case, require: Sequence[str]) -> tuple[Implementation, Golden]:
-    """The candidate and the golden; raises what the caller got wrong."""
+    """Return the candidate and the golden; raise `UsageError` for invalid arguments."""
     format_named(case.dtype)
     if isinstance(require, str):
         raise UsageError(f"require is a list of patterns: [{require!r}]")
@@ -92,7 +92,7 @@ def _judged(
     passes: Passes,
     verdicts: list[Verdict],
 ) -> Termination:
-    """The candidate, judged in each pass; the verdicts are added to `verdicts`."""
+    """Judge the candidate in each pass and append the verdicts to `verdicts`."""
     require_place(candidate, case.device)
     functions = functions_of(candidate, case.device)
     judged: Judged = []
@@ -128,14 +128,14 @@ def _judged(
 def _again(
     asked: Callable[[Batch], Pass], case: Case, functions: Accuracy, hidden: HiddenLayersSearch, batch: Batch
 ) -> Sequence[Verdict]:
-    """The verdicts on one batch more."""
+    """Return the verdicts on one additional batch."""
     one = asked(batch)
     judge = Judge(one.network, case.dtype, case.device, functions=functions, hidden=hidden)
     return select_arithmetic(judge.judge(guarded(pairs(one.call(), judge.order))))
 
 
 def _pass(label: str, asked: Pass, judge: Judge, require: Sequence[str], judged: Judged) -> Termination:
-    """One call of the runner, judged as it yields."""
+    """Call the runner for one pass, judge each activation as it is yielded, and append the verdicts to `judged`."""
     before = len(judged)
     for verdict, locals_ in _reported(judge.judge(guarded(pairs(asked.call(), judge.order))), judge.order):
         if not (verdict.hidden and asked.is_of_gradients):
@@ -158,7 +158,7 @@ def _pass(label: str, asked: Pass, judge: Judge, require: Sequence[str], judged:
 
 
 def _together(terminations: Mapping[str, Termination], verdicts: Sequence[Verdict], batches: Mapping[str, Batch]) -> Termination:
-    """The most severe of the batches' terminations; where all of them ran to their end, whether an activation fails."""
+    """Return the most severe of the passes' terminations or, if all passes completed, whether an activation fails."""
     batch, worst = max(terminations.items(), key=lambda item: item[1].rank)
     if worst.outcome != "pass":
         where = f"batch {batch}: " if len(terminations) > 1 else ""
@@ -175,7 +175,7 @@ def _together(terminations: Mapping[str, Termination], verdicts: Sequence[Verdic
 
 
 def _static_shape(terminations: Mapping[str, Termination], batches: Mapping[str, Batch]) -> str:
-    """What is wrong where batches of one size run and all of others crash; else an empty text."""
+    """Return a message if batches of one size run and all batches of other sizes crash; otherwise an empty text."""
     ran = [batches[name] for name, termination in terminations.items() if termination.outcome == "pass" and name in batches]
     others = [batches[name] for name, termination in terminations.items() if termination.outcome == "crash" and name in batches]
     if not others or len(ran) + len(others) < len(batches):
@@ -188,7 +188,7 @@ def _static_shape(terminations: Mapping[str, Termination], batches: Mapping[str,
 
 
 def _reported(verdicts: Iterable[_Verdict], order: Mapping[str, int]) -> Iterator[_Verdict]:
-    """The verdicts as they come; the watcher receives which activation is judged next."""
+    """Yield the verdicts, and report to the progress watcher which activation is judged next."""
     names = list(order)
     report_progress(names[0], 0.0)
     for verdict, locals_ in verdicts:

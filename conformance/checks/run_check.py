@@ -1,4 +1,4 @@
-"""Run one check on a candidate. What a check needs is imported when it runs."""
+"""Run one check on a candidate; the modules of the check are imported when it runs."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -30,9 +30,19 @@ def run(
     require: Sequence[str] = (),
     load: "Callable[[Any], Implementation] | None" = None,
 ) -> "Result":
-    """The check's result; `implementation` and `golden` are names or objects. Nothing is raised.
+    """Run one check and return its result; no exception is raised.
 
-    `load` returns a candidate by its name: `candidates.registry.load` unless another is given.
+    Args:
+        check: the check.
+        implementation: the candidate, as a name or an object.
+        golden: the golden, as a name or an object.
+        device: a torch device string.
+        dtype: the name of a floating-point format.
+        runs: number of such calls among which the false-alarm probability is shared.
+        plan: the extent of the search and of the judgement.
+        known: examples to try first.
+        require: patterns of activations that must be observed.
+        load: returns the candidate for a name or an object; `candidates.registry.load` by default.
     """
     from conformance.candidates import registry
     from conformance.candidates.registry import name_of
@@ -62,7 +72,7 @@ def run(
 
 
 def entry_point(check: Check) -> Any:
-    """What a check is made by: a function of a request, or a law."""
+    """Return the object that performs a check: a function of a request, or a law."""
     module, _, name = check.entry_point.partition(":")
     return getattr(import_module(f"conformance.{module}"), name)
 

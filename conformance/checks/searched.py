@@ -1,4 +1,4 @@
-"""Checks that search: they look for a batch on which a law does not hold, and report the smallest."""
+"""Checks that search for a batch on which a law does not hold and report the smallest such batch."""
 
 import math
 from contextlib import suppress
@@ -30,13 +30,13 @@ from conformance.results.outcomes import Outcome
 from conformance.results.result import Counterexample, Result, Searched
 from conformance.results.termination import Termination, run_guarded
 
-COMPARISONS = max(ROWS, len(MASKS))  # that an example makes at most: of each row with the whole, of each dtype with int64
+COMPARISONS = max(ROWS, len(MASKS))  # the most comparisons per example: each row with the whole batch, or each dtype with int64
 
 _FIRST = Batch.of({"input_ids": [[0]], "token_type_ids": [[0]], "attention_mask": [[1]]})
 
 
 def execute(law: Law, request: CheckRequest) -> Result:
-    """Search for an example on which the law does not hold; nothing is raised."""
+    """Search for an example on which the law does not hold and return the result; no exception is raised."""
     found = SearchState()
 
     def judged() -> Termination:
@@ -79,7 +79,7 @@ def _searched(law: Law, request: CheckRequest, found: SearchState) -> Terminatio
 
 
 def _verdicts(request: CheckRequest, found: SearchState) -> tuple[Verdict, ...]:
-    """The judgement of the example that was found, by all that the oracle knows."""
+    """Return the verdicts of a full judgement of the counterexample; none if there is no counterexample."""
     if found.example is None:
         return ()
     golden = golden_of(request.golden.name, request.golden.checkpoint, {"generated": found.example.batch})
@@ -98,13 +98,13 @@ def _counterexample(found: SearchState) -> Counterexample | None:
         runs = {f"run-{i}": run for i, run in enumerate(broken.runs, 1)}
         shown = (broken.place, broken.allowed, broken.watch, broken.script)
         return Counterexample(found.example, runs, *shown, raises=broken.raises, claim=broken.claim)
-    batch = found.failure.batch  # the one on which it happened, which the law may have made of the example's
+    batch = found.failure.batch  # the failing batch, which the law may have derived from the example's batch
     runs = {"run-1": Run(batch, {})} if batch else {}
     return Counterexample(found.example, runs, crashes=isinstance(found.failure, CandidateCrash))
 
 
 def _subject(request: CheckRequest) -> Subject:
-    """Prepared once for the laws that come one after the other, under the settings that its preparation left."""
+    """Return the subject, prepared once for successive laws, and restore the settings that its preparation left."""
     golden, case = request.golden, request.case
     key = (IdentityKey(request.candidate), IdentityKey(golden.checkpoint), case.device, case.dtype, golden.origin or golden.name)
     subject, settings = _prepared(*key)
@@ -116,9 +116,9 @@ def _subject(request: CheckRequest) -> Subject:
 def _prepared(
     candidate: IdentityKey[Any], checkpoint: IdentityKey[Checkpoint], device: str, dtype: str, golden: str
 ) -> tuple[Subject, list[Any]]:
-    """And called once: a first call may load, compile and allocate."""
+    """Prepare a subject and call it once, since a first call may load, compile and allocate; return the settings too."""
     subject = Subject.prepared(candidate.value, checkpoint.value, device, dtype, golden)
     settings = settings_now()
-    with suppress(CandidateEnded):  # the search will find the same, with its example
+    with suppress(CandidateEnded):  # the search will report the same failure with its example
         subject.answers(_FIRST)
     return subject, settings

@@ -1,4 +1,4 @@
-"""Asking a candidate: whether it supports a case, for a runner, and for what it exposes, under the contract."""
+"""Query a candidate under the contract: whether it supports a case, its runner, and its activations."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -18,7 +18,7 @@ from conformance.results.termination import call_candidate
 
 
 def refusal(candidate: Implementation, architecture: Architecture, device: str, dtype: str) -> str | None:
-    """Why the candidate does not support a case; None where it does, or does not say."""
+    """Return why the candidate does not support a case, or None; raise `CandidateError` if its answer is not a reason."""
     supports = call_candidate(lambda: supports_of(candidate))
     if supports is None:
         return None
@@ -29,7 +29,7 @@ def refusal(candidate: Implementation, architecture: Architecture, device: str, 
 
 
 def require_support(candidate: Implementation, golden: Golden, device: str, dtype: str) -> None:
-    """Raise `Unsupported` with the candidate's reason, or for a feature that the golden asks for and it does not name."""
+    """Raise `Unsupported` with the candidate's reason, or for a required feature that the candidate does not name."""
     reason = refusal(candidate, golden.checkpoint.architecture, device, dtype)
     if reason is not None:
         raise Unsupported(reason)
@@ -41,7 +41,7 @@ def require_support(candidate: Implementation, golden: Golden, device: str, dtyp
 
 
 def named_features(candidate: Implementation) -> tuple[str, ...]:
-    """What a candidate's `features` name, none where it has none; `CandidateError` for what is no tuple of known names."""
+    """Return the features that a candidate names, if any; raise `CandidateError` if they are not a tuple of known names."""
     features: Any = call_candidate(lambda: getattr(candidate, "features", None))
     if features is None:
         return ()
@@ -60,19 +60,20 @@ _LACKING = {
 
 
 def ability(runner: Runner, name: str) -> Callable[..., Any]:
-    """A runner's optional method, as `candidates.registry.Implementation` lists them; raises `NotApplicable` where it has none."""
+    """Return an optional method of a runner (see `candidates.registry.Implementation`); raise `NotApplicable` if it is missing."""
     found = call_candidate(lambda: getattr(runner, name, None))
     if found is None:
         raise NotApplicable(f"its runner {_LACKING[name]}: no attribute `{name}`, as conformance.ModuleRunner has one")
-    return found  # type: ignore[no-any-return]  # called under guard
+    return found  # type: ignore[no-any-return]  # callers guard the call
 
 
 def prepared(candidate: Implementation, checkpoint: Checkpoint, device: str, dtype: str) -> Runner:
-    """The candidate's runner of that checkpoint.
+    """Return the candidate's runner for a checkpoint.
 
     Raises:
-        CandidateCrash: what it raised.
-        CandidateError: it returned nothing that can be called.
+        CandidateCrash: if `prepare` raises.
+        CandidateError: if `prepare` returns something that is not callable.
+        Unsupported: if `prepare` refuses the case.
     """
     runner = call_candidate(lambda: candidate.prepare(own_copies(checkpoint), device, dtype), may_refuse=True)
     if not callable(runner):
@@ -82,7 +83,7 @@ def prepared(candidate: Implementation, checkpoint: Checkpoint, device: str, dty
 
 
 def accepted(answer: Iterable[tuple[str, Any]], network: Network, dtype: str, device: str) -> Iterator[tuple[str, Array]]:
-    """A candidate's pairs in float64, each as it comes; `CandidateError` at the first that breaks the contract."""
+    """Yield a candidate's (name, array) pairs in float64; raise `CandidateError` at the first that violates the contract."""
     seen: set[str] = set()
     for name, value in answer:
         row = known(name, network.table, network.architecture)

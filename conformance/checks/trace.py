@@ -1,4 +1,4 @@
-"""Traces: every activation that one candidate made of a golden's batches, kept in a file that can be judged again."""
+"""Traces: all activations that one candidate computed on a golden's batches, stored in a file that can be judged again."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,21 +29,23 @@ from conformance.results.late import late
 from conformance.results.termination import call_candidate
 
 Activations = Mapping[str, Mapping[str, Array]]  # by batch, then by name
-TRUTH = "golden:"  # before a golden's name: the oracle's own values
+TRUTH = "golden:"  # prefix of a golden's name that requests the oracle's own values
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What one candidate made of a golden; in a notebook it shows how the input flowed through the network.
+    """The activations of one candidate on a golden; a notebook displays how the input flowed through the network.
 
     Attributes:
-        name, golden, dtype, device: who ran on what, and how.
-        batches: the inputs.
+        name: the name of the candidate.
+        golden: the golden's name for `open_golden`.
+        dtype, device: the format and the device of the run.
+        batches: the inputs, by name.
         activations: float64 values by batch and activation, in the order of computation.
-        architecture: the network's.
-        checkpoint: the digest of its parameters.
-        library: what computed them, and in which version.
-        folder: where the tokenizer lies that converts ids to tokens; None where there is none.
+        architecture: the architecture of the network.
+        checkpoint: the digest of the network's parameters.
+        library: the libraries that computed the activations, with their versions.
+        folder: the folder of the tokenizer that converts ids to tokens; None if there is none.
 
     Example:
         >>> values = trace("golden:tiny").activations["padded"]
@@ -73,19 +75,19 @@ def trace(
     device: str = "cpu",
     dtype: str = "float32",
 ) -> Trace:
-    """Run an implementation and keep every activation that it exposes; nothing is printed.
+    """Run an implementation and return every activation that it exposes; nothing is printed.
 
     Args:
         implementation: a registered name, `module:object`, an object with `prepare`, a function that serves as `prepare`, or
             `golden:NAME` for the oracle's own values.
-        golden: a name, the folder of a golden, `checkpoint:DIR`, or a golden of one's own (`golden_of`).
-        texts: inputs to run on instead of the golden's own; its tokenizer reads them.
+        golden: the name of a golden, the folder of a golden, `checkpoint:DIR`, or a custom golden (see `golden_of`).
+        texts: inputs that replace the golden's own; the golden's tokenizer converts them to ids.
         device: a torch device string.
-        dtype: a format's name.
+        dtype: the name of a floating-point format.
 
     Raises:
-        UsageError: a name, format or text that cannot be used, or a golden without a tokenizer where texts are given.
-        CandidateError, CandidateCrash, Unsupported, Unavailable: as `record`.
+        UsageError: if a name, format or text is not valid, or texts are given and the golden has no tokenizer.
+        CandidateError, CandidateCrash, Unsupported, Unavailable: as raised by `record`.
 
     Example:
         >>> list(trace("hf-eager", "tiny").activations["padded"])[:2]
@@ -99,13 +101,13 @@ def trace(
 
 
 def record(implementation: object, golden: Golden, device: str, dtype: str) -> Trace:
-    """Run a candidate and keep all that it exposes.
+    """Run a candidate on all batches of a golden and return all activations that it exposes.
 
     Raises:
-        CandidateError: what breaks the contract.
-        CandidateCrash: what the candidate raised.
-        Unsupported: the candidate does not support it, and says why.
-        Unavailable: there is no such device here.
+        CandidateError: if the candidate violates the contract.
+        CandidateCrash: if the candidate raises.
+        Unsupported: if the candidate does not support the case.
+        Unavailable: if this machine has no such device.
     """
     candidate = load(implementation)
     checkpoint = golden.checkpoint
@@ -134,7 +136,7 @@ def _ordered(found: dict[str, Array], network: Network) -> dict[str, Array]:
 
 
 def true_trace(golden: Golden, name: str = "") -> Trace:
-    """The oracle's own values, float64; `UsageError` where `name` is that of another golden, or of another golden's folder."""
+    """Return the oracle's own values in float64; raise `UsageError` if `name` is the name or folder of another golden."""
     name = name or f"{TRUTH}{golden.name}"
     asked = name.removeprefix(TRUTH)
     if asked != golden.name and str(Path(asked).resolve()) != golden.origin:
@@ -148,7 +150,7 @@ def true_trace(golden: Golden, name: str = "") -> Trace:
 
 
 def require_same_inputs(a: Trace, b: Trace) -> None:
-    """Raise `UsageError` where two traces are of other networks or other inputs."""
+    """Raise `UsageError` if two traces are not of the same network and inputs."""
     ours, theirs = ({n: batch.arrays() for n, batch in t.batches.items()} for t in (a, b))
     same = ours.keys() == theirs.keys() and all(
         ours[n].keys() == theirs[n].keys() and all(np.array_equal(ours[n][k], theirs[n][k]) for k in ours[n]) for n in ours
@@ -158,17 +160,17 @@ def require_same_inputs(a: Trace, b: Trace) -> None:
 
 
 def save(trace: Trace, path: Path) -> None:
-    """Write a trace in the form of `candidates.recorded.form`."""
+    """Write a trace to a file in the format defined in `candidates.recorded.form`."""
     source = form.Source(trace.name, trace.golden, trace.checkpoint, trace.dtype, trace.device, trace.library)
     form.write(source, trace.batches, trace.activations, path)
 
 
 def read(path: Path, golden: Golden) -> Trace:
-    """A trace's file.
+    """Read a trace from a file.
 
     Raises:
-        UsageError: it is none, or of other weights than those of the golden.
-        CandidateError: it has an activation that there is not.
+        UsageError: if the file is not a trace, or a trace of weights other than the golden's.
+        CandidateError: if the trace contains an unknown activation.
     """
     recorded = form.read(path)
     require_its_checkpoint(recorded, golden)

@@ -1,12 +1,13 @@
-"""Training mode: what dropouts keep is read from what they yield, and all else is judged with these masks in place.
+"""A judgement in training mode: dropout masks are read from the results of the dropouts, and all else is judged under these masks.
 
-Every element must have been dropped at its dropout's rate, by itself: exact binomial tests along each axis, and between layers and
-calls. A dropout that is not exposed must act, and is switched off for the rest. With the masks that were read in place, every other
-activation and gradient is judged as sharply as in evaluation mode.
+Each element must have been dropped independently at the rate of its dropout; exact binomial tests examine every axis, different
+layers and different calls. A dropout that is not exposed must have an effect, and is switched off for the rest of the check. Under
+the masks read, every other activation and gradient is judged with the same tolerances as in evaluation mode.
 
-The rates that are asked for differ from each other, so that one in the place of another shows, and none is 1/2, where 1/p is
-1/(1 − p). Where a candidate does not expose every dropout of a rate, that rate is asked to be 0: a mask that is not exposed cannot
-be taken into account. That such a dropout acts is seen from what follows it, which must not be what it would be without.
+The requested rates differ from each other, so that a confusion of two rates is visible, and none is 1/2, where 1/p = 1/(1 − p). If
+a candidate does not expose every dropout of a rate, that rate is set to 0 in the judgement, since a mask that is not exposed cannot
+be taken into account. Whether such a dropout acts is decided by an activation that follows it, which must differ from its value
+without dropout.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ from conformance.oracle import Network
 from conformance.results.case import Case
 from conformance.results.termination import call_candidate
 
-# Rates at which dropouts are asked to drop.
+# The requested dropout rates.
 RATES: Mapping[str, float] = {
     "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.3,
@@ -49,12 +50,12 @@ Stream = list[tuple[Any, Any]]
 
 
 def training_passes(candidate: Implementation, golden: Golden, case: Case) -> Sequence[Pass]:
-    """Passes in training mode of every batch: backward ones from each source, or a forward one.
+    """Return the passes in training mode: for each batch a backward pass from every source, or a forward pass if there is none.
 
     Raises:
-        NotApplicable: the runner has no training mode, or exposes no dropout.
-        CandidateError: there is no dropout of a rate at which BERT drops.
-        Unsupported, CandidateFailure: as `opened` and the calls raise them.
+        NotApplicable: if the runner has no training mode, or does not expose all dropouts of any rate.
+        CandidateError: if a dropout of BERT has no effect.
+        Unsupported, CandidateFailure: as raised by `opened` and the calls.
     """
     shown = _shown(candidate, with_config(golden, **RATES), case)
     rates = {setting: rate if setting in shown else 0.0 for setting, rate in RATES.items()}
@@ -66,7 +67,7 @@ def training_passes(candidate: Implementation, golden: Golden, case: Case) -> Se
 
 
 def _shown(candidate: Implementation, golden: Golden, case: Case) -> set[str]:
-    """The rates all of whose dropouts are exposed; `CandidateError` where one that is not exposed drops nothing."""
+    """Return the rates whose dropouts are all exposed; raise `CandidateError` if an unexposed dropout has no effect."""
     runner = opened(candidate, golden, case)
     one = forward_passes_of(runner, golden, case, case.device)[0]
     stream = _held(in_training(runner, 0, partial(_called, one)), one.network)
@@ -78,7 +79,7 @@ def _shown(candidate: Implementation, golden: Golden, case: Case) -> set[str]:
 
 
 def _require_dropping(one: Pass, hidden: Collection[str], case: Case) -> None:
-    """`CandidateError` where what is computed from a hidden dropout is what it would be without it."""
+    """Raise `CandidateError` if an activation after an unexposed dropout has its value without dropout."""
     stream: Stream = list(one.call())
     judge = Judge(one.network, case.dtype, case.device, functions=this_machine(case.device).accuracy, depth="screen")
     order = judge.order
@@ -96,7 +97,7 @@ def _require_dropping(one: Pass, hidden: Collection[str], case: Case) -> None:
 
 
 def _passes(runner: Runner, golden: Golden, case: Case) -> Sequence[Pass]:
-    """Backward ones where there are any, else the forward ones."""
+    """Return the backward passes or, if these are not applicable, the forward passes."""
     try:
         return backward_passes_of(runner, golden, case)
     except NotApplicable:
@@ -109,7 +110,7 @@ def _by_batch(passes: Sequence[Pass]) -> Iterator[Sequence[Pass]]:
 
 
 def _in_training(runner: Runner, passes: Sequence[Pass]) -> Iterator[Pass]:
-    """Passes of one batch, each called now; the masks of each are compared with those of the call before, of which one is made."""
+    """Call the passes of one batch, the first one twice, and yield them; each call's masks are compared with the previous ones."""
     calls = [passes[0], *passes]
     streams = [_held(in_training(runner, seed, partial(_called, one)), one.network) for seed, one in enumerate(calls)]
     draws = [drawn(one.network, dict(stream)) for one, stream in zip(calls, streams, strict=True)]
@@ -119,12 +120,12 @@ def _in_training(runner: Runner, passes: Sequence[Pass]) -> Iterator[Pass]:
 
 
 def _wrong_in(draws: Sequence[Mapping[str, Draw]], number: int, alpha: float) -> Mapping[str, str]:
-    """What is wrong with the masks of one of several calls, at that false-alarm probability for all of them."""
+    """Return what is wrong with the masks of one of several calls; `alpha` is the false-alarm probability of all calls."""
     return wrong_draws(draws, alpha)[number]
 
 
 def _with_masks(one: Pass, stream: Stream, masks: Mapping[str, Draw]) -> Pass:
-    """What was called already, with what its dropouts kept."""
+    """Return a pass that replays a recorded stream and is judged under the masks of its dropouts."""
     kept = {name: draw.kept for name, draw in masks.items()} | zeroed(one.network, dict(stream))
     network = replace(one.network, kept={name: mask.astype(np.float64) for name, mask in kept.items()})
     return Pass(f"{one.label}, training", "", network, partial(iter, stream))
@@ -135,10 +136,10 @@ def _called(one: Pass) -> Iterator[tuple[str, Any]]:
 
 
 def in_training(runner: Runner, seed: int, call: Callable[[], Iterator[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
-    """What a call yields with the runner in training mode, torch's random numbers from that seed on; then all is as before.
+    """Yield the pairs of a call with the runner in training mode and torch seeded; restore mode and random state afterwards.
 
     Raises:
-        NotApplicable: the runner has no training mode, or says by `Unsupported` that it is not for it.
+        NotApplicable: if the runner has no training mode, or refuses it with `Unsupported`.
     """
     train = ability(runner, "train")
     with random_numbers_from(seed):
@@ -154,7 +155,7 @@ def in_training(runner: Runner, seed: int, call: Callable[[], Iterator[tuple[str
 
 @contextmanager
 def random_numbers_from(seed: int) -> Iterator[None]:
-    """Torch's random numbers are those that follow the seed; afterwards those that would have come."""
+    """Return a context manager that seeds torch's random numbers and restores the previous random state."""
     import torch
 
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
@@ -163,25 +164,25 @@ def random_numbers_from(seed: int) -> Iterator[None]:
 
 
 def _held(stream: Iterator[tuple[str, Any]], network: Network) -> Stream:
-    """In the order of the table: a dropout at a wrong place comes late. Values are read at once: their memory may be used again."""
+    """Return the pairs in table order, since a misplaced dropout comes late; values are copied, as memory may be reused."""
     order = {name: i for i, name in enumerate(network.table)}
     return sorted(((name, read(value)) for name, value in stream), key=lambda pair: order.get(pair[0], len(order)))
 
 
 def read(value: Any) -> Any:
-    """An array with its values, as it is now; what is none as it is."""
+    """Return an array with a copy of its current values, and anything else unchanged."""
     try:
         found = described(value)
         values = np.array(found.read())
     except CandidateError:
-        return value  # the judge says what is wrong with it
+        return value  # the judge reports what is wrong with it
     return Described(found.dtype, found.shape, found.device, partial(np.asarray, values))
 
 
 def drawn(network: Network, found: Mapping[str, Any]) -> dict[str, Draw]:
-    """The masks of the dropouts among a candidate's activations: 0 where their result is 0.
+    """Return the masks of the dropouts among a candidate's activations; an element is dropped if its result is 0.
 
-    Where an input is 0 already, so is the result; there the gradients say what was dropped, if they are exposed.
+    If the input of an element is 0, its result is 0 in either case; then the gradients, if exposed, show whether it was dropped.
     """
     a, batch, masks = network.architecture, network.batch, dict[str, Draw]()
     for name, row in dropouts(a).items():
@@ -199,7 +200,7 @@ def drawn(network: Network, found: Mapping[str, Any]) -> dict[str, Draw]:
 
 
 def zeroed(network: Network, found: Mapping[str, Any]) -> dict[str, Mask]:
-    """What is not 0 of norms that have zeros, as only a dropout makes them."""
+    """Return the masks of nonzero elements of norms that have exact zeros, which only a dropout produces."""
     a, batch, masks = network.architecture, network.batch, dict[str, Mask]()
     for name, row in network.table.items():
         shape = row.shape(batch.size, batch.length, a.num_attention_heads, batch.states_length)
@@ -210,7 +211,7 @@ def zeroed(network: Network, found: Mapping[str, Any]) -> dict[str, Mask]:
 
 
 def values_of(value: Any, shape: tuple[int, ...]) -> Array | None:
-    """The values in float64, where there are any of that shape."""
+    """Return the values in float64; None if `value` is not an array of that shape."""
     if not isinstance(value, Described) or value.shape != shape:
         return None
     return np.asarray(value.read(), np.float64)

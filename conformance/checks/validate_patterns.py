@@ -1,4 +1,4 @@
-"""Validate the patterns of known failures: one that matches no name that exists is a misspelling, not an entry for another run."""
+"""Validate the patterns of known failures: a pattern that matches no existing name is a misspelling, not for another run."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ from conformance.model.activations import table
 from conformance.model.architecture import Architecture
 from conformance.names import nearest
 
-_LAYERS = 100  # of the table that patterns are held against: every number of one digit or two
+_LAYERS = 100  # layers of the table against which patterns are matched: covers all numbers of one or two digits
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """One thing that an entry may speak of.
+    """A kind of name in an entry, such as the name of a check or of a device.
 
     Attributes:
-        names: those that exist, whatever is run.
-        suggested: those of which the nearest is reported.
-        others: how to see all of them, where they are too many to be reported.
-        elsewhere: whether a name that is none of them may exist elsewhere.
-        matches: whether an existing name is spoken of.
+        names: returns the names that exist regardless of the run.
+        suggested: returns the names of which the nearest is suggested.
+        others: how to list all names, if there are too many to report.
+        elsewhere: whether a name that is not among them may exist elsewhere.
+        matches: function of an existing name and a pattern that returns whether they match.
     """
 
     names: Callable[[], Iterable[str]]
@@ -38,12 +38,12 @@ class _Kind:
 
 
 def missing(what: str, pattern: str, run: Iterable[str] = ()) -> str | None:
-    """What is reported of a pattern that matches nothing that exists: with the nearest names; None where it matches.
+    """Return a message with the nearest names if a pattern matches no existing name; None if it matches one.
 
     Args:
-        what: `check`, `implementation`, `golden`, `device`, `dtype`, `activation`, or `fault`, which is a name and no pattern.
-        pattern: as in a shell.
-        run: what the run has of it, which exists as well.
+        what: `check`, `implementation`, `golden`, `device`, `dtype`, `activation`, or `fault`, which takes a name, not a pattern.
+        pattern: a shell-style pattern.
+        run: names of this kind in the run, which count as existing.
     """
     kind, run = _KINDS[what], list(run)
     if any(kind.matches(name, pattern) for name in (*run, *kind.names())) or kind.elsewhere(pattern):
@@ -60,19 +60,19 @@ def _implementations() -> Iterable[str]:
 
 
 def _can_be_named(implementation: str) -> bool:
-    """Whether it is `module:name` of a package here, an exported program's file, or a pattern of such; nothing is imported."""
+    """Return whether a name is `module:name` of a package found here, a file, or a pattern of these; nothing is imported."""
     if any(c in implementation for c in "*?[") and any(c in implementation for c in ":./"):
         return True
     package = implementation.partition(":")[0].partition(".")[0] if ":" in implementation else ""
     try:
         here = Path(package).is_dir() or Path(f"{package}.py").is_file()
         return bool(package and (here or find_spec(package))) or Path(implementation).is_file()
-    except (ValueError, ImportError, OSError):  # __main__ has no spec; a name may be too long for a path
+    except (ValueError, ImportError, OSError):  # __main__ has no spec, and a name may be too long for a path
         return package == "__main__"
 
 
 def _is_ones_own(golden: str) -> bool:
-    """Whether it may be a checkpoint's, or a folder."""
+    """Return whether a golden's name has the prefix `checkpoint:` or is an existing path."""
     try:
         return golden.startswith("checkpoint:") or Path(golden).exists()
     except OSError:
@@ -86,7 +86,7 @@ def _dtypes() -> Iterable[str]:
 
 
 def _is_a_device(device: str) -> bool:
-    """Whether torch knows the type anywhere; one with a wildcard in it may be any."""
+    """Return whether torch has this device type on any platform; a type with a wildcard may be any."""
     from conformance.numerics.devices import not_a_device
 
     kind = device.partition(":")[0]
@@ -95,14 +95,14 @@ def _is_a_device(device: str) -> bool:
 
 @lru_cache(maxsize=2)
 def _activations(layers: int = _LAYERS) -> Iterable[str]:
-    """Of every architecture: with and without a norm on the embeddings, with heads of either sort."""
+    """Return the activations of architectures with and without an embedding norm, with heads of both kinds."""
     normed = Architecture(2, 1, layers, 1, 1, 1, heads=("masked_lm", "next_sentence", "classification"))
     plain = normed.with_(embedding_norm=False, heads=("plain_masked_lm", "plain_next_sentence"))
     return tuple(dict.fromkeys(name for a in (normed, plain) for name in table(a)))
 
 
 def _parts_of_activations() -> Iterable[str]:
-    """Names without numbers, and patterns of what begins or ends as they do."""
+    """Yield names with `*` for the layer numbers, and patterns that match their beginnings or endings."""
     for name in _activations(1):
         parts = name.replace("layer.0.", "layer.*.").split(".")
         cuts = [i for i in range(1, len(parts)) if "*" not in parts[i - 1 : i + 1]] + [i for i, p in enumerate(parts) if p == "*"]

@@ -1,1 +1,1 @@
-"""Checks of pre-training data: a pipeline's examples of a corpus in which every two neighbouring tokens are found at one place."""
+"""Checks of pre-training data: a pipeline makes examples of a corpus in which each pair of neighbouring tokens occurs only once."""

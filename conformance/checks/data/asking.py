@@ -1,4 +1,4 @@
-"""Asking a candidate for its examples, under the contract of `conformance.PretrainingData`."""
+"""Request examples from a candidate and validate them against the contract of `conformance.PretrainingData`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from conformance.results.termination import call_candidate
 
 
 def require_data(candidate: Any) -> PretrainingData:
-    """The candidate's pipeline; raises `Unsupported` where it brings none, `CandidateError` where it is something else."""
+    """Return the candidate's pipeline; raise `Unsupported` if it has none, and `CandidateError` if its pipeline is invalid."""
     found = call_candidate(lambda: getattr(candidate, "pretraining_data", None))
     if found is None:
         raise Unsupported("it brings no pre-training data: no attribute `pretraining_data`, a conformance.PretrainingData")
@@ -22,16 +22,16 @@ def require_data(candidate: Any) -> PretrainingData:
 
 
 def most_rows(corpus: PretrainingCorpus) -> int:
-    """How many rows of an epoch are looked at: two for each utterance, as one may begin a pair of either kind."""
+    """Return how many rows of an epoch are judged: two for each utterance, since it may begin a pair of either kind."""
     return 2 * sum(map(len, corpus.conversations))
 
 
 def epoch_of(data: PretrainingData, corpus: PretrainingCorpus, epoch: int) -> Sequence[Batch]:
-    """The batches of an epoch, up to the most rows that are looked at.
+    """Return the batches of an epoch, with at most `most_rows` rows in total.
 
     Raises:
-        CandidateCrash: the pipeline raised.
-        CandidateError: it yields what is no batch of that corpus with labels, or none at all.
+        CandidateCrash: if the pipeline raises.
+        CandidateError: if the pipeline yields no batch, or yields something other than a batch of that corpus with labels.
     """
     found: list[Batch] = []
     left = most_rows(corpus)

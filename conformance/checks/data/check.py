@@ -1,4 +1,4 @@
-"""A check of a candidate's pre-training data."""
+"""The base of the checks of a candidate's pre-training data."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ from conformance.results.termination import Termination, run_guarded
 
 @dataclass(frozen=True)
 class DataCheck:
-    """What holds of every candidate's examples.
+    """A check of a property that the examples of every candidate must have.
 
     Attributes:
-        violations: of the examples and the probability of a false alarm, a sentence for each property that does not hold; raises
-            `NotApplicable` with the reason where it says nothing of such examples.
+        violations: function of the examples and the false-alarm probability that yields one sentence per violated property; raises
+            `NotApplicable` with the reason if the property is not defined for these examples.
     """
 
     violations: Callable[[Epochs, float], Iterable[str]]
 
     def __call__(self, request: CheckRequest) -> Result:
-        """Ask for the examples and judge them; nothing is raised."""
+        """Request the examples, judge them and return the result; no exception is raised."""
         case, rows = request.case, 0
 
         def judged() -> Termination:
@@ -43,5 +43,5 @@ class DataCheck:
 
 @lru_cache(maxsize=1)
 def _epochs(candidate: IdentityKey[Any]) -> Epochs:
-    """Kept for the checks that come one after the other."""
+    """Return the candidate's examples, cached because the data checks of one candidate run in succession."""
     return Epochs(candidate.value)

@@ -1,10 +1,11 @@
-"""15 % of the tokens are chosen, each by itself: exact binomial tests of the share, and of pairs of tokens that agree.
+"""15 % of the tokens are chosen independently, as tested by exact binomial tests of their share and of agreements within pairs.
 
-Of n disjoint pairs of tokens that are chosen independently with probability c, the number that agree (both chosen, or neither) is
-binomial with probability c² + (1 − c)². Pairs are the first two pieces of a word, neighbours of two words, and the same position in
-neighbouring rows and in neighbouring batches. Of tokens that one epoch chooses, another one chooses the share c again. Each token
-of the corpus counts where an epoch first shows it. A fixed number a row is another draw and does not pass: BERT's own code
-(create_pretraining_data.py) chooses round(0.15 n) of a row's n tokens, where n counts special tokens, and so more of the others.
+If tokens are chosen independently with probability c, the number of n disjoint pairs that agree (both chosen, or neither) is
+binomial with probability c² + (1 − c)². The pairs are the first two pieces of a word, neighbouring tokens of two words, and tokens
+at the same position in neighbouring rows and in neighbouring batches. With dynamic masking, the share c of the tokens that one
+epoch chooses is chosen again in the next one. Each token of the corpus counts once per epoch, where it first occurs. A fixed number
+of chosen tokens per row is a different distribution and fails: BERT's own code (create_pretraining_data.py) chooses round(0.15 n)
+of a row's n tokens, where n includes special tokens, and therefore more than 15 % of the others.
 """
 
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ def _agreements(e: Examples) -> Iterator[Count]:
     yield _agreement("pairs of the same position in neighbouring batches", "are chosen alike", chosen, seen, _batch_by_batch(e))
 
 
-Pairs = tuple[tuple[Ids, Ids], tuple[Ids, Ids]]  # rows and columns of the ones, and of the others
+Pairs = tuple[tuple[Ids, Ids], tuple[Ids, Ids]]  # (rows, columns) of the first tokens and of the second tokens
 
 
 def _agreement(trials: str, what: str, chosen: Flags, seen: Flags, pairs: Pairs) -> Count:
@@ -46,7 +47,7 @@ def _agreement(trials: str, what: str, chosen: Flags, seen: Flags, pairs: Pairs)
 
 
 def _words(e: Examples) -> Pairs:
-    """The first two pieces of each word that has them."""
+    """Return the first two pieces of each word of at least two pieces."""
     continues = e.known & e.corpus.continues[e.originals]
     begins = e.known & ~continues
     rows, columns = np.nonzero(begins[:, :-1] & continues[:, 1:])
@@ -54,19 +55,19 @@ def _words(e: Examples) -> Pairs:
 
 
 def _side_by_side(e: Examples) -> Pairs:
-    """Positions 0 and 1, 2 and 3, and so on, where the second begins a word."""
+    """Return the pairs of positions (0, 1), (2, 3), … whose second token begins a word."""
     rows, columns = np.nonzero(~e.corpus.continues[e.originals[:, 1::2]])
     return (rows, 2 * columns), (rows, 2 * columns + 1)
 
 
 def _one_above_another(e: Examples) -> Pairs:
-    """Rows 0 and 1, 2 and 3, and so on."""
+    """Return the pairs of tokens at the same position in rows (0, 1), (2, 3), …."""
     rows, columns = np.indices((len(e.ids) // 2, e.ids.shape[1])).reshape(2, -1)
     return (2 * rows, columns), (2 * rows + 1, columns)
 
 
 def _batch_by_batch(e: Examples) -> Pairs:
-    """Batches 0 and 1, 2 and 3, and so on, row by row."""
+    """Return the pairs of tokens at the same position in the same row of batches (0, 1), (2, 3), …."""
     begins = np.flatnonzero(np.diff(e.batches, prepend=-1))
     place_in_batch = np.arange(len(e.batches)) - begins[e.batches]
     after = np.append(begins, len(e.batches))[e.batches + 1] + place_in_batch  # the same row of the next batch
@@ -77,7 +78,7 @@ def _batch_by_batch(e: Examples) -> Pairs:
 
 
 def _again(first: Examples, other: Examples) -> Count:
-    """Of the tokens that one epoch chooses, those that another one chooses too."""
+    """Return how many of the tokens chosen in one epoch are chosen in the other too, among those that occur in both."""
     before, after = (e.places[e.first_seen & e.chosen] for e in (first, other))
     both_show = np.isin(before, other.places[other.first_seen])
     again = np.isin(before[both_show], after)

@@ -1,9 +1,9 @@
-"""The corpus that pipelines are asked to make examples of: two neighbouring tokens say where in it they stand.
+"""The corpus of which pipelines make examples; two neighbouring tokens determine their position in it.
 
-With p prime, the multiples 0, d, 2d, … of d modulo p are every residue once, and end where the next one's begin, so that those of
-d = 1, …, p − 1 in a row would have every pair (a, b), a ≠ b, of neighbours exactly once. The corpus has those up to (p − 1)/2:
-where b follows a, a follows b nowhere, and no text is another one in reverse. Each d is a conversation of p tokens, cut at words
-into utterances. Every token comes equally often, and none twice within p − 1 others.
+For p prime, the multiples 0, d, 2d, … of d modulo p contain every residue once. The sequences for d = 1, …, p − 1, one after the
+other, contain every pair (a, b), a ≠ b, of neighbours exactly once. The corpus consists of the sequences up to d = (p − 1)/2: if b
+follows a somewhere, a follows b nowhere, so that no text is the reverse of another. The sequence of each d is a conversation of p
+tokens, divided at word boundaries into utterances. Every token occurs once in each conversation.
 """
 
 from dataclasses import dataclass
@@ -17,22 +17,22 @@ import numpy.typing as npt
 from conformance.model.batch import Ids
 from conformance.model.pretraining import CONTINUES, SPECIAL, PretrainingCorpus
 
-_PRIME = 211  # so that the corpus has 105 · 211 = 22,155 tokens, of which 3,323 are chosen and 332 replaced at random
+_PRIME = 211  # the corpus has 105 · 211 = 22,155 tokens, of which 3,323 are chosen and 332 replaced at random
 CONVERSATIONS = (_PRIME - 1) // 2
-_SHORTEST, _LONGEST = 5, 12  # tokens of an utterance, but for the rest of its last word, and of a conversation
-_LENGTH = 24  # the mean pair with its special tokens has 21: most are padded, and many are cut
+_SHORTEST, _LONGEST = 5, 12  # tokens of an utterance, without the rest of its last word; the last of a conversation may be longer
+_LENGTH = 24  # the mean length of a pair with its special tokens is 21: most pairs are padded, and many are truncated
 
 
 @dataclass(frozen=True)
 class IndexedCorpus:
-    """A corpus, and what is where in it.
+    """A corpus with an index of its tokens.
 
     Attributes:
-        given: what a pipeline is given.
-        ids: of its N tokens, one utterance after the other.
+        given: the corpus as passed to a pipeline.
+        ids: the ids of its N tokens in order, (N,).
         utterances, conversations: the number of each token's utterance and conversation, (N,).
-        place: (V, V): where in `ids` two neighbouring tokens stand; −1 where they stand nowhere side by side.
-        continues: (V,): whether a piece continues a word.
+        place: the index in `ids` of the first of two neighbouring tokens, (V, V); −1 if the two are nowhere neighbours.
+        continues: whether each piece of the vocabulary continues a word, (V,).
     """
 
     given: PretrainingCorpus
@@ -43,18 +43,18 @@ class IndexedCorpus:
     continues: npt.NDArray[np.bool_]
 
     def id_of(self, piece: str) -> int:
-        """The id of a piece."""
+        """Return the id of a piece."""
         return self.given.vocabulary.index(piece)
 
     @property
     def ordinary(self) -> npt.NDArray[np.bool_]:
-        """(V,): whether a piece is no special token."""
+        """Whether each piece of the vocabulary is not a special token, (V,)."""
         return ~np.isin(self.given.vocabulary, SPECIAL)
 
 
 @lru_cache(maxsize=2)
 def indexed_corpus(seed: int = 0, conversations: int = CONVERSATIONS) -> IndexedCorpus:
-    """The corpus of a seed, by which pieces and lengths of utterances are drawn, or its first conversations.
+    """Return the first `conversations` conversations of the corpus whose pieces and utterance lengths are drawn from a seed.
 
     Example:
         >>> corpus = indexed_corpus()
@@ -63,10 +63,10 @@ def indexed_corpus(seed: int = 0, conversations: int = CONVERSATIONS) -> Indexed
     """
     rng = np.random.default_rng(seed)
     continues = rng.random(_PRIME) < 1.0 / 3.0
-    continues[0] = False  # a conversation begins with it
+    continues[0] = False  # every conversation begins with residue 0
     vocabulary = _vocabulary(continues, rng)
     ordinary = np.flatnonzero(~np.isin(vocabulary, SPECIAL))
-    residues = np.outer(np.arange(1, conversations + 1), np.arange(_PRIME)) % _PRIME  # a conversation a row
+    residues = np.outer(np.arange(1, conversations + 1), np.arange(_PRIME)) % _PRIME  # one conversation per row
     begins = np.array([_beginnings(~continues[row], rng) for row in residues])
     ids, utterances = ordinary[residues.ravel()], np.cumsum(begins.ravel()) - 1
     owners = np.repeat(np.arange(conversations), _PRIME)
@@ -77,7 +77,7 @@ def indexed_corpus(seed: int = 0, conversations: int = CONVERSATIONS) -> Indexed
 
 
 def _vocabulary(continues: npt.NDArray[np.bool_], rng: np.random.Generator) -> tuple[str, ...]:
-    """Pieces of two letters each. Special tokens but [PAD] are not at the begin, as in BERT's vocabularies, nor side by side."""
+    """Return pieces of two letters each; special tokens except [PAD] are not at the beginning, as in BERT, and not adjacent."""
     letters = rng.permutation(["".join(pair) for pair in product(ascii_lowercase, repeat=2)])
     pieces = [f"{CONTINUES}{pair}" if goes_on else str(pair) for pair, goes_on in zip(letters, continues, strict=False)]
     for i, special in enumerate(SPECIAL):
@@ -86,7 +86,7 @@ def _vocabulary(continues: npt.NDArray[np.bool_], rng: np.random.Generator) -> t
 
 
 def _beginnings(words: npt.NDArray[np.bool_], rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-    """Which tokens of a conversation begin an utterance, of those that begin a word."""
+    """Return which tokens of a conversation begin an utterance; each of them begins a word."""
     found, after = np.zeros(len(words), bool), 0
     for i in np.flatnonzero(words):
         if i >= after and (i == 0 or len(words) - i >= _SHORTEST):

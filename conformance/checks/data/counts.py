@@ -1,4 +1,4 @@
-"""Counts of what a pipeline draws, each within exact binomial bounds, and rows that are wrong, in words."""
+"""Binomial tests of what a pipeline draws at random, and sentences that report rows that are wrong."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from conformance.judge.statistics import binomial_bounds, is_binomial, share
 
 @dataclass(frozen=True)
 class Count:
-    """How many of n trials came out, of those that each come out by themselves, with a probability.
+    """The number of successes in independent Bernoulli trials.
 
     Attributes:
-        trials: what is counted, as a plural: "tokens of the corpus".
-        what: what came out: "are chosen".
-        found, total: how many came out, and n.
-        probability: of one.
+        trials: the trials as a plural noun, for example "tokens of the corpus".
+        what: the success as a predicate, for example "are chosen".
+        found, total: the number of successes and of trials.
+        probability: the probability of a success.
     """
 
     trials: str
@@ -29,25 +29,31 @@ class Count:
 
     @classmethod
     def of(cls, trials: str, what: str, came_out: Any, probability: float) -> "Count":
-        """Of an array of trials, true where one came out."""
+        """Return the count of an array of trials, true where a trial is a success."""
         return cls(trials, what, int(np.count_nonzero(came_out)), np.size(came_out), probability)
 
     def is_chance(self, alpha: float) -> bool:
-        """Whether so many, or so few, are no less likely than alpha."""
+        """Return whether an exact binomial test at significance level alpha accepts the number of successes."""
         return is_binomial(self.found, self.total, self.probability, alpha)
 
     def sentence(self, alpha: float) -> str:
-        """What is wrong, and the bounds of chance at a false-alarm probability of alpha."""
+        """Return a sentence with the count and the bounds that chance keeps to at a false-alarm probability of alpha."""
         low, high = binomial_bounds(self.total, self.probability, alpha)
         bounds = f"{low} to {high} are within chance at a probability of {self.probability:.4g}"
         return f"{self.found} of {self.total} {self.trials} {self.what}, where {bounds}"
 
 
 def beyond_chance(rates: Sequence[Count], agreements: Sequence[Count], total: float) -> Iterator[str]:
-    """Sentences for the counts that are no chance; `total` is the probability of a false alarm, in all.
+    """Return an iterator over sentences for the counts that chance does not explain.
 
-    Agreements are of pairs of draws, and as likely as they should be only at the right rates. Where all pairs agree they are one
-    draw, and no trials of a rate: that comes first.
+    The probability that two draws agree is known only if the rates are right, so agreements are reported only if no rate is wrong.
+    The exception is pairs that all agree: they are repetitions of one draw, which invalidates the tests of the rates, and are
+    reported instead of the rates.
+
+    Args:
+        rates: counts of single draws.
+        agreements: counts of pairs of draws that agree.
+        total: the false-alarm probability of all counts together.
 
     Example:
         >>> right, wrong = Count("tokens", "are chosen", 150, 1000, 0.15), Count("tokens", "are chosen", 300, 1000, 0.15)
@@ -59,13 +65,13 @@ def beyond_chance(rates: Sequence[Count], agreements: Sequence[Count], total: fl
     """
     alpha = share(len(rates) + len(agreements), total)
     wrong, alike = ([count for count in counts if not count.is_chance(alpha)] for counts in (rates, agreements))
-    is_idle = any(count.found in (0, count.total) for count in wrong)  # all pairs of what never happens agree, or always
+    is_idle = any(count.found in (0, count.total) for count in wrong)  # if an event never or always happens, all pairs agree
     repeated = [] if is_idle else [count for count in alike if count.found == count.total]
     return (count.sentence(alpha) for count in repeated or wrong or alike)
 
 
 def wrong_rows(examples: Examples, wrong: Flags, what: str) -> Iterator[str]:
-    """A sentence where any row (R,), or any of its positions (R, S), is wrong: how many rows are, and the first of them."""
+    """Yield a sentence with the number of wrong rows and the first of them, if a row (R,) or a position (R, S) is wrong."""
     rows = np.flatnonzero(wrong if wrong.ndim == 1 else wrong.any(1))
     if rows.size:
         shown = " ".join(examples.corpus.given.vocabulary[i] for i in examples.ids[rows[0]])

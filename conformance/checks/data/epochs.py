@@ -1,4 +1,4 @@
-"""The epochs of examples that a candidate is asked for."""
+"""The epochs of examples that are requested from a candidate."""
 
 import math
 from collections.abc import Iterable
@@ -12,23 +12,21 @@ from conformance.checks.data.examples import Examples, examples_of
 from conformance.judge.statistics import FALSE_ALARM
 from conformance.model.pretraining import NEXT
 
-_FEW = 2  # conversations, whose pairs fill a usual batch of 32
-# A random one of n utterances is the next with probability 1/n. Of E epochs of n pairs half have a random one: that none of them is
-# the next has the probability (1 − 1/n)^(n E/2), less than exp(−E/2), whatever n is.
+_FEW = 2  # number of conversations; their pairs fill a typical batch of 32
+# One of n utterances drawn at random is the next one with probability 1/n. In E epochs of n pairs, half of which are random, the
+# probability that none of the random ones is the next one is (1 − 1/n)^(n E/2) < exp(−E/2), for every n.
 _REPEATS = math.ceil(-math.log(FALSE_ALARM) / NEXT)
 
 
 @dataclass(frozen=True)
 class Epochs:
-    """A candidate's examples, made when they are first looked at.
+    """A candidate's examples, each epoch requested at the first access of its property.
 
-    Raises, when they are:
-        Unsupported: it brings no pre-training data.
-        CandidateFailure: as `epoch_of` raises it.
+    The properties raise `Unsupported` if the candidate provides no pre-training data, and `CandidateFailure` as `epoch_of` does.
 
     Attributes:
         candidate: the implementation.
-        seed: that of the corpus.
+        seed: the seed of the corpus.
     """
 
     candidate: Any
@@ -36,17 +34,17 @@ class Epochs:
 
     @cached_property
     def first(self) -> Examples:
-        """Those of the first epoch."""
+        """The examples of the first epoch."""
         return self._examples(range(1), CONVERSATIONS)
 
     @cached_property
     def second(self) -> Examples | None:
-        """Those of the second epoch, where the candidate says that it chooses tokens anew; else None."""
+        """The examples of the second epoch; None if the candidate does not declare dynamic masking."""
         return self._examples(range(1, 2), CONVERSATIONS) if self.first.conventions.dynamic else None
 
     @cached_property
     def of_few(self) -> Examples:
-        """Those of many epochs of a small corpus, together: what happens to one in n rows of n utterances is frequent there."""
+        """The examples of many epochs of a small corpus, where events that occur once in n rows of n utterances are frequent."""
         return self._examples(range(_REPEATS), _FEW)
 
     def _examples(self, epochs: Iterable[int], conversations: int) -> Examples:

@@ -1,7 +1,8 @@
-"""Examples, with every token of theirs found again in the corpus.
+"""Examples of a pipeline, with the position of each token in the corpus.
 
-A row's segments end at [SEP] and have their labels put back. Two neighbouring tokens of a segment say where in the corpus it
-begins; where more than half of them agree, the segment is found, though some of its labels or tokens may be wrong.
+The segments of a row end at [SEP], and the tokens that have a label are replaced by their labels. Each pair of neighbouring tokens
+of a segment implies where in the corpus the segment begins. The segment is located if more than half of its pairs imply the same
+position, even if some of its labels or tokens are wrong.
 """
 
 from collections.abc import Sequence
@@ -19,17 +20,17 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Examples:
-    """The rows of an epoch: R of them, of S positions, shorter ones with padding at the right.
+    """The R rows of an epoch, padded at the right to S positions.
 
     Attributes:
-        corpus, conventions: what they were made of, and under which conventions.
-        ids, types, labels: (R, S), as the pipeline gave them.
-        mask: (R, S): what is attended to.
-        next_labels: (R,); None where rows are no pairs.
-        batches: (R,): the number of each row's batch.
-        separators: (R, S): the [SEP]s that end segments.
-        segments: (R, S): 0 for A with [CLS] and its [SEP], 1 for B with its own, and so on; −1 where nothing is attended to.
-        places: (R, S): where in the corpus each token of a segment stands; −1 of any other.
+        corpus, conventions: the corpus of which the rows were made, and the pipeline's conventions.
+        ids, types, labels: token ids, token types and masked-LM labels as the pipeline returned them, (R, S).
+        mask: whether each position is attended to, (R, S).
+        next_labels: next-sentence labels, (R,); None if rows are not pairs.
+        batches: the number of each row's batch, (R,).
+        separators: whether each position is a [SEP] that ends a segment, (R, S).
+        segments: 0 for [CLS], A and its [SEP], 1 for B and its [SEP], and so on; −1 at positions not attended to, (R, S).
+        places: the position in the corpus of each token of a segment; −1 for other or unlocated tokens, (R, S).
     """
 
     corpus: IndexedCorpus
@@ -46,29 +47,29 @@ class Examples:
 
     @property
     def chosen(self) -> Flags:
-        """(R, S): which tokens have a label."""
+        """Whether each token has a label, (R, S)."""
         return np.asarray(self.labels != self.conventions.ignored_label)
 
     @property
     def ends(self) -> tuple[Ids, Ids]:
-        """(R,) each: the positions of the first and of the last token that is attended to."""
+        """The positions of the first and of the last token that is attended to, (R,) each."""
         return self.mask.argmax(1), self.mask.shape[1] - 1 - self.mask[:, ::-1].argmax(1)
 
     @property
     def known(self) -> Flags:
-        """(R, S): which tokens were found in the corpus."""
+        """Whether each token was located in the corpus, (R, S)."""
         return self.places >= 0
 
     @property
     def originals(self) -> Ids:
-        """(R, S): what the corpus has there; −1 where that is not known."""
+        """The id that the corpus has at each token's position; −1 if the position is not known, (R, S)."""
         return np.where(self.known, self.corpus.ids[self.places], -1)
 
     @property
     def first_seen(self) -> Flags:
-        """(R, S): the known tokens, each token of the corpus where it comes first.
+        """Whether each token is located and the first occurrence of its token of the corpus, (R, S).
 
-        A pipeline may choose tokens of an utterance once and show it often: only the first time is a draw of its own.
+        A pipeline may choose the tokens of an utterance once and repeat it: only the first occurrence is an independent draw.
         """
         found = np.zeros(self.places.size, bool)
         places, first = np.unique(self.places, return_index=True)
@@ -77,7 +78,7 @@ class Examples:
 
 
 def examples_of(batches: Sequence[Batch], corpus: IndexedCorpus, conventions: PretrainingConventions) -> Examples:
-    """The examples of an epoch's batches, all of them with labels."""
+    """Return the examples of an epoch's batches, all of which have labels."""
     padding, ignored = corpus.id_of("[PAD]"), conventions.ignored_label
     width = max(batch.length for batch in batches)
 
@@ -89,7 +90,7 @@ def examples_of(batches: Sequence[Batch], corpus: IndexedCorpus, conventions: Pr
     mask = rows([b.mask for b in batches], 0).astype(bool)
     following = [b.next_sentence_label for b in batches if b.next_sentence_label is not None]
     numbers = np.repeat(np.arange(len(batches)), [batch.size for batch in batches])
-    # A [SEP] whose label is an ordinary token is shown in the place of one.
+    # A [SEP] whose label is an ordinary token replaces that token and ends no segment.
     separators = mask & (ids == corpus.id_of("[SEP]")) & ~np.isin(labels, np.flatnonzero(corpus.ordinary))
     segments = np.where(mask, np.cumsum(separators, 1) - separators, -1)
     restored = np.where(labels == ignored, ids, labels)
@@ -100,13 +101,13 @@ def examples_of(batches: Sequence[Batch], corpus: IndexedCorpus, conventions: Pr
 
 
 def _places(corpus: IndexedCorpus, restored: Ids, segments: Ids) -> Ids:
-    """Where each token of a segment stands in the corpus, (R, S), by most of its pairs; −1 where they do not agree."""
+    """Return each token's position in the corpus by majority of its segment's pairs; −1 without a majority, (R, S)."""
     count, size = int(segments.max(initial=0)) + 1, len(corpus.given.vocabulary)
     ids = np.where((restored >= 0) & (restored < size), restored, 0)
     paired = (segments[:, :-1] == segments[:, 1:]) & (segments[:, 1:] >= 0)
     found = np.where(paired, corpus.place[ids[:, :-1], ids[:, 1:]], -1)
     numbers, columns = np.arange(len(ids))[:, None] * count + segments.clip(0), np.arange(ids.shape[1])
-    begins = np.full(len(ids) * count, -ids.shape[1])  # before any place
+    begins = np.full(len(ids) * count, -ids.shape[1])  # smaller than any position
     says = found >= 0
     answers = np.stack((numbers[:, :-1][says], (found - columns[:-1])[says]), 1)
     each, votes = np.unique(answers, axis=0, return_counts=True)

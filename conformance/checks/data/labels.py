@@ -1,7 +1,8 @@
-"""A label is the token of the corpus at its own position, and what has no label is shown as the corpus has it.
+"""Each label is the token of the corpus at its position, and each token without a label is unchanged.
 
-The loss is a mean over the positions with a label. A label that belongs to another position teaches the network another task; a
-token that is changed and has no label is noise; a label at [CLS], [SEP] or padding is a token that the network need not learn.
+The loss is a mean over the positions with a label. A label of another position trains the network on a different task; a token that
+is changed and has no label is noise; a label at [CLS], [SEP] or padding trains the network to predict a token that it need not
+predict.
 """
 
 from collections.abc import Iterator

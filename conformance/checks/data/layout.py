@@ -1,9 +1,10 @@
-"""A row is [CLS] A [SEP], or [CLS] A [SEP] B [SEP] for a pair; padding is hidden; A and B are text of the corpus.
+"""A row is [CLS] A [SEP], or [CLS] A [SEP] B [SEP] for a pair; padding is masked; A and B are text of the corpus.
 
-A truncated row still ends with [SEP]: the embedding of the end of a segment is trained there. Padding may be at either side, its
-token types are anything. A and B run over consecutive tokens of one conversation, of one utterance or several; texts with special
-tokens of their own that are strung together and cut to one length, as transformers' run_mlm does by default, are no such row. An
-epoch shows every utterance that another one follows, but for those of a last batch that is not full, which may be dropped.
+A truncated row must still end with [SEP], since it trains the embedding of the end of a segment. Padding may be on either side and
+have any token types. A and B each consist of consecutive tokens of one conversation, from one utterance or several. A row made by
+concatenating texts with their special tokens and cutting the result to a fixed length, as transformers' run_mlm does by default,
+fails. An epoch contains every utterance that is followed by another one, except those of an incomplete last batch, which may be
+dropped.
 """
 
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ def _violations(epochs: Epochs, alpha: float) -> Iterator[str]:
 
 
 def _framing(e: Examples) -> Iterator[str]:
-    """Special tokens where they have to be."""
+    """Yield violations of the positions of special tokens and of the number of segments."""
     corpus, rows, (first, last) = e.corpus, np.arange(len(e.ids)), e.ends
     yield from wrong_rows(e, e.ids[rows, first] != corpus.id_of("[CLS]"), "the first token is not [CLS]")
     yield from wrong_rows(e, e.ids[rows, last] != corpus.id_of("[SEP]"), "the last token is not [SEP]")
@@ -38,21 +39,21 @@ def _framing(e: Examples) -> Iterator[str]:
 
 
 def _padding(e: Examples) -> Iterator[str]:
-    """What is attended to is the row without its padding, and nothing else."""
+    """Yield violations of the rule that the mask hides the padding and nothing else."""
     is_padding = (e.ids == e.corpus.id_of("[PAD]")) & ~e.chosen
     yield from wrong_rows(e, e.mask & is_padding, "the mask shows [PAD]")
     yield from wrong_rows(e, ~e.mask & ~is_padding, "the mask hides tokens")
 
 
 def _types(e: Examples) -> Iterator[str]:
-    """Those that are declared."""
+    """Yield segments whose token types are not the declared ones."""
     for segment, declared in enumerate(e.conventions.token_types):
         wrong = (e.segments == segment) & (e.types != declared)
         yield from wrong_rows(e, wrong, f"segment {'AB'[segment]} has token types other than {declared}")
 
 
 def _segments(e: Examples) -> Iterator[str]:
-    """Text of the corpus, within a conversation."""
+    """Yield segments that are not text of one conversation of the corpus."""
     lost, crossing = np.zeros(len(e.ids), bool), np.zeros(len(e.ids), bool)
     for segment in (0, 1):
         inside = (e.segments == segment) & ~e.separators & (e.ids != e.corpus.id_of("[CLS]"))
@@ -64,13 +65,15 @@ def _segments(e: Examples) -> Iterator[str]:
 
 
 def _missing(e: Examples) -> Iterator[str]:
-    """Every utterance that another one follows begins some row, but for those of a batch that is dropped."""
+    """Yield the number of utterances that should be in a first segment but are not, if a dropped batch does not explain it."""
     utterances, conversations = e.corpus.utterances, e.corpus.conversations
-    is_last = np.append((np.diff(utterances) > 0) & (np.diff(conversations) == 0), False)  # of an utterance with another after it
+    is_last = np.append(
+        (np.diff(utterances) > 0) & (np.diff(conversations) == 0), False
+    )  # last token of an utterance that is followed by another
     expected = np.unique(utterances[is_last])
     seen = np.unique(utterances[e.places[e.known & (e.segments == 0)]])
     missing, sizes = np.setdiff1d(expected, seen).size, np.bincount(e.batches)
-    dropped = sizes.max() - 1 if sizes.size > 1 else 0  # of a last batch that is not full
+    dropped = sizes.max() - 1 if sizes.size > 1 else 0  # at most the rows of an incomplete last batch
     if missing > dropped:
         yield f"{missing} of {expected.size} utterances that another one follows are in no row's first segment"
 

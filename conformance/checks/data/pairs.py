@@ -1,8 +1,8 @@
-"""Half of the pairs are two consecutive utterances of a conversation, and labelled so; the other half never are.
+"""Half of the pairs are two consecutive utterances of a conversation and labelled as such; the other half never are.
 
-The share is tested by an exact binomial test. B follows A where its first token is of the utterance after that of A's last token,
-in the same conversation: cut pairs are found as well. A border of films is one of conversations too. Whether a random utterance is
-the next one after all is seen in many epochs of a small corpus.
+The share is tested by an exact binomial test. B follows A if the first token of B is in the utterance after the one of A's last
+token, in the same conversation; this also holds for truncated pairs. A boundary between two films is a boundary between two
+conversations. Many epochs of a small corpus show whether the pipeline sometimes draws the next utterance as the random one.
 """
 
 from collections.abc import Iterator
@@ -37,19 +37,19 @@ def _labelled_next(e: Examples) -> Flags:
 
 
 def _found(e: Examples) -> Flags:
-    """(R,): whether both segments were found in the corpus."""
+    """Return whether both segments of each row were located in the corpus, (R,)."""
     return np.logical_and(*(place >= 0 for place in _places(e)))
 
 
 def _follows(e: Examples) -> tuple[Flags, Flags]:
-    """(R,) each: whether B is the utterance after A, and whether both are of one conversation."""
+    """Return whether B is the utterance after A, and whether both are of one conversation, (R,) each."""
     last, first = _places(e)
     follows = _found(e) & (e.corpus.utterances[first] == e.corpus.utterances[last] + 1)
     return follows, np.asarray(e.corpus.conversations[first] == e.corpus.conversations[last])
 
 
 def _places(e: Examples) -> tuple[Ids, Ids]:
-    """Where A's last token and B's first one stand, (R,); −1 where that is not known."""
+    """Return the positions in the corpus of A's last token and of B's first token, (R,) each; −1 if not known."""
     first = np.where(e.known & (e.segments == 1), e.places, e.corpus.ids.size).min(1)
     last = np.where(e.known & (e.segments == 0), e.places, -1).max(1)
     return last, np.where(first < e.corpus.ids.size, first, -1)

@@ -1,9 +1,10 @@
-"""Of the chosen tokens 80 % are shown as [MASK], 10 % as a random token, 10 % as they are, each by itself: exact binomial tests.
+"""80 % of the chosen tokens become [MASK], 10 % a random token, and 10 % stay, independently, as tested by exact binomial tests.
 
-Random tokens are uniform over the vocabulary without its special tokens, or over all of it where that is declared
-(`special_replacements`, as in BERT's own code and Hugging Face's). One of W tokens is the original with probability 1/W, and shows
-as kept. The rest is uniform over the other ones: by halves of the vocabulary, by pieces that begin and that continue a word, by
-each token, and by each distance from the original along the vocabulary. If more than 10 % are kept, the input shows the label.
+Random tokens are uniform over the vocabulary without its special tokens, or over the whole vocabulary if that is declared
+(`special_replacements`, as in BERT's own code and Hugging Face's). One of W random tokens is the original, and counts as kept, with
+probability 1/W. Otherwise it is uniform over the remaining tokens. This is tested for the halves of the vocabulary, for pieces that
+begin and that continue a word, for each token, and for each distance from the original in the vocabulary. If more than 10 % are
+kept, the input reveals the label.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from conformance.model.pretraining import MASKED, RANDOM
 
 @dataclass(frozen=True)
 class _Draws:
-    """The chosen tokens of the epochs, C of them: what is shown, what the corpus has, and a number of each one's row."""
+    """The C chosen tokens of the epochs: their ids in the input and in the corpus, and the numbers of their rows, (C,) each."""
 
     corpus: IndexedCorpus
     shown: Ids
@@ -31,7 +32,7 @@ class _Draws:
 
     @classmethod
     def of(cls, each: Sequence[Examples]) -> "_Draws":
-        """Each token of the corpus where an epoch first shows it."""
+        """Return the chosen tokens of several epochs, each token of the corpus once per epoch, where it first occurs."""
         found = [np.nonzero(e.first_seen & e.chosen) for e in each]
         before = np.cumsum([0, *(len(e.ids) for e in each)])
         shown = np.concatenate([e.ids[at] for e, at in zip(each, found, strict=True)])
@@ -66,7 +67,7 @@ def _violations(epochs: Epochs, alpha: float) -> Iterator[str]:
 
 
 def _shares(draws: _Draws, special: bool) -> Iterator[Count]:
-    """How often each of the three; of W tokens that are drawn from one is the original, and one may be [MASK]."""
+    """Yield the counts of the three replacements; one of the W tokens drawn from is the original, and one may be [MASK]."""
     ordinary = draws.corpus.ordinary
     each = RANDOM / (ordinary.size if special else int(ordinary.sum()))
     p_masked, p_kept = MASKED + each * special, 1.0 - MASKED - RANDOM + each
@@ -76,7 +77,7 @@ def _shares(draws: _Draws, special: bool) -> Iterator[Count]:
 
 
 def _fates(draws: _Draws) -> Count:
-    """Chosen tokens 0 and 1, 2 and 3, and so on, of a row."""
+    """Return the agreements of the pairs (0, 1), (2, 3), … of chosen tokens that are in the same row."""
     end = len(draws.rows) // 2 * 2
     (one, other), (row, next_row) = ((x[0:end:2], x[1:end:2]) for x in (draws.masked, draws.rows))
     alike = (one == other)[row == next_row]
@@ -84,7 +85,7 @@ def _fates(draws: _Draws) -> Count:
 
 
 def _specials(draws: _Draws, special: bool) -> Iterator[Count]:
-    """Where special tokens may be drawn, as often as any: of the V tokens neither [MASK] nor the original shows as random."""
+    """Yield the count of special random tokens, if allowed; of the V tokens, [MASK] and the original do not count as random."""
     if special:
         ordinary = draws.corpus.ordinary
         probability = (int((~ordinary).sum()) - 1) / (ordinary.size - 2)
@@ -92,13 +93,13 @@ def _specials(draws: _Draws, special: bool) -> Iterator[Count]:
 
 
 def _uniform(draws: _Draws) -> Iterator[Count]:
-    """Random tokens that are not special, each of W − 1 with equal probability."""
+    """Yield counts of the random tokens that are not special, each of which is one of W − 1 with equal probability."""
     corpus, counted = draws.corpus, draws.is_random & ~draws.is_special
     ordinary, rank = np.flatnonzero(corpus.ordinary), np.cumsum(corpus.ordinary) - 1
     shown, originals, size = rank[draws.shown[counted]], rank[draws.originals[counted]], ordinary.size
     ranks, begins = np.arange(size), ~corpus.continues[ordinary]
     for name, group in (("in the first half of the vocabulary", ranks < size // 2), ("beginnings of words", begins)):
-        for inside in (True, False):  # the original is not drawn: where it is of the group there is one less
+        for inside in (True, False):  # the original is excluded, so its group has one token less
             hits = group[shown][group[originals] == inside]
             where = "replacing such a token" if inside else "replacing another token"
             yield Count.of(f"random tokens {where}", f"are {name}", hits, (group.sum() - inside) / (size - 1))

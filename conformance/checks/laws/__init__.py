@@ -1,1 +1,1 @@
-"""Laws: what holds of any BERT, whatever its weights, and needs no reference to be seen: one theme a file."""
+"""Laws: properties of every BERT that hold for any weights and can be tested without a reference, one module per topic."""

@@ -16,13 +16,13 @@ from conformance.results.law_broken import LawBroken, Run
 
 
 def _arranged(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:
-    """In what order, and how many rows a part has."""
+    """Return a strategy for an order of the rows and a number of rows per part."""
     rows = range(batch.size)
     return st.fixed_dictionaries({"order": st.permutations(rows), "rows": st.integers(1, batch.size)})
 
 
 def _parts(subject: Subject, example: Example) -> Iterator[tuple[Run, Run, RowPairs]]:
-    """The whole batch beside each part of it."""
+    """Yield the run of the whole batch, the run of each part of it, and the rows that they share."""
     whole, order, rows = run_of(subject, example.batch), list(example.variation["order"]), example.variation["rows"]
     for start in range(0, len(order), rows):
         part = order[start : start + rows]
@@ -38,7 +38,7 @@ batching = Law(_changes_nothing, Batches(least_rows=2), _arranged)
 
 
 def _changes_no_bit(subject: Subject, example: Example) -> float:
-    """Binding for a candidate that promises it; of others it is reported, and counts for nothing."""
+    """Require bitwise identity of a candidate that promises it; for others, raise `Unsupported` with the difference instead."""
     try:
         return max(require_identity(subject, *part) for part in _parts(subject, example))
     except LawBroken as broken:

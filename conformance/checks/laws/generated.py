@@ -1,4 +1,4 @@
-"""The oracle on batches that are drawn: the one law here that has a reference."""
+"""The law that every activation on drawn batches agrees with the oracle; it is the only law with a reference."""
 
 from conformance.checks.laws.law import Law, run_of
 from conformance.checks.search.subject import Subject

@@ -1,4 +1,4 @@
-"""What the optional inputs mean: an omitted mask is all ones, omitted token types are zero, and the mask's dtype has no effect."""
+"""Laws on the optional inputs: an omitted mask is all ones, omitted token types are zero, and the mask's dtype has no effect."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from conformance.model.batch import TorchBatch
 from conformance.results.example import Example
 from conformance.results.law_broken import Run
 
-MASKS = ("bool", "uint8", "int32", "float32")  # int64 is what a batch has
+MASKS = ("bool", "uint8", "int32", "float32")  # in addition to int64, the dtype of a batch
 
 
 def _omitted_is_all_ones(subject: Subject, example: Example) -> float:
@@ -36,7 +36,7 @@ token_types_omitted = Law(_omitted_are_zero, Batches(token_types=False))
 
 
 def _dtype_does_not_matter(subject: Subject, example: Example) -> float:
-    """A candidate may refuse what it is not promised, and it is promised int64; it may not take it for something else."""
+    """Require that each dtype other than int64, which the contract guarantees, is refused or has the same meaning."""
     first, rows = run_of(subject, example.batch), range(example.batch.size)
     excess = 0.0
     for dtype in MASKS:

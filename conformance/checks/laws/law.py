@@ -1,4 +1,4 @@
-"""A law, and what a search makes of it."""
+"""Laws, the strategies that draw their examples, and helpers that compare two runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,16 +28,17 @@ def _everywhere(subject: Subject) -> None:
 
 @dataclass(frozen=True)
 class Law:
-    """What holds of every example.
+    """A property that holds for every example.
 
     Attributes:
-        holds: run the subject on the example; an error over its limit (0 where nothing is measured), or `LawBroken`.
-        batches: what it is tried on.
-        variations: what may be done with a batch.
-        applies: raises `Unsupported` with the reason where it says nothing of a subject.
-        once: whether it is of the subject alone, and one example says all.
-        affords: how many times as many examples as others, where they cost less or more.
-        by_oracle: whether the oracle can say more of an example on which it does not hold.
+        holds: runs the subject on an example and returns the largest ratio of an error to its limit (0 if nothing is measured), or
+            raises `LawBroken`.
+        batches: the batches on which the law is tested.
+        variations: strategy for the parameters of what the law does with a batch.
+        applies: raises `Unsupported` with the reason if the law does not apply to a subject.
+        once: whether the law depends on the subject only, so that one example suffices.
+        by_oracle: whether an example on which the law fails is also judged by the oracle.
+        affords: factor on the planned number of examples, for examples that cost less or more than usual.
     """
 
     holds: Callable[[Subject, Example], float]
@@ -49,15 +50,15 @@ class Law:
     affords: float = 1.0
 
     def examples(self, architecture: Architecture) -> st.SearchStrategy[Example]:
-        """Batches, each with what is done with it."""
+        """Return a strategy for examples: a batch and the parameters of its variation."""
         return _drawn(self, architecture)
 
     def boundaries(self, architecture: Architecture) -> Sequence[st.SearchStrategy[Example]]:
-        """The same of each length at which kernels and tables end, the longest first; none where one example says all."""
+        """Return one strategy per boundary length of kernels and tables, longest first; none if one example suffices."""
         return () if self.once else _at_boundaries(self, architecture)
 
 
-# Made once each: Hypothesis looks into a strategy when it first meets it.
+# Cached because Hypothesis analyses each new strategy object at its first use.
 @lru_cache(maxsize=64)
 def _drawn(law: Law, architecture: Architecture) -> st.SearchStrategy[Example]:
     return _examples(law, architecture, law.batches.drawn(architecture))
@@ -75,14 +76,14 @@ def _examples(draw: st.DrawFn, law: Law, architecture: Architecture, batches: st
 
 
 def require_no_effect(subject: Subject, batch: Batch, changed: Batch, rows: Sequence[int] | None = None) -> float:
-    """That the candidate makes of these rows of a changed batch (all, unless they are named) what it makes of the batch.
+    """Require that a change of the batch does not change the candidate's results on these rows (by default, on all rows).
 
-    Returns and raises as `require_agreement`.
+    Return values and errors are those of `require_agreement`.
     """
     rows = range(batch.size) if rows is None else rows
     return require_agreement(subject, run_of(subject, batch), run_of(subject, changed), RowPairs(rows, rows))
 
 
 def run_of(subject: Subject, batch: Batch) -> Run:
-    """The batch, run."""
+    """Run the subject on a batch and return the run."""
     return Run(batch, subject.run(batch))

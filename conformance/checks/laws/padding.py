@@ -20,7 +20,7 @@ def _more(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variati
 
 
 def padded(batch: Batch, tokens: int, token: int = 0) -> Batch:
-    """The batch with so many tokens more at the right of each row, all of them masked."""
+    """Return the batch with `tokens` masked tokens of id `token` appended to each row."""
 
     def longer(values: Ids, filling: int) -> Ids:
         return np.pad(values, ((0, 0), (0, tokens)), constant_values=filling)
@@ -43,7 +43,7 @@ def _has_room(subject: Subject) -> None:
         raise Unsupported("a network of one position has no room for padding")
 
 
-# Positions are absolute, so that only padding at the right leaves the others where they are.
+# Positions are absolute, so only padding at the right preserves the positions of the other tokens.
 padding_length = Law(_more_changes_nothing, Batches(room=1), _more, applies=_has_room)
 
 
@@ -63,7 +63,7 @@ def _content_changes_nothing(subject: Subject, example: Example) -> float:
 
 
 def _masked_somewhere(batch: Batch) -> Batch:
-    """With the last token of the first row masked, where nothing was."""
+    """Return the batch with the last token of the first row masked if no token was masked; a batch of length 1 is unchanged."""
     if not batch.mask.all() or batch.length == 1:
         return batch
     mask = batch.mask.astype(np.int64)
@@ -87,5 +87,5 @@ def _masked_row_has_no_effect(subject: Subject, example: Example) -> float:
     return require_no_effect(subject, batch, replace(batch, attention_mask=mask), others)
 
 
-# What a BERT makes of a row whose mask is all zeros is undefined; its neighbours are not.
+# The result of a row whose mask is all zeros is undefined; the results of the other rows are defined.
 masked_row = Law(_masked_row_has_no_effect, Batches(least_rows=2), _one_row)

@@ -1,7 +1,8 @@
-"""What a module holds: every tensor registered, all of it in the state dict, and tied what BERT ties.
+"""Laws on the tensors of a module: all are registered, the state dict is complete, and tied weights are one tensor.
 
-The masked-LM decoder is the word embedding (Devlin et al. 2019; `tie_word_embeddings` in Hugging Face's config): one tensor in two
-places, so that training moves both. Two equal tensors give the same output until then.
+The masked-LM decoder shares its weight with the word embedding (Devlin et al. 2019; `tie_word_embeddings` in Hugging Face's
+config): one tensor with two uses, so that training updates both. Two equal tensors give the same output until the first training
+step.
 """
 
 import tempfile
@@ -23,11 +24,13 @@ from conformance.results.law_broken import LawBroken
 
 
 def _all_are_registered(subject: Subject, example: Example) -> float:
-    """Every tensor held by a module, in a list or mapping too, is a parameter or a buffer, or shares its storage with one.
+    """Require that every tensor of a module, also in lists and mappings, is a parameter or buffer or shares storage with one.
 
-    Any other tensor is not saved, and is not moved with the module.
+    Any other tensor is not saved and is not moved with the module.
     """
-    module = module_of(subject.afresh())  # what a call keeps, its last probabilities say, is no part of it
+    module = module_of(
+        subject.afresh()
+    )  # not called yet, since tensors that a call keeps, such as its last probabilities, are allowed
     registered = {held.storage for held in module.tensors.values()}
     found = [path for path, storages in module.attributes.items() if not registered.issuperset(storages)]
     if found:
@@ -42,7 +45,7 @@ registered_tensors = Law(_all_are_registered, applies=require_module, once=True)
 
 
 def _round_trips(subject: Subject, example: Example) -> float:
-    """Weights saved by safetensors and loaded into the same candidate of other weights make it the first one, bit for bit."""
+    """Require that weights saved with safetensors and loaded over other weights reproduce the results bit for bit."""
     first = run_of(subject, example.batch)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.safetensors"
@@ -60,12 +63,12 @@ def _round_trips(subject: Subject, example: Example) -> float:
 
 @lru_cache(maxsize=1)
 def _of_other_weights(checkpoint: IdentityKey[Checkpoint]) -> Checkpoint:
-    """The same architecture, every parameter another."""
+    """Return a checkpoint of the same architecture with different values of all parameters."""
     weights = checkpoint.value.weights.items()
     return Checkpoint(checkpoint.value.architecture, read_only({name: np.array(0.5 * w + 0.25) for name, w in weights}))
 
 
-state_round_trip = Law(_round_trips, applies=require_module, affords=0.25)  # each is prepared anew
+state_round_trip = Law(_round_trips, applies=require_module, affords=0.25)  # each example prepares the candidate again
 
 _TIED = "bert.embeddings.word_embeddings.weight"
 
@@ -76,7 +79,7 @@ def _require_tied_head(subject: Subject) -> None:
 
 
 def _copies(subject: Subject) -> dict[str, int]:
-    """Every parameter but the first that holds the word embeddings' values, as they are or transposed, and the first: storages."""
+    """Return the storages, by name, of all parameters equal to the word embeddings or their transpose, if there are several."""
     words, held = subject.weights[_TIED], module_of(subject).tensors
     fitting = [name for name, one in held.items() if one.learns and one.shape in (words.shape, words.T.shape)]
     values = ((name, described(value).read()) for name, value in subject.surroundings.tensors(fitting))

@@ -1,7 +1,7 @@
-"""What a network has no row for is refused: an id, a token type or a position that is not in its tables raises.
+"""Inputs beyond the network's tables are refused: an id, a token type or a position without a row in its table raises.
 
-An answer instead, of a clipped or wrapped index, is a mistake that goes unnoticed. On CUDA a look-up outside of a table is a device
-assert, after which the whole context is lost, so that the candidate is asked in a process of its own.
+A result computed from a clipped or wrapped index would be a silent error. On CUDA, a look-up outside a table triggers a device
+assert that destroys the whole context, so the candidate is called in a separate process.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ from conformance.results.law_broken import LawBroken, Run
 
 
 def _refuses(subject: Subject, right: Batch, wrong: Batch, what: str) -> float:
-    """That `wrong` raises, where `right`, which is as large as may be, does not: to refuse everything proves nothing."""
+    """Require that `wrong` raises while `right`, which is valid, does not, since refusing everything would prove nothing."""
     subject.run(right)
     if _answers(subject, wrong):
         raise LawBroken(f"{what} is accepted, where it must be refused with an error", (Run(wrong, {}),), raises=True)
@@ -36,7 +36,7 @@ def _answers(subject: Subject, batch: Batch) -> bool:
 
 
 def _at_a_token(batch: Batch, wrong: st.SearchStrategy[list[object]]) -> st.SearchStrategy[Variation]:
-    """Something wrong at a token that is attended to: padding may be skipped."""
+    """Return a strategy that places a wrong value at an attended token, since an implementation may skip padding."""
     attended = [list(map(int, place)) for place in np.argwhere(batch.mask)]
     return st.fixed_dictionaries({"at": st.sampled_from(attended), "wrong": wrong})
 
@@ -79,7 +79,7 @@ def _refuses_the_length(subject: Subject, example: Example) -> float:
 
 
 def _of_length(batch: Batch, length: int) -> Batch:
-    """The batch again and again, up to that length."""
+    """Return the batch repeated along its rows up to that length."""
     return batch.at(np.arange(length) % batch.length)
 
 

@@ -1,7 +1,7 @@
-"""The same input gives the same output: twice in a row, after other calls, and whatever the random state is.
+"""The same input gives the same output: in two successive calls, after other calls, and for any random state.
 
-Bit for bit, on the CPU with one thread. On other devices, and where threads share a sum, two runs may round otherwise, and are
-compared to within rounding.
+Results must be bitwise equal on the CPU with one thread. On other devices, two runs may sum in different orders and are compared to
+within rounding.
 """
 
 from dataclasses import replace
@@ -36,7 +36,7 @@ repeated = Law(_twice)
 
 
 def _between(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:
-    """How many rows and tokens of the batch are run in between, and by how much their ids are moved on."""
+    """Return a strategy for the rows and tokens of the batch that an intermediate call uses, and for the shift of their ids."""
     return st.fixed_dictionaries(
         {
             "rows": st.integers(1, batch.size),
@@ -47,7 +47,7 @@ def _between(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Vari
 
 
 def other(example: Example, architecture: Architecture) -> Batch:
-    """What is run in between: other ids and token types, and a mask that hides each row's last token, where it has several."""
+    """Return an intermediate batch: other ids and token types, with each row's last token masked if the row has several."""
     rows, tokens = example.variation["rows"], example.variation["tokens"]
     ids = (example.batch.input_ids[:rows, :tokens] + example.variation["shift"]) % architecture.vocab_size
     mask = np.ones_like(ids)
@@ -56,7 +56,7 @@ def other(example: Example, architecture: Architecture) -> Batch:
 
 
 def _again(subject: Subject, example: Example) -> float:
-    """First, between others, and as the first call of another: the first call of each may leave something behind."""
+    """Require that a batch gives the same result before and after another one, and the other one as in a first call."""
     fresh, one_more = subject.afresh(), other(example, subject.checkpoint.architecture)
     with subject.surroundings.one_thread():
         first, between = run_of(fresh, example.batch), run_of(fresh, one_more)
@@ -66,7 +66,7 @@ def _again(subject: Subject, example: Example) -> float:
 
 
 def _require_after(subject: Subject, alone: Run, after: Run, first: Run) -> float:
-    """That a call after another one gives what it gives alone."""
+    """Require that the run `after`, which follows the run `first`, agrees with the run `alone` of the same batch."""
     try:
         return _require_same(subject, alone, after)
     except LawBroken as broken:
@@ -74,7 +74,7 @@ def _require_after(subject: Subject, alone: Run, after: Run, first: Run) -> floa
         raise
 
 
-called_again = Law(_again, variations=_between, affords=0.25)  # each is prepared anew
+called_again = Law(_again, variations=_between, affords=0.25)  # each example prepares the candidate again
 
 
 def _seeds(batch: Batch, architecture: Architecture) -> st.SearchStrategy[Variation]:

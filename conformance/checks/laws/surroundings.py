@@ -16,7 +16,7 @@ def _inputs_are_untouched(subject: Subject, example: Example) -> float:
     handed: list[TorchBatch] = []
 
     def kept(batch: TorchBatch) -> TorchBatch:
-        # The tensors are held here, so that what is put in their place on the batch is no matter.
+        # References to the tensors are kept because the candidate may assign other tensors to the batch.
         handed.append(TorchBatch(**{name: getattr(batch, name) for name in example.batch.arrays()}))
         return batch
 
@@ -31,11 +31,11 @@ def _inputs_are_untouched(subject: Subject, example: Example) -> float:
 
 inputs_untouched = Law(_inputs_are_untouched)
 
-_UNLIKELY = 0x5EED0  # a seed that candidates do not use: one that seeds with 0 is then seen to change the random states
+_UNLIKELY = 0x5EED0  # a seed that no candidate is likely to use, so that any seeding changes the random states
 
 
 def _settings_are_untouched(subject: Subject, example: Example) -> float:
-    """On a candidate that has not been called, under settings that are usual, so that what its first call does is seen."""
+    """Require that the first call of a new runner, under default settings, leaves the settings of the process unchanged."""
     with subject.surroundings.usual():
         fresh = subject.afresh()
         with fresh.surroundings.seeded(_UNLIKELY):
@@ -48,11 +48,11 @@ def _settings_are_untouched(subject: Subject, example: Example) -> float:
     return 0.0
 
 
-settings_untouched = Law(_settings_are_untouched, affords=0.25)  # each is prepared anew
+settings_untouched = Law(_settings_are_untouched, affords=0.25)  # each example prepares the candidate again
 
 
 def module_of(subject: Subject) -> ModuleState:
-    """The module that the subject runs; raises `Unsupported` where it is not known."""
+    """Return the module that the subject runs; raise `Unsupported` if it is not known."""
     found = subject.surroundings.module()
     if found is None:
         raise Unsupported("its runner has no `module`, whose weights could be looked at")
@@ -60,12 +60,12 @@ def module_of(subject: Subject) -> ModuleState:
 
 
 def require_module(subject: Subject) -> None:
-    """Raise `Unsupported` where it is not known which module runs."""
+    """Raise `Unsupported` if it is not known which module the subject runs."""
     module_of(subject)
 
 
 def _contents(subject: Subject, module: ModuleState) -> dict[str, Any]:
-    """Of every parameter and buffer dtype, shape and bytes; of what cannot be read, why."""
+    """Return dtype, shape and bytes of every parameter and buffer by name; if it cannot be read, the reason."""
     return {name: _content(value) for name, value in subject.surroundings.tensors(list(module.tensors))}
 
 
@@ -78,7 +78,7 @@ def _content(value: Any) -> Any:
 
 
 def _weights_are_untouched(subject: Subject, example: Example) -> float:
-    """On a candidate that has not been called, so that what its first call does is seen."""
+    """Require that the first call of a new runner changes no weight, buffer or training flag and leaves no gradient."""
     fresh = subject.afresh()
     module = module_of(fresh)
     before = _contents(fresh, module)

@@ -1,9 +1,10 @@
-"""WordPiece: ids and offsets of drawn texts are those of the `tokenizers` library (Devlin et al. 2019, section 3; Wu et al. 2016).
+"""WordPiece ids and offsets of drawn texts equal those of the `tokenizers` library (Devlin et al. 2019, section 3; Wu et al. 2016).
 
-A candidate that brings a tokenizer has an attribute `tokenizer(vocabulary, *, lower_case, strip_accents)`: of a list of pieces by
-id, and the two switches of BERT's normaliser (`strip_accents` None: as `lower_case`), it gives a function of a text that returns
-the ids, without special tokens, and the offsets, (begin, end) in characters of the text, or None where it has none. Text that is
-spelled like a special token is left out: whether that is one is each implementation's to decide.
+A candidate with a tokenizer has an attribute `tokenizer(vocabulary, *, lower_case, strip_accents)`. Its arguments are the list of
+pieces by id and the two options of BERT's normalizer (if `strip_accents` is None, accents are stripped if `lower_case` is set). It
+returns a function of a text that returns the ids without special tokens, and the offsets (begin, end) in characters of the text, or
+None instead of the offsets. Texts that contain the spelling of a special token are excluded, since implementations may differ in
+whether they read it as one.
 """
 
 import unicodedata
@@ -29,7 +30,7 @@ from conformance.results.termination import call_candidate
 
 Read = Callable[[str], tuple[Sequence[int], Sequence[tuple[int, int]] | None]]
 
-LONGEST_WORD = 100  # characters; a longer word is [UNK] as a whole, in Google's tokenizer and in every other since
+LONGEST_WORD = 100  # characters; Google's tokenizer, and every later one, maps a longer word as a whole to [UNK]
 
 _WORDS = (
     "The",
@@ -53,9 +54,9 @@ _UNSEEN = ("\x00", "\x07", "\x1b", "\x7f", "\u00ad", "\u200b", "\u200d", "\ufeff
 
 @lru_cache
 def settled() -> tuple[str, ...]:
-    """Characters that every implementation knows, and knows as the same: of Unicode 3.2, and of the same category since.
+    """Return the characters that have had the same category since Unicode 3.2, so that all implementations agree on them.
 
-    What was assigned later is a letter to one library and nothing to another, by the Unicode that each was built with.
+    A character assigned later is a letter to one library and unassigned to another, depending on their Unicode versions.
     """
     old = unicodedata.ucd_3_2_0
     every = map(chr, [*range(0xD800), *range(0xE000, 0x30000)])
@@ -63,7 +64,7 @@ def settled() -> tuple[str, ...]:
 
 
 def texts() -> st.SearchStrategy[str]:
-    """Words, signs, spaces, what is not seen, words near the longest that is read, and any Unicode at all."""
+    """Return a strategy for texts of words, punctuation, spaces, invisible characters, very long words and arbitrary Unicode."""
     long = st.builds(lambda c, n: c * n, st.sampled_from("aé漢"), st.integers(LONGEST_WORD - 2, LONGEST_WORD + 2))
     part = st.one_of(
         st.text(st.sampled_from(settled()), max_size=8),
@@ -76,7 +77,7 @@ def texts() -> st.SearchStrategy[str]:
 
 @lru_cache
 def reference(lower_case: bool, strip_accents: bool | None) -> Read:
-    """The library's BERT tokenizer with our vocabulary."""
+    """Return the reading function of the library's BERT tokenizer with the vocabulary of these laws."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
     pieces = {piece: i for i, piece in enumerate(VOCABULARY)}
@@ -96,14 +97,14 @@ def reference(lower_case: bool, strip_accents: bool | None) -> Read:
 
 @dataclass(frozen=True)
 class _OfTexts(Law):
-    """A law whose examples are texts; the batch is the reference's reading of each."""
+    """A law whose examples are texts; the batch of an example contains the ids that the reference assigns to its text."""
 
     def examples(self, architecture: Architecture) -> st.SearchStrategy[Example]:
-        """A text and the switches."""
+        """Return a strategy for a text and the options of the normalizer."""
         return st.builds(_example, texts(), st.booleans(), st.sampled_from((None, True, False)))
 
     def boundaries(self, architecture: Architecture) -> Sequence[st.SearchStrategy[Example]]:
-        """None: words near the longest are among the texts."""
+        """Return no strategies, since the drawn texts include words near the maximal length."""
         return ()
 
 
@@ -137,7 +138,7 @@ def _made(candidate: IdentityKey[Any], lower_case: bool, strip_accents: bool | N
 
 
 def plain_reading(reading: Any) -> tuple[list[int], list[tuple[int, int]] | None]:
-    """What a candidate's tokenizer says, as plain numbers; raises whatever its code does, and `OverflowError` beyond int64."""
+    """Return ids and offsets as Python integers; raise whatever the candidate raises, and `OverflowError` beyond int64."""
     ids, offsets = reading
     plain = np.array([int(i) for i in ids], np.int64).tolist()
     return plain, None if offsets is None else [(int(begin), int(end)) for begin, end in offsets]
@@ -148,7 +149,7 @@ def _rendered(switches: dict[str, Any]) -> str:
 
 
 def _shown(what: str, found: list[Any]) -> str:
-    """Ids with their pieces."""
+    """Return ids with their pieces, or offsets, as text."""
     if what == "offsets":
         return str(found)
     return str([f"{i} {VOCABULARY[i]}" if 0 <= i < len(VOCABULARY) else str(i) for i in found])

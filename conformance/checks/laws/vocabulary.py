@@ -1,7 +1,8 @@
-"""A WordPiece vocabulary to read drawn texts with: small, and with a piece for most of what they are made of.
+"""A small WordPiece vocabulary that covers most characters of the drawn texts.
 
-Every printable ASCII character begins a word, letters and digits also go on with one, but for `q` and `7`, so that words come up
-that cannot be pieced together. Accented letters, as one character and as two, and a few of other scripts are there.
+Every printable ASCII character is a piece that begins a word. Letters and digits are also pieces that continue a word, except `q`,
+`Q` and `7`, so that some words cannot be composed of pieces. The vocabulary includes accented letters, composed and decomposed, and
+a few characters of other scripts.
 """
 
 from conformance.model.pretraining import SPECIAL

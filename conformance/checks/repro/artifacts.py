@@ -1,4 +1,4 @@
-"""The files that reproduce a failure: its inputs and activations, a script, a patch. A pass removes them."""
+"""The files that reproduce a failure: its inputs and activations, a script and a patch; a later pass removes them."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -28,14 +28,14 @@ from conformance.results.result import Counterexample, Result
 
 
 def artifact_path(case: Case, folder: Path) -> Path:
-    """The file that a failure of that case leaves; beside it, with other suffixes, its script and its patch."""
+    """Return the path of the file of a case's failure; its script and patch have the same path with other suffixes."""
     parts = [case.implementation, case.golden, case.device, case.dtype]
     name = "-".join(parts if case.check == "values" else [*parts, case.check])
     return folder / f"{plain_name(name, '-_.')}.safetensors"
 
 
 def remove_artifacts(case: Case, folder: Path) -> None:
-    """Take away what an earlier failure of that case left."""
+    """Remove the files of an earlier failure of a case."""
     for suffix in (".safetensors", ".py", ".patch"):
         artifact_path(case, folder).with_suffix(suffix).unlink(missing_ok=True)
 
@@ -43,7 +43,15 @@ def remove_artifacts(case: Case, folder: Path) -> None:
 def write_repro(
     result: Result, golden: Golden, folder: Path, require: Sequence[str] = (), test: Callable[..., Any] | None = None
 ) -> Path:
-    """Write what a failure leaves; returns the file that `replay` takes. `test` is the function that found it, if one did."""
+    """Write the files of a failure and return the path of the one that `replay` reads.
+
+    Args:
+        result: the failure.
+        golden: the golden on which it occurred.
+        folder: the folder of the files; created if missing.
+        require: the patterns of activations that had to be observed.
+        test: the test function that found the failure, if there is one; the patch then changes its file.
+    """
     case, found, path = result.case, result.counterexample, artifact_path(result.case, folder)
     network = golden.origin or golden.name
     batches = _batches(result, golden)
@@ -58,7 +66,7 @@ def write_repro(
         "require": list(require),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    remove_artifacts(case, folder)  # a link that lies there is not followed
+    remove_artifacts(case, folder)  # an existing symbolic link is not followed
     arrays = stored_arrays(batches, activations)
     save_file({k: np.array(v, order="C") for k, v in arrays.items()}, path, {"replay": json.dumps(about)})
     if found:
@@ -70,7 +78,7 @@ def write_repro(
 
 
 def _batches(result: Result, golden: Golden) -> Mapping[str, Batch]:
-    """The smallest that fails and what was made of it, or the golden's own on which an activation fails."""
+    """Return the counterexample's batch and those derived from it, or the golden's batches on which an activation fails."""
     if result.counterexample:
         return {"example": result.counterexample.example.batch, **{n: r.batch for n, r in result.counterexample.runs.items()}}
     failed = {v.batch for v in result.verdicts if v.outcome == "fail"} & set(golden.batches) or set(golden.batches)
@@ -78,9 +86,13 @@ def _batches(result: Result, golden: Golden) -> Mapping[str, Batch]:
 
 
 def with_repro(result: Result, golden: Golden, candidate: Any, implementation: str | Any) -> Result:
-    """A failure's result with its counterexample in full: what was run, where it shows, and the script that shows it.
+    """Return a failure's result with a complete counterexample: the runs, the place of the failure and a script; else the result.
 
-    `candidate` is what was loaded, `implementation` what was asked for: the same object, or the name.
+    Args:
+        result: the result of a check.
+        golden: the golden on which it ran.
+        candidate: the loaded candidate.
+        implementation: the candidate as requested: the same object, or its name.
     """
     if result.outcome not in ("fail", "crash", "xfail"):
         return result
@@ -96,9 +108,9 @@ def with_repro(result: Result, golden: Golden, candidate: Any, implementation: s
 
 
 def _run_again(result: Result, golden: Golden, candidate: Any) -> Counterexample:
-    """Of a failed judgement: its first failing batch, run once more, and where it is off most at the first origin.
+    """Return the counterexample of a failed judgement: its first failing batch, run again, and the worst element there.
 
-    Without runs where the candidate does not come to an end on it.
+    The worst element is that of the first failing activation. The run has no values if the candidate fails on the batch.
     """
     failed = next((v for v in result.verdicts if v.outcome == "fail"), None)
     batch = golden.batches.get(failed.batch if failed else "") or next(iter(golden.batches.values()))
@@ -107,9 +119,9 @@ def _run_again(result: Result, golden: Golden, candidate: Any) -> Counterexample
         with restored(), unaltered(golden, candidate):
             subject = Subject.prepared(candidate, golden.checkpoint, result.case.device, result.case.dtype)
             run = Run(batch, subject.run(batch))
-    except (CandidateFailure, FixtureError):  # the latter, where it altered the weights that it is judged by
+    except (CandidateFailure, FixtureError):  # FixtureError if the candidate altered the weights by which it is judged
         return Counterexample(example, {"run-1": Run(batch, {})}, crashes=result.outcome == "crash")
-    # From what the check looked at alone, which may be a part of what there is.
+    # Only the activations that the check judged, which may be a part of the exposed ones.
     looked_at = {v.activation for v in result.verdicts if not v.hidden}
     values = {n: v for n, v in run.values.items() if n in looked_at}
     found = screened(subject.network(batch), values, subject.dtype, subject.device, functions=subject.functions)

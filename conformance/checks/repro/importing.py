@@ -1,4 +1,4 @@
-"""The lines that import a candidate in a script."""
+"""The lines of a script that import a candidate."""
 
 import sys
 from keyword import iskeyword
@@ -10,7 +10,7 @@ from conformance.names import printable
 
 
 def imported(name: str, implementation: str | Any) -> str:
-    """The lines that bind it to `candidate`: by its entry point, its module, its file, its command; or one to be filled in."""
+    """Return lines that bind the implementation to `candidate`, or a line to be completed if it cannot be imported by a name."""
     described = described_by(name)
     if described:
         return f"from conformance import {described[0]}\ncandidate = {described[0]}({described[1]!r})"
@@ -29,9 +29,11 @@ def imported(name: str, implementation: str | Any) -> str:
 
 
 def origin(name: str, implementation: str | Any) -> str:
-    """`module:name` of the candidate: that of its registered name, else the place where it is found, else an empty text.
+    """Return `module:name` of a candidate: its registered origin, else the module that holds it, else an empty text.
 
-    `implementation` is what was asked for: the name, or an object that is called so.
+    Args:
+        name: the name of the candidate.
+        implementation: the candidate as requested: the name, or an object with that name.
     """
     known = next((r.origin for r in registered() if r.name == name), name if ":" in name else "")
     if isinstance(implementation, str):
@@ -45,7 +47,7 @@ def origin(name: str, implementation: str | Any) -> str:
 
 
 def _origin(candidate: Any) -> str:
-    """`module:name` of the object, where a module that was imported holds it; else an empty text."""
+    """Return `module:name` of an object that an imported module holds under a public name; otherwise an empty text."""
     for module, holder in list(sys.modules.items()):
         for name, value in list(vars(holder).items()) if holder is not None and hasattr(holder, "__dict__") else ():
             if value is candidate and not name.startswith("_"):

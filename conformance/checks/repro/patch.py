@@ -1,4 +1,4 @@
-"""A failure as a patch: an `@example` at the test that found it, or a test of its own where a command did."""
+"""A failure as a patch: an `@example` on the test that found it or, if a command found it, a new test."""
 
 import ast
 import difflib
@@ -15,18 +15,18 @@ IMPORT = "import conformance"
 
 
 def decorator(case: Case, found: Example) -> str:
-    """`@conformance.example(...)` in one line: under a name that is not in use."""
+    """Return the line `@conformance.example(...)`; the qualified name cannot clash with other names in the file."""
     plain = found.plain()
     varied = "".join(f", {name}={value!r}" for name, value in plain["variation"].items())
     return f"@conformance.example({case.check!r}, {plain['batch']!r}{varied})"
 
 
 def patch_of(test: Callable[..., Any], case: Case, found: Example, root: Path) -> str:
-    """A unified diff, relative to `root`, that puts the example at the test; empty where the test has no file in there."""
+    """Return a unified diff, relative to `root`, that adds the example to the test; empty if the test has no file in `root`."""
     file = Path(inspect.getsourcefile(test) or "")
     if not file.is_file() or not file.resolve().is_relative_to(root.resolve()):
         return ""
-    before = file.read_bytes().decode("utf-8").splitlines(keepends=True)  # line ends as they are
+    before = file.read_bytes().decode("utf-8").splitlines(keepends=True)  # keep the line endings
     start = inspect.getsourcelines(test)[1] - 1
     indent = before[start][: len(before[start]) - len(before[start].lstrip())]
     after = [*before[:start], f"{indent}{decorator(case, found)}\n", *before[start:]]
@@ -37,7 +37,7 @@ def patch_of(test: Callable[..., Any], case: Case, found: Example, root: Path) -
 
 
 def _diff(before: list[str], after: list[str], old: str, new: str) -> str:
-    """As `git apply` reads it, which is reported of a last line without an end."""
+    """Return the unified diff in the form of `git apply`, which requires a note after a last line without a line ending."""
     lines = difflib.unified_diff(before, after, old, new)
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
@@ -48,7 +48,7 @@ def _imports_it(lines: list[str]) -> bool:
 
 
 def _first_import(lines: list[str]) -> int:
-    """The line before the first import that is no `__future__`."""
+    """Return the index of the line of the first import that is not from `__future__`; 0 if there is none."""
     for node in ast.parse("".join(lines)).body:
         if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.module != "__future__"):
             return node.lineno - 1
@@ -56,7 +56,7 @@ def _first_import(lines: list[str]) -> int:
 
 
 def new_test(case: Case, network: str, found: Example) -> str:
-    """A unified diff that adds a test with the example, for a candidate that has a name."""
+    """Return a unified diff that adds a test with the example, for a candidate that can be loaded by its name."""
     slug = plain_name(f"{case.implementation}_{case.check}", "_")
     options = f"goldens=[{network!r}], devices=[{case.device!r}], dtypes=[{case.dtype!r}], checks=[{case.check!r}]"
     lines = [

@@ -1,4 +1,4 @@
-"""A script that shows a failure by itself: a candidate, its weights, a batch or two, the numbers. No check, search or judge."""
+"""A script that shows a failure from a candidate, its weights, one or more batches and numbers, without the suite's checks."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,11 +12,11 @@ from conformance.results.case import Case
 from conformance.results.law_broken import Location, Run
 from conformance.results.result import Counterexample
 
-_ABOUT = 100  # lines of what was wrong: of a traceback, more than its innermost part
+_ABOUT = 100  # number of lines of the failure's description; enough for more than the innermost part of a traceback
 
 
 def snippet(case: Case, network: str, implementation: str | Any, found: Counterexample, reason: str) -> str:
-    """Python source. `network` is what `open_golden` calls it."""
+    """Return the Python source of a script; `network` is the golden's name for `open_golden`."""
     about = printable_lines(f"{case}: {reason}".strip())
     lines = [*(f"# {line}".rstrip() for line in about[:_ABOUT]), "", *_imports(case, network, implementation, found), ""]
     if found.lines:

@@ -1,1 +1,1 @@
-"""Searching for a batch on which something does not hold: what is drawn, how it is run, and how the smallest is found."""
+"""The search for a batch on which a property fails: drawing batches, running them, and reducing a failure to the smallest one."""

@@ -1,12 +1,13 @@
-"""Whether two runs of one candidate agree, where both computed the same: to within rounding, or bit for bit.
+"""Comparison of two runs of one candidate, on the elements that both computed: to within rounding, or bit for bit.
 
-No reference says what is right here. Two correct runs of the same numbers may still differ, since kernels sum in another order at
-another size: each is off by what rounding has accumulated since the token ids, at random, so that of the difference d of two runs
+This comparison uses no reference values. Two correct runs on the same inputs may differ, since kernels sum in a different order at
+a different size. Each run has a random error that rounding has accumulated from the token ids on. For the difference d of two runs,
+the judged quantity is therefore
 
     max(|d| − 2b, 0) / (√2 σ)
 
-is judged, σ the accumulated sigma under the widest arithmetic that is legal, b the last step's deterministic bound. What no
-rounding enters, a look-up, must be the same.
+where σ is the accumulated sigma under the widest legal arithmetic, and b is the deterministic bound of the last step. Results that
+involve no rounding, such as a table look-up, must be equal.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,24 +32,24 @@ from conformance.results.law_broken import LawBroken, Location, Run
 
 @dataclass(frozen=True)
 class RowPairs:
-    """Rows of two runs that hold the same texts, by number and in the same order."""
+    """The indices of rows of two runs that contain the same texts, in the same order."""
 
     first: Sequence[int]
     second: Sequence[int]
 
 
 def require_agreement(subject: Subject, first: Run, second: Run, alike: RowPairs) -> float:
-    """The largest error over its limit, of all activations that the runs show.
+    """Return the largest ratio of an error to its limit over the activations that both runs expose.
 
-    Both runs are looked at up to the length of the shorter.
+    Both runs are compared up to the length of the shorter one.
 
     Raises:
-        LawBroken: at the first activation, in the order of computation, that is beyond its limit.
+        LawBroken: at the first activation, in the order of computation, that exceeds its limit.
     """
     alpha = share(2 * subject.tests * max(len(first.values), 1))
     worst = 0.0
     for compared in _compared(subject, first, second, alike):
-        # What is the same needs no sigma, which costs more than the run.
+        # Sigma, which costs more than the run, is computed only if an activation differs.
         noise = _noise(IdentityKey(subject), IdentityKey(first.batch))
         excess, index = compared.excess(noise[compared.row.name], alpha)
         if excess > 1.0:
@@ -61,13 +62,13 @@ def require_agreement(subject: Subject, first: Run, second: Run, alike: RowPairs
 
 @lru_cache(maxsize=1)
 def _noise(subject: IdentityKey[Subject], batch: IdentityKey[Batch]) -> Mapping[str, Accumulated]:
-    """Kept for the next comparison with the same batch."""
+    """Return the accumulated noise of each activation, cached for the next comparison with the same batch."""
     asked = subject.value
     return accumulated(asked.network(batch.value), hypotheses(asked.dtype, asked.device, asked.functions)[-1].arithmetic)
 
 
 def require_identity(subject: Subject, first: Run, second: Run, alike: RowPairs) -> float:
-    """0; raises `LawBroken` at the first activation that is not the same to the last bit."""
+    """Return 0; raise `LawBroken` at the first activation that is not bitwise equal in both runs."""
     for compared in _compared(subject, first, second, alike):
         place = compared.place(int(np.abs(compared.difference).argmax()))
         raise LawBroken(f"{place}: not the same bits", (first, second), place)
@@ -76,7 +77,7 @@ def require_identity(subject: Subject, first: Run, second: Run, alike: RowPairs)
 
 @dataclass(frozen=True)
 class _Compared:
-    """One activation of two runs, where both computed the same."""
+    """One activation of two runs, restricted to the elements that both computed."""
 
     row: Activation
     first: Array
@@ -90,17 +91,17 @@ class _Compared:
         return np.where(self.judged, self.first - self.second, 0.0)
 
     def place(self, at: int) -> Location:
-        """Where the element of that number is in each run."""
+        """Return the location in each run of the element with a flat index."""
         index = np.unravel_index(at, self.difference.shape)
         row, *rest = (int(i) for i in index)
         values = (float(self.first[index]), float(self.second[index]))
         return Location(self.row.name, (self.alike.first[row], *rest), (self.alike.second[row], *rest), values)
 
     def excess(self, noise: Accumulated, alpha: float) -> tuple[float, int]:
-        """The larger of RMS and largest error, each over its limit, and which element is worst.
+        """Return the larger of RMS and largest error, each divided by its limit, and the flat index of the worst element.
 
-        Infinite where nothing may differ and something does. Only whole sentences are independent, since what has accumulated at
-        one token reaches the others.
+        The ratio is infinite if elements differ that must be equal. The RMS counts rows as degrees of freedom, since only whole
+        sentences are independent: the error accumulated at one token propagates to the others.
         """
         difference = np.abs(self.difference)
         sigma = np.sqrt(2.0 * self._like(noise.variance, noise.variance.shape))
@@ -111,12 +112,12 @@ class _Compared:
         return max(rms, largest), int(scaled.argmax())
 
     def _like(self, value: Array | float, shape: tuple[int, ...]) -> Array:
-        """What belongs to the first run, at the elements that are compared."""
+        """Return the compared elements of a value that has the shape of the first run's activation."""
         return np.asarray(_part(self.row, np.broadcast_to(value, shape), self.alike.first, self.length))
 
 
 def _compared(subject: Subject, first: Run, second: Run, alike: RowPairs) -> Iterator[_Compared]:
-    """Every activation that both show and that differs, but for the losses, which are of no row."""
+    """Yield every activation that both runs expose and in which they differ, except losses, which belong to no row."""
     if not first.values.keys() & second.values.keys():
         raise LawBroken("shows other activations in each of two runs, and none in both", (first, second))
     length = min(first.batch.length, second.batch.length)
@@ -134,6 +135,6 @@ def _compared(subject: Subject, first: Run, second: Run, alike: RowPairs) -> Ite
 
 
 def _part(row: Activation, value: npt.NDArray[Any], rows: Sequence[int], length: int) -> npt.NDArray[Any]:
-    """Those rows, and of every axis of tokens the first `length`."""
+    """Return the given rows of a value, with every token axis cut to the first `length` elements."""
     cuts = tuple(slice(length) if axis in ("position", "query", "key") else slice(None) for axis in row.axes[1:])
     return value[list(rows)][(slice(None), *cuts)]

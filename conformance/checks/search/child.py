@@ -9,17 +9,17 @@ from conformance.errors import CandidateError, ConformanceError, FixtureError, U
 from conformance.model.batch import Batch
 from conformance.numerics.devices import is_whole
 
-_SECONDS = 300  # a cold start of a device and a compiler's first run among them; then the process is ended
-_ACCEPTED, _REFUSED = 10, 11  # exit codes that neither Python nor a signal has
+_SECONDS = 300  # time limit of the process; includes a cold start of a device and a compiler's first run
+_ACCEPTED, _REFUSED = 10, 11  # exit codes that neither Python nor a signal uses
 
 
 def answers_in_a_child(subject: Subject, batch: Batch) -> bool:
-    """Whether the candidate runs to its end there, rather than raise or end the process.
+    """Return whether the candidate completes the batch in a child process instead of raising or ending the process.
 
     Raises:
-        Unsupported: it cannot be sent to another process.
-        CandidateError: it does not come to an end.
-        FixtureError: the process could not be made ready.
+        Unsupported: if the candidate cannot be sent to another process.
+        CandidateError: if the candidate exceeds the time limit.
+        FixtureError: if the process could not be prepared.
     """
     import pickle
 
@@ -34,13 +34,13 @@ def answers_in_a_child(subject: Subject, batch: Batch) -> bool:
     if process.is_alive():
         process.kill()
         raise CandidateError(f"no answer within {_SECONDS} s to what must be refused")
-    if process.exitcode == 1:  # Python's own, for what was raised before the candidate was asked
+    if process.exitcode == 1:  # Python's exit code for an exception before the candidate was called
         raise FixtureError("the process in which the candidate was to be asked could not be made ready; its error is above")
     return process.exitcode == _ACCEPTED
 
 
 def _is_loadable(subject: Subject) -> bool:
-    """Whether its name brings the same candidate."""
+    """Return whether the subject's name loads the same candidate."""
     try:
         return load(subject.name) is subject.candidate
     except ConformanceError:

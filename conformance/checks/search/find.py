@@ -1,7 +1,7 @@
-"""The search: Hypothesis draws examples, `target` drives them towards the largest error, and what fails is shrunk.
+"""The search: Hypothesis draws examples, `target` steers them towards the largest error, and failing examples are shrunk.
 
-A candidate that fails in two ways is followed in the first, so that the smallest example is one of what was found. One that fails
-and then does not, on the same example, depends on what it was called with before; that is a failure too, and reported as such.
+If a candidate fails in two ways, only the first is shrunk, so that the smallest example shows the failure that was found. If an
+example fails once and then passes, the result depends on earlier calls; this is also reported as a failure.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,10 +27,10 @@ class SearchState:
     """The state of a search, and its result.
 
     Attributes:
-        tried: how many examples were run, shrinking not counted.
-        worst: the largest error over its limit among those that hold.
-        example, failure: the smallest that fails, and how.
-        repeatable: whether it failed again when it was run again.
+        tried: the number of examples run, not counting shrinking.
+        worst: the largest ratio of an error to its limit among the examples that pass.
+        example, failure: the smallest failing example, and its failure.
+        repeatable: whether the failing example failed again when it was run again.
     """
 
     tried: int = 0
@@ -41,11 +41,11 @@ class SearchState:
 
 
 class _Falsified(Exception):
-    """What Hypothesis sees of a failure: always of one kind, raised at one place."""
+    """The only exception that Hypothesis sees, of one type and raised at one place, so that it takes all failures as one."""
 
 
 class _NamespacedDatabase(ExampleDatabase):
-    """A database within another, under keys of its own: Hypothesis knows a test by its function, and here that is always one."""
+    """A database with its own keys within another one; Hypothesis identifies a test by its function, which is the same here."""
 
     def __init__(self, inner: ExampleDatabase, key: str) -> None:
         super().__init__()
@@ -70,15 +70,24 @@ def find_counterexample(
     key: str = "",
     boundaries: Sequence[SearchStrategy[Example]] = (),
 ) -> None:
-    """Try `holds` on the known examples, as they are, on those that are drawn, and on one at each boundary.
+    """Search for the smallest example on which `holds` raises a `Failure`.
 
-    `found` has what came of it, at any time. `holds` returns an error over its limit, for the search to enlarge, or raises what is
-    a `Failure`. `key` keeps the remembered examples of several searches apart. Examples at boundaries are among the plan's, of
-    which at least half are drawn freely; what fails there is shrunk as far as it still is at that boundary.
+    The known examples are tried first, unchanged; then drawn examples; then one example per boundary. The number of examples in the
+    plan includes those at boundaries, but at least half of it are drawn without restriction. A failure at a boundary is shrunk only
+    within that boundary.
+
+    Args:
+        holds: returns the ratio of an error to its limit, which the search maximizes, or raises a `Failure`.
+        strategy: strategy for the drawn examples.
+        plan: the extent of the search.
+        found: the state of the search, updated during the search.
+        known: examples to try first.
+        key: distinguishes the stored examples of several searches in the database.
+        boundaries: one strategy per boundary.
 
     Raises:
-        Unsupported: what `holds` raised for an example, once all have been tried and none failed.
-        UsageError: a known example is not varied as this check varies its own.
+        Unsupported: the first that `holds` raised for an example, if no example failed.
+        UsageError: if a known example lacks a parameter of this check's variation.
     """
     skips: list[Unsupported] = []
     drawn = max(plan.examples - len(boundaries), (plan.examples + 1) // 2)
@@ -97,7 +106,7 @@ def find_counterexample(
             skips.append(why)
             return 0.0
         except (CandidateEnded, CandidateTimeout) as failure:
-            if found.failure is None:  # it is not run on a smaller one: it says the same of all
+            if found.failure is None:  # not shrunk: the failure would be the same for every example
                 found.example, found.failure = example, failure
             raise _Falsified from None
         except (LawBroken, CandidateError, CandidateCrash) as failure:
@@ -116,7 +125,7 @@ def find_counterexample(
 
     def searched(example: Example) -> None:
         excess = run_guarded(example)
-        if excess > 0.0:  # where nothing differs there is nothing to climb
+        if excess > 0.0:  # without any difference there is nothing to maximize
             target(excess)
 
     searches = [(strategy, drawn, key), *((one, 1, f"{key} at boundary {i}") for i, one in enumerate(boundaries))]
@@ -135,14 +144,14 @@ def find_counterexample(
 
 
 def _progress(found: SearchState, planned: int) -> tuple[str, float]:
-    """Which example is tried, and the fraction of them that were; shrinking has no end that could be foreseen."""
+    """Return which example is being tried and the fraction completed; the duration of shrinking cannot be predicted."""
     if found.failure is not None:
         return f"example {found.tried} fails; a smaller one is looked for", found.tried / planned
     return f"example {found.tried} of {planned}", (found.tried - 1) / planned
 
 
 def _configured(test: Callable[[], None], plan: Plan, key: str) -> Callable[[], None]:
-    """With no deadline: the first call of a device takes what it takes. A seed makes the examples the same on every machine."""
+    """Return the test with the plan's settings: without a deadline, since first calls are slow, and reproducible with a seed."""
     configured = settings(
         max_examples=plan.examples,
         deadline=None,

@@ -1,4 +1,4 @@
-"""A key for caches that compares by identity."""
+"""A cache key that compares by identity."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -8,14 +8,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class IdentityKey(Generic[T]):
-    """A value as a key that equals only a key of the same object, not one of an equal object."""
+    """A key that is equal only to a key of the same object, not to a key of an equal object."""
 
     value: T
 
     def __hash__(self) -> int:
-        """Of the object."""
+        """Return a hash of the object's identity."""
         return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        """Whether it is the same object."""
+        """Return whether the other key is of the same object."""
         return isinstance(other, IdentityKey) and other.value is self.value

@@ -1,4 +1,4 @@
-"""How far checks are to go. Imports nothing heavy: commands and test ids are wanted before anything is searched."""
+"""The extent of checks; imports are light because commands and test ids need this module before any search."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +13,10 @@ class Plan:
     """The extent of searches and judgements.
 
     Attributes:
-        examples: how many are drawn for each check.
-        seed: what they are drawn from, the same ones each time; None: others each time.
-        database: Hypothesis's, which remembers what failed; or None.
-        depth: how far a judgement goes.
+        examples: the number of examples per check.
+        seed: the seed of the drawn examples; None to draw different examples on each run.
+        database: a Hypothesis example database, which stores failing examples; or None.
+        depth: the depth of a judgement, `full` or `screen`.
     """
 
     examples: int = EXAMPLES

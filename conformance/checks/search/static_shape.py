@@ -1,4 +1,4 @@
-"""Whether a candidate runs at one length or batch size alone, as a program does that was exported with static shapes."""
+"""Detection of candidates that run at only one length or batch size, like a program exported with static shapes."""
 
 from collections.abc import Mapping
 
@@ -8,12 +8,12 @@ from conformance.model.batch import Batch
 
 
 def static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
-    """Which size is static, as the beginning of a sentence, where the largest of these batches runs and no smaller one does."""
+    """Return a message on the static size if the largest batch runs and no smaller version of it does; otherwise empty text."""
     whole = max(batches.values(), key=lambda batch: batch.input_ids.size)
     if not _runs(subject, whole):
         return ""
     for what, size, cut in (("length", whole.length, _shorter), ("batch size", whole.size, _fewer)):
-        # Not 1 where there are others: what is of one length is broadcast over it, and runs, and is wrong.
+        # Size 1 is used only if there is no other, since broadcasting would let it run with a wrong result.
         smaller = sorted({2, (size + 1) // 2, size - 1} - {0, 1, size}) or [1] * (size > 1)
         if smaller and not any(_runs(subject, cut(whole, n)) for n in smaller):
             tried = ", ".join(map(str, smaller))
@@ -22,7 +22,7 @@ def static_shape(subject: Subject, batches: Mapping[str, Batch]) -> str:
 
 
 def _runs(subject: Subject, batch: Batch) -> bool:
-    """Whether the candidate keeps the contract on that batch."""
+    """Return whether the candidate runs a batch without violating the contract."""
     try:
         subject.run(batch)
     except (CandidateError, CandidateCrash):

@@ -1,7 +1,7 @@
-"""Hypothesis strategies for batches: every length, mask and token that a network takes, the plain ones first.
+"""Hypothesis strategies for batches with any length, mask and token that a network accepts, the simplest first.
 
-What is drawn first is what a failure shrinks to: one row of one token, id 0, no mask and no token types. Lengths are likely short,
-and now and then on either side of a power of two, where kernels change their path, or the longest that there is.
+A failure shrinks to the simplest batch: one row of one token with id 0, no mask and no token types. Most lengths are short; some
+are adjacent to a power of two, where kernels change their algorithm, or the maximal length.
 """
 
 from collections.abc import Callable
@@ -20,23 +20,33 @@ from conformance.oracle.gradients.sums import coefficients
 Pattern = Literal["omitted", "ones", "right", "left", "holes"]
 PATTERNS: tuple[Pattern, ...] = ("omitted", "ones", "right", "left", "holes")
 
-STATES = 6  # of an encoder, at most
-ROWS, TOKENS = 4, 12  # of a batch as a rule: enough for every way of padding beside each other, few enough to be read
-SPECIAL_IDS = (0, 1, 2, 3, 4, 100, 101, 102, 103)  # [PAD], [UNK], [CLS], [SEP], [MASK]: by order, and in the published vocabularies
+STATES = 6  # the largest number of encoder states
+ROWS, TOKENS = 4, 12  # usual limits of a batch: large enough to combine all kinds of padding, small enough to read
+SPECIAL_IDS = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    100,
+    101,
+    102,
+    103,
+)  # [PAD], [UNK], [CLS], [SEP], [MASK]: as first ids, and as in published vocabularies
 
 
 @lru_cache
 def ids(architecture: Architecture) -> st.SearchStrategy[int]:
-    """A token id: any, or one with a part to play, or the last."""
+    """Return a strategy for a token id: any id, a special token's id, or the last id."""
     last = architecture.vocab_size - 1
     return st.integers(0, last) | st.sampled_from([i for i in (*SPECIAL_IDS, last) if i <= last])
 
 
 @lru_cache
 def _long(architecture: Architecture, longest: int) -> st.SearchStrategy[list[int]]:
-    """A text of a length that kernels find notable, a few ids by turns; one id alone among them."""
+    """Return a strategy for a text whose length is a boundary case of kernels and that repeats one to three ids."""
     powers = [2**k + step for k in range(3, longest.bit_length()) for step in (-1, 0, 1)]
-    # The short ones are there so that a length that does not matter shrinks.
+    # Short lengths are included so that a failure that does not depend on the length can shrink.
     lengths = sorted({n for n in (*range(TOKENS), *powers, longest) if 1 <= n <= longest})
     turns = st.lists(ids(architecture), min_size=1, max_size=3)
     return st.builds(lambda n, turn: [turn[i % len(turn)] for i in range(n)], st.sampled_from(lengths), turns)
@@ -44,7 +54,7 @@ def _long(architecture: Architecture, longest: int) -> st.SearchStrategy[list[in
 
 @lru_cache
 def texts(architecture: Architecture, longest: int) -> st.SearchStrategy[list[int]]:
-    """A row's tokens, before padding."""
+    """Return a strategy for the tokens of a row before padding."""
     short = st.lists(ids(architecture), min_size=1, max_size=min(TOKENS, longest))
     return st.one_of(short, short, short, _long(architecture, longest))
 
@@ -55,14 +65,14 @@ def _unchanged(batch: Batch) -> Batch:
 
 @dataclass(frozen=True)
 class Batches:
-    """Which batches a law is tried on.
+    """The batches on which a law is tested.
 
     Attributes:
-        patterns: how rows may be masked: mask `omitted`, all `ones`, padded `right` or `left`, or with `holes`.
-        least_rows: how many rows there are at least.
-        room: how many tokens shorter than the longest the rows are, at least.
-        token_types: whether there are any; None for either.
-        change: what is done with each.
+        patterns: the permitted mask patterns: mask `omitted`, all `ones`, padded `right` or `left`, or with `holes`.
+        least_rows: the minimal number of rows.
+        room: the minimal difference in tokens between the network's maximal length and the length of the rows.
+        token_types: whether batches have token types; None to permit both.
+        change: function that is applied to each batch.
     """
 
     patterns: tuple[Pattern, ...] = PATTERNS
@@ -72,13 +82,14 @@ class Batches:
     change: Callable[[Batch], Batch] = _unchanged
 
     def drawn(self, architecture: Architecture) -> st.SearchStrategy[Batch]:
-        """Any."""
+        """Return a strategy for batches of any length."""
         return _drawn(self, architecture).map(self.change)
 
     def at_boundaries(self, architecture: Architecture) -> "list[st.SearchStrategy[Batch]]":
-        """Of each length at which kernels and tables end, the longest first; the simplest of each is no plain batch.
+        """Return one strategy for each boundary length of kernels and tables, the longest first.
 
-        They are 1, the longest, 8, 16, 64, and one beside each of these.
+        The lengths are the maximal length, 1, and 64, 16 and 8 with their neighbours. Unlike with `drawn`, the simplest batch of a
+        strategy has several rows of many ids and, if permitted, padding.
         """
         longest = architecture.longest - self.room
         lengths = (longest, 1, *(n + step for n in (64, 16, 8) for step in (0, 1, -1)))
@@ -99,7 +110,7 @@ def _drawn(draw: st.DrawFn, asked: Batches, architecture: Architecture) -> Batch
 
 @st.composite
 def _of_length(draw: st.DrawFn, asked: Batches, architecture: Architecture, length: int) -> Batch:
-    """Rows of many ids, every second one half as long where padding is allowed."""
+    """Draw rows of many different ids; if rows are padded, every second row has half the length."""
     patterns = sorted(asked.patterns, key=("right", "left", "holes", "ones", "omitted").index)
     pattern = draw(st.sampled_from(patterns))
     shift, rows = draw(st.integers(0, architecture.vocab_size - 1)), draw(st.integers(max(2, asked.least_rows), ROWS))
@@ -110,7 +121,7 @@ def _of_length(draw: st.DrawFn, asked: Batches, architecture: Architecture, leng
 
 
 def _masked(draw: st.DrawFn, rows: list[list[int]], pattern: Pattern, asked: Batches, architecture: Architecture) -> Batch:
-    """The rows as one batch: of one length, with mask and token types."""
+    """Return the rows as one batch of one length, with mask and token types."""
     length = (min if pattern in ("omitted", "ones") else max)(len(row) for row in rows)
     padding = draw(ids(architecture)) if pattern in ("right", "left") else 0
     holes = [draw(st.integers(0, 2**length - 1)) if pattern == "holes" else 0 for _ in rows]
@@ -128,7 +139,7 @@ def _masked(draw: st.DrawFn, rows: list[list[int]], pattern: Pattern, asked: Bat
 
 
 def _states(draw: st.DrawFn, rows: int, width: int) -> tuple[Array, Ids | None]:
-    """States of an encoder, numbers that every format holds exactly, and a mask that leaves the first of each row; or none."""
+    """Return encoder states that every format represents exactly, and a mask that keeps each row's first state, or None."""
     length = draw(st.integers(1, STATES))
     mask = np.array(
         [[1, *draw(st.lists(st.integers(0, 1), min_size=length - 1, max_size=length - 1))] for _ in range(rows)], np.int64
@@ -137,7 +148,7 @@ def _states(draw: st.DrawFn, rows: int, width: int) -> tuple[Array, Ids | None]:
 
 
 def _filled(row: list[int], length: int, pattern: Pattern, padding: int) -> list[int]:
-    """The row at its place among `length` tokens; where a mask has holes, its own tokens stand again behind it."""
+    """Return the row padded or cut to `length` tokens; for a mask with holes, the row is repeated instead of padded."""
     if pattern == "holes":
         return [row[i % len(row)] for i in range(length)]
     short = length - len(row)
@@ -145,7 +156,7 @@ def _filled(row: list[int], length: int, pattern: Pattern, padding: int) -> list
 
 
 def _mask(tokens: int, length: int, pattern: Pattern, holes: int) -> list[int]:
-    """A row's mask; bit i of `holes` is a hole at i, where another token is left to attend to."""
+    """Return a row's mask; bit i of `holes` masks token i, unless all tokens would be masked, when the first is kept."""
     if pattern == "holes":
         full = holes == 2**length - 1
         return [1 if full and i == 0 else 1 - (holes >> i & 1) for i in range(length)]
@@ -155,7 +166,7 @@ def _mask(tokens: int, length: int, pattern: Pattern, holes: int) -> list[int]:
 
 
 def _types(draw: st.DrawFn, rows: int, length: int, kinds: int) -> Ids:
-    """Token types that rise along each row, at a place that is drawn for each type after the first; the last place is none."""
+    """Return token types that increase along each row, at one drawn position for each type after the first."""
     found = np.zeros((rows, length), np.int64)
     for row in range(rows):
         for _ in range(kinds - 1):

@@ -1,4 +1,4 @@
-"""A subject: one candidate, prepared for one network on one device in one dtype, and run on the batches of a search."""
+"""The subject of a search: one candidate, prepared for one network on one device in one dtype, and run on many batches."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,11 +30,11 @@ class IsolatedRunner(ABC):
     @property
     @abstractmethod
     def surroundings(self) -> Surroundings:
-        """Those there."""
+        """The surroundings of the runner in its process."""
 
     @abstractmethod
     def answers_apart(self, subject: "Subject", batch: Batch) -> bool:
-        """`search.child.answers_in_a_child`, of a child of that process."""
+        """Return the value of `search.child.answers_in_a_child`, called in the process of the runner."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Subject:
 
     Attributes:
         candidate: the implementation.
-        checkpoint, device, dtype: what it was prepared for.
-        golden: the name under which its network is opened.
-        name: the one under which the candidate is loaded, where it has one.
-        runner: what `prepare` gave.
-        tests: among how many comparisons the false-alarm probability is shared.
+        checkpoint, device, dtype: the arguments with which the candidate was prepared.
+        golden: the name by which `open_golden` opens the network.
+        runner: the value returned by `prepare`.
+        name: the name by which the candidate is loaded, if it has one.
+        tests: the number of comparisons among which the false-alarm probability is shared.
     """
 
     candidate: Any
@@ -63,41 +63,45 @@ class Subject:
     def prepared(
         cls, candidate: Any, checkpoint: Checkpoint, device: str = "cpu", dtype: str = "float32", golden: str = ""
     ) -> "Subject":
-        """Prepare the candidate; raises `CandidateError` or `CandidateCrash`."""
+        """Return a subject with a newly prepared candidate; raise `CandidateError` or `CandidateCrash` if it cannot be prepared."""
         return cls(candidate, checkpoint, device, dtype, golden, prepared(candidate, checkpoint, device, dtype))
 
     def afresh(self, checkpoint: Checkpoint | None = None) -> "Subject":
-        """The same, prepared anew, of another checkpoint where one is given: it has not been called yet."""
+        """Return a subject with a new runner that has not been called yet, for the same checkpoint unless another is given."""
         return replace(self, runner=prepared(self.candidate, checkpoint or self.checkpoint, self.device, self.dtype))
 
     @property
     def weights(self) -> Mapping[str, Array]:
-        """The parameters as the candidate holds them."""
+        """The parameters, rounded to the candidate's dtype."""
         return _all_weights(IdentityKey(self.checkpoint), self.dtype)
 
     @property
     def functions(self) -> Accuracy:
-        """The accuracy of the library functions where it runs; raises `MachineError`."""
+        """The accuracy of the library functions that the candidate calls; raises `MachineError` if it is insufficient."""
         return functions_of(self.candidate, self.device)
 
     @property
     def surroundings(self) -> Surroundings:
-        """The runner's module, and its process."""
+        """The surroundings of the runner: its module and its process."""
         runner = self.runner
         return runner.surroundings if isinstance(runner, IsolatedRunner) else surroundings_here(runner, self.device)
 
     def network(self, batch: Batch) -> Network:
-        """The oracle's network on that batch."""
+        """Return the oracle's network on a batch."""
         return Network(self.checkpoint.architecture, self.weights, batch.held_in(self.dtype))
 
     def run(self, batch: Batch, given: Callable[[TorchBatch], TorchBatch] = lambda batch: batch) -> Values:
-        """Every activation that the candidate exposes, float64, in the order in which it came.
+        """Run the candidate and return every activation that it exposes, in float64, in the order in which they are yielded.
 
-        `given` may change what the candidate is handed. The contract is checked as in a judgement.
+        The contract is checked as in a judgement.
+
+        Args:
+            batch: the inputs.
+            given: changes the batch that is passed to the candidate.
 
         Raises:
-            CandidateError: an unknown name, a wrong shape or dtype, a value that is not finite; or no output.
-            CandidateCrash: the candidate raised.
+            CandidateError: for an unknown name, a wrong shape or dtype, or a value that is not finite; or if no output is exposed.
+            CandidateCrash: if the candidate raises.
         """
         try:
             return self._accepted(batch, self._answer(given(self._here(batch)), table(self.checkpoint.architecture)))
@@ -106,11 +110,11 @@ class Subject:
             raise
 
     def _here(self, batch: Batch) -> TorchBatch:
-        """On its device, which the candidate may have broken before."""
+        """Return the batch on the candidate's device; guarded because an earlier call may have broken the device."""
         return call_candidate(lambda: batch.on(inputs_device(self.candidate, self.device)))
 
     def _accepted(self, batch: Batch, answer: Iterable[tuple[str, Any]]) -> Values:
-        """The candidate's pairs, once each is what the contract says."""
+        """Return the candidate's activations; raise `CandidateError` if they violate the contract."""
         network = self.network(batch)
         values = dict(accepted(answer, network, self.dtype, self.device))
         if not any(name in values for name in outputs(network.architecture)):
@@ -118,7 +122,7 @@ class Subject:
         return values
 
     def answers(self, batch: Batch) -> bool:
-        """Whether the candidate runs to its end on that batch, whatever it makes of it; `CandidateEnded` if it ends its process."""
+        """Return whether the candidate completes a batch, with any result; raise `CandidateEnded` if it ends its process."""
         try:
             for _ in self._answer(self._here(batch), ()):
                 pass
@@ -129,9 +133,9 @@ class Subject:
         return True
 
     def _answer(self, batch: TorchBatch, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
-        """What the candidate yields, each as it comes: it may use the same memory for the next."""
+        """Yield the candidate's pairs one at a time, since the candidate may reuse the memory of one for the next."""
         end: Any = object()
-        # Not around the yield: what a generator sets, its consumer would have for as long as it is suspended.
+        # `at_once` must not enclose the yield: its setting would apply to the consumer while the generator is suspended.
         with at_once():
             stream = pairs(call_candidate(lambda: self.runner(batch)), names)
         while True:
@@ -144,5 +148,5 @@ class Subject:
 
 @lru_cache(maxsize=1)
 def _all_weights(checkpoint: IdentityKey[Checkpoint], dtype: str) -> Mapping[str, Array]:
-    """All of them at once, since a search reads them again for every batch."""
+    """Return all rounded weights, converted once because a search reads them for every batch."""
     return dict(rounded_weights(checkpoint.value, dtype))

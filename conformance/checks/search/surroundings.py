@@ -1,6 +1,6 @@
-"""What laws read and set around a candidate's calls: its module, and the settings of the process that it runs in.
+"""The surroundings of a candidate's calls, which laws read and set: its module, and the settings of its process.
 
-What is read is data: it is compared by the law, which for a candidate in a worker is evaluated in the process that asks.
+Everything read is plain data, since laws compare it in the main process even if the candidate runs in a worker.
 """
 
 import random
@@ -18,7 +18,7 @@ from conformance.candidates.torch_state import restored
 from conformance.errors import Unsupported
 from conformance.results.termination import call_candidate
 
-# Python, so that a script can ask as well.
+# Python expressions, so that the scripts that reproduce failures can use them too.
 SETTINGS = {
     "torch's random state": "torch.get_rng_state().tolist()",
     "a device's random state": "[state.tolist() for state in torch.cuda.get_rng_state_all()]",
@@ -40,10 +40,10 @@ class Held(msgspec.Struct, frozen=True):
     """A parameter or buffer of a module.
 
     Attributes:
-        storage: the address of its memory; tensors that share memory have the same.
-        shape: of the tensor.
-        learns: whether it is a parameter.
-        has_gradient: whether a gradient is kept at it.
+        storage: the address of its memory; tensors that share memory have the same address.
+        shape: the shape of the tensor.
+        learns: whether the tensor is a parameter.
+        has_gradient: whether its `grad` is not None.
     """
 
     storage: int
@@ -56,9 +56,9 @@ class ModuleState(msgspec.Struct, frozen=True):
     """An `nn.Module`, without the values of its tensors.
 
     Attributes:
-        tensors: parameters and buffers, each under every name that it has.
-        attributes: the addresses of all tensors in an attribute that is neither, by the attribute's path.
-        training: whether each part is in training mode, by its path.
+        tensors: the parameters and buffers, each under all of its names.
+        attributes: the addresses of the tensors in other attributes, by the attribute's path.
+        training: whether each submodule is in training mode, by its path.
     """
 
     tensors: dict[str, Held]
@@ -67,43 +67,43 @@ class ModuleState(msgspec.Struct, frozen=True):
 
 
 class Surroundings(ABC):
-    """Those of one runner. What the candidate's own code raises meanwhile is its `CandidateCrash`."""
+    """The surroundings of one runner; exceptions of the candidate's code are raised as `CandidateCrash`."""
 
     @abstractmethod
     def module(self) -> ModuleState | None:
-        """The module that the runner says it runs; None where it says none."""
+        """Return the state of the runner's attribute `module`; None if it has none."""
 
     @abstractmethod
     def tensors(self, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
-        """These parameters and buffers of the module, as they are now; of what is no array, `Unreadable`."""
+        """Return the current values of these parameters and buffers by name; `Unreadable` for one that is not an array."""
 
     @abstractmethod
     def save(self, path: Path) -> None:
-        """Write the module's state dict by safetensors; raises `Unsupported` where it holds what is no tensor."""
+        """Write the module's state dict with safetensors; raise `Unsupported` if it contains anything but tensors."""
 
     @abstractmethod
     def load(self, path: Path) -> None:
-        """Load what `save` wrote, strictly."""
+        """Load a state dict written by `save`, with strict matching of names."""
 
     @abstractmethod
     def settings(self) -> Mapping[str, str]:
-        """The process's, by the names of `SETTINGS`, in text."""
+        """Return the settings of the process as text, by the names in `SETTINGS`."""
 
     @abstractmethod
     def usual(self) -> AbstractContextManager[object]:
-        """Torch's default settings inside; those of before afterwards."""
+        """Return a context manager that sets torch's default settings and restores the previous ones."""
 
     @abstractmethod
     def one_thread(self) -> AbstractContextManager[object]:
-        """Torch computes by one thread inside."""
+        """Return a context manager that limits torch to one thread."""
 
     @abstractmethod
     def seeded(self, seed: int) -> AbstractContextManager[object]:
-        """Random numbers of torch, NumPy and Python from that seed on inside; the states of before afterwards."""
+        """Return a context manager that seeds torch, NumPy and Python and restores the previous random states."""
 
 
 def surroundings_here(runner: Any, device: str) -> Surroundings:
-    """Those of a runner in this process, which runs on that device."""
+    """Return the surroundings of a runner in this process that uses `device`."""
     return _Local(runner, device)
 
 
@@ -175,7 +175,7 @@ class _Local(Surroundings):
 
 
 def _tensors(module: Any) -> dict[str, Any]:
-    """Parameters and buffers, those that are not saved among them, by each of their names."""
+    """Return parameters and buffers, including non-persistent ones, under all of their names."""
     named = module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)
     return {**dict(named[0]), **dict(named[1])}
 
@@ -202,5 +202,5 @@ def _state(module: Any) -> ModuleState | None:
 def _storage(tensor: Any) -> int:
     try:
         return int(tensor.untyped_storage().data_ptr())
-    except (RuntimeError, NotImplementedError):  # sparse, or of a class that wraps others: it shares with none
+    except (RuntimeError, NotImplementedError):  # a sparse tensor or a wrapper class has no shared storage
         return id(tensor)
