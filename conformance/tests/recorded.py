@@ -128,7 +128,7 @@ def _leaking() -> CaseRecords:
     batch = {"input_ids": [[7, 3, 0]], "attention_mask": [[1, 1, 0]], "token_type_ids": [[0, 1, 0]]}
     found = CounterexampleRecord("tiny", batch, {"tokens": 1, "id": 0}, [batch], "assert run(...) == run(...)  # ```\n")
     place = "encoder.layer.0.attention.self.probs[0, 2, 0, 0]"
-    reason = f"{place} is 1, and 0.59575212 in the other run: 2.72e+05 times what rounding may make of it"
+    reason = f"{place} is 1, and 0.59575212 in the other run: 2.72e+05 times what rounding explains"
     return checked(case, "fail", reason=reason, tried=5, worst=0.4, counterexample=found)
 
 

@@ -98,7 +98,7 @@ def _two_runs(runs: list[Run], found: Counterexample) -> list[str]:
         *_PREPARED[: second.afresh],
         f"second = float({_called(second)}{_element(found.place, found.place.second)})",
         'print(f"{first:.9g} and {second:.9g} differ by {abs(first - second):.3g}")',
-        f"assert abs(first - second) <= {found.allowed!r}  # what rounding may make of it",
+        f"assert abs(first - second) <= {found.allowed!r}  # the largest difference that rounding explains",
     ]
 
 
@@ -106,7 +106,7 @@ def _one_run(run: Run, place: Location, allowed: float) -> list[str]:
     return [
         f"found, expected = float({_called(run)}{_element(place, place.first)}), {place.values[1]!r}",
         'print(f"{found:.9g}, expected {expected:.9g}, off by {abs(found - expected):.3g}")',
-        f"assert abs(found - expected) <= {allowed!r}  # what rounding may make of it",
+        f"assert abs(found - expected) <= {allowed!r}  # the largest difference that rounding explains",
     ]
 
 

@@ -54,7 +54,7 @@ def require_agreement(subject: Subject, first: Run, second: Run, alike: RowPairs
         excess, index = compared.excess(noise[compared.row.name], alpha)
         if excess > 1.0:
             place = compared.place(index)
-            much = "nothing may differ there" if np.isinf(excess) else f"{excess:.3g} times what rounding may make of it"
+            much = "nothing may differ there" if np.isinf(excess) else f"{excess:.3g} times what rounding explains"
             raise LawBroken(f"{place}: {much}", (first, second), place, excess)
         worst = max(worst, excess)
     return worst
