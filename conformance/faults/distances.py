@@ -1,4 +1,4 @@
-"""Relative positions: distances looked up wrongly, and terms of the scores that are missing or misplaced."""
+"""Faults of relative positions: wrong look-ups of distances, and missing or misplaced terms of the scores."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,11 +15,11 @@ _TERMS = "Add q_i · D_ij to q_i · k_j (with relative_key_query k_j · D_ij too
 
 LOOKUP, OF_QUERIES, OF_KEYS = (frozenset({kind}) for kind in ("distance_lookup", "query_distance_scores", "key_distance_scores"))
 
-SHAW = 16  # the clipping distance k of the experiments of Shaw et al. 2018
+SHAW = 16  # The clipping distance k in the experiments of Shaw et al. 2018.
 
 
 def _other_rows(f: Callable[[Ids, int], Ids]) -> Change:
-    """Distance i − j reads the row of f(i − j, P), those beyond the table its ends."""
+    """Return the change that looks up the row of distance f(i − j, P) for distance i − j, clipped to the ends of the table."""
 
     def change(step: Step, _: FaultContext) -> Step:
         table = step.site.parameters["weight"]
@@ -37,13 +37,13 @@ _TRANSPOSED = rewritten(lambda step: step.value.swapaxes(-1, -2))
 
 
 def _of_the_other(other: str) -> Change:
-    """The term of key in place of query's, or the other way round, in the same place of the scores."""
+    """Return the change that multiplies the distances by the key in place of the query, or by the query in place of the key."""
     return lambda step, place: with_parent(step, place, step.site.activation.parents[0].rpartition(".")[0] + f".{other}")
 
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of relative positions."""
+    """Yield the faults of relative positions."""
     yield Fault("distance-sign", LOOKUP, "distances have the other sign: key less query", "constructed",
                 _other_rows(lambda distances, _: -distances), "position_ids_r − position_ids_l",
                 equation="D_ij = E[j − i + P − 1]", fix=_LOOKUP)

@@ -1,4 +1,4 @@
-"""Dropout in training mode: left out, at another rate, at another place, or differentiated as something else."""
+"""Faults of dropout in training mode: missing, at another rate or place, or with a wrong gradient."""
 
 from collections.abc import Callable, Iterator
 
@@ -35,7 +35,7 @@ def _factor(step: Step) -> Array:
 
 
 def _drops(step: Step) -> bool:
-    """Whether anything is dropped: where nothing is, a dropout is missing, and nothing else can be said of it."""
+    """Return whether any element is dropped; if not, the only fault that can be detected is that dropout is missing."""
     return not _kept(step).all()
 
 
@@ -52,18 +52,18 @@ def _at_rate(step: Step, rate: float) -> Step:
 
 
 def _usual_rate(step: Step) -> float:
-    """Twice the rate, or half of it where that would be too much."""
+    """Return twice the rate, or half of it if twice the rate is 1 or more."""
     p = _rate(step)
     return 2.0 * p if 2.0 * p < 1.0 else p / 2.0
 
 
 def _norm_of(name: str, place: FaultContext) -> Activation | None:
-    """The norm of the residual that a dropout goes into."""
+    """Return the norm that reads the result of a dropout; None if there is none."""
     return next((row for row in place.network.table.values() if row.kind == "norm" and name in row.parents), None)
 
 
 def _skip(step: Step, place: FaultContext) -> Array | None:
-    """What is added to a dropout's result."""
+    """Return the residual that is added to the result of a dropout; None if it is not known."""
     name = step.site.activation.name
     norm = _norm_of(name, place)
     others = [parent for parent in norm.parents if parent != name] if norm else []
@@ -76,7 +76,7 @@ def _after_residual(step: Step, place: FaultContext) -> Step | None:
 
 
 def _after_norm(step: Step, place: FaultContext) -> Step | None:
-    """At the dropout, where that is exposed; or at the norm, if what is exposed there has zeros."""
+    """Return the step with dropout after the norm: at the norm if the dropout's mask is known there, or at the dropout."""
     name = step.site.activation.name
     if step.site.activation.kind == "norm":
         kept = place.network.kept.get(name)
@@ -94,7 +94,7 @@ def _after_norm(step: Step, place: FaultContext) -> Step | None:
 
 
 def _before_norm(step: Step, place: FaultContext) -> Step | None:
-    """Of the embeddings, whose dropout stands behind their norm."""
+    """Return the norm or the dropout of the embeddings, with dropout before the norm."""
     kept = place.network.kept.get(_EMBEDDINGS)
     table = place.network.table
     if kept is None or _EMBEDDINGS not in table:
@@ -113,7 +113,7 @@ def _before_norm(step: Step, place: FaultContext) -> Step | None:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of dropout."""
+    """Yield the faults of dropout."""
     made = "constructed"
     yield Fault("dropout-missing", _FORWARD | _BACKWARD, "nothing is dropped", made, _missing,
                 "no dropout there, or train() that does not reach it",

@@ -1,4 +1,4 @@
-"""Positions, token types and words."""
+"""Faults of the embeddings of positions, token types and words."""
 
 from collections.abc import Callable, Iterator
 
@@ -22,7 +22,7 @@ SUMS, SUMMED = frozenset({"norm", "sum"}), ("embeddings.LayerNorm", "embeddings.
 
 
 def _times(table: str, factor: float) -> Change:
-    """A multiple of the embeddings from a table: looked up, or, where the look-up is right, summed."""
+    """Return the change that multiplies the embeddings from a table by a factor, at the look-up or at the sum of the embeddings."""
 
     def change(step: Step, _: FaultContext) -> Step:
         parents = step.site.activation.parents
@@ -34,14 +34,14 @@ def _times(table: str, factor: float) -> Change:
 
 
 def _waves(positions: Ids, width: int, base: float = 10000.0) -> Array:
-    """(…, H): sines at even, cosines at odd features, of s / base^(2i/H)."""
+    """Return the sines (even features) and cosines (odd features) of s / base^(2i/H), (…, H)."""
     feature = np.arange(width)
     angles = positions[..., None] / base ** (2 * (feature // 2) / width)
     return np.where(feature % 2 == 0, np.sin(angles), np.cos(angles))
 
 
 def _rows(step: Step, rows: Ids) -> Array:
-    """(B, S, H): the positions' embeddings, those past the end of a table taken as its last; `rows` is (S,) or (B, S)."""
+    """Return the embeddings (B, S, H) of the positions `rows`, (S,) or (B, S); positions past the end of a table are clipped."""
     if step.site.activation.kind == "sinusoids":
         found = _waves(rows, step.value.shape[-1])
     else:
@@ -51,24 +51,24 @@ def _rows(step: Step, rows: Ids) -> Array:
 
 
 def _positions(f: Callable[[Step], Ids]) -> Change:
-    """Position s reads row f(s)."""
+    """Return the change that looks up the positions f(step)."""
     return rewritten(lambda step: _rows(step, f(step)))
 
 
 def _counted(step: Step) -> Ids:
-    """0, 1, 2, …, whatever the config says of where they start."""
+    """Return the positions 0, 1, 2, …, (S,), regardless of the config's offset."""
     return np.arange(step.site.batch.length)
 
 
 def _restarted(step: Step) -> Ids:
-    """Counted from the last change of the token type."""
+    """Return positions counted from the last change of the token type, (B, S)."""
     types, counted = step.site.batch.types, _counted(step)
     begins = np.diff(types, axis=1, prepend=types[:, :1]) != 0
     return np.asarray(counted - np.maximum.accumulate(counted * begins, 1))
 
 
 def _after_norm(step: Step, _: FaultContext) -> Step | None:
-    """The norm of the others, and then the position embedding."""
+    """Return the norm of the other embeddings, with the position embedding added after it."""
     of_positions = ["position_embeddings" in n for n in step.site.activation.parents]
     if not any(of_positions):
         return None
@@ -78,7 +78,7 @@ def _after_norm(step: Step, _: FaultContext) -> Step | None:
 
 
 def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:
-    """f of positions and width in place of the sinusoids."""
+    """Return the change that replaces the sinusoids by f of positions and width."""
     return rewritten(lambda step: np.broadcast_to(f(positions(step), step.value.shape[-1]), step.value.shape))
 
 
@@ -102,7 +102,7 @@ def _cosine_first(positions: Ids, width: int) -> Array:
 
 
 def _of_rows(f: Callable[[Step], Ids]) -> Change:
-    """The rows f of the table, clipped to it."""
+    """Return the change that looks up the rows f(step), clipped to the table."""
 
     def found(step: Step) -> Array:
         table = step.site.parameters["weight"]
@@ -112,7 +112,7 @@ def _of_rows(f: Callable[[Step], Ids]) -> Change:
 
 
 def _words_scaled(step: Step, place: FaultContext) -> Step | None:
-    """Looked up, rounded once as a factor, and once as a product."""
+    """Return the word embeddings times √H, at the look-up or at the sum; √H and the product may each be rounded to storage."""
     scaled = _times("word_embeddings", float(step.site.architecture.hidden_size**0.5))(step, place)
     if scaled is None or step.site.activation.parents:
         return scaled
@@ -125,7 +125,7 @@ def _padding_zeroed(inner: Step) -> Array:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of embeddings."""
+    """Yield the faults of embeddings."""
     yield Fault("positions-shifted", POSITIONS, "positions start at 2, the padding id + 1 of RoBERTa",
                 "ANEForge#257, sentence-transformers#3879", _positions(lambda s: _counted(s) + 2), "another model's convention",
                 fix=POSITIONS_FIX)

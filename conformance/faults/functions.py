@@ -1,4 +1,4 @@
-"""Activation functions: another form, another constant, none."""
+"""Faults of activation functions: another function, another form or constant, or none."""
 
 from collections.abc import Iterator
 
@@ -32,7 +32,7 @@ def _other_form(step: Step, _: FaultContext) -> Step:
 
 
 def _twice(step: Step, _: FaultContext) -> Step:
-    """The first's roundings travel through the second."""
+    """Return the function applied twice, with the rounding errors of the first application propagated through the second."""
     once = step.value
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
@@ -55,7 +55,7 @@ def _with_cubic(step: Step, c: float) -> Step:
 
 
 def _bias_after(step: Step, place: FaultContext) -> Step | None:
-    """f(x) + b, b the bias of the product that x is."""
+    """Return f(x) + b, where b is the bias of the linear layer whose result is x."""
     (product,) = step.site.activation.parents
     bias = place.network.site(product).parameters.get("bias") if product in place.network.table else None
     return None if bias is None else Altered(step, lambda inner: inner.value + bias)
@@ -68,7 +68,7 @@ def _half(inner: Step) -> Array:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of activation functions."""
+    """Yield the faults of activation functions."""
     yield Fault(
         "gelu-variant", GELUS, "GELU takes the other form (tanh for erf, or erf for tanh)",
         "candle#900, mlx-embeddings#81, transformers#11364", _other_form, "two functions are called gelu; the config says which",

@@ -1,4 +1,4 @@
-"""Backward passes: what is detached, lost, counted twice or differentiated as another function."""
+"""Faults of backward passes: gradients that are detached, lost, counted twice or those of another function."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar, cast
@@ -47,11 +47,11 @@ _ANY = (
 
 _DIFFERENTIATE = "Differentiate the function that the forward pass computes; torch.autograd.gradcheck compares the two."
 _ATTACH = "Remove the detach(), no_grad() or .data on the way."
-SMOOTHING = 0.1  # of labels, as in Vaswani et al. 2017, section 5.4
+SMOOTHING = 0.1  # The label smoothing of Vaswani et al. 2017, section 5.4.
 
 
 def _rewritten(equation: type[S], value: Callable[[S], Array]) -> Change:
-    """A step of that equation with another value; None for others."""
+    """Return the change that replaces the value of steps of this equation; it gives None for other steps."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
         return Altered(step, lambda inner: value(cast(S, inner))) if isinstance(step, equation) else None
@@ -64,7 +64,7 @@ def _times(step: Step, factor: float) -> Step:
 
 
 def _without(which: str) -> Change:
-    """A sum without the contributions whose name ends so; None where there are none, or no others."""
+    """Return the change that omits the terms of a sum whose names end with `which`; None if no term or every term does."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
         names = step.site.activation.parents
@@ -77,7 +77,7 @@ def _without(which: str) -> Change:
 
 
 def _doubled(which: str) -> Change:
-    """A sum with those contributions twice."""
+    """Return the change that counts the terms of a sum whose names end with `which` twice; None if no term or every term does."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
         names = step.site.activation.parents
@@ -118,7 +118,7 @@ def _without_density(step: GeluBackward) -> Array:
 
 
 def _smoothed(step: CrossEntropyBackward) -> Array:
-    """The target is 1 − ε at the label, and ε/C everywhere."""
+    """Return the gradient for smoothed labels: the target is ε/C for every class, plus 1 − ε at the label."""
     logits, labels = step.rows
     classes = logits.shape[-1]
     moved = np.full((len(labels), classes), -SMOOTHING / classes)
@@ -165,7 +165,7 @@ def _of_first_row(step: Step) -> Step:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of backward passes."""
+    """Yield the faults of backward passes."""
     made = "constructed"
     yield Fault("gradient-norm-mean-detached", _NORMS, "the mean of the norm is a constant to the backward pass", made,
                 _rewritten(NormBackward, _detached_mean), "x.mean().detach(), or running statistics",

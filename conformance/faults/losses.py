@@ -1,4 +1,4 @@
-"""The losses' values."""
+"""Faults of the values of losses over classes: masked LM, next sentence, tokens, multiple choice and spans."""
 
 from collections.abc import Iterator
 
@@ -32,7 +32,7 @@ def _without_zero(step: Step, _: FaultContext) -> Step | None:
 
 
 def _shifted(step: Step, _: FaultContext) -> Step | None:
-    """The logits of each position scored by the label of the next."""
+    """Return the loss with the logits of each position scored by the label of the next position."""
     labels = labels_of(step.site)
     moved = np.concatenate([labels[:, 1:], np.full_like(labels[:, :1], IGNORED_LABEL)], 1)
     return with_batch(step, **{LABELS[step.site.activation.kind]: moved}) if (moved != IGNORED_LABEL).any() else None
@@ -46,13 +46,13 @@ def _exchanged(step: Step, _: FaultContext) -> Step | None:
 
 
 def _interleaved(step: Step, _: FaultContext) -> Step:
-    """The choices of question q at rows q, q + Q, q + 2 Q and so on."""
+    """Return the loss with the choices of question q, of Q questions, at rows q, q + Q, q + 2 Q and so on."""
     order = np.arange(step.site.batch.size).reshape(-1, len(labels_of(step.site))).T.ravel()
     return step.again(parents=(step.parents[0][order],))
 
 
 def _one_by_one(step: Step, _: FaultContext) -> Step:
-    """Mean over labelled questions' choices of log(1 + exp(x)) − y x, y 1 at the right one."""
+    """Return the loss log(1 + exp(x)) − y x, averaged over the choices of the labelled questions; y = 1 at the right choice."""
 
     def value(inner: Step) -> Array:
         assert isinstance(inner, Labelled)
@@ -65,7 +65,7 @@ def _one_by_one(step: Step, _: FaultContext) -> Step:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of losses."""
+    """Yield the faults of losses over classes."""
     yield Fault("next-sentence-label", NEXT_SENTENCE, "label 1 is taken as is-next, BERT has 0",
                 "transformers#836, transformers#524",
                 _inverted, "the opposite convention",

@@ -1,4 +1,4 @@
-"""Masks: keys that are attended to and should not be, or the other way round."""
+"""Faults of attention masks: masked keys that are attended to, or unmasked keys that are not."""
 
 from collections.abc import Callable, Iterator
 
@@ -20,13 +20,13 @@ _MASK = (
     "Set the scores of keys with attention_mask 0 to −∞ (or the format's lowest number) before the softmax; mask[:, None, None, :]."
 )
 
-NOT_COMPUTED = 1.0 / np.finfo(np.float64).eps  # the variance of what may be anything: no float64 result is known beside it
+NOT_COMPUTED = 1.0 / np.finfo(np.float64).eps  # The variance of a result that may be arbitrary.
 
 
 def _with_keys(f: Callable[[Mask, Ids], Mask]) -> Change:
-    """In a decoder, f of the keys that the mask lets through and of the positions, in place of those up to the query.
+    """Return the change of a decoder's mask to f of the unmasked keys, (B, 1, 1, S), and of the positions, (S,).
 
-    Where none is left every score is the same lowest number.
+    Where no key is left, every score is the same lowest number, so the probabilities are uniform.
     """
 
     def change(step: Step, _: FaultContext) -> Step | None:
@@ -40,7 +40,7 @@ def _with_keys(f: Callable[[Mask, Ids], Mask]) -> Change:
 
 
 class _OverAllKeys(Probabilities):
-    """The softmax over every key, masked or not."""
+    """The softmax over all keys, masked or not."""
 
     @property
     def keys(self) -> Mask:
@@ -48,7 +48,7 @@ class _OverAllKeys(Probabilities):
 
 
 def _weighing(step: Step, weight: float) -> Step:
-    """Masked keys keep a share of their weight: e^c where c is added to their scores."""
+    """Return the softmax in which masked keys keep the share `weight` of their weight: e^c if c is added to their scores."""
 
     class Weighed(_OverAllKeys):
         @cached_property
@@ -73,7 +73,10 @@ def _ignored(step: Step, _: FaultContext) -> Step | None:
 
 
 class _Inverted(Probabilities):
-    """Where no key is masked a number is added to all scores: no more than their digits are lost, as many as it has."""
+    """The softmax with the inverted mask.
+
+    In a sequence without padding, the large constant is added to every score and may absorb its digits, so the variance is 1.
+    """
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         own, unmasked = super().roundings(arithmetic), self.keys.all(-1, keepdims=True)
@@ -89,7 +92,7 @@ def _inverted(step: Step, _: FaultContext) -> Step | None:
 
 
 def _tiled(step: Step, _: FaultContext) -> Step | None:
-    """Head j of row i of the batch has the mask of row (i · h + j) mod B."""
+    """Return the softmax in which head j of row i of the batch has the mask of row (i · h + j) mod B."""
     mask, (size, heads) = step.site.batch.mask, step.parents[0].shape[:2]
     if not of_tokens(step) or (mask == mask[0]).all():
         return None
@@ -99,7 +102,7 @@ def _tiled(step: Step, _: FaultContext) -> Step | None:
 
 
 def _from_token_types(step: Step, _: FaultContext) -> Step | None:
-    """Tokens of type 0 are masked; where all are, every score is the same lowest number."""
+    """Return the softmax with tokens of type 0 masked; where all are, every score is the same lowest number."""
     types = step.site.batch.types
     if not types.any() or not of_tokens(step):
         return None
@@ -117,9 +120,9 @@ def _shifted(step: Step, _: FaultContext) -> Step:
 
 
 def _as_lengths(step: Step, _: FaultContext) -> Step | None:
-    """As many keys as there are tokens, from the first on; None where the tokens are the first keys already.
+    """Return the softmax over as many leading keys as there are tokens; None if the tokens are the leading keys.
 
-    Queries behind those are no tokens to such a runtime, which may compute nothing there: what they get is left open.
+    To a runtime that takes lengths, later queries are padding, for which it may compute nothing, so these rows may be arbitrary.
     """
     mask = step.site.batch.mask
     first = np.arange(mask.shape[1]) < mask.sum(-1, keepdims=True)
@@ -149,7 +152,7 @@ class _OnQueries(Probabilities):
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of masks."""
+    """Yield the faults of attention masks."""
     yield Fault("mask-ignored", PROBS, "padded keys are attended to", "candle#1552, candle#1798", _ignored,
                 "the mask is not handed on, or built as all ones",
                 equation="p = softmax(s) over all keys",

@@ -1,4 +1,4 @@
-"""Optimizer steps and schedules: epsilon, bias correction, weight decay, clipping and the learning rate."""
+"""Faults of optimizer steps and schedules: epsilon, bias correction, weight decay, clipping and the learning rate."""
 
 from collections.abc import Iterator
 from typing import cast
@@ -69,7 +69,7 @@ def _corrected(step: Step, _: FaultContext) -> Step | None:
 
 
 def _decayed(step: Step, place: FaultContext) -> Step | None:
-    """What is not to be decayed."""
+    """Return the step with weight decay for a parameter that is not to be decayed; None for other parameters."""
     if decays(parameter_of(step.site.activation.name)):
         return None
     return with_parameters(step, decay=np.asarray(_training(place).weight_decay))
@@ -80,7 +80,7 @@ def _not_decayed(step: Step, _: FaultContext) -> Step | None:
 
 
 def _coupled(step: Step, place: FaultContext) -> Step | None:
-    """λ θ is added to each step's clipped gradient; where a parameter is not to be decayed, too."""
+    """Return the step with λ θ added to the clipped gradient of every step, also for parameters that are not to be decayed."""
     name, decay = parameter_of(step.site.activation.name), _training(place).weight_decay
     before = [place.values.get(at(s, name)) for s in range(step_of(step.site.activation.name))]
     if any(parameter is None for parameter in before):
@@ -97,7 +97,7 @@ def _coupled(step: Step, place: FaultContext) -> Step | None:
 
 
 def _at_rate_of(offset: int) -> Change:
-    """The rate of another step."""
+    """Return the change to the learning rate of step t + offset; it gives None if the rate is the same."""
 
     def change(step: Step, place: FaultContext) -> Step | None:
         training, t = _training(place), step_of(step.site.activation.name)
@@ -108,7 +108,10 @@ def _at_rate_of(offset: int) -> Change:
 
 
 def _without_warmup(step: Step, place: FaultContext) -> Step | None:
-    """A linear decline from the first step on; else the largest rate for as long as it should rise."""
+    """Return the step without warm-up.
+
+    The rate decreases linearly from the first step; in an inverse-square-root schedule, it is the largest rate during the warm-up.
+    """
     training, t = _training(place), step_of(step.site.activation.name)
     if training.lr_scheduler_type != "inverse_sqrt":
         rate = training.learning_rate * (1.0 - (t - 1) / training.max_steps)
@@ -124,7 +127,16 @@ def _constant(step: Step, place: FaultContext) -> Step:
 
 
 def _parameter(name: str, role: str, setting: str, usual: float, defaults: tuple[float, ...], most: float = np.inf) -> Parameter:
-    """A setting that was got wrong; twice as large, where it is what it usually is; `most` is the largest that makes sense."""
+    """Return the parameter of a fault in a setting of the optimizer.
+
+    Args:
+        name: name of the number in reports.
+        role: role of the setting among the step's parameters.
+        setting: its name in the config.
+        usual: the usual wrong value; if it is the correct one, twice that value is used.
+        defaults: values that are usually hard-coded.
+        most: upper limit of the value.
+    """
 
     def wrong(step: Step) -> float:
         right = _number(step, role)
@@ -142,7 +154,7 @@ def _parameter(name: str, role: str, setting: str, usual: float, defaults: tuple
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of optimizer steps."""
+    """Yield the faults of optimizer steps."""
     made = "constructed"
     yield Fault("adam-epsilon-in-root", _STEPS, "Adam's epsilon is inside the root", made, recast(_EpsilonInRoot),
                 "√(v̂ + ε)", equation="θ − η m̂ / √(v̂ + ε)", fix="Add ε to the root: √v̂ + ε.")

@@ -1,4 +1,4 @@
-"""Sentence embeddings: tokens pooled otherwise, or not normalised."""
+"""Faults of sentence embeddings: another pooling of the tokens, or another or no normalization."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,7 +25,7 @@ def _other_than(name: str) -> frozenset[str]:
 
 
 def _weighted(name: str) -> Change:
-    """The same hidden state pooled by these weights."""
+    """Return the change to the pooling `name`."""
 
     def change(step: Step, _: FaultContext) -> Step:
         site = replace(step.site, activation=replace(step.site.activation, kind=f"{POOLING}{name}"))
@@ -36,7 +36,7 @@ def _weighted(name: str) -> Change:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of pooling and normalisation."""
+    """Yield the faults of pooling and normalization."""
     made = "constructed"
     yield Fault("pooling-with-padding", _kinds("mean"), "the mean is taken over all tokens, padding as well", made,
                 _weighted("mean-with-padding"), "hidden.mean(1), without the attention mask",

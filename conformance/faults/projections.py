@@ -1,4 +1,4 @@
-"""Linear layers: another's parameters, another layout, no bias."""
+"""Faults of linear layers: the parameters or inputs of another layer, another layout of the weight, no bias or a wrong factor."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,7 +24,7 @@ HIDDEN_STATE = "the last hidden state"
 
 
 def _exchanged(**whose: str) -> Change:
-    """A projection with another's parameters: `query="key"` where query has key's."""
+    """Return the change that gives projections the parameters of others: `query="key"` gives the query those of the key."""
 
     def change(step: Step, place: FaultContext) -> Step | None:
         path, _, name = step.site.activation.name.rpartition(".")
@@ -35,7 +35,11 @@ def _exchanged(**whose: str) -> Change:
 
 
 def _fused(reading: Callable[[Array, int], Array]) -> Change:
-    """The rows of query, key and value, (3, O, …), in the order that `reading` takes them in, by the width of a head."""
+    """Return the change that reorders the rows of a fused query-key-value weight or bias.
+
+    Args:
+        reading: function from the rows (3, O, …) in correct order and the head size to the rows as they are read.
+    """
 
     def change(step: Step, place: FaultContext) -> Step | None:
         path, _, name = step.site.activation.name.rpartition(".")
@@ -51,12 +55,12 @@ def _fused(reading: Callable[[Array, int], Array]) -> Change:
 
 
 def _by_head(rows: Array, width: int) -> Array:
-    """All of query, then key, then value in the file; read as query, key and value of a head, then of the next."""
+    """Return rows, stored as all of query, then key, then value, as if stored head by head with query, key and value of each."""
     return rows.reshape(-1, 3, width, *rows.shape[2:]).swapaxes(0, 1).reshape(rows.shape)
 
 
 def _by_part(rows: Array, width: int) -> Array:
-    """Query, key and value of a head, then of the next in the file; read as all of query, then key, then value."""
+    """Return rows, stored head by head with query, key and value of each, as if stored as all of query, then key, then value."""
     return rows.reshape(3, -1, width, *rows.shape[2:]).swapaxes(0, 1).reshape(rows.shape)
 
 
@@ -69,7 +73,7 @@ def _scaled(step: Step, factor: float) -> Step:
 
 
 def _of_layer(name: str) -> Change:
-    """The sub-layer reading another activation of its layer; an empty name is the layer's input."""
+    """Return the change to another input: an activation of the same layer, or the layer's input if the name is empty."""
 
     def change(step: Step, place: FaultContext) -> Step | None:
         layer = step.site.activation.layer
@@ -86,13 +90,16 @@ def _transposed(step: Step, _: FaultContext) -> Step | None:
 
 
 def _reshaped(step: Step, _: FaultContext) -> Step | None:
-    """(in, out) read as (out, in), in the order of memory; of a square one that is the transposed."""
+    """Return the layer with a weight (in, out) reinterpreted in memory order as (out, in); None for a square weight.
+
+    For a square weight, the reinterpretation is the transpose, which `_transposed` gives.
+    """
     weight = step.site.parameters["weight"]
     return with_parameters(step, weight=weight.T.reshape(weight.shape)) if weight.shape[0] != weight.shape[1] else None
 
 
 def _bias(factor: float) -> Change:
-    """The layer with that many times its bias; None where it has none."""
+    """Return the change that multiplies the bias by a factor; it gives None for a layer without a bias."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
         bias = step.site.parameters.get("bias")
@@ -106,7 +113,7 @@ def _reversed(step: Step, _: FaultContext) -> Step:
 
 
 def _pre_norm(step: Step, place: FaultContext) -> Step | None:
-    """The input normalised first, with the parameters of the norm that stands behind this sub-layer."""
+    """Return the layer with a normalized input, with the parameters of the norm that follows its sub-layer."""
     layer, name = step.site.activation.layer, step.site.activation.name
     if layer is None:
         return None
@@ -116,7 +123,7 @@ def _pre_norm(step: Step, place: FaultContext) -> Step | None:
 
 
 def _pooled(token: Callable[[Array, Mask], Array | None]) -> Change:
-    """The pooler reading `token` of hidden state and mask, (B, H), in place of the first."""
+    """Return the change by which the pooler reads `token(hidden, mask)`, (B, H), in place of the first token."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
         found = token(step.parents[0], step.site.batch.mask)
@@ -136,7 +143,7 @@ def _mean(hidden: Array, mask: Mask) -> Array:
 
 
 def _reading(source: str, *, first: bool = False) -> Change:
-    """A head that reads another activation than its own, of each row the first token of it."""
+    """Return the change by which a head reads the activation `source`, or the first token of each of its rows if `first`."""
 
     def change(step: Step, place: FaultContext) -> Step | None:
         last = layer_input(step.site.architecture.num_hidden_layers)
@@ -156,7 +163,7 @@ def _handed_on(step: Step, _: FaultContext) -> Step | None:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of linear layers, the pooler's and the heads' among them."""
+    """Yield the faults of linear layers, including the pooler and the heads."""
     linear, pooled = frozenset({"linear"}), frozenset({"first_token_linear"})
     for a, b in (("query", "key"), ("query", "value"), ("key", "value")):
         yield Fault(f"{a}-{b}-swapped", linear, f"{a} and {b} have each other's parameters", "jsbaan/transformer-from-scratch#1",

@@ -1,4 +1,4 @@
-"""The gradients of the losses against numbers: of a regression, and of labels that may hold at once."""
+"""Faults of the gradients of losses with numeric targets: regression and multi-label classification."""
 
 from collections.abc import Callable, Iterator
 
@@ -17,7 +17,7 @@ _WITH_LOGITS = "Use binary_cross_entropy_with_logits, and differentiate what the
 
 
 def _slope(function: Callable[[Array, Array], Array]) -> Change:
-    """∂l/∂x as another function of logits and targets, (B, C) each."""
+    """Return the change that replaces ∂l/∂x by a function of logits and targets, (B, C) each."""
     return lambda step, _: _with_slope(step, function)
 
 
@@ -30,7 +30,7 @@ def _with_slope(step: Step, function: Callable[[Array, Array], Array]) -> Step:
 
 
 def _times(factor: Callable[[int, int], float]) -> Change:
-    """The gradient times a factor, of the numbers of rows and labels; None where it is 1."""
+    """Return the change that multiplies the gradient by factor(rows, labels); it gives None if the factor is 1."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
         by = factor(*step.parents[-1].shape)
@@ -40,7 +40,7 @@ def _times(factor: Callable[[int, int], float]) -> Change:
 
 
 def _as_classes(x: Array, t: Array) -> Array:
-    """Of a softmax's cross entropy, the mean over rows; times C, since `_slope` divides by B C."""
+    """Return the gradient of the softmax cross entropy, averaged over rows, times C, since `_slope` divides by B C."""
     e = np.exp(x - x.max(-1, keepdims=True))
     return np.asarray(x.shape[-1] * (t.sum(-1, keepdims=True) * e / e.sum(-1, keepdims=True) - t))
 
@@ -56,13 +56,13 @@ def _squared(x: Array, t: Array) -> Array:
 
 
 def _weighted(step: Step, weight: float) -> Step:
-    """l = −p t log σ(x) − (1 − t) log σ(−x)."""
+    """Return the gradient of l = −p t log σ(x) − (1 − t) log σ(−x) with p = `weight`."""
     return _with_slope(step, lambda x, t: (1.0 + (weight - 1.0) * t) * sigmoid(x) - weight * t)
 
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of these gradients."""
+    """Yield the faults of the gradients of losses with numeric targets."""
     made, both = "constructed", REGRESSION | MULTI_LABEL
     yield Fault("targets-gradient-summed", both, "the gradient is that of the sum over rows and labels, not of the mean", made,
                 _times(lambda rows, labels: float(rows * labels)), "reduction='sum'", equation="∂L/∂x · B C",

@@ -1,4 +1,4 @@
-"""The values of the losses against numbers: of a regression, and of labels that may hold at once."""
+"""Faults of the values of losses with numeric targets: regression and multi-label classification."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,7 +14,7 @@ REGRESSION, MULTI_LABEL = frozenset({"regression_loss"}), frozenset({"multi_labe
 
 
 def _loss(value: Callable[[Array, Array], Array | float]) -> Change:
-    """The loss as another function of logits and targets, (B, C) each."""
+    """Return the change that replaces the loss by a function of logits and targets, (B, C) each."""
 
     def after(step: Step) -> Array:
         assert isinstance(step, TargetLoss)
@@ -28,13 +28,13 @@ def _softmax_cross_entropy(x: Array, t: Array) -> Array:
 
 
 def _broadcast(x: Array, t: Array) -> Array:
-    """Of one label: logits (B, 1) and targets (B,)."""
+    """Return the squared error with logits (B, 1) and targets (B,) broadcast to (B, B); the plain one for several labels."""
     return np.asarray(np.square(x - t[:, 0]).mean()) if x.shape[-1] == 1 else np.asarray(np.square(x - t).mean())
 
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of these losses."""
+    """Yield the faults of losses with numeric targets."""
     made = "constructed"
     yield Fault("targets-broadcast", REGRESSION, "each row's logit is held against the targets of all rows",
                 "pytorch#16045", _loss(_broadcast), "logits (B, 1) and targets (B,) broadcast to (B, B), with a warning",

@@ -145,7 +145,7 @@ class Product(Step):
         return tuple(maps[parent] for parent in sorted(maps))
 
     def through(self, parent: int, errors: Errors) -> Errors:
-        """Return the errors of the result; if R and the result are split by head, the errors of R become a mixture weighted by c L."""
+        """Return the errors of the result; if R and the result are split by head, errors of R become a mixture weighted by c L."""
         if parent == self.right.parent and self.right.layout == self.result == "heads":
             return mixed(self.scale * self._factors[0], errors, self.parents[parent])
         return super().through(parent, errors)
