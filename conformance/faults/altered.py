@@ -12,7 +12,7 @@ from conformance.oracle import Step
 from conformance.oracle.maps import LinearMap, Roundings, Source, identity
 from conformance.oracle.step import Site
 
-Slack = Callable[["Altered", Arithmetic], Array]  # elementwise variance, from the rewritten step and the arithmetic
+Slack = Callable[["Altered", Arithmetic], Array]  # The elementwise variance, from the altered step and the arithmetic.
 
 
 class Altered(Step):

@@ -1,4 +1,7 @@
-"""Gradients of linear layers, of attention scores and of the attention context."""
+"""Gradients of linear layers, of attention scores and of the attention context.
+
+w is the gradient of L with respect to the result of the forward step.
+"""
 
 from dataclasses import replace
 

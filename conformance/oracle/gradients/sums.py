@@ -1,4 +1,7 @@
-"""Gradients at the start of a backward pass, and gradients that are sums over tokens: those of biases and embedding tables."""
+"""Gradients at the start of a backward pass, and gradients that are sums over tokens: those of biases and embedding tables.
+
+w is the gradient of L with respect to the result of the forward step.
+"""
 
 from dataclasses import replace
 from typing import ClassVar
