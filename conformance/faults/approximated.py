@@ -214,7 +214,7 @@ ERF, TANH = frozenset({"gelu"}), frozenset({"gelu_new", "gelu_pytorch_tanh"})
 
 def _fault(name: str, kinds: frozenset[str], sentence: str, reading: Reading) -> Fitted:
     cause = "a fast kernel's polynomial or table in place of the library's function"
-    fix = "Use the library's function, or an approximation whose error is that of a rounding."
+    fix = "Use the library's function, or an approximation that is accurate to about one rounding."
     return Fitted(
         name, kinds, sentence, "constructed", partial(_approximated, reading), cause, hidden_parents=True, largest=True, fix=fix
     )
@@ -231,5 +231,6 @@ APPROXIMATED = (
            _pointwise(np.ones_like, _NO_GELU)),
     _fault("tanh-approximated", frozenset({"tanh"}), _TANH_IS_OFF, _pointwise(np.ones_like, _NO_TANH)),
     _fault("exp-approximated", frozenset({"probs"}),
-           "exp of the softmax is an approximation: it is off by up to {value} on these inputs, next to exp(0) = 1", _exponential),
+           "exp in the softmax is an approximation: it is off by up to {value} on these inputs, relative to exp(0) = 1",
+           _exponential),
 )  # fmt: skip

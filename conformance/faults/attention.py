@@ -155,11 +155,12 @@ def faults() -> Iterator[Fault]:
     yield Fault(
         "scale-missing", SCORES | SUMMED, "the scores are multiplied by {value}, not by 1/√d = {right}",
         "mlc-llm#3426, flexflow#467",
-        cause="the division by √d left out, or by the whole width", parameter=Parameter("scale", _scale, lambda _: 1.0, _rescaled),
+        cause="the division by √d left out, or d taken as hidden_size",
+        parameter=Parameter("scale", _scale, lambda _: 1.0, _rescaled),
         equation="s = c q kᵀ, c ≠ 1/√d",
         fix="Divide the scores by √d, d = hidden_size / num_attention_heads.",
     )
-    yield Fault("scale-without-bias", SCORES, "1/√d is folded into the query's weight, and not into its bias", "constructed",
+    yield Fault("scale-without-bias", SCORES, "1/√d is folded into the query's weight, but not into its bias", "constructed",
                 _bias_unscaled, "constants folded into weights by hand, or by an exporter",
                 equation="s = (x Wᵀ/√d + b) kᵀ",
                 fix="Multiply the query's bias by 1/√d as well, or scale the scores.")
@@ -187,36 +188,37 @@ def faults() -> Iterator[Fault]:
                 equation="p_h = exp(s_h) / Σ_h exp(s_h) over the heads",
                 fix="Apply the softmax over the last axis, the keys.")
     yield Fault("softmax-missing", PROBS, "there is no softmax", "flexflow#467",
-                probabilities(lambda s, keys: np.where(keys, s, 0.0)), "commented out",
+                probabilities(lambda s, keys: np.where(keys, s, 0.0)), "the softmax commented out",
                 equation="p = s, 0 at masked keys",
                 fix="Apply the softmax over the last axis, the keys.")
-    yield Fault("softmax-plus-one", PROBS, "softmax has one more in its denominator", "constructed",
-                probabilities(lambda s, keys: softmax(s, keys, more=1.0)), "softmax-one",
+    yield Fault("softmax-plus-one", PROBS, "the softmax has an additional 1 in its denominator", "constructed",
+                probabilities(lambda s, keys: softmax(s, keys, more=1.0)), "the softmax-one variant",
                 equation="p_j = exp(s_j) / (1 + Σ_k exp(s_k))",
                 fix="Use the plain softmax.")
     unmoved = "the tensor is reshaped where an axis must be moved (transpose)"
     yield Fault("head-order", CONTEXT, "heads are merged without moving the head axis back", "constructed",
                 _merged(_unmoved_merge), unmoved,
                 fix=_HEADS)
-    yield Fault("head-merge-interleaved", CONTEXT, "heads are merged with their features in turns", "constructed",
+    yield Fault("head-merge-interleaved", CONTEXT, "heads are merged with their features interleaved", "constructed",
                 _merged(_merged_interleaved), "the last two axes exchanged before the reshape",
                 fix=_HEADS)
     yield Fault("heads-reversed", CONTEXT, "heads are merged in reverse order", "constructed", _merged(_reversed_heads),
                 fix="Concatenate the heads in their order: head 0 first.")
-    yield Fault("heads-share-first", SCORES | CONTEXT, "every head reads the keys, or the values, of the first", "constructed",
+    yield Fault("heads-share-first", SCORES | CONTEXT, "every head reads the keys, or the values, of the first head", "constructed",
                 _of_first_head, "multi-query attention; a broadcast over heads",
                 fix="Give each head its own keys and values.")
-    yield Fault("context-of-keys", CONTEXT, "probabilities weigh the keys, not the values", "constructed", _of_keys,
+    yield Fault("context-of-keys", CONTEXT, "the probabilities are multiplied by the keys, not by the values", "constructed",
+                _of_keys,
                 equation="c = p k",
                 fix="Multiply the probabilities by the values.")
-    yield Fault("head-split-interleaved", SCORES | CONTEXT, "heads are split with the features in turns",
+    yield Fault("head-split-interleaved", SCORES | CONTEXT, "heads are split with their features interleaved",
                 "DeepLearningExamples#528",
                 _split(_split_interleaved), "(d, h) for (h, d) in the reshape",
                 fix=_HEADS)
     yield Fault("head-split-unmoved", SCORES | CONTEXT, "heads are split by a reshape, without moving the axis", "constructed",
                 _split(_split_unmoved), unmoved,
                 fix=_HEADS)
-    yield Fault("heads-interleaved", SCORES | CONTEXT, "heads are split and merged with the features in turns", "constructed",
+    yield Fault("heads-interleaved", SCORES | CONTEXT, "heads are split and merged with their features interleaved", "constructed",
                 _interleaved, "einops' (d h) for (h d) on both sides", late=True,
                 fix=_HEADS)
 # fmt: on

@@ -24,7 +24,7 @@ def _handed_on(step: Step, place: FaultContext) -> Step | None:
 def faults() -> Iterator[Fault]:
     """Yield the fault of dense layers."""
     yield Fault("dense-missing", frozenset({"linear", *filter(None, DENSE_ACTIVATIONS)}),
-                "the dense layer behind the pooling hands on its input as it is", "constructed", _handed_on,
-                "2_Dense left out, or of its module the linear part", _ENDS, equation="y = x",
+                "the dense layer after the pooling returns its input unchanged", "constructed", _handed_on,
+                "2_Dense, or its linear layer, left out", _ENDS, equation="y = x",
                 fix="Apply the modules that modules.json lists, each with the parameters in its own folder.")
 # fmt: on

@@ -44,10 +44,10 @@ def _of_the_other(other: str) -> Change:
 # fmt: off
 def faults() -> Iterator[Fault]:
     """Yield the faults of relative positions."""
-    yield Fault("distance-sign", LOOKUP, "distances have the other sign: key less query", "constructed",
+    yield Fault("distance-sign", LOOKUP, "distances have the opposite sign: key position − query position", "constructed",
                 _other_rows(lambda distances, _: -distances), "position_ids_r − position_ids_l",
                 equation="D_ij = E[j − i + P − 1]", fix=_LOOKUP)
-    yield Fault("distance-absolute", LOOKUP, "distances have no sign", "constructed",
+    yield Fault("distance-absolute", LOOKUP, "distances lose their sign", "constructed",
                 _other_rows(lambda distances, _: np.abs(distances)), "a symmetric distance",
                 equation="D_ij = E[|i − j| + P − 1]", fix=_LOOKUP)
     yield Fault("distance-clipped", LOOKUP, f"distances are clipped to ±{SHAW}", "constructed, after Shaw et al. 2018, section 3.2",
@@ -62,18 +62,20 @@ def faults() -> Iterator[Fault]:
                 "P − 1 not added, so that an index counts from the end",
                 equation="D_ij = E[(i − j) mod (2P − 1)]", fix=_LOOKUP)
     yield Fault("distance-query-missing", OF_QUERIES, "the scores lack q_i · D_ij", "constructed", _ABSENT,
-                "positions given to no term, as absolute ones are", equation="s_ij without q_i · D_ij", fix=_TERMS)
+                "the scores computed as for absolute positions", equation="s_ij without q_i · D_ij", fix=_TERMS)
     yield Fault("distance-key-missing", OF_KEYS, "the scores lack k_j · D_ij", "constructed", _ABSENT,
                 "relative_key_query taken as relative_key", equation="s_ij without k_j · D_ij", fix=_TERMS)
-    yield Fault("distance-query-transposed", OF_QUERIES, "q_j · D_ji stands in the place of q_i · D_ij", "constructed",
+    yield Fault("distance-query-transposed", OF_QUERIES, "the scores have q_j · D_ji in place of q_i · D_ij", "constructed",
                 _TRANSPOSED, "einsum indices l and r exchanged", equation="s_ij has q_j · D_ji", fix=_TERMS)
-    yield Fault("distance-key-transposed", OF_KEYS, "k_i · D_ji stands in the place of k_j · D_ij", "constructed",
+    yield Fault("distance-key-transposed", OF_KEYS, "the scores have k_i · D_ji in place of k_j · D_ij", "constructed",
                 _TRANSPOSED, "einsum indices l and r exchanged", equation="s_ij has k_i · D_ji", fix=_TERMS)
-    yield Fault("distance-of-keys", OF_QUERIES, "key vectors at the query's place are multiplied by the distances", "constructed",
-                _of_the_other("key"), "key_layer for query_layer", equation="s_ij has k_i · D_ij for q_i · D_ij", fix=_TERMS)
-    yield Fault("distance-of-queries", OF_KEYS, "query vectors at the key's place are multiplied by the distances", "constructed",
-                _of_the_other("query"), "query_layer for key_layer", equation="s_ij has q_j · D_ij for k_j · D_ij", fix=_TERMS)
-    yield Fault("distance-unscaled", OF_QUERIES | OF_KEYS, "a term of distances is not divided by √d", "constructed",
+    yield Fault("distance-of-keys", OF_QUERIES, "the distances are multiplied by the key, not the query, at position i",
+                "constructed", _of_the_other("key"), "key_layer for query_layer",
+                equation="s_ij has k_i · D_ij for q_i · D_ij", fix=_TERMS)
+    yield Fault("distance-of-queries", OF_KEYS, "the distances are multiplied by the query, not the key, at position j",
+                "constructed", _of_the_other("query"), "query_layer for key_layer",
+                equation="s_ij has q_j · D_ij for k_j · D_ij", fix=_TERMS)
+    yield Fault("distance-unscaled", OF_QUERIES | OF_KEYS, "the term of the distances is not divided by √d", "constructed",
                 rewritten(lambda step: step.value * step.site.architecture.head_size**0.5), "added after the division",
                 equation="s_ij = q_i · k_j / √d + q_i · D_ij", fix=_TERMS)
 # fmt: on

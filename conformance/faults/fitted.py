@@ -167,37 +167,38 @@ def _other_types(step: Step, seen: FitData) -> Fit | None:
     return Fit(with_batch(step, token_type_ids=other.astype(np.int64)), int((other != step.site.batch.types).sum()))
 
 
-OTHER = "the equation is right, the parameters are not the checkpoint's"
+OTHER = "the equation is right, but the parameters are not the checkpoint's"
 
 FITTED = (
     Fitted("words-other", frozenset({"word_lookup"}), "the word embeddings are those of other ids", "constructed",
            _other_words, "another vocabulary, or ids that are changed before they are looked up",
            fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary."),
-    Fitted("tokens-zero", frozenset({"linear", "context", "norm"}), "it is zero at tokens, the first of them at position {value}",
-           "constructed", _zero_tokens, "a chunk, or a remainder of one, that was never computed",
-           fix="Compute every token: the last chunk too, where the length is no multiple of it."),
+    Fitted("tokens-zero", frozenset({"linear", "context", "norm"}),
+           "it is zero at some tokens, the first of them at position {value}", "constructed", _zero_tokens,
+           "a chunk, or the last partial chunk, that was never computed",
+           fix="Compute every token, including those of a last partial chunk."),
     *FITTED_DROPOUT,
     *FITTED_ATTENTION,
-    Fitted("token-types-other", frozenset({"token_type_lookup"}), "the token types are others than the batch's", "constructed",
+    Fitted("token-types-other", frozenset({"token_type_lookup"}), "the token types are not the batch's", "constructed",
            _other_types, "the token types of the example that was traced, baked into the graph",
            fix=TYPES_FIX),
-    Fitted("positions-clipped", LEARNED, "positions past {value} are taken as {value}", "constructed",
+    Fitted("positions-clipped", LEARNED, "positions beyond {value} are taken as {value}", "constructed",
            _clipped_positions, "a table, or an export, that was made for shorter text",
            fix=POSITIONS_FIX),
-    Fitted("positions-other", LEARNED, "the positions are others than the batch's", "constructed",
-           _other_positions, "position ids that are made from something else",
+    Fitted("positions-other", LEARNED, "the positions are not the batch's", "constructed",
+           _other_positions, "position ids computed from other data",
            fix=POSITIONS_FIX),
-    Fitted("bias-other", LINEARS, "the bias is another than the checkpoint's", "constructed",
-           _other_bias, "another layer's bias, one of a fused product's for all its parts, or one that was not loaded",
+    Fitted("bias-other", LINEARS, "the bias is not the checkpoint's", "constructed",
+           _other_bias, "another layer's bias, one part's bias for all parts of a fused product, or a bias not loaded",
            fix="Load each bias from the checkpoint, and fail on missing and unexpected names."),
-    Fitted("features-reordered", LINEARS, "the features are in another order, or some are there twice", "constructed",
+    Fitted("features-reordered", LINEARS, "the features are in another order, or some are repeated", "constructed",
            _other_order, "rows of the weight in another layout",
            fix="Keep the order of the weight's rows."),
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
            _linear, "parameters that were not loaded, or trained further; an untied decoder",
            fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
-    Fitted("norm-statistics-other", frozenset({"norm"}), "tokens' means or deviations are not their own: the deviations are off "
-           "by up to {value}", "constructed", _statistics, "a fast inverse root; statistics of something else than the token",
+    Fitted("norm-statistics-other", frozenset({"norm"}), "tokens are normalised by a wrong mean or deviation: the deviation is off "
+           "by up to {value}", "constructed", _statistics, "a fast inverse root; statistics of something other than the token",
            largest=True, loose=True,
            equation="y = γ · (x − μ′) / σ′ + β", fix="Normalise each token by its own mean and deviation, with an accurate root."),
     Fitted("parameters-other", frozenset({"norm"}), OTHER, "constructed",

@@ -105,21 +105,21 @@ def _by_distance(step: Step, seen: FitData) -> Fit | None:
 
 
 FITTED_ATTENTION = (
-    Fitted("mask-other", PROBS, "the mask is another than the batch's", "constructed",
+    Fitted("mask-other", PROBS, "the mask is not the batch's", "constructed",
            _other_mask, "the mask of the example that was traced, baked into the graph; another batch's mask", True,
            fix="Use the attention_mask of each call; export with the mask as an input."),
-    Fitted("mask-window", PROBS, "tokens attend to none that is more than {value} away", "constructed",
+    Fitted("mask-window", PROBS, "tokens do not attend to tokens more than {value} positions away", "constructed",
            _window, "the window of ModernBERT's or Longformer's local layers", True,
            equation="p = softmax over the unmasked keys j with |i − j| ≤ w", fix="Let every token attend to all unmasked keys."),
     Fitted("mask-by-head", PROBS, "each head has a mask of its own", "constructed",
            _mask_of(2), "masks of (B · h, S, S) in another order than the scores", True, fix=_MASKS),
     Fitted("mask-by-query", PROBS, "each query has a mask of its own", "constructed",
-           _mask_of(1), "a mask of pairs of tokens, where the batch has one of tokens", True, fix=_MASKS),
-    Fitted("head-zero", frozenset({"context", "copy", "probs"}), "heads are zero, the first of them head {value}", "constructed",
-           _zero_heads, "a head mask that is left in; heads pruned and not taken out",
+           _mask_of(1), "a mask for each pair of tokens, where the batch has one for each token", True, fix=_MASKS),
+    Fitted("head-zero", frozenset({"context", "copy", "probs"}), "some heads are zero, the first of them head {value}",
+           "constructed", _zero_heads, "a head mask that is left in; heads that are pruned but not removed",
            fix="Use every head that the checkpoint has."),
-    Fitted("scores-bias-by-distance", SCORES, "the scores have a bias for each distance of their tokens", "constructed",
+    Fitted("scores-bias-by-distance", SCORES, "the scores have a bias for each distance of query and key", "constructed",
            _by_distance, "relative positions, such as T5's, or ALiBi's slopes",
            equation="s_ij = q_i · k_j / √d + b_h(i − j)",
-           fix="Add position embeddings to the words' alone, as position_embedding_type of the config says."),
+           fix="Add position embeddings to the word embeddings only, as the config's position_embedding_type says."),
 )  # fmt: skip

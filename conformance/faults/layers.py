@@ -110,20 +110,20 @@ def faults() -> Iterator[Fault]:
         equation="y = min(max(y, −c), c)",
         fix="Leave the hidden state as it is.",
     )
-    yield Fault("layer-before-kept", frozenset({"linear", "context"}), "it is what the layer before computed",
-                "constructed", _of_layer_before, "a cache whose index of layers is off by one, or that is not filled anew",
+    yield Fault("layer-before-kept", frozenset({"linear", "context"}), "it is the result of the previous layer",
+                "constructed", _of_layer_before, "a cache whose layer index is off by one, or that is not refilled",
                 late=True, combines=True,
                 equation="y of layer i − 1",
                 fix="Compute it in every layer; index a cache by the layer.")
     yield Fault("heads-read-layer-before", frozenset({"linear", "first_token_linear"}),
-                "the hidden state of the last layer but one is read", "constructed", _read_before,
+                "the hidden state of the second-to-last layer is read", "constructed", _read_before,
                 "hidden_states[-2]",
                 fix="Feed the heads the last layer's output.")
-    yield Fault("layer-neighbour", parametrised, "it has the parameters of the layer before (the first: of the second)",
+    yield Fault("layer-neighbour", parametrised, "it has the parameters of the previous layer (the first layer: of the second)",
                 "constructed",
                 _with_layer(lambda i, _: i - 1 if i else 1), "names counted from one in a checkpoint's conversion",
                 fix=_LAYERS)
-    yield Fault("layers-shared", parametrised, "every layer has the parameters of the first", "constructed",
+    yield Fault("layers-shared", parametrised, "every layer has the parameters of the first layer", "constructed",
                 _with_layer(lambda i, _: 0), "[layer] * n, which is n times the same object", PARAMETRISED, whole=True,
                 fix=_LAYERS)
     yield Fault("layers-reversed", parametrised, "the layers' parameters are in reverse order", "constructed",

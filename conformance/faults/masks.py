@@ -154,59 +154,59 @@ class _OnQueries(Probabilities):
 def faults() -> Iterator[Fault]:
     """Yield the faults of attention masks."""
     yield Fault("mask-ignored", PROBS, "padded keys are attended to", "candle#1552, candle#1798", _ignored,
-                "the mask is not handed on, or built as all ones",
+                "the mask is not passed on, or built as all ones",
                 equation="p = softmax(s) over all keys",
                 fix=_MASK)
     yield Fault("mask-inverted", PROBS, "only padded keys are attended to", "constructed", _inverted,
                 "True means masked in one API and kept in another",
                 fix=f"{_MASK} 1 in attention_mask means that a key is attended to.")
-    yield Fault("mask-on-queries", PROBS, "the mask lies along the queries, not along the keys", "constructed",
+    yield Fault("mask-on-queries", PROBS, "the mask is applied along the queries, not along the keys", "constructed",
                 lambda step, _: step.recast(_OnQueries) if of_tokens(step) else None, "mask[:, :, None] for mask[:, None, :]",
                 equation="mask[:, None, :, None] in place of mask[:, None, None, :]",
                 fix=_MASK)
     yield Fault(
         "mask-constant", PROBS, "masked keys keep {value} of their weight", "constructed",
-        cause="too small a number is added at masked keys",
+        cause="the number added at masked keys is not negative enough",
         parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing),
         equation="p_j ∝ w exp(s_j) at masked keys, w > 0",
         fix=_MASK,
     )
-    yield Fault("mask-from-token-types", PROBS, "token types are taken as the mask", "transformers#1788, pytorch#52667",
+    yield Fault("mask-from-token-types", PROBS, "token types are used as the mask", "transformers#1788, pytorch#52667",
                 _from_token_types, "inputs given by position in another order",
                 fix="Pass attention_mask and token_type_ids by keyword.")
     yield Fault("mask-as-lengths", PROBS, "the mask is read as a number of tokens, as if all padding were at the right",
                 "constructed", _as_lengths,
-                "a runtime that takes lengths (attention_mask.sum(1)), as CTranslate2, given padding at the left or inside",
+                "a runtime that takes lengths (attention_mask.sum(1)), such as CTranslate2, given padding at the left or inside",
                 whole=True, equation="p = softmax over the keys j < Σ_k mask_k",
                 fix=f"{_MASK} A runtime that takes lengths needs padding at the right.")
     yield Fault("mask-shifted", PROBS, "the mask is off by one position", "constructed", _shifted, "a special token not counted",
                 equation="key j has the mask of key j − 1",
                 fix="Apply attention_mask[:, j] to key j.")
-    yield Fault("mask-after-softmax", PROBS, "the mask is applied behind the softmax, over all keys, and the rest is not rescaled",
-                "constructed", _after_softmax, "a mask that is multiplied with the probabilities",
+    yield Fault("mask-after-softmax", PROBS, "the mask is applied after a softmax over all keys, and the rest is not rescaled",
+                "constructed", _after_softmax, "probabilities multiplied by the mask",
                 equation="p = softmax(s) · mask",
                 fix=_MASK)
     yield Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞", "constructed",
-                recast(_Multiplied), "masked before softmax as one would after it",
+                recast(_Multiplied), "a multiplicative mask before the softmax",
                 equation="p = softmax(s · mask)",
                 fix=_MASK)
-    yield Fault("mask-causal", PROBS, "later keys are hidden", "constructed", probabilities(_causal), "a decoder's attention",
+    yield Fault("mask-causal", PROBS, "later keys are masked", "constructed", probabilities(_causal), "a decoder's attention",
                 equation="p = softmax over the keys j ≤ i",
                 fix="Let every token attend to all unmasked keys (is_causal=False).")
     yield Fault("mask-not-causal", PROBS, "later keys are attended to, in a decoder", "constructed",
-                _with_keys(lambda keys, _: keys), "an encoder's attention; is_decoder of the config not read",
+                _with_keys(lambda keys, _: keys), "an encoder's attention; the config's is_decoder not read",
                 equation="p = softmax over all keys, not over the keys j ≤ i",
-                fix="In a decoder let a token attend to itself and to what is before it alone (is_causal=True).")
+                fix="In a decoder, let a token attend only to itself and to earlier tokens (is_causal=True).")
     yield Fault("mask-causal-strict", PROBS, "a token does not attend to itself, in a decoder", "constructed",
                 _with_keys(lambda keys, i: keys & (i[:, None] > i)), "tril(diagonal=-1) for tril()",
                 equation="p = softmax over the keys j < i",
-                fix="Let a token attend to the keys j ≤ i, itself among them.")
-    yield Fault("mask-causal-late", PROBS, "a token attends to the next one too, in a decoder", "constructed",
+                fix="Let a token attend to the keys j ≤ i, including itself.")
+    yield Fault("mask-causal-late", PROBS, "a token also attends to the next one, in a decoder", "constructed",
                 _with_keys(lambda keys, i: keys & (i[:, None] + 1 >= i)), "tril(diagonal=1) for tril()",
                 equation="p = softmax over the keys j ≤ i + 1",
-                fix="Let a token attend to the keys j ≤ i alone.")
-    yield Fault("mask-added-raw", PROBS, "ones and zeros of the mask are added to the scores", "transformers#1788, pytorch#52667",
-                _added_raw,
+                fix="Let a token attend only to the keys j ≤ i.")
+    yield Fault("mask-added-raw", PROBS, "the ones and zeros of the mask are added to the scores",
+                "transformers#1788, pytorch#52667", _added_raw,
                 "the mask not turned into 0 and −∞, or another input in its place",
                 equation="p = softmax(s + mask)",
                 fix=_MASK)

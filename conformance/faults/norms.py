@@ -195,11 +195,11 @@ def faults() -> Iterator[Fault]:
                 recast(_UnbiasedVariance), "var() and std() are unbiased by default in PyTorch",
                 equation="σ² = Σ (x − μ)² / (n − 1)",
                 fix="Divide by n: var(-1, unbiased=False).")
-    yield Fault("norm-missing", NORMS, "there is no LayerNorm: the sum is handed on", "constructed", rewritten(_sum),
+    yield Fault("norm-missing", NORMS, "there is no LayerNorm: the result is the sum", "constructed", rewritten(_sum),
                 "a norm left out",
                 equation="y = x",
                 fix=_NORM)
-    yield Fault("norm-without-mean", NORMS, "the mean is not taken off (RMSNorm)", "constructed",
+    yield Fault("norm-without-mean", NORMS, "the mean is not subtracted (RMSNorm)", "constructed",
                 recast(_WithoutMean), "the norm of later models",
                 equation="y = γ · x / √(mean(x²) + ε) + β",
                 fix=_NORM)
@@ -217,7 +217,7 @@ def faults() -> Iterator[Fault]:
                 fix="Load γ; old checkpoints call it gamma.")
     yield Fault("norm-affine-exchanged", NORMS, "gamma and beta are exchanged", "constructed",
                 other_parameters(lambda p: {"weight": p["bias"], "bias": p["weight"]}),
-                "arguments handed on by place", late=True,
+                "arguments passed by position in another order", late=True,
                 equation="y = β · (x − μ) / √(σ² + ε) + γ",
                 fix="Pass the norm's weight and bias by keyword.")
     yield Fault("norm-weight-plus-one", NORMS, "the scale is 1 + gamma", "constructed", _plus_one,
@@ -236,7 +236,7 @@ def faults() -> Iterator[Fault]:
     yield Fault("norm-shared", NORMS, "it has the parameters of the layer's other norm", "the third seed's tutorial", _shared,
                 "one LayerNorm object serves both residuals", own,
                 fix="Give each layer two LayerNorms, attention.output.LayerNorm and output.LayerNorm, and load both.")
-    yield Fault("residual-after-norm", NORMS, "the residual is added behind the norm: LayerNorm(x) + skip", "constructed",
+    yield Fault("residual-after-norm", NORMS, "the residual is added after the norm: LayerNorm(x) + skip", "constructed",
                 _after_norm, "norm and sum in the wrong order", own,
                 equation="y = LayerNorm(x) + skip",
                 fix="Add the residual before the norm: LayerNorm(x + skip).")
@@ -244,10 +244,10 @@ def faults() -> Iterator[Fault]:
                 equation="y = LayerNorm(x)",
                 fix="Add the residual before the norm: LayerNorm(x + skip).")
     yield Fault("residual-doubled", NORMS, "the residual is added twice", "constructed", _sum_of(1.0, 2.0),
-                "added in the sub-layer and around it", own,
+                "added in the sub-layer and again outside it", own,
                 equation="y = LayerNorm(x + 2 skip)",
                 fix="Add the residual once.")
-    yield Fault("sublayer-missing", NORMS, "only the residual is normalised, the sub-layer's result is not added", "constructed",
+    yield Fault("sublayer-missing", NORMS, "only the residual is normalised; the sub-layer's result is not added", "constructed",
                 _sum_of(0.0, 1.0), "", own,
                 equation="y = LayerNorm(skip)",
                 fix="Add the sub-layer's result to the residual.")
@@ -260,7 +260,7 @@ def faults() -> Iterator[Fault]:
     )
     yield Fault(
         "sublayer-scaled", NORMS, "the sub-layer's result is multiplied by {value}", "constructed, after Srivastava et al. 2014",
-        cause="dropout's share of what is kept, 1 − p = 0.9, multiplied at inference; a layer scale", only=own, late=True,
+        cause="multiplication by dropout's keep probability, 1 − p = 0.9, at inference; a layer scale", only=own, late=True,
         parameter=Parameter("factor", lambda _: 1.0, lambda step: 1.0 - step.site.architecture.hidden_dropout_prob or 0.9,
                 _sublayer_scaled, least=-16.0),
         equation="y = LayerNorm(c x + skip)",
@@ -270,5 +270,5 @@ def faults() -> Iterator[Fault]:
                 _from_layer_input, "one variable kept for both residuals",
                 LAYER_OUTPUT,
                 equation="y = LayerNorm(x + layer input)",
-                fix="Add the output of attention.output.LayerNorm behind the feed-forward network.")
+                fix="Add the output of attention.output.LayerNorm after the feed-forward network.")
 # fmt: on

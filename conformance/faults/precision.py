@@ -14,7 +14,7 @@ from conformance.oracle.maps import Roundings, Source
 from conformance.oracle.norm import Norm
 from conformance.oracle.step import Site
 
-_PRECISION = "Switch off reduced precision, or declare the format that is computed in as the run's --dtype."
+_PRECISION = "Switch off reduced precision, or declare the format of the computation as the run's --dtype."
 
 Rounding = Callable[[Array], Array]
 
@@ -141,7 +141,7 @@ def _result(name: str) -> Change:
 def faults() -> Iterator[Fault]:
     """Yield the faults of reduced precision."""
     tables = frozenset({"word_lookup", "position_lookup", "token_type_lookup"})
-    for end, truncated, rendered in (("", False, "rounded"), ("-truncated", True, "cut off")):
+    for end, truncated, rendered in (("", False, "rounded"), ("-truncated", True, "truncated")):
         yield Fault(f"precision-tf32{end}", PRODUCTS,
                 f"operands are {rendered} to TensorFloat-32: reduced precision, not a wrong equation",
                     "transformers#14450, thunder#2579", _in_tf32(truncated=truncated),

@@ -15,7 +15,7 @@ from conformance.oracle import Step
 from conformance.oracle.norm import Norm
 
 _POOLER = "Read the first token of each row: hidden[:, 0]."
-_QKV = "Check in which order query, key and value stand in the fused weight, and split or map it in that order."
+_QKV = "Check the order of query, key and value in the fused weight, and split or map it in that order."
 
 Mask = npt.NDArray[np.bool_]
 LINEARS = frozenset({"linear", "first_token_linear"})
@@ -177,26 +177,26 @@ def faults() -> Iterator[Fault]:
             yield Fault(f"{a[1:]}-from-{b[1:]}", linear, f"{a[1:]} has {b[1:]}'s parameters", "constructed",
                         _exchanged(**{a[1:]: b[1:]}), "a copied line; a name mapped twice", (a,), late=True,
                         fix="Load each projection's own parameters.")
-    for end, reading, file, read in (("", _by_head, "all of query, then key, then value", "head by head"),
-                                     ("-file", _by_part, "head by head", "all of query, then key, then value")):
-        yield Fault(f"qkv-interleaved{end}", linear, f"the rows of a fused matrix, which are {file}, are read {read}",
-                    "constructed", _fused(reading), "Megatron's and GPT-NeoX's order of rows taken for that of others",
+    for end, reading, file, read in (("", _by_head, "part by part (query, key, value)", "head by head"),
+                                     ("-file", _by_part, "head by head", "part by part (query, key, value)")):
+        yield Fault(f"qkv-interleaved{end}", linear, f"the rows of a fused matrix, stored {file}, are read {read}",
+                    "constructed", _fused(reading), "the row order of Megatron and GPT-NeoX confused with that of other models",
                     SELF, late=True, together=True, fix=_QKV)
     yield Fault("next-sentence-order", LINEARS, "the two logits are exchanged", "transformers#836, transformers#524", _reversed,
-                "1 taken as is-next, BERT has 0", ("seq_relationship",),
+                "logit 1 taken as is-next; in BERT, logit 0 is", ("seq_relationship",),
                 fix="Logit 0 means that the second sentence follows the first, logit 1 that it does not.")
     yield Fault("class-labels-reversed", linear, "the class logits are in reverse order", "constructed", _reversed, "",
                 ("classifier",),
                 fix="Keep the order of the checkpoint's classifier rows (id2label).")
     yield Fault("span-ends-exchanged", linear, "the start logits and the end logits are exchanged", "constructed", _reversed,
-                "the halves of qa_outputs taken the other way round", ("qa_outputs",),
+                "the two rows of qa_outputs exchanged", ("qa_outputs",),
                 fix="Of the last axis of qa_outputs, index 0 is the start and index 1 the end.")
     yield Fault("weight-transposed", LINEARS, "the weight is transposed", "DeepLearningExamples#528", _transposed,
                 "(in, out) kernels of TensorFlow and JAX loaded as (out, in)",
                 equation="y = x W + b",
                 fix="Transpose the kernel when it is loaded; in a registration, `transposed(…)` says so.")
     yield Fault("weight-reshaped", LINEARS, "the weight is reshaped where it must be transposed", "constructed", _reshaped,
-                "(in, out) kernels brought to (out, in) by reshape or view",
+                "(in, out) kernels converted to (out, in) by reshape or view",
                 equation="W read row by row from the elements of Wᵀ",
                 fix="Transpose the kernel when it is loaded.")
     yield Fault("weight-reversed", LINEARS, "the output features are in reverse order", "constructed", _reversed,
@@ -207,12 +207,12 @@ def faults() -> Iterator[Fault]:
                 equation="y = x Wᵀ",
                 fix="Give the layer a bias and load it.")
     yield Fault("bias-twice", LINEARS, "the bias is added twice", "transformers#2928, FARM#533", _bias(2.0),
-                "a layer that has a bias, and the same bias added behind it",
+                "a layer that has a bias, and the same bias added after it",
                 equation="y = x Wᵀ + 2 b",
                 fix="Add the bias once.")
     yield Fault(
         "product-scaled", LINEARS, "the product is multiplied by {value} before the bias", "constructed",
-        cause="1/√H before a tied decoder, as T5 has it; a quantised weight's scale left out or applied twice", late=True,
+        cause="1/√H before a tied decoder, as in T5; a quantised weight's scale left out or applied twice", late=True,
         parameter=Parameter("factor", lambda _: 1.0, lambda step: step.parents[0].shape[-1] ** -0.5, _product_scaled, least=-16.0),
         equation="y = c x Wᵀ + b",
         fix="Multiply by the weight as it is, without a factor.",
@@ -222,47 +222,47 @@ def faults() -> Iterator[Fault]:
         cause="1/√d folded into the query's product, in code that scales the scores as well", late=True,
         parameter=Parameter("factor", lambda _: 1.0, lambda step: step.site.architecture.head_size**-0.5, _scaled, least=-16.0),
         equation="y = c (x Wᵀ + b)",
-        fix="Hand on the product with its bias, without a factor.",
+        fix="Return the product with its bias, without a factor.",
     )
     yield Fault("feed-forward-parallel", linear, "the feed-forward network reads the layer's input, not the attention's output",
                 "constructed, after GPT-J", _of_layer(""), "parallel attention and feed-forward, as in GPT-J and PaLM",
                 (".intermediate.dense",), late=True,
                 equation="y = layer input · Wᵀ + b",
                 fix="Feed intermediate.dense the output of attention.output.LayerNorm.")
-    yield Fault("activation-bypassed", linear, "it reads intermediate.dense, past the activation function", "constructed",
+    yield Fault("activation-bypassed", linear, "it reads intermediate.dense, bypassing the activation function", "constructed",
                 _of_layer("intermediate.dense"), "a variable that was not renamed", (".output.dense",), late=True,
                 equation="y = (x W₁ᵀ + b₁) W₂ᵀ + b₂",
-                fix="Feed output.dense what the activation function makes.")
-    yield Fault("attention-bypassed", linear, "it reads the values, past the attention's probabilities", "constructed",
+                fix="Feed output.dense the result of the activation function.")
+    yield Fault("attention-bypassed", linear, "it reads the values, bypassing the attention's probabilities", "constructed",
                 _of_layer("attention.self.value"), "attention left out", (".attention.output.dense",), late=True,
                 equation="y = v Wᵀ + b",
                 fix="Feed attention.output.dense the context, probabilities times values.")
     yield Fault("pre-norm", linear, "the input is normalised first (pre-LN)", "annotated-transformer#110", _pre_norm,
                 "the order of GPT-2 and of the Annotated Transformer", (*SELF, ".intermediate.dense"),
                 equation="y = LayerNorm(x) Wᵀ + b",
-                fix="Feed the sub-layer its input without a norm; the norm stands behind the residual.")
+                fix="Feed the sub-layer its input without a norm; the norm comes after the residual.")
     yield Fault("pooler-token", pooled, "the last token is read, not the first", "constructed",
                 _pooled(lambda hidden, _: hidden[:, -1]),
                 fix=_POOLER)
-    yield Fault("pooler-last-unmasked", pooled, "the last token that is not padding is read, not the first", "constructed",
+    yield Fault("pooler-last-unmasked", pooled, "the last token that is not padding is read, not the first one", "constructed",
                 _pooled(_last_unmasked), "as in models that read from left to right",
                 fix=_POOLER)
-    yield Fault("pooler-mean", pooled, "the mean over all tokens is read, not the first", "constructed",
+    yield Fault("pooler-mean", pooled, "the mean over all tokens is read, not the first token", "constructed",
                 _pooled(_mean),
                 "a sentence embedding's pooling",
                 fix=_POOLER)
-    yield Fault("pooler-mean-with-padding", pooled, "the mean over all tokens, padding too, is read, not the first", "constructed",
-                _pooled(lambda hidden, _: hidden.mean(1)), "hidden.mean(1)",
+    yield Fault("pooler-mean-with-padding", pooled, "the mean over all tokens, including padding, is read, not the first token",
+                "constructed", _pooled(lambda hidden, _: hidden.mean(1)), "hidden.mean(1)",
                 fix=_POOLER)
     yield Fault("pooler-second-token", pooled, "the second token is read, not the first", "constructed",
                 _pooled(lambda hidden, _: hidden[:, 1] if hidden.shape[1] > 1 else None),
                 fix=_POOLER)
-    yield Fault("pooler-missing", pooled, "the first token is handed on as it is", "codertimo/BERT-pytorch#95, candle#2601",
+    yield Fault("pooler-missing", pooled, "the first token is returned unchanged", "codertimo/BERT-pytorch#95, candle#2601",
                 _handed_on, "a BERT without pooler", ("pooler.dense",),
                 equation="y = x₀",
                 fix="Apply pooler.dense and tanh to the first token.")
     sentence = ("seq_relationship", "classifier")
-    yield Fault("head-without-pooler", linear, "the head reads the first token's hidden state, past the pooler", "constructed",
+    yield Fault("head-without-pooler", linear, "the head reads the first token's hidden state, bypassing the pooler", "constructed",
                 _reading(HIDDEN_STATE, first=True), "add_pooling_layer=False, or hidden[:, 0] in place of the pooled output",
                 sentence,
                 equation="y = x₀ Wᵀ + b",
@@ -270,9 +270,9 @@ def faults() -> Iterator[Fault]:
     yield Fault("head-without-tanh", linear, "the head reads the pooler's product, before its tanh", "constructed",
                 _reading("pooler.dense"), "", sentence,
                 equation="y = (W_p x₀ + b_p) Wᵀ + b",
-                fix="Feed the head the pooler's output, behind its tanh.")
-    yield Fault("decoder-without-transform", linear, "the decoder reads the hidden state, past the head's transform", "constructed",
-                _reading(HIDDEN_STATE), "logits = hidden @ embeddings.T", ("predictions.decoder",),
+                fix="Feed the head the pooler's output, after its tanh.")
+    yield Fault("decoder-without-transform", linear, "the decoder reads the hidden state, bypassing the head's transform",
+                "constructed", _reading(HIDDEN_STATE), "logits = hidden @ embeddings.T", ("predictions.decoder",),
                 equation="y = x Eᵀ + b",
                 fix="Feed the decoder the transform's output.")
 # fmt: on

@@ -138,14 +138,14 @@ def _symmetric(weight: Array, axis: int | None, steps: float) -> Array:
 def faults() -> Iterator[Fault]:
     """Yield the faults of quantized weights."""
     for end, axis, a in (("", None, "tensor"), ("-channel", 1, "output feature")):
-        yield Fault(f"precision-int8{end}", LINEARS, f"the weights are rounded to 255 levels a {a}: int8 quantisation",
+        yield Fault(f"precision-int8{end}", LINEARS, f"the weights are rounded to 255 levels per {a}: int8 quantisation",
                     "constructed", other_weight(partial(int8, axis=axis)), "a quantised export", late=True, combines=True,
                     fix=_FIX)
     for name, quantiser, sentence, cause in (
         ("int8-block", _in_blocks(32, _int8_block), "the weights are rounded to 255 levels in blocks of 32", "ggml's Q8_0"),
         ("int4-block", _in_blocks(32, _int4_block), "the weights are rounded to 16 levels in blocks of 32", "ggml's Q4_0"),
         ("nf4-block", _in_blocks(64, _nf4_block), "the weights are rounded to 16 levels (NF4) in blocks of 64", "bitsandbytes"),
-        ("float8", _float8, "the weights are rounded to float8 (E4M3), scaled by tensor", "Transformer Engine, torchao, vLLM"),
+        ("float8", _float8, "the weights are rounded to float8 (E4M3), scaled per tensor", "Transformer Engine, torchao, vLLM"),
     ):
         yield Fault(f"precision-{name}", LINEARS, f"{sentence}: quantisation", "constructed", other_weight(quantiser), cause,
                     late=True, fix=_FIX)
@@ -153,7 +153,7 @@ def faults() -> Iterator[Fault]:
 
 
 DYNAMIC = Fitted(
-    "precision-int8-dynamic", LINEARS, "weights and inputs are rounded to int8, the inputs' step taken from each call",
+    "precision-int8-dynamic", LINEARS, "weights and inputs are rounded to int8, with the inputs' step computed per call",
     "constructed", _dynamic, "quantize_dynamic of torch or of ONNX Runtime", fix=_FIX,
 )  # fmt: skip
 """The fault of dynamic quantization, in which the scale of the inputs depends on all inputs of a call, including padding."""

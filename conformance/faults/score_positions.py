@@ -12,7 +12,7 @@ from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
 
-_FIX = "Add position embeddings to the words' alone, as position_embedding_type of the config says."
+_FIX = "Add position embeddings to the word embeddings only, as the config's position_embedding_type says."
 _BASE = 10000.0  # The base of the wavelengths (Su et al. 2021, section 3.2.2).
 
 
@@ -104,7 +104,7 @@ def faults() -> Iterator[Fault]:
     yield Fault("scores-rotary-neighbours", SCORES, "query and key are rotated by their positions (rotary embeddings of GPT-J)",
                 "constructed", _rotary(neighbours=True), "an engine, or a config's default, made for GPT-J", late=True,
                 equation="s_ij = (R_i q_i) · (R_j k_j) / √d, neighbouring features in pairs", fix=_FIX)
-    yield Fault("scores-linear-bias", SCORES, "scores fall with the distance of their tokens (ALiBi)", "constructed", _falling,
+    yield Fault("scores-linear-bias", SCORES, "scores decrease with the distance of query and key (ALiBi)", "constructed", _falling,
                 "a code path that is shared with MPT or JinaBERT", late=True,
                 equation="s_ij = q_i · k_j / √d − m_h |i − j| (Press, Smith and Lewis 2021, section 3)", fix=_FIX)
 # fmt: on

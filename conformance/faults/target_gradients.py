@@ -71,7 +71,7 @@ def faults() -> Iterator[Fault]:
                 "a row are summed", made, _times(lambda rows, labels: float(labels)), "a sum over labels, then a mean over rows",
                 equation="∂L/∂x · C", fix="Divide by the number of rows times the number of labels.")
     yield Fault("targets-gradient-summed-over-rows", MULTI_LABEL, "the gradient is that of a mean over labels alone: the rows are "
-                "summed", made, _times(lambda rows, labels: float(rows)), "gradients of rows that are accumulated, and not divided",
+                "summed", made, _times(lambda rows, labels: float(rows)), "gradients of rows that are accumulated but not divided",
                 equation="∂L/∂x · B", fix="Divide by the number of rows times the number of labels.")
     yield Fault("regression-gradient-halved", REGRESSION, "the gradient of the square lacks its factor of two", made,
                 _times(lambda rows, labels: 0.5), "a gradient written for (x − t)²/2", equation="∂x = (x − t) / N",
@@ -81,19 +81,19 @@ def faults() -> Iterator[Fault]:
     yield Fault("targets-gradient-without-target", both, "the target is not subtracted", made,
                 lambda step, _: _with_slope(step, (lambda x, t: 2.0 * x) if step.site.activation.kind in REGRESSION
                                             else lambda x, t: sigmoid(x)),
-                "a loss that is fused by hand", equation="∂x = 2 x / N, or σ(x) / N", fix="Subtract the target.")
+                "a hand-written fused loss", equation="∂x = 2 x / N, or σ(x) / N", fix="Subtract the target.")
     yield Fault("multi-label-gradient-sigmoid-twice", MULTI_LABEL, "the gradient is that of a loss that takes the sigmoid twice",
                 made, _slope(_sigmoid_twice), "binary_cross_entropy_with_logits of probabilities",
                 equation="∂x = (σ(σ(x)) − t) σ(x) (1 − σ(x)) / N", fix=_WITH_LOGITS)
-    yield Fault("multi-label-gradient-of-logits", MULTI_LABEL, "the logits stand where the probabilities should", made,
-                _slope(lambda x, t: x - t), "the sigmoid left out of a gradient that is written by hand",
+    yield Fault("multi-label-gradient-of-logits", MULTI_LABEL, "the logits are used in place of the probabilities", made,
+                _slope(lambda x, t: x - t), "the sigmoid left out of a hand-written gradient",
                 equation="∂x = (x − t) / N", fix=_WITH_LOGITS)
     yield Fault("multi-label-gradient-squared", MULTI_LABEL, "the gradient is that of the squared error of the probabilities", made,
                 _slope(_squared), "mse_loss of sigmoid(x)", equation="∂x = 2 (σ(x) − t) σ(x) (1 − σ(x)) / N", fix=_WITH_LOGITS)
-    yield Fault("multi-label-gradient-as-classes", MULTI_LABEL, "the gradient is that of classes that exclude one another", made,
-                _slope(_as_classes), "cross_entropy with targets that are numbers",
+    yield Fault("multi-label-gradient-as-classes", MULTI_LABEL, "the gradient is that of mutually exclusive classes", made,
+                _slope(_as_classes), "cross_entropy with numeric targets",
                 equation="∂x = (softmax(x) Σ t − t) / B", fix=_WITH_LOGITS)
-    yield Fault("multi-label-positives-weighted", MULTI_LABEL, "labels that hold are weighted by {value}", made,
+    yield Fault("multi-label-positives-weighted", MULTI_LABEL, "positive labels are weighted by {value}", made,
                 cause="pos_weight", parameter=Parameter("weight of positives", lambda _: 1.0, lambda _: 2.0, _weighted),
                 equation="∂x = ((1 + (p − 1) t) σ(x) − p t) / N", fix="Pass no pos_weight.")
 # fmt: on

@@ -36,7 +36,7 @@ def _broadcast(x: Array, t: Array) -> Array:
 def faults() -> Iterator[Fault]:
     """Yield the faults of losses with numeric targets."""
     made = "constructed"
-    yield Fault("targets-broadcast", REGRESSION, "each row's logit is held against the targets of all rows",
+    yield Fault("targets-broadcast", REGRESSION, "each row's logit is compared with the targets of all rows",
                 "pytorch#16045", _loss(_broadcast), "logits (B, 1) and targets (B,) broadcast to (B, B), with a warning",
                 equation="mean over i and j of (x_i − t_j)²", fix="Squeeze the logits: logits.squeeze(-1).")
     yield Fault("regression-loss-halved", REGRESSION, "the squared error is halved", made,
@@ -46,10 +46,10 @@ def faults() -> Iterator[Fault]:
                 _loss(lambda x, t: np.abs(x - t).mean()), "l1_loss for mse_loss",
                 equation="mean |x − t|", fix="Use mse_loss.")
     yield Fault("regression-as-classes", REGRESSION, "the loss is the cross entropy of a single class, which is 0",
-                "transformers#7496", _loss(lambda x, t: 0.0), "cross_entropy whatever num_labels is",
+                "transformers#7496", _loss(lambda x, t: 0.0), "cross_entropy regardless of num_labels",
                 equation="0", fix="Use mse_loss where num_labels is 1.")
-    yield Fault("multi-label-as-classes", MULTI_LABEL, "the labels are taken as classes that exclude one another", made,
-                _loss(_softmax_cross_entropy), "cross_entropy with targets that are numbers",
+    yield Fault("multi-label-as-classes", MULTI_LABEL, "the labels are taken as mutually exclusive classes", made,
+                _loss(_softmax_cross_entropy), "cross_entropy with numeric targets",
                 equation="mean over rows of −Σ t log softmax(x)", fix="Use binary_cross_entropy_with_logits.")
     yield Fault("multi-label-sigmoid-twice", MULTI_LABEL, "the sigmoid is taken twice", made,
                 _loss(lambda x, t: (np.logaddexp(0.0, sigmoid(x)) - t * sigmoid(x)).mean()),

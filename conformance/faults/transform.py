@@ -50,13 +50,15 @@ def _norm_first(step: Step, place: FaultContext) -> Step | None:
 # fmt: off
 def faults() -> Iterator[Fault]:
     """Yield the faults of the transform."""
-    made, cause = "constructed", "layers put together as product, norm, function"
-    yield Fault("transform-order", FUNCTIONS | NORMS, "the head's norm stands before its activation function", made, _other_order,
+    made, cause = "constructed", "layers in the order product, norm, function"
+    yield Fault("transform-order", FUNCTIONS | NORMS, "the head's norm comes before its activation function", made, _other_order,
                 cause, _ENDS, late=True, equation="y = f(LayerNorm(x Wᵀ + b))", fix=_FIX)
-    yield Fault("transform-norm-first", FUNCTIONS | NORMS, "the head's norm reads the product, and its function the norm",
-                made, _norm_first, cause, _ENDS, late=True, equation="y = f(LayerNorm(x Wᵀ + b))", fix=_FIX)
-    yield Fault("decoder-without-norm", frozenset({"linear"}), "the decoder reads the transform's function, past its norm",
-                made, lambda step, place: with_parent(step, place, _ACT),
+    yield Fault("transform-norm-first", FUNCTIONS | NORMS,
+                "the head's norm reads the product, and its activation function reads the norm", made, _norm_first,
+                cause, _ENDS, late=True, equation="y = f(LayerNorm(x Wᵀ + b))", fix=_FIX)
+    yield Fault("decoder-without-norm", frozenset({"linear"}),
+                "the decoder reads the transform's activation function, bypassing its norm", made,
+                lambda step, place: with_parent(step, place, _ACT),
                 "a norm left out, or before the function", ("predictions.decoder",), late=True,
                 equation="y = f(x W₁ᵀ + b₁) Eᵀ + b", fix=_FIX)
 # fmt: on

@@ -85,7 +85,11 @@ def sections(name: str) -> Iterator[Section]:
     yield "shape", (shape(first),)
     yield "computed from", tuple(dict.fromkeys(generic(parent) for row in found for parent in row.parents))
     yield "parameters", tuple(dict.fromkeys(generic(parameter) for row in found for parameter in row.parameters.values()))
-    rule = "exact: any difference fails" if first.exact else "within what rounding explains, from the candidate's own inputs to it"
+    rule = (
+        "exact: any difference fails"
+        if first.exact
+        else "to within rounding errors, computed from the candidate's own inputs to it"
+    )
     yield "how it is judged", (rule,)
     yield "faults that act here", (", ".join(acting_at(found)),)
 

@@ -59,7 +59,7 @@ def _recognised(name: str) -> Iterator[Section]:
     if name not in BY_NAME:
         yield (
             "how it is recognised",
-            ("a fit to the step's result that leaves rounding alone; tried after all other faults",),
+            ("a fit to the step's result that leaves only rounding errors; tried after all other faults",),
         )
         return
     from conformance.glossary.detectability import detectability
@@ -67,7 +67,7 @@ def _recognised(name: str) -> Iterator[Section]:
     fault = BY_NAME[name]
     found = detectability(fault)
     amplitude = "" if fault.parameter else "an amplitude of 1 (at least 0.5) and "
-    rule = f"matched filter: {amplitude}z beyond its threshold; separable from an expected z of {SEPARABLE_Z:g} on"
+    rule = f"matched filter: {amplitude}z beyond its threshold; separable if the expected z is at least {SEPARABLE_Z:g}"
     if found is None:
         yield "how it is recognised", (rule,)
     else:

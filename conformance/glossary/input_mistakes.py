@@ -21,7 +21,7 @@ def names(written: str) -> tuple[str, ...]:
 def sections(name: str) -> Iterator[Section]:
     """Yield the cause of a mistake, its repair, and how it is recognised."""
     mistake = _BY_NAME[name]
-    yield "looked for", ("in embeddings, a row a text, of texts that are padded at their ends",)
+    yield "looked for", ("in embeddings, one row per text, of texts that are padded at the end",)
     yield "usual cause", (mistake.cause,)
     yield "how to repair it", (mistake.fix,)
     yield (
