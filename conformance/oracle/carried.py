@@ -24,7 +24,8 @@ class Mixture:
 
     This variance exceeds the sum of variances by a factor of up to the number of positions, which is reached if all positions have
     the same weights and all factors the same sign. It is the diagonal of J V Jᵀ, where J is the product of the Jacobians of both
-    steps (JCGM 100:2008, *Guide to the expression of uncertainty in measurement*, section 5.2).
+    steps (JCGM 100:2008, *Guide to the expression of uncertainty in measurement*, section 5.2): all factors of an error ε_j are
+    summed before they are squared.
 
     Attributes:
         weights: w, (B, h, S, S').
