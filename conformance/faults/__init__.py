@@ -1,12 +1,13 @@
-"""Mistakes that real BERTs have had, each a small change of the oracle, by theme: the catalogue.
+"""The catalogue of faults: mistakes made in real BERT implementations, each a small change of the oracle, grouped by theme.
 
 To add a fault:
 
-1. Yield it in `faults()` of its theme's module (a new theme is imported below): its name, the kinds of step that it acts on, its
-   sentence, source and change, and for `bert-conformance explain` its equation, cause and fix.
-2. Plant it by hand in a torch module, as a row of `conformance.benchmarks.detection.planted` (the theme of the same name).
+1. Yield it in `faults()` of the module of its theme, with its name, the kinds of step that it acts on, its sentence, source and
+   change, and, for `bert-conformance explain`, its equation, cause and fix. A new theme is imported below.
+2. Implement it in a torch module, as a row of `conformance.benchmarks.detection.planted` (the theme of the same name).
 
-`conformance/tests/test_faults.py` then checks its values, and `test_planted.py` that it is found, placed and named.
+`conformance/tests/test_faults.py` then checks the values of the fault; `test_planted.py` checks that the fault is found, located
+and named.
 """
 
 from collections.abc import Mapping
@@ -59,7 +60,7 @@ _THEMES = (
     *(dropout, target_gradients, gradients, optimizer),
 )
 CATALOGUE: tuple[Fault, ...] = tuple(fault for theme in _THEMES for fault in theme.faults())
-"""Every fault that has a name, in the order in which equally good explanations are reported."""
+"""All faults, in the order in which equally good explanations are reported; fitted faults are in `faults.fitted`."""
 
 BY_NAME: Mapping[str, Fault] = {fault.name: fault for fault in CATALOGUE}
 
@@ -67,6 +68,6 @@ OF_SOME: tuple[frozenset[str], ...] = tuple(
     frozenset(fault.name for fault in theme.faults())
     for theme in (distances, target_losses, target_gradients, pooling, dense, dropout, gradients, optimizer)
 )
-"""The names of each theme whose steps only some networks, or some checks, have."""
+"""For each theme whose steps occur only in some networks or checks, the names of its faults."""
 
 __all__ = ["BY_NAME", "CATALOGUE", "OF_SOME", "Fault", "FaultContext", "Parameter"]

@@ -1,4 +1,4 @@
-"""A step whose result a fault rewrites."""
+"""Steps whose result is changed by a fault."""
 
 from collections.abc import Callable
 from functools import partial
@@ -12,41 +12,46 @@ from conformance.oracle import Step
 from conformance.oracle.maps import LinearMap, Roundings, Source, identity
 from conformance.oracle.step import Site
 
-Slack = Callable[["Altered", Arithmetic], Array]  # elementwise variance, from the rewritten step and the arithmetic
+Slack = Callable[["Altered", Arithmetic], Array]  # The elementwise variance, from the altered step and the arithmetic.
 
 
 class Altered(Step):
-    """`after(inner)` in place of the inner step's result; errors travel and arise as in the inner step.
+    """A step with the result `after(inner)`; errors are propagated, and rounding errors arise, as in the inner step.
 
-    Roundings are larger where the result is, in proportion of the ulps. `slack` is the variance of what the fault itself brings
-    or leaves open, such as the rounding of a result that may or may not have been made.
+    Where the changed result is larger than that of the inner step, rounding errors are scaled by the ratio of the ulps.
+
+    Attributes:
+        inner: the correct step.
+        after: function from the inner step to the changed result.
+        slack: elementwise variance of additional errors that the fault makes possible, such as a rounding of the result that a
+            candidate may or may not perform; None if there are none.
     """
 
     def __init__(self, inner: Step, after: Callable[[Step], Array], slack: Slack | None = None) -> None:
-        """Rewrite the result of `inner`."""
+        """Initialize the step with the inner step, the change of its result and the variance of additional errors."""
         super().__init__(inner.site, *inner.parents)
         self.inner, self.after, self.slack = inner, after, slack
 
     def again(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
-        """The inner step again, rewritten in the same way."""
+        """Return the same change of the inner step at another site or with other parents."""
         return Altered(self.inner.again(site=site, parents=parents), self.after, self.slack)
 
     def recast(self, equation: type[Step]) -> Step:
-        """Another inner equation, its result rewritten in the same way."""
+        """Return the same change of a step with another equation."""
         return Altered(self.inner.recast(equation), self.after, self.slack)
 
     @cached_property
     def value(self) -> Array:
-        """The rewritten result."""
+        """The changed result, in float64."""
         return np.asarray(self.after(self.inner), np.float64)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """The inner step's."""
+        """Return the Jacobians of the inner step."""
         return self.inner.jacobians()
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """The inner step's, scaled where the result is larger, and the slack."""
-        grid = np.sqrt(12.0 * arithmetic.storage.floor_variance)  # below it no rounding is counted, so that no ratio overflows
+        """Return the rounding errors of the inner step, scaled where the result is larger, and the slack."""
+        grid = np.sqrt(12.0 * arithmetic.storage.floor_variance)  # A lower limit of the ulps prevents an overflow of the ratio.
         actual, inner = (np.maximum(arithmetic.storage.ulp(x), grid) for x in (self.value, self.inner.value))
         own = self.inner.roundings(arithmetic).scaled(np.maximum(actual / inner, 1.0))
         if self.slack is None:
@@ -55,23 +60,23 @@ class Altered(Step):
 
 
 class Rearranged(Altered):
-    """The inner step's elements in other places, their roundings with them; `moved` takes an array to the one rearranged."""
+    """A step with the elements of the inner step in another order, each with its rounding errors."""
 
     def __init__(self, inner: Step, moved: Callable[[Array], Array]) -> None:
-        """Rearrange the result of `inner`."""
+        """Initialize the step with the inner step and the function that rearranges an array of the shape of its result."""
         super().__init__(inner, lambda step: moved(step.value))
         self._moved = moved
 
     def again(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
-        """The inner step again, rearranged in the same way."""
+        """Return the same rearrangement of the inner step at another site or with other parents."""
         return Rearranged(self.inner.again(site=site, parents=parents), self._moved)
 
     def recast(self, equation: type[Step]) -> Step:
-        """Another inner equation, its result rearranged in the same way."""
+        """Return the same rearrangement of a step with another equation."""
         return Rearranged(self.inner.recast(equation), self._moved)
 
     def _back(self, w: Array) -> Array:
-        """The inverse of the rearrangement."""
+        """Return w with the rearrangement undone."""
         shape = self.inner.value.shape
         came_from = self._moved(np.arange(w.size, dtype=np.float64).reshape(shape)).astype(np.int64)
         back = np.empty(w.size)
@@ -79,7 +84,7 @@ class Rearranged(Altered):
         return back.reshape(shape)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """The inner step's, then the rearrangement."""
+        """Return the Jacobians of the inner step, each followed by the rearrangement."""
         return tuple(LinearMap(partial(self._spread, j), partial(self._pulled, j)) for j in self.inner.jacobians())
 
     def _spread(self, inner: LinearMap, v: Array) -> Array:
@@ -89,7 +94,7 @@ class Rearranged(Altered):
         return inner.adjoint(self._back(w))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """The inner step's, each where its element is now."""
+        """Return the rounding errors of the inner step, rearranged with the elements."""
         own, shape = self.inner.roundings(arithmetic), self.inner.value.shape
         variance, bound = (self._moved(np.broadcast_to(x, shape)) for x in (own.variance(), np.asarray(own.bound)))
         return Roundings((Source(variance, identity()),), bound)

@@ -1,17 +1,21 @@
-"""Functions that are approximated less well than any known kernel does: the error is a function of the function's argument alone.
+"""Faults in which a function is approximated less accurately than in any known kernel.
 
-With F the function inside a step and ε its error, a function of the argument t alone,
+Let F be the function inside a step and ε its error. ε is a function of the argument t alone, and it follows from the correct result
+y and the candidate's result, `made`:
 
     GELU        y = x/2 · (1 + F),  F = erf(x/√2) or tanh(…):   ε(x) = 2 (made − y) / x
     GELU        y = F(x):                                        ε(x) = made − y
     tanh        y = F(x):                                        ε(x) = made − y
     softmax     p_j/p_m = F(s_j − m), m the row's largest score: ε(t)/F(t) = (made_j/made_m) / F(t) − 1, exactly 0 at t = 0
 
-ε is fitted as a curve (`faults.curve`). It is an error of an approximation where four things hold: so good a fit to what is no
-function of t is less likely than a false alarm; a factor of the result or of the argument, a constant, or their rounding to a
-narrower format leave more; its largest |ε| is less than half of what any other function in F's place differs by on these inputs
-(what is off by less than half the distance to the nearest is nearer to F than to that one, by the triangle inequality); and, which
-is for the judge to say, what remains passes as a correct step's error.
+ε is fitted as a curve (`faults.curve`). It is attributed to an approximation under four conditions:
+
+- For errors that are not a function of t, a fit this good is less probable than a false alarm.
+- Simpler explanations leave a larger residual: a factor of the result or of the argument, a constant, or a rounding of the result
+  or argument to a narrower format.
+- The largest |ε| is less than half of the largest difference, on these inputs, between F and any other function in its place. By
+  the triangle inequality, the approximation is then nearer to F than to the other function.
+- The remaining residual passes as that of a correct step, which the judge decides.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,17 +38,17 @@ Function = Callable[[Array], Array]
 
 @dataclass(frozen=True, eq=False)
 class _Errors:
-    """What a result says of the error of the function inside; N elements.
+    """Errors of the function inside a step, computed from N elements of the step's result.
 
     Attributes:
-        argument: (N,) t.
-        error: (N,) what is fitted: ε(t) over `size`.
-        scale: (N,) what each may be off by in a correct candidate.
-        size: (N,) that takes it to ε.
-        others: (K, N) what other functions differ by from the right one.
-        equal: how many elements of the result at most each of these is the mean of.
-        simple: (N, C) what else the error may be a sum of, less simply a function.
-        made_with: the step's result with a curve for the error.
+        argument: the arguments t, (N,).
+        error: the errors that are fitted, ε(t) / `size`, (N,).
+        scale: the standard deviation of `error` in a correct candidate, (N,).
+        size: the factor that converts `error` into ε, (N,).
+        others: the differences between K other functions and the correct one, (K, N).
+        simple: the terms of simpler explanations of the error, (N, C).
+        made_with: function from a curve to the step's result with that curve as the error.
+        equal: the largest number of elements of the result over which an entry of `error` is averaged.
     """
 
     argument: Array
@@ -58,11 +62,11 @@ class _Errors:
 
     @property
     def limit(self) -> float:
-        """Half of what the nearest other function differs by."""
+        """Half of the largest difference between the correct function and the nearest other function."""
         return float(np.abs(self.others).max(1).min()) / 2.0
 
     def merged(self) -> "_Errors":
-        """Elements of the same argument as one, their mean; in ascending order."""
+        """Return the errors with elements of equal argument replaced by their weighted mean, in ascending order of the argument."""
         t, first, which = np.unique(self.argument, return_index=True, return_inverse=True)
         weight = self.scale**-2.0
         total = np.bincount(which, weight)
@@ -76,21 +80,21 @@ Reading = Callable[[Step, FitData], _Errors | None]
 
 
 def _approximated(reading: Reading, step: Step, seen: FitData) -> Fit | None:
-    """The step with the error of its function fitted, where the four conditions above hold."""
+    """Return the step with the fitted error of its function, or None unless the first three conditions of the module hold."""
     if not np.isfinite(seen.actual[seen.judged]).all():
         return None
     found = reading(step, seen)
     if found is None:
         return None
     errors = found.merged()
-    # The ulp of a result, and so its rounding, is within a factor of 2 of being in proportion to it; the mean of n errors within
-    # s is within √n of its own scale s/√n.
+    # The ulp of a result, and hence its rounding error, is proportional to the result to within a factor of 2. The mean of n errors
+    # of at most s each is at most √n times its own scale s/√n.
     room = 2.0 * seen.largest * errors.equal**0.5
     fitted = curve(errors.argument, errors.error, errors.scale, seen.chance, room)
     if fitted is None or _is_simple(errors, fitted, seen.chance):
         return None
     value, deviation = (v * errors.size for v in fitted(errors.argument))
-    at = int(np.argmax(np.abs(value) - seen.threshold * deviation))  # the largest that is certain
+    at = int(np.argmax(np.abs(value) - seen.threshold * deviation))  # The largest value beyond its own uncertainty.
     if not seen.threshold * deviation[at] < abs(value[at]) < errors.limit:
         return None
     actual = errors.made_with(fitted)
@@ -98,9 +102,10 @@ def _approximated(reading: Reading, step: Step, seen: FitData) -> Fit | None:
 
 
 def _is_simple(errors: _Errors, fitted: Curve, chance: float) -> bool:
-    """Whether a sum of the simple terms leaves nothing beyond what is allowed, or, but by chance, no more than the curve does.
+    """Return whether a linear combination of the simple terms explains the error.
 
-    By chance: F of the two mean squares.
+    It does if every residual is within the scale, or if its mean square is not significantly larger than that of the curve, by an F
+    test at significance level `chance`.
     """
     target, terms = errors.error / errors.scale, errors.simple / errors.scale[:, None]
     lengths = np.linalg.norm(terms, axis=0)
@@ -117,7 +122,12 @@ def _is_simple(errors: _Errors, fitted: Curve, chance: float) -> bool:
 
 
 def _pointwise(gain: Function, others: Sequence[Function]) -> Reading:
-    """Of y = … + gain(x) · F, for y of one parent x."""
+    """Return the reading of steps y = … + gain(x) · F(x) with one parent x.
+
+    Args:
+        gain: the factor of the function F in the result.
+        others: other step functions y(x) that may have been used in place of the correct one.
+    """
 
     def reading(step: Step, seen: FitData) -> _Errors | None:
         x, right = step.parents[0], step.value
@@ -153,7 +163,7 @@ def _pointwise(gain: Function, others: Sequence[Function]) -> Reading:
 
 
 def _exponential(step: Step, seen: FitData) -> _Errors | None:
-    """Of the exponential in a softmax: each probability over that of its row's largest score."""
+    """Return the errors of the exponential in a softmax, from the ratio of each probability to that of the row's largest score."""
     assert isinstance(step, Probabilities)
     scores = np.where(step.keys, step.parents[0], -np.inf)
     largest = scores.argmax(-1, keepdims=True)
@@ -204,15 +214,15 @@ ERF, TANH = frozenset({"gelu"}), frozenset({"gelu_new", "gelu_pytorch_tanh"})
 
 def _fault(name: str, kinds: frozenset[str], sentence: str, reading: Reading) -> Fitted:
     cause = "a fast kernel's polynomial or table in place of the library's function"
-    fix = "Use the library's function, or an approximation whose error is that of a rounding."
+    fix = "Use the library's function, or an approximation that is accurate to about one rounding."
     return Fitted(
         name, kinds, sentence, "constructed", partial(_approximated, reading), cause, hidden_parents=True, largest=True, fix=fix
     )
 
 
 _TANH_IS_OFF = "tanh is an approximation: it is off by up to {value} on these inputs"
-# The first that holds: erf, or tanh, nearer to the right one than what the other forms have for it; else GELU as a whole, nearer to
-# the right one than any but these forms, which approximate it themselves (Hendrycks and Gimpel 2016, section 2) and have names.
+# For GELU, erf or tanh is tried first; its error is compared with the other forms of GELU, too. Then GELU as a whole is tried,
+# compared with other functions only: its other forms approximate it (Hendrycks and Gimpel 2016, section 2) and are separate faults.
 APPROXIMATED = (
     _fault("erf-approximated", ERF, "GELU is an approximation: erf is off by up to {value} on these inputs",
            _pointwise(_half, (gelu_tanh, _quick, *_NO_GELU))),
@@ -221,5 +231,6 @@ APPROXIMATED = (
            _pointwise(np.ones_like, _NO_GELU)),
     _fault("tanh-approximated", frozenset({"tanh"}), _TANH_IS_OFF, _pointwise(np.ones_like, _NO_TANH)),
     _fault("exp-approximated", frozenset({"probs"}),
-           "exp of the softmax is an approximation: it is off by up to {value} on these inputs, next to exp(0) = 1", _exponential),
+           "exp in the softmax is an approximation: it is off by up to {value} on these inputs, relative to exp(0) = 1",
+           _exponential),
 )  # fmt: skip

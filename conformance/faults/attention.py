@@ -1,4 +1,4 @@
-"""Scores, softmax and heads."""
+"""Faults of attention scores, softmax and heads."""
 
 from collections.abc import Callable, Iterator
 
@@ -25,17 +25,20 @@ def _heads(step: Step) -> int:
 
 
 def keys_of(step: Step) -> Mask:
-    """(B, 1, Q, S): which keys may be attended to."""
+    """Return which keys may be attended to, (B, 1, Q, S)."""
     return attended_keys(step.site.activation, step.site.batch)[:, None]
 
 
 def of_tokens(step: Step) -> bool:
-    """Whether the keys are the tokens, and not an encoder's states."""
+    """Return whether the keys are the tokens of the sequence, not the states of an encoder."""
     return "key" in step.site.activation.axes
 
 
 def softmax(s: Array, keys: Mask, axis: int = -1, more: float = 0.0) -> Array:
-    """exp(s) / (more + Σ exp(s)) over an axis of the unmasked scores; 0 at masked ones and where all are masked."""
+    """Return exp(s) / (more + Σ exp(s)) with the sum over the unmasked scores along `axis`.
+
+    The result is 0 at masked scores, and 0 everywhere if all scores along the axis are masked.
+    """
     masked = np.where(keys, s, -np.inf)
     top = masked.max(axis, keepdims=True, initial=0.0 if more else -np.inf)
     top = np.where(np.isfinite(top), top, 0.0)
@@ -45,7 +48,7 @@ def softmax(s: Array, keys: Mask, axis: int = -1, more: float = 0.0) -> Array:
 
 
 def probabilities(f: Callable[[Array, Mask], Array]) -> Callable[[Step, FaultContext], Step]:
-    """f of the scores and the keys that are attended to, (B, 1, Q, S), in place of the probabilities."""
+    """Return the change that replaces the probabilities by f of the scores and the attended keys, (B, 1, Q, S)."""
 
     def change(step: Step, _: FaultContext) -> Step:
         return Altered(step, lambda inner: f(inner.parents[0], keys_of(step)))
@@ -72,23 +75,23 @@ def _with_temperature(step: Step, temperature: float) -> Step:
 
 
 def _split_interleaved(x: Array, heads: int) -> Array:
-    """Feature i goes to head i mod h."""
+    """Return x with its features reordered so that feature i belongs to head i mod h."""
     return x.reshape(*x.shape[:-1], -1, heads).swapaxes(-1, -2).reshape(x.shape)
 
 
 def _merged_interleaved(x: Array, heads: int) -> Array:
-    """Feature d · h + head of what has feature head · d_k + d."""
+    """Return x with feature head · d_k + d moved to d · h + head, where d_k is the head size."""
     return x.reshape(*x.shape[:-1], heads, -1).swapaxes(-1, -2).reshape(x.shape)
 
 
 def _split_unmoved(x: Array, heads: int) -> Array:
-    """(B, S, H) read as (B, h, S, d)."""
+    """Return x (B, S, H) reinterpreted in memory order as (B, h, S, d), with the heads concatenated to (B, S, H) again."""
     batch, length, width = x.shape
     return merge_heads(x.reshape(batch, heads, length, width // heads))
 
 
 def _split(f: Callable[[Array, int], Array]) -> Callable[[Step, FaultContext], Step]:
-    """Query and key, or the values, split in another way."""
+    """Return the change that splits query and key, or the values, into heads with f."""
 
     def change(step: Step, _: FaultContext) -> Step:
         p = step.parents
@@ -99,7 +102,7 @@ def _split(f: Callable[[Array, int], Array]) -> Callable[[Step, FaultContext], S
 
 
 def _of_first_head(step: Step, _: FaultContext) -> Step:
-    """Keys, or values, of the first head in place of each head's own."""
+    """Return the step with the keys, or values, of the first head in every head."""
     *others, last = step.parents
     first = np.tile(last[..., : step.site.architecture.head_size], _heads(step))
     return step.again(parents=(*others, first))
@@ -122,7 +125,10 @@ def _of_keys(step: Step, place: FaultContext) -> Step | None:
 
 
 def _softmax_over(axis: int) -> Callable[[Step, FaultContext], Step | None]:
-    """Over queries or heads: what a masked key gets there, anything from 0 to 1, depends on the mask's constant."""
+    """Return the change to a softmax over the axis of the queries or of the heads.
+
+    The probability of a masked key, from 0 to 1, then depends on the constant that masks it, so it is given the variance 1.
+    """
 
     def change(step: Step, _: FaultContext) -> Step | None:
         keys, scores = keys_of(step), step.parents[0]
@@ -138,22 +144,23 @@ def _softmax_over(axis: int) -> Callable[[Step, FaultContext], Step | None]:
 
 
 def _interleaved(step: Step, place: FaultContext) -> Step:
-    """Split and, of values, merged with the features in turns: `(d h)` for `(h d)` throughout."""
+    """Return the step with heads split, and for values also merged, in interleaved order: `(d h)` for `(h d)` throughout."""
     split = _split(_split_interleaved)(step, place)
     return split if step.site.activation.kind == "scores" else Rearranged(split, lambda x: _merged_interleaved(x, _heads(step)))
 
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of scores, softmax and heads."""
+    """Yield the faults of scores, softmax and heads."""
     yield Fault(
         "scale-missing", SCORES | SUMMED, "the scores are multiplied by {value}, not by 1/√d = {right}",
         "mlc-llm#3426, flexflow#467",
-        cause="the division by √d left out, or by the whole width", parameter=Parameter("scale", _scale, lambda _: 1.0, _rescaled),
+        cause="the division by √d left out, or d taken as hidden_size",
+        parameter=Parameter("scale", _scale, lambda _: 1.0, _rescaled),
         equation="s = c q kᵀ, c ≠ 1/√d",
         fix="Divide the scores by √d, d = hidden_size / num_attention_heads.",
     )
-    yield Fault("scale-without-bias", SCORES, "1/√d is folded into the query's weight, and not into its bias", "constructed",
+    yield Fault("scale-without-bias", SCORES, "1/√d is folded into the query's weight, but not into its bias", "constructed",
                 _bias_unscaled, "constants folded into weights by hand, or by an exporter",
                 equation="s = (x Wᵀ/√d + b) kᵀ",
                 fix="Multiply the query's bias by 1/√d as well, or scale the scores.")
@@ -181,36 +188,37 @@ def faults() -> Iterator[Fault]:
                 equation="p_h = exp(s_h) / Σ_h exp(s_h) over the heads",
                 fix="Apply the softmax over the last axis, the keys.")
     yield Fault("softmax-missing", PROBS, "there is no softmax", "flexflow#467",
-                probabilities(lambda s, keys: np.where(keys, s, 0.0)), "commented out",
+                probabilities(lambda s, keys: np.where(keys, s, 0.0)), "the softmax commented out",
                 equation="p = s, 0 at masked keys",
                 fix="Apply the softmax over the last axis, the keys.")
-    yield Fault("softmax-plus-one", PROBS, "softmax has one more in its denominator", "constructed",
-                probabilities(lambda s, keys: softmax(s, keys, more=1.0)), "softmax-one",
+    yield Fault("softmax-plus-one", PROBS, "the softmax has an additional 1 in its denominator", "constructed",
+                probabilities(lambda s, keys: softmax(s, keys, more=1.0)), "the softmax-one variant",
                 equation="p_j = exp(s_j) / (1 + Σ_k exp(s_k))",
                 fix="Use the plain softmax.")
     unmoved = "the tensor is reshaped where an axis must be moved (transpose)"
     yield Fault("head-order", CONTEXT, "heads are merged without moving the head axis back", "constructed",
                 _merged(_unmoved_merge), unmoved,
                 fix=_HEADS)
-    yield Fault("head-merge-interleaved", CONTEXT, "heads are merged with their features in turns", "constructed",
+    yield Fault("head-merge-interleaved", CONTEXT, "heads are merged with their features interleaved", "constructed",
                 _merged(_merged_interleaved), "the last two axes exchanged before the reshape",
                 fix=_HEADS)
     yield Fault("heads-reversed", CONTEXT, "heads are merged in reverse order", "constructed", _merged(_reversed_heads),
                 fix="Concatenate the heads in their order: head 0 first.")
-    yield Fault("heads-share-first", SCORES | CONTEXT, "every head reads the keys, or the values, of the first", "constructed",
+    yield Fault("heads-share-first", SCORES | CONTEXT, "every head reads the keys, or the values, of the first head", "constructed",
                 _of_first_head, "multi-query attention; a broadcast over heads",
                 fix="Give each head its own keys and values.")
-    yield Fault("context-of-keys", CONTEXT, "probabilities weigh the keys, not the values", "constructed", _of_keys,
+    yield Fault("context-of-keys", CONTEXT, "the probabilities are multiplied by the keys, not by the values", "constructed",
+                _of_keys,
                 equation="c = p k",
                 fix="Multiply the probabilities by the values.")
-    yield Fault("head-split-interleaved", SCORES | CONTEXT, "heads are split with the features in turns",
+    yield Fault("head-split-interleaved", SCORES | CONTEXT, "heads are split with their features interleaved",
                 "DeepLearningExamples#528",
                 _split(_split_interleaved), "(d, h) for (h, d) in the reshape",
                 fix=_HEADS)
     yield Fault("head-split-unmoved", SCORES | CONTEXT, "heads are split by a reshape, without moving the axis", "constructed",
                 _split(_split_unmoved), unmoved,
                 fix=_HEADS)
-    yield Fault("heads-interleaved", SCORES | CONTEXT, "heads are split and merged with the features in turns", "constructed",
+    yield Fault("heads-interleaved", SCORES | CONTEXT, "heads are split and merged with their features interleaved", "constructed",
                 _interleaved, "einops' (d h) for (h d) on both sides", late=True,
                 fix=_HEADS)
 # fmt: on

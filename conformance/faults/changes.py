@@ -1,4 +1,4 @@
-"""Changes that many faults are: another result, another equation, other parameters."""
+"""Changes of a step that several faults share: another result, another equation, other parameters or parents."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,36 +9,36 @@ from conformance.oracle import Step
 
 
 def rewritten(value: Callable[[Step], Array]) -> Change:
-    """`value` of the step in place of its result."""
+    """Return the change that replaces the result of a step by `value(step)`."""
     return lambda step, _: Altered(step, value)
 
 
 def function(f: Callable[[Array], Array]) -> Change:
-    """f of the step's first input in place of its result."""
+    """Return the change that replaces the result of a step by f of its first parent."""
     return rewritten(lambda step: f(step.parents[0]))
 
 
 handed_on = function(lambda x: x)
-"""The step's first input in place of its result."""
+"""The change that replaces the result of a step by its first parent."""
 
 
 def recast(equation: type[Step]) -> Change:
-    """Another equation, with its own roundings."""
+    """Return the change that replaces the equation of a step, along with its rounding errors."""
     return lambda step, _: step.recast(equation)
 
 
 def other_parameters(change: Callable[[Mapping[str, Array]], Mapping[str, Array]]) -> Change:
-    """`change` of the step's parameters, by role, in place of them; those that it does not have stay."""
+    """Return the change that replaces the parameters of a step, by role; roles that `change` does not return are kept."""
     return lambda step, _: with_parameters(step, **change(step.site.parameters))
 
 
 def other_weight(change: Callable[[Array], Array]) -> Change:
-    """`change` of the weight in its place."""
+    """Return the change that replaces the weight of a step by `change(weight)`."""
     return other_parameters(lambda p: {"weight": change(p["weight"])})
 
 
 def with_parent(step: Step, place: FaultContext, name: str, parent: int = 0) -> Step | None:
-    """The step reading another activation in place of a parent; None where that is not known, or is of another shape."""
+    """Return the step with the activation `name` in place of a parent; None if it is not known or has another shape."""
     found = place.values.get(name)
     if found is None or found.shape != step.parents[parent].shape:
         return None

@@ -1,19 +1,20 @@
-"""A function of one number, fitted to samples by pieces: polynomials, with a jump or a kink wherever one is needed.
+"""Piecewise polynomial fits of a function of one variable to samples, with jumps and kinks where they are needed.
 
-How unlikely a fit is where the samples have nothing to do with their argument: a residual e without a preferred direction among n
-samples leaves of its energy Σ e², once p terms are fitted, a share x that is Beta(a, b), a = (n − p)/2, b = p/2, and so
+The probability of a good fit to samples that do not depend on their argument is bounded as follows. Let the vector e of n samples
+have an isotropic distribution, and let p terms be fitted to it. The residual then has a share x of the energy Σ e² that is
+distributed as Beta(a, b) with a = (n − p)/2 and b = p/2. Hence
 
     P(share ≤ x) ≤ x^a / (a B(a, b))        for b ≥ 1.
 
-Each piece of a curve is such a fit. By this, u = −ln(x^a / (a B(a, b))) exceeds any value with at most the probability that an
-exponential variable of mean 1 does, and the sum of u over K pieces with at most that of a Gamma(K) variable. The ends of the K
-pieces among N samples can be chosen in C(N − 1, K − 1) ways, and each resolution and degree that is tried counts:
+Each piece of a curve is such a fit. By this bound, u = −ln(x^a / (a B(a, b))) is stochastically no larger than an exponential
+variable of mean 1, and the sum of u over K pieces is no larger than a Gamma(K) variable. The ends of the K pieces among N samples
+can be chosen in C(N − 1, K − 1) ways, and each resolution and degree that is tried counts:
 
     chance ≤ tries · C(N − 1, K − 1) · P(Gamma(K) ≥ Σ u).
 
-Where few samples of a piece carry its energy, n counts only these: 3 (Σ e²)²/Σ e⁴, which is n of a normal e. Of the curves that are
-tried and unlikely by chance it is the one with fewest numbers that leaves no more than the best, but by chance: F of the two mean
-squares.
+If few samples of a piece carry its energy, n is replaced by their effective number 3 (Σ e²)²/Σ e⁴, which equals n for normal e.
+Among the curves whose chance is small enough, the one with the fewest fitted numbers is chosen whose mean square residual is not
+significantly larger than the smallest one, by an F test.
 """
 
 import math
@@ -27,15 +28,21 @@ from scipy.special import betaln, fdtri, gammaincc, gammaln
 
 from conformance.numerics.formats import Array
 
-DEGREES = (3, 7)  # a table's cells take few numbers each, a smooth function few pieces
-MOST = 2**16  # samples of one fit; of more, as many evenly, so that it takes seconds
-FINER = 2.0  # by how much each resolution is finer than the one before
-RESOLUTIONS = 52  # of float64
+DEGREES = (3, 7)  # The cells of a table need few coefficients each, a smooth function few pieces.
+MOST = 2**16  # The largest number of samples in a fit, which limits its time to seconds; larger sets are thinned evenly.
+FINER = 2.0  # The ratio of successive resolutions.
+RESOLUTIONS = 52  # The number of stored significand bits of float64.
 
 
 @dataclass(frozen=True, eq=False)
 class _Piece:
-    """A polynomial on [first, last]: Legendre coefficients, and the inverse of AᵀA of the fit that gave them."""
+    """A polynomial on [first, last].
+
+    Attributes:
+        first, last: ends of the interval.
+        coefficients: Legendre coefficients, (C,).
+        inverse: the inverse of AᵀA for the design matrix A of the fit, (C, C).
+    """
 
     first: float
     last: float
@@ -43,18 +50,18 @@ class _Piece:
     inverse: Array
 
     def basis(self, t: Array) -> Array:
-        """(T, C): its terms at t."""
+        """Return the values of the C Legendre terms at T arguments, (T, C)."""
         return _basis(t, self.first, self.last, len(self.coefficients))
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """The fitted function.
+    """A fitted piecewise polynomial.
 
     Attributes:
-        pieces: in order; each reaches halfway to the next.
-        rms: of what it leaves, in the samples' scale, over the degrees of freedom.
-        chance: ln of the probability, at most, of as good a fit to what is no function of the argument.
+        pieces: the pieces in ascending order; two pieces meet halfway between the last sample of one and the first of the next.
+        rms: RMS of the residual over the degrees of freedom, in units of the samples' scale.
+        chance: upper bound of ln of the probability of as good a fit to samples that are not a function of the argument.
     """
 
     pieces: tuple[_Piece, ...]
@@ -63,11 +70,11 @@ class Curve:
 
     @property
     def free(self) -> int:
-        """How many numbers: coefficients, and ends between pieces."""
+        """The number of fitted numbers: coefficients and boundaries between pieces."""
         return sum(len(p.coefficients) for p in self.pieces) + len(self.pieces) - 1
 
     def __call__(self, t: Array) -> tuple[Array, Array]:
-        """The function at t, and the standard deviation of that."""
+        """Return the function at t and the standard deviation of the fitted values."""
         which = np.searchsorted([(a.last + b.first) / 2.0 for a, b in pairwise(self.pieces)], t)
         value, deviation = np.zeros(t.shape), np.zeros(t.shape)
         for i in np.unique(which):
@@ -79,14 +86,14 @@ class Curve:
 
 
 def curve(t: Array, y: Array, scale: Array, chance: float, room: float = math.inf) -> Curve | None:
-    """The function of t that y is; None where it is none, at that probability of a false alarm.
+    """Return a curve that describes y as a function of t, or None if there is no significant one.
 
     Args:
-        t: (N,) arguments, ascending, each once.
+        t: (N,) arguments, ascending, without duplicates.
         y: (N,) values.
         scale: (N,) standard deviations of y, up to a common factor.
-        chance: of a curve through what is no function of t.
-        room: the most, in scales, that it may leave of a sample; where no curve can, none is fitted.
+        chance: largest probability of finding a curve if y is not a function of t.
+        room: largest residual of a sample, in units of its scale; degrees that cannot satisfy it are skipped.
     """
     if len(t) > MOST:
         kept = np.linspace(0, len(t) - 1, MOST).astype(np.int64)
@@ -102,13 +109,13 @@ def curve(t: Array, y: Array, scale: Array, chance: float, room: float = math.in
 
 
 def _as_good(one: Curve, best: Curve, samples: int, chance: float) -> bool:
-    """Whether it leaves no more than the best does, but by chance."""
+    """Return whether the mean square residual of `one` is not significantly larger than that of `best`."""
     degrees = samples - one.free, samples - best.free
     return one is best or (min(degrees) > 0 and one.rms**2 <= best.rms**2 / fdtri(*reversed(degrees), chance))
 
 
 def _curves(t: Array, y: Array, scale: Array, largest: float, room: float) -> Iterator[Curve]:
-    """Of each degree that can leave as little as `room`, ever finer ones, as long as the samples determine their pieces."""
+    """Yield curves of increasing resolution for each degree that can satisfy `room`, while the samples determine the pieces."""
     for degree in DEGREES:
         if not may_be_pieces(t, y, scale, room, degree + 1):
             continue
@@ -129,49 +136,55 @@ def _of_spans(spans: list[slice], t: Array, y: Array, scale: Array, terms: int) 
         shown.append(-fit_chance(y[span] / scale[span], left, len(piece.coefficients)))
     evidence = [u for u in shown if u > 0.0]
     chance = math.log(len(DEGREES) * RESOLUTIONS) + _ways(len(t) - 1, len(spans) - 1) + _gamma_tail(len(evidence), sum(evidence))
-    used += len(spans) - 1  # the ends are fitted as well
+    used += len(spans) - 1  # The boundaries between pieces are fitted as well.
     return Curve(tuple(pieces), math.sqrt(square / (len(t) - used)) if len(t) > used else math.inf, min(chance, 0.0))
 
 
 def fit_chance(e: Array, left: Array, numbers: int) -> float:
-    """At most ln P that so many given terms leave no more energy than `left` has, were e nothing of theirs."""
+    """Return an upper bound of ln of the probability that a fit to an isotropic e leaves no more energy than `left` has.
+
+    Args:
+        e: the values that are fitted.
+        left: the residual of the fit.
+        numbers: the number of fitted terms.
+    """
     before = float((e**2).sum())
     if before == 0.0:
         return 0.0
     a, b = (carrying(e) - numbers) / 2.0, max(numbers, 2) / 2.0
     if a <= 0.0:
         return 0.0
-    share = max(float((left**2).sum()) / before, np.finfo(np.float64).eps ** 2)  # float64 leaves as much of any exact fit
+    share = max(float((left**2).sum()) / before, np.finfo(np.float64).eps ** 2)  # The residual of an exact fit in float64.
     return min(a * math.log(share) - math.log(a) - float(betaln(a, b)), 0.0)
 
 
 def carrying(e: Array) -> float:
-    """How many samples carry the energy of e: 3 (Σ e²)²/Σ e⁴, at most all."""
+    """Return the effective number of samples that carry the energy of e: 3 (Σ e²)²/Σ e⁴, at most the size of e."""
     e = e / max(float(np.abs(e).max()), np.finfo(np.float64).tiny)
     fourth = float((e**4).sum())
     return min(float(e.size), 3.0 * float((e**2).sum()) ** 2 / fourth) if fourth else float(e.size)
 
 
 def _gamma_tail(shape: int, u: float) -> float:
-    """At most ln P(Gamma(shape) ≥ u)."""
+    """Return an upper bound of ln P(Gamma(shape) ≥ u)."""
     if shape == 0:
         return 0.0
     tail = float(gammaincc(shape, u))
-    # e^-u u^(K-1)/Γ(K) · 1/(1 − (K − 1)/u), a geometric series, where the function underflows.
+    # If the function underflows: e^-u u^(K-1)/Γ(K) · 1/(1 − (K − 1)/u), the bound by a geometric series.
     return math.log(tail) if tail > 0.0 else -u + (shape - 1) * math.log(u) - float(gammaln(shape)) - math.log1p(-(shape - 1) / u)
 
 
 def _ways(n: int, k: int) -> float:
-    """ln C(n, k)."""
+    """Return ln C(n, k)."""
     return float(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
 
 
 def may_be_pieces(t: Array, y: Array, scale: Array, room: float, terms: int) -> bool:
-    """Whether so many runs of samples are polynomials that K = N/(2 p) pieces of p terms could leave at most `room` everywhere.
+    """Return whether K = N/(2 p) pieces of p terms could have residuals of at most `room` everywhere, by a necessary condition.
 
-    N samples have N/(p + 1) runs of p + 1, and K − 1 ends of pieces lie in as many of them at most. The others are within one
-    polynomial each, of which least squares leaves e with |e| ≤ √(p + 1) room: the part along the one direction that the p terms
-    do not span.
+    N samples consist of N/(p + 1) runs of p + 1 samples. At most K − 1 of these runs contain a boundary between pieces. Each other
+    run lies within one polynomial, so its component e along the one direction that the p terms do not span, which is the residual
+    of least squares, satisfies |e| ≤ √(p + 1) room.
     """
     size, ends = terms + 1, max(len(t) // (2 * terms), 1) - 1
     t, y, scale = (a[: len(t) // size * size].reshape(-1, size) for a in (t, y, scale))
@@ -185,7 +198,10 @@ def may_be_pieces(t: Array, y: Array, scale: Array, room: float, terms: int) -> 
 
 
 def _spans(t: Array, y: Array, scale: Array, room: float, terms: int) -> list[slice] | None:
-    """Each as long as its polynomial leaves nothing beyond `room`; None where they take more numbers than half of the samples."""
+    """Return the longest spans of samples that polynomials fit to within `room`.
+
+    None is returned if the polynomials have more coefficients than half the number of samples.
+    """
     found: list[slice] = []
     start = 0
     while start < len(t):
@@ -198,7 +214,7 @@ def _spans(t: Array, y: Array, scale: Array, room: float, terms: int) -> list[sl
 
 
 def _longest(t: Array, y: Array, scale: Array, room: float, terms: int) -> int:
-    """How many samples, from the first, one polynomial fits: their number doubled until it does not, then halved in between."""
+    """Return the number of samples, from the first, that one polynomial fits to within `room`, by doubling and then bisection."""
     good, bad, size = min(terms, len(t)), len(t) + 1, min(2 * terms, len(t))
     while bad - good > 1:
         if np.abs(_fitted(t[:size], y[:size], scale[:size], terms)[1]).max() <= room:
@@ -210,7 +226,7 @@ def _longest(t: Array, y: Array, scale: Array, room: float, terms: int) -> int:
 
 
 def _fitted(t: Array, y: Array, scale: Array, terms: int) -> tuple[_Piece, Array]:
-    """Weighted least squares, and what it leaves of y / scale."""
+    """Return the polynomial of a weighted least-squares fit and its residual, in units of the scale."""
     first, last = float(t[0]), float(t[-1])
     basis, target = _basis(t, first, last, min(terms, len(t))) / scale[:, None], y / scale
     u, s, vt = np.linalg.svd(basis, full_matrices=False)

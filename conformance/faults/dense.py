@@ -1,4 +1,4 @@
-"""Dense layers behind the pooling of a sentence embedding: left out."""
+"""The fault of a dense layer after the pooling of a sentence embedding."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ _ENDS = (".linear", ".activation_function", "sentence_embedding")
 
 
 def _handed_on(step: Step, place: FaultContext) -> Step | None:
-    """What the layer reads in place of its result, or of its product alone, where both are of the same width."""
+    """Return the step with the layer's input in place of its linear product or of its result, if both have the same width."""
     row = step.site.activation
     if row.kind == "linear":
         return Altered(step, lambda inner: inner.parents[0]) if step.parents[0].shape == step.value.shape else None
@@ -22,9 +22,9 @@ def _handed_on(step: Step, place: FaultContext) -> Step | None:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of dense layers."""
+    """Yield the fault of dense layers."""
     yield Fault("dense-missing", frozenset({"linear", *filter(None, DENSE_ACTIVATIONS)}),
-                "the dense layer behind the pooling hands on its input as it is", "constructed", _handed_on,
-                "2_Dense left out, or of its module the linear part", _ENDS, equation="y = x",
+                "the dense layer after the pooling returns its input unchanged", "constructed", _handed_on,
+                "2_Dense, or its linear layer, left out", _ENDS, equation="y = x",
                 fix="Apply the modules that modules.json lists, each with the parameters in its own folder.")
 # fmt: on

@@ -1,4 +1,4 @@
-"""Dropout in training mode: left out, at another rate, at another place, or differentiated as something else."""
+"""Faults of dropout in training mode: missing, at another rate or place, or with a wrong gradient."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,7 +18,7 @@ _FORWARD = frozenset({"dropout"})
 _BACKWARD = frozenset({"dropout_backward"})
 _NORMS = frozenset({"norm"})
 _EMBEDDINGS = "embeddings.dropout"
-_INVERTED = "Use the framework's dropout, or divide what is kept by 1 − p."
+_INVERTED = "Use the framework's dropout, or divide the kept elements by 1 − p."
 
 
 def _rate(step: Step) -> float:
@@ -35,7 +35,7 @@ def _factor(step: Step) -> Array:
 
 
 def _drops(step: Step) -> bool:
-    """Whether anything is dropped: where nothing is, a dropout is missing, and nothing else can be said of it."""
+    """Return whether any element is dropped; if not, the only fault that can be detected is that dropout is missing."""
     return not _kept(step).all()
 
 
@@ -52,18 +52,18 @@ def _at_rate(step: Step, rate: float) -> Step:
 
 
 def _usual_rate(step: Step) -> float:
-    """Twice the rate, or half of it where that would be too much."""
+    """Return twice the rate, or half of it if twice the rate is 1 or more."""
     p = _rate(step)
     return 2.0 * p if 2.0 * p < 1.0 else p / 2.0
 
 
 def _norm_of(name: str, place: FaultContext) -> Activation | None:
-    """The norm of the residual that a dropout goes into."""
+    """Return the norm that reads the result of a dropout; None if there is none."""
     return next((row for row in place.network.table.values() if row.kind == "norm" and name in row.parents), None)
 
 
 def _skip(step: Step, place: FaultContext) -> Array | None:
-    """What is added to a dropout's result."""
+    """Return the residual that is added to the result of a dropout; None if it is not known."""
     name = step.site.activation.name
     norm = _norm_of(name, place)
     others = [parent for parent in norm.parents if parent != name] if norm else []
@@ -76,7 +76,7 @@ def _after_residual(step: Step, place: FaultContext) -> Step | None:
 
 
 def _after_norm(step: Step, place: FaultContext) -> Step | None:
-    """At the dropout, where that is exposed; or at the norm, if what is exposed there has zeros."""
+    """Return the step with dropout after the norm: at the norm if the dropout's mask is known there, or at the dropout."""
     name = step.site.activation.name
     if step.site.activation.kind == "norm":
         kept = place.network.kept.get(name)
@@ -94,7 +94,7 @@ def _after_norm(step: Step, place: FaultContext) -> Step | None:
 
 
 def _before_norm(step: Step, place: FaultContext) -> Step | None:
-    """Of the embeddings, whose dropout stands behind their norm."""
+    """Return the norm or the dropout of the embeddings, with dropout before the norm."""
     kept = place.network.kept.get(_EMBEDDINGS)
     table = place.network.table
     if kept is None or _EMBEDDINGS not in table:
@@ -113,39 +113,39 @@ def _before_norm(step: Step, place: FaultContext) -> Step | None:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of dropout."""
+    """Yield the faults of dropout."""
     made = "constructed"
     yield Fault("dropout-missing", _FORWARD | _BACKWARD, "nothing is dropped", made, _missing,
-                "no dropout there, or train() that does not reach it",
+                "no dropout at this place, or train() does not reach it",
                 equation="y = x", fix="Apply dropout there; register it as a submodule, so that train() reaches it.")
-    yield Fault("dropout-not-scaled", _FORWARD, "what dropout keeps is not scaled", made,
-                _where_it_drops(lambda step: _kept(step) * step.parents[0]), "a mask that is multiplied by hand",
+    yield Fault("dropout-not-scaled", _FORWARD, "the elements that dropout keeps are not scaled", made,
+                _where_it_drops(lambda step: _kept(step) * step.parents[0]), "a mask applied by hand",
                 equation="y = x m", fix=_INVERTED)
-    yield Fault("dropout-scaled-by-rate", _FORWARD | _BACKWARD, "what dropout keeps is divided by p, not by 1 − p", made,
-                _where_it_drops(lambda step: _kept(step) * step.parents[0] / _rate(step)),
+    yield Fault("dropout-scaled-by-rate", _FORWARD | _BACKWARD, "the elements that dropout keeps are divided by p, not by 1 − p",
+                made, _where_it_drops(lambda step: _kept(step) * step.parents[0] / _rate(step)),
                 "the rate taken for the probability of keeping, as in TensorFlow 1", equation="y = x m / p", fix=_INVERTED)
-    yield Fault("dropout-rate", _FORWARD | _BACKWARD, "dropout is at p = {value}, not {right}", made,
+    yield Fault("dropout-rate", _FORWARD | _BACKWARD, "the dropout rate is p = {value}, not {right}", made,
                 cause="a rate that is hard-coded, or that of another dropout",
                 parameter=Parameter("p", _rate, _usual_rate, _at_rate, defaults=(0.1, 0.2, 0.5)),
                 equation="y = x m / (1 − p′)",
                 fix="Take the rate from the config: hidden_dropout_prob, or attention_probs_dropout_prob for the probabilities.")
-    yield Fault("dropout-after-residual", _FORWARD, "dropout acts on the sum of the residual, not on what is added to the skip",
+    yield Fault("dropout-after-residual", _FORWARD, "dropout acts on the residual sum, not on the sub-layer's result alone",
                 made, _after_residual, "norm(dropout(x + skip))", (".output.dropout",),
-                equation="y = (x + skip) m / (1 − p)", fix="norm(dropout(x) + skip).")
-    yield Fault("dropout-after-norm", _FORWARD | _NORMS, "dropout acts after the norm, not before the residual",
+                equation="y = (x + skip) m / (1 − p)", fix="Compute norm(dropout(x) + skip).")
+    yield Fault("dropout-after-norm", _FORWARD | _NORMS, "dropout acts after the norm, not before the residual is added",
                 "Devlin et al. 2019, appendix A.2; constructed", _after_norm, "dropout(norm(x + skip))",
                 (".output.dropout", ".output.LayerNorm"),
-                equation="y = norm(x + skip) m / (1 − p)", fix="norm(dropout(x) + skip).")
+                equation="y = norm(x + skip) m / (1 − p)", fix="Compute norm(dropout(x) + skip).")
     yield Fault("dropout-before-norm", _FORWARD | _NORMS, "the embeddings' dropout acts before their norm, not after it",
                 "transformers#17842", _before_norm, "norm(dropout(word + token type + position))",
                 (_EMBEDDINGS, "embeddings.LayerNorm"),
-                equation="norm(x m / (1 − p))", fix="dropout(norm(word + token type + position)).")
-    yield Fault("dropout-gradient-unmasked", _BACKWARD, "the gradient passes dropout without its mask", made,
-                _where_it_drops(lambda step: step.parents[0] / (1.0 - _rate(step))), "a backward pass that is written by hand",
+                equation="norm(x m / (1 − p))", fix="Compute dropout(norm(word + token type + position)).")
+    yield Fault("dropout-gradient-unmasked", _BACKWARD, "the backward pass of dropout does not apply the mask", made,
+                _where_it_drops(lambda step: step.parents[0] / (1.0 - _rate(step))), "a hand-written backward pass",
                 equation="∂x = ∂y / (1 − p)", fix="Keep the mask of the forward pass, and multiply by it.")
-    yield Fault("dropout-gradient-not-scaled", _BACKWARD, "the gradient of what dropout keeps is not scaled", made,
-                _where_it_drops(lambda step: _kept(step) * step.parents[0]), "a backward pass that is written by hand",
+    yield Fault("dropout-gradient-not-scaled", _BACKWARD, "the gradient of the elements that dropout keeps are not scaled", made,
+                _where_it_drops(lambda step: _kept(step) * step.parents[0]), "a hand-written backward pass",
                 equation="∂x = ∂y m", fix="Divide by 1 − p, as in the forward pass.")
-    yield Fault("dropout-gradient-identity", _BACKWARD, "the gradient passes dropout as it is (straight through)", made,
+    yield Fault("dropout-gradient-identity", _BACKWARD, "the gradient passes dropout unchanged (straight through)", made,
                 handed_on, "dropout computed on .data", equation="∂x = ∂y",
-                fix="Remove the detach(), no_grad() or .data on the way.")
+                fix="Remove detach(), no_grad() or .data from the path of the gradient.")

@@ -1,4 +1,4 @@
-"""Positions, token types and words."""
+"""Faults of the embeddings of positions, token types and words."""
 
 from collections.abc import Callable, Iterator
 
@@ -22,7 +22,7 @@ SUMS, SUMMED = frozenset({"norm", "sum"}), ("embeddings.LayerNorm", "embeddings.
 
 
 def _times(table: str, factor: float) -> Change:
-    """A multiple of the embeddings from a table: looked up, or, where the look-up is right, summed."""
+    """Return the change that multiplies the embeddings from a table by a factor, at the look-up or at the sum of the embeddings."""
 
     def change(step: Step, _: FaultContext) -> Step:
         parents = step.site.activation.parents
@@ -34,14 +34,14 @@ def _times(table: str, factor: float) -> Change:
 
 
 def _waves(positions: Ids, width: int, base: float = 10000.0) -> Array:
-    """(…, H): sines at even, cosines at odd features, of s / base^(2i/H)."""
+    """Return the sines (even features) and cosines (odd features) of s / base^(2i/H), (…, H)."""
     feature = np.arange(width)
     angles = positions[..., None] / base ** (2 * (feature // 2) / width)
     return np.where(feature % 2 == 0, np.sin(angles), np.cos(angles))
 
 
 def _rows(step: Step, rows: Ids) -> Array:
-    """(B, S, H): the positions' embeddings, those past the end of a table taken as its last; `rows` is (S,) or (B, S)."""
+    """Return the embeddings (B, S, H) of the positions `rows`, (S,) or (B, S); positions past the end of a table are clipped."""
     if step.site.activation.kind == "sinusoids":
         found = _waves(rows, step.value.shape[-1])
     else:
@@ -51,24 +51,24 @@ def _rows(step: Step, rows: Ids) -> Array:
 
 
 def _positions(f: Callable[[Step], Ids]) -> Change:
-    """Position s reads row f(s)."""
+    """Return the change that looks up the positions f(step)."""
     return rewritten(lambda step: _rows(step, f(step)))
 
 
 def _counted(step: Step) -> Ids:
-    """0, 1, 2, …, whatever the config says of where they start."""
+    """Return the positions 0, 1, 2, …, (S,), regardless of the config's offset."""
     return np.arange(step.site.batch.length)
 
 
 def _restarted(step: Step) -> Ids:
-    """Counted from the last change of the token type."""
+    """Return positions counted from the last change of the token type, (B, S)."""
     types, counted = step.site.batch.types, _counted(step)
     begins = np.diff(types, axis=1, prepend=types[:, :1]) != 0
     return np.asarray(counted - np.maximum.accumulate(counted * begins, 1))
 
 
 def _after_norm(step: Step, _: FaultContext) -> Step | None:
-    """The norm of the others, and then the position embedding."""
+    """Return the norm of the other embeddings, with the position embedding added after it."""
     of_positions = ["position_embeddings" in n for n in step.site.activation.parents]
     if not any(of_positions):
         return None
@@ -78,7 +78,7 @@ def _after_norm(step: Step, _: FaultContext) -> Step | None:
 
 
 def _sinusoids(f: Callable[[Ids, int], Array]) -> Change:
-    """f of positions and width in place of the sinusoids."""
+    """Return the change that replaces the sinusoids by f of positions and width."""
     return rewritten(lambda step: np.broadcast_to(f(positions(step), step.value.shape[-1]), step.value.shape))
 
 
@@ -102,7 +102,7 @@ def _cosine_first(positions: Ids, width: int) -> Array:
 
 
 def _of_rows(f: Callable[[Step], Ids]) -> Change:
-    """The rows f of the table, clipped to it."""
+    """Return the change that looks up the rows f(step), clipped to the table."""
 
     def found(step: Step) -> Array:
         table = step.site.parameters["weight"]
@@ -112,7 +112,7 @@ def _of_rows(f: Callable[[Step], Ids]) -> Change:
 
 
 def _words_scaled(step: Step, place: FaultContext) -> Step | None:
-    """Looked up, rounded once as a factor, and once as a product."""
+    """Return the word embeddings times √H, at the look-up or at the sum; √H and the product may each be rounded to storage."""
     scaled = _times("word_embeddings", float(step.site.architecture.hidden_size**0.5))(step, place)
     if scaled is None or step.site.activation.parents:
         return scaled
@@ -125,22 +125,22 @@ def _padding_zeroed(inner: Step) -> Array:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of embeddings."""
+    """Yield the faults of embeddings."""
     yield Fault("positions-shifted", POSITIONS, "positions start at 2, the padding id + 1 of RoBERTa",
                 "ANEForge#257, sentence-transformers#3879", _positions(lambda s: _counted(s) + 2), "another model's convention",
                 fix=POSITIONS_FIX)
     yield Fault("positions-from-one", POSITIONS, "positions start at 1", "constructed", _positions(lambda s: _counted(s) + 1),
-                "row 0 kept for padding",
+                "row 0 reserved for padding",
                 fix=POSITIONS_FIX)
     yield Fault("positions-from-zero", POSITIONS,
                 "positions start at 0: position_ids of the batch, or the config's position_offset, is ignored", "constructed",
-                _positions(_counted), "BERT's convention, where the config has RoBERTa's; position_ids that are not handed on",
+                _positions(_counted), "BERT's convention, where the config has RoBERTa's; position_ids that are not passed on",
                 fix=POSITIONS_FIX)
     yield Fault("positions-doubled", POSITIONS | SUMS, "the position embedding is added twice", "constructed",
                 _times("position_embeddings", 2.0), "", (".position_embeddings", *SUMMED),
                 equation="word + token type + 2 position",
                 fix="Add the position embedding once.")
-    yield Fault("positions-repeated", POSITIONS, "every position has the embedding of the first", "constructed",
+    yield Fault("positions-repeated", POSITIONS, "every position has the embedding of the first position", "constructed",
                 _positions(lambda s: positions(s)[..., :1]), "a constant baked into an export",
                 fix=POSITIONS_FIX)
     yield Fault("positions-missing", POSITIONS | SUMS, "no position embedding is added", "constructed",
@@ -154,39 +154,39 @@ def faults() -> Iterator[Fault]:
                 _positions(lambda s: s.site.batch.mask.cumsum(1) - s.site.batch.mask), "position ids made by cumsum of the mask",
                 fix=POSITIONS_FIX)
     yield Fault("positions-restarted", POSITIONS, "positions start again where the token type changes", "constructed",
-                _positions(_restarted), "the two texts of a pair counted apart",
+                _positions(_restarted), "the two texts of a pair counted separately",
                 fix=POSITIONS_FIX)
     yield Fault("positions-by-row", POSITIONS, "positions are counted over the batch, not over the sequence", "constructed",
                 _positions(lambda s: np.broadcast_to(np.arange(s.site.batch.size)[:, None], s.site.batch.types.shape)),
-                "a layout of (S, B, H) taken for (B, S, H)",
+                "a layout (S, B, H) read as (B, S, H)",
                 fix=POSITIONS_FIX, across=True)
-    yield Fault("positions-after-norm", frozenset({"norm"}), "the position embedding is added behind the norm", "constructed",
+    yield Fault("positions-after-norm", frozenset({"norm"}), "the position embedding is added after the norm", "constructed",
                 _after_norm, "", ("embeddings.LayerNorm",),
                 equation="y = LayerNorm(word + token type) + position",
                 fix="Add the position embedding before the norm.")
-    yield Fault("positions-from-token-types", POSITIONS, "token types are taken as positions", "MGCA#13",
-                _positions(lambda s: s.site.batch.types), "arguments handed on by place",
+    yield Fault("positions-from-token-types", POSITIONS, "token types are used as positions", "MGCA#13",
+                _positions(lambda s: s.site.batch.types), "arguments passed by position in another order",
                 fix="Pass token_type_ids and position_ids by keyword.")
     yield Fault("positions-sinusoidal", frozenset({"position_lookup"}),
-                "positions are sinusoids, the checkpoint's table is not used",
+                "positions are sinusoidal; the checkpoint's table is not used",
                 "rust-bert#228, rust-bert#230", recast(Sinusoids), "the Transformer's positions in place of BERT's",
                 equation="sin(s / 10000^(2i/H)), cos(s / 10000^(2i/H))",
                 fix="Load the checkpoint's position_embeddings.")
-    yield Fault("sinusoid-exponent", SINUSOIDS, "the exponents are twice too large: i steps by two already",
+    yield Fault("sinusoid-exponent", SINUSOIDS, "the exponents are twice as large as they should be: i already advances by two",
                 "the third seed's tutorial",
                 _sinusoids(_tutorial), "(2i)/d with i = 0, 2, 4, …",
                 fix=_SINUSOIDS)
     yield Fault("sinusoid-halves", SINUSOIDS, "sines fill the first half of the features, cosines the second", "constructed",
                 _sinusoids(_halves), "concatenated, not interleaved (as in tensor2tensor)",
                 fix=_SINUSOIDS)
-    yield Fault("sinusoid-order", SINUSOIDS, "cosines stand at even, sines at odd features", "constructed",
+    yield Fault("sinusoid-order", SINUSOIDS, "cosines are at even features, sines at odd features", "constructed",
                 _sinusoids(_cosine_first),
                 fix=_SINUSOIDS)
     yield Fault("sinusoid-base", SINUSOIDS, "the base of the wavelengths is 1000, not 10000", "constructed",
                 _sinusoids(lambda s, width: _waves(s, width, 1000.0)),
                 fix=_SINUSOIDS)
-    yield Fault("token-types-ignored", TYPES, "token types are taken as all zeros", "optimum#2062, optimum#2081",
-                _of_rows(lambda s: 0 * s.site.batch.types), "the input is left out of an export or not handed on",
+    yield Fault("token-types-ignored", TYPES, "all token types are taken as zero", "optimum#2062, optimum#2081",
+                _of_rows(lambda s: 0 * s.site.batch.types), "the input is left out of an export or not passed on",
                 fix=TYPES_FIX)
     yield Fault("token-types-missing", TYPES | SUMS, "no token-type embedding is added", "constructed",
                 _times("token_type_embeddings", 0.0), "", (".token_type_embeddings", *SUMMED),
@@ -196,18 +196,19 @@ def faults() -> Iterator[Fault]:
                 _times("token_type_embeddings", 2.0), "", (".token_type_embeddings", *SUMMED),
                 equation="word + 2 token type + position",
                 fix="Add the token-type embedding once.")
-    yield Fault("token-types-shifted", TYPES, "token types are one too large", "constructed",
+    yield Fault("token-types-shifted", TYPES, "token types are too large by one", "constructed",
                 _of_rows(lambda s: s.site.batch.types + 1),
                 "segments counted from one",
                 fix=TYPES_FIX)
     yield Fault("token-types-inverted", TYPES, "token types 0 and 1 are exchanged", "constructed",
                 _of_rows(lambda s: 1 - s.site.batch.types),
                 fix=TYPES_FIX)
-    yield Fault("token-types-from-mask", TYPES, "the attention mask is taken as token types", "pytorch#52667, transformers#1788",
-                _of_rows(lambda s: s.site.batch.mask.astype(np.int64)), "arguments handed on by place",
+    yield Fault("token-types-from-mask", TYPES, "the attention mask is used as token types", "pytorch#52667, transformers#1788",
+                _of_rows(lambda s: s.site.batch.mask.astype(np.int64)), "arguments passed by position in another order",
                 fix="Pass token_type_ids, attention_mask and position_ids by keyword.")
-    yield Fault("token-types-from-positions", TYPES, "positions are taken as token types", "constructed",
-                _of_rows(lambda s: np.broadcast_to(_counted(s), s.site.batch.types.shape)), "arguments handed on by place",
+    yield Fault("token-types-from-positions", TYPES, "positions are used as token types", "constructed",
+                _of_rows(lambda s: np.broadcast_to(_counted(s), s.site.batch.types.shape)),
+                "arguments passed by position in another order",
                 fix="Pass token_type_ids, attention_mask and position_ids by keyword.")
     after, before = (_of_rows(lambda s: s.site.batch.input_ids + 1), _of_rows(lambda s: s.site.batch.input_ids - 1))
     for end, change, which, cause in (
@@ -217,7 +218,7 @@ def faults() -> Iterator[Fault]:
         yield Fault(f"words-shifted{end}", WORDS, f"each token has the embedding of the {which} id", "constructed", change,
                     cause, late=True, fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary.")
     yield Fault("word-embeddings-scaled", WORDS | SUMS, "the word embeddings are multiplied by √H, H the hidden size",
-                "constructed", _words_scaled, "the embeddings of the Transformer of 2017, and of engines that have run it",
+                "constructed", _words_scaled, "the scaling of the original Transformer (2017), or of engines written for it",
                 (".word_embeddings", *SUMMED), late=True,
                 equation="√H word + token type + position",
                 fix="Add the word embeddings without a factor.")

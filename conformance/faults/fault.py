@@ -1,6 +1,6 @@
-"""What a fault is: a mistake in one step of the network, as a change of the oracle.
+"""The definition of a fault: a mistake in one step of the network, expressed as a change of the oracle.
 
-A fault takes a right step to a faulty one. Steps can be changed again and again, so faults of the same step compose.
+A fault maps a correct step to a faulty step. The result is a step again, so several faults of the same step can be composed.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,12 +15,12 @@ CORRECT = "Compute the step by the correct equation."
 
 @dataclass(frozen=True)
 class FaultContext:
-    """What a fault may read besides the step that it acts on.
+    """The data that a fault may read besides the step that it acts on.
 
     Attributes:
-        network: other parameters, and equations.
-        values: activations that are known where the fault acts: captured, or computed from what was captured.
-        storage: the format that is promised.
+        network: the network, for its other parameters and equations.
+        values: activations that are known at the step, by name: captured, or computed from captured activations.
+        storage: the declared storage format.
     """
 
     network: Network
@@ -33,14 +33,16 @@ Change = Callable[[Step, FaultContext], Step | None]
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a fault got wrong, where it is a number.
+    """The number that a fault sets to a wrong value.
 
     Attributes:
-        right, wrong: from a step, its value in the checkpoint, and the fault's usual one.
-        changed: the step with any other value.
-        least: values at or below it make no sense.
-        setting: what the config calls it.
-        defaults: the values at which it is usually hard-coded, BERT's own first.
+        name: the name of the number in reports.
+        right: function from a step to the value in the checkpoint.
+        wrong: function from a step to the most usual wrong value.
+        changed: function from a step and a value to the step with that value.
+        least: lower limit; values at or below it are not considered.
+        setting: the number's name in the config; empty if it has none.
+        defaults: values that are usually hard-coded, BERT's own first.
     """
 
     name: str
@@ -54,25 +56,26 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Fault:
-    """One mistake.
+    """A mistake in one step.
 
     Attributes:
-        name: what the results file calls it.
+        name: the fault's name in results files.
         kinds: the kinds of step that it acts on.
-        sentence: the fault, in words; `{value}` and `{right}` stand for its number.
-        source: where it was seen, or `constructed`.
-        change: the faulty step, or None where the fault makes no sense there; a parameter gives its own.
-        cause: how it usually comes about.
-        combines: whether, being `late`, it is looked for beside other faults of its step, too.
-        equation: what the step computes, in the symbols of `conformance.oracle`; empty where the sentence says it.
-        fix: what to change in the candidate.
-        only: ends of the activation's name, where it does not act on every step of a kind.
-        parameter: its number, where there is one.
-        far: whether it replaces a whole layer, and is looked for from later layers as well.
-        whole: whether by its nature it acts wherever it can, in every layer.
-        together: whether it acts on all the activations that it can act on in a layer, or on none.
-        across: whether what it does to one row of the batch depends on the others.
-        late: whether it is looked for only where an activation fails: it cannot hide from RMS and largest error.
+        sentence: description of the fault; `{value}` and `{right}` are replaced by the wrong and the correct number.
+        source: where it was reported, or `constructed`.
+        change: function from a correct step to the faulty step, or to None where the fault is impossible or has no effect; not
+            used for faults with a parameter, which define the change in `parameter`.
+        cause: the usual cause.
+        only: suffixes of the activation's name, for faults that do not act on every step of a kind.
+        parameter: the number that is wrong; None for faults without a number.
+        far: whether the fault replaces a whole layer, so that it is also searched for from later layers.
+        whole: whether the fault always acts in every layer.
+        late: whether the fault is searched for only where an activation fails, because RMS and largest error always detect it.
+        together: whether the fault acts either on all activations of a layer that it can act on or on none of them.
+        across: whether the effect on one row of the batch depends on the other rows.
+        combines: whether a `late` fault is also searched for in combination with other faults of its step.
+        equation: the equation of the faulty step, in the symbols of `conformance.oracle`; empty if the sentence states it.
+        fix: how to repair the candidate.
     """
 
     name: str
@@ -93,11 +96,17 @@ class Fault:
     fix: str = CORRECT
 
     def applies_to(self, row: Activation) -> bool:
-        """Whether it can happen at this activation."""
+        """Return whether the fault can occur at this activation."""
         return row.kind in self.kinds and row.name.endswith(self.only)
 
     def applied(self, step: Step, place: FaultContext, value: float | None = None) -> Step | None:
-        """The step with the fault; with that value of its parameter, else with its usual one."""
+        """Return the step with the fault, or None where the fault is impossible or has no effect.
+
+        Args:
+            step: the step without the fault.
+            place: the data that the fault may read.
+            value: value of the parameter; None for the usual wrong value.
+        """
         if self.parameter is not None:
             return self.parameter.changed(step, self.parameter.wrong(step) if value is None else value)
         assert self.change is not None
@@ -105,22 +114,22 @@ class Fault:
 
 
 def ignored(setting: str) -> str:
-    """How the sentence of a fault ends that puts a default in place of what the config says; empty where it has no name there."""
+    """Return the end of a sentence that says that the config's setting is ignored; empty if the setting has no name."""
     return f": the config's {setting} is ignored" if setting else ""
 
 
 def with_parameters(step: Step, **parameters: Array) -> Step:
-    """The step with other parameters."""
+    """Return the step with other values of these parameters."""
     return step.again(site=replace(step.site, parameters={**step.site.parameters, **parameters}))
 
 
 def with_batch(step: Step, **arrays: object) -> Step:
-    """The step on a batch with other arrays."""
+    """Return the step on a batch with other values of these arrays."""
     return step.again(site=replace(step.site, batch=replace(step.site.batch, **arrays)))  # type: ignore[arg-type]
 
 
 def parameters_of(place: FaultContext, name: str, step: Step) -> Mapping[str, Array] | None:
-    """The parameters of another activation's step, by role, for `step`; None where there are none such of the same shapes."""
+    """Return the parameters of the activation `name`, by role; None unless their roles and shapes are those of `step`."""
     if name not in place.network.table:
         return None
     found, own = place.network.site(name).parameters, step.site.parameters

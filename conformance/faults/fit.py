@@ -1,4 +1,4 @@
-"""What a fitted fault is: a step with something in it that was fitted to the candidate's array."""
+"""The definition of a fitted fault: a faulty step with numbers that are fitted to the candidate's array."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +16,14 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Fit:
-    """A step fitted to the candidate's array.
+    """A step that was fitted to the candidate's array.
 
-    `free` is how many numbers were fitted; `value` is that of `parameter`, where one of them has a meaning.
+    Attributes:
+        step: the fitted step.
+        free: the number of fitted numbers.
+        parameter: name of the number that is reported; empty if there is none.
+        value: value of that number.
+        deviation: standard deviation of `value`.
     """
 
     step: Step
@@ -30,13 +35,13 @@ class Fit:
 
 @dataclass(frozen=True, eq=False)
 class FitData:
-    """What a candidate computed at a step.
+    """The data to which a step is fitted.
 
     Attributes:
-        actual: its array.
-        judged: which elements count.
-        allowed: what each element of a correct candidate may be off by, √(σ² + b²).
-        threshold: of |z|: what is beyond it is no noise.
+        actual: the candidate's array.
+        judged: which elements are judged.
+        allowed: the magnitude √(σ² + b²) of the error that each element may have in a correct candidate.
+        threshold: the threshold of |z| beyond which a deviation is significant.
     """
 
     actual: Array
@@ -46,28 +51,31 @@ class FitData:
 
     @property
     def chance(self) -> float:
-        """The false-alarm probability that the threshold t stands for: 2 exp(−t²/2)."""
+        """The false-alarm probability of the threshold t: 2 exp(−t²/2)."""
         return 2.0 * exp(-(self.threshold**2) / 2.0)
 
     @property
     def largest(self) -> float:
-        """The most that any of the N judged elements of a correct candidate is off by, in √(σ² + b²), at that probability.
+        """The bound, in units of `allowed`, that no error of the N judged elements exceeds except with probability `chance`.
 
-        In σ it is t_N = √(t² + 2 ln N), with chance/N in the place of chance; t_N σ + b ≤ √2 t_N √(σ² + b²).
+        In units of σ the bound is t_N = √(t² + 2 ln N), for which the probability per element is chance/N. The deterministic bound
+        b is included by t_N σ + b ≤ √2 t_N √(σ² + b²).
         """
         return sqrt(2.0 * (self.threshold**2 + 2.0 * log(max(int(self.judged.sum()), 1))))
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fault that is found by fitting: `fit` gives None where it has no grounds to.
+    """A fault that is found by fitting.
 
     Attributes:
-        hidden_parents: whether it can be fitted where the step's own parents were not seen.
-        largest: whether its number is the largest of an error on the inputs that there were: each place gives one of its own.
-        loose: whether it has numbers for each token, and is fitted only where no mistake of the catalogue explains the array under
-            any arithmetic.
-        equation, fix: as of a `Fault`.
+        name, kinds, sentence, source, cause, equation, fix: as for `Fault`.
+        fit: function from a correct step and the candidate's data to the fitted step, or to None if there is no evidence for the
+            fault.
+        hidden_parents: whether the fault can be fitted where the step's parents were not observed.
+        largest: whether the reported number is the largest error on the inputs at hand, which differs from place to place.
+        loose: whether numbers are fitted for each token; such a fault is fitted only where no fault of the catalogue explains the
+            array under any arithmetic.
     """
 
     name: str

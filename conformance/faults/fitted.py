@@ -1,6 +1,7 @@
-"""Faults that are a whole tensor: parameters that are not the checkpoint's, found by fitting the step to the candidate's array.
+"""Fitted faults: parameters, positions, token types or ids other than the correct ones, read off the candidate's array.
 
-They explain much, and are asked last: a fit counts only where more rows are seen than there are numbers to fit them with.
+Such fits can explain many errors, so they are tried last, and a fit counts only if the number of rows exceeds that of the numbers
+fitted to them.
 """
 
 import numpy as np
@@ -22,12 +23,12 @@ from conformance.oracle.embeddings import positions
 from conformance.oracle.linear import Linear
 
 LEARNED = frozenset({"position_lookup"})
-MANY = 3  # different rows, the least that say anything of a number for each feature
-MOST_ROWS, MOST_FEATURES = 64, 4096  # of a search for another order of features, so that it takes a second at most
+MANY = 3  # The least number of different rows from which one number per feature can be estimated.
+MOST_ROWS, MOST_FEATURES = 64, 4096  # Limits of the search for another order of features, which then takes at most a second.
 
 
 def _linear(step: Step, seen: FitData) -> Fit | None:
-    """Least squares for weight and bias; the rows that are different must outnumber the columns."""
+    """Return the linear layer with weight and bias by least squares; None unless there are more different rows than columns."""
     assert isinstance(step, Linear)
     rows = seen.judged.any(-1).reshape(-1)
     inputs = step.inputs.reshape(-1, step.inputs.shape[-1])[rows]
@@ -39,9 +40,10 @@ def _linear(step: Step, seen: FitData) -> Fit | None:
 
 
 def _other_bias(step: Step, seen: FitData) -> Fit | None:
-    """The weight's product with another bias: the mean of what is left, which for most features is beyond the noise of an element.
+    """Return the linear layer with another bias, which is corrected by the mean of the residual over the rows.
 
-    A weight of few digits moves the means too, but little.
+    None is returned unless the median of the corrections exceeds the noise of a single element: a weight rounded to fewer digits
+    changes the means, too, but only slightly.
     """
     rows = seen.judged.any(-1)
     if "bias" not in step.site.parameters or len(np.unique(seen.actual[rows], axis=0)) < MANY:
@@ -53,7 +55,7 @@ def _other_bias(step: Step, seen: FitData) -> Fit | None:
 
 
 def _other_order(step: Step, seen: FitData) -> Fit | None:
-    """For each feature the row of weight and bias that is nearest, by what it gives."""
+    """Return the linear layer with, for each output feature, the row of weight and bias whose result is nearest."""
     assert isinstance(step, Linear)
     rows, features = seen.judged.any(-1).reshape(-1), step.value.shape[-1]
     right, found = (a.reshape(-1, features)[rows][:MOST_ROWS] for a in (step.value, seen.actual))
@@ -67,7 +69,7 @@ def _other_order(step: Step, seen: FitData) -> Fit | None:
 
 
 def _zero_tokens(step: Step, seen: FitData) -> Fit | None:
-    """Tokens of which the candidate has zeros alone, taken out."""
+    """Return the step with zeros at the tokens for which the candidate's judged elements are all zero."""
     zero = seen.judged.any(-1) & ~(seen.judged & (seen.actual != 0.0)).any(-1) & (step.value != 0.0).any(-1)
     if not zero.any() or (zero == seen.judged.any(-1)).all() or "position" not in step.site.activation.axes:
         return None
@@ -76,7 +78,7 @@ def _zero_tokens(step: Step, seen: FitData) -> Fit | None:
 
 
 def _affine(step: Step, seen: FitData) -> Fit | None:
-    """Gamma and beta, a feature at a time, from the normalised input."""
+    """Return the norm with gamma and beta fitted for each feature to the normalized input."""
     gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
     rows = seen.judged.any(-1)
     normal = ((step.value - beta) / np.where(gamma == 0.0, 1.0, gamma))[rows]
@@ -89,7 +91,7 @@ def _affine(step: Step, seen: FitData) -> Fit | None:
 
 
 def _statistics(step: Step, seen: FitData) -> Fit | None:
-    """A mean and a deviation for each token, from the normalised input."""
+    """Return the norm with a mean and a standard deviation fitted for each token to the normalized input."""
     gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
     if (gamma == 0.0).any() or step.value.shape[-1] <= 2 * MANY:
         return None
@@ -108,7 +110,7 @@ def _statistics(step: Step, seen: FitData) -> Fit | None:
 
 
 def _table(step: Step, seen: FitData) -> Fit | None:
-    """A row of the table for each row that is read; one must be read twice."""
+    """Return the look-up with a fitted row for each row of the table that is read; None unless some row is read twice."""
     width = step.value.shape[-1]
     rows = seen.judged.any(-1).reshape(-1)
     read, found = (x.reshape(-1, width)[rows] for x in (step.value, seen.actual))
@@ -121,7 +123,7 @@ def _table(step: Step, seen: FitData) -> Fit | None:
 
 
 def _other_words(step: Step, seen: FitData) -> Fit | None:
-    """The ids whose rows of the table the candidate has, bit for bit."""
+    """Return the look-up of other ids: those whose rows of the table equal the candidate's rows bit for bit."""
     table, ids = step.site.parameters["weight"], step.site.batch.input_ids
     known = {row.tobytes(): index for index, row in reversed(list(enumerate(table)))}
     other = np.array([known.get(row.tobytes(), -1) for row in np.asarray(seen.actual, table.dtype).reshape(-1, table.shape[1])])
@@ -132,7 +134,7 @@ def _other_words(step: Step, seen: FitData) -> Fit | None:
 
 
 def _nearest(step: Step, seen: FitData, otherwise: Ids) -> Ids:
-    """(B, S): the row of the table that each token's embedding is nearest to; `otherwise` where that is not judged."""
+    """Return the index of the row of the table nearest to each token's embedding, (B, S); `otherwise` where it is not judged."""
     least, found = np.full(seen.actual.shape[:-1], np.inf), np.zeros(seen.actual.shape[:-1], np.int64)
     for index, row in enumerate(step.site.parameters["weight"]):
         distance = np.abs(seen.actual - row).max(-1)
@@ -142,14 +144,14 @@ def _nearest(step: Step, seen: FitData, otherwise: Ids) -> Ids:
 
 
 def _clipped_positions(step: Step, seen: FitData) -> Fit | None:
-    """Positions past the largest that is read are taken as that one."""
+    """Return the look-up with positions clipped to the largest position that the candidate reads."""
     right = np.broadcast_to(positions(step), seen.actual.shape[:-1])
     largest = int(np.where(seen.judged.any(-1), _nearest(step, seen, right), 0).max())
     return Fit(_at(step, np.minimum(right, largest)), 1, "position", largest) if largest < right.max() else None
 
 
 def _other_positions(step: Step, seen: FitData) -> Fit | None:
-    """The row of the table that each token's embedding is, taken as its position."""
+    """Return the look-up with, as the position of each token, the row of the table nearest to the token's embedding."""
     right = np.broadcast_to(positions(step), seen.actual.shape[:-1])
     other = _nearest(step, seen, right)
     return Fit(_at(step, other), int((other != right).sum()))
@@ -160,42 +162,43 @@ def _at(step: Step, rows: Ids) -> Step:
 
 
 def _other_types(step: Step, seen: FitData) -> Fit | None:
-    """The row of the table that each token's embedding is, taken as its type."""
+    """Return the look-up with, as the type of each token, the row of the table nearest to the token's embedding."""
     other = _nearest(step, seen, step.site.batch.types)
     return Fit(with_batch(step, token_type_ids=other.astype(np.int64)), int((other != step.site.batch.types).sum()))
 
 
-OTHER = "the equation is right, the parameters are not the checkpoint's"
+OTHER = "the equation is right, but the parameters are not the checkpoint's"
 
 FITTED = (
     Fitted("words-other", frozenset({"word_lookup"}), "the word embeddings are those of other ids", "constructed",
            _other_words, "another vocabulary, or ids that are changed before they are looked up",
            fix="Look up input_ids as they are given, and use the checkpoint's own vocabulary."),
-    Fitted("tokens-zero", frozenset({"linear", "context", "norm"}), "it is zero at tokens, the first of them at position {value}",
-           "constructed", _zero_tokens, "a chunk, or a remainder of one, that was never computed",
-           fix="Compute every token: the last chunk too, where the length is no multiple of it."),
+    Fitted("tokens-zero", frozenset({"linear", "context", "norm"}),
+           "it is zero at some tokens, the first of them at position {value}", "constructed", _zero_tokens,
+           "a chunk, or the last partial chunk, that was never computed",
+           fix="Compute every token, including those of a last partial chunk."),
     *FITTED_DROPOUT,
     *FITTED_ATTENTION,
-    Fitted("token-types-other", frozenset({"token_type_lookup"}), "the token types are others than the batch's", "constructed",
+    Fitted("token-types-other", frozenset({"token_type_lookup"}), "the token types are not the batch's", "constructed",
            _other_types, "the token types of the example that was traced, baked into the graph",
            fix=TYPES_FIX),
-    Fitted("positions-clipped", LEARNED, "positions past {value} are taken as {value}", "constructed",
+    Fitted("positions-clipped", LEARNED, "positions beyond {value} are taken as {value}", "constructed",
            _clipped_positions, "a table, or an export, that was made for shorter text",
            fix=POSITIONS_FIX),
-    Fitted("positions-other", LEARNED, "the positions are others than the batch's", "constructed",
-           _other_positions, "position ids that are made from something else",
+    Fitted("positions-other", LEARNED, "the positions are not the batch's", "constructed",
+           _other_positions, "position ids computed from other data",
            fix=POSITIONS_FIX),
-    Fitted("bias-other", LINEARS, "the bias is another than the checkpoint's", "constructed",
-           _other_bias, "another layer's bias, one of a fused product's for all its parts, or one that was not loaded",
+    Fitted("bias-other", LINEARS, "the bias is not the checkpoint's", "constructed",
+           _other_bias, "another layer's bias, one part's bias for all parts of a fused product, or a bias not loaded",
            fix="Load each bias from the checkpoint, and fail on missing and unexpected names."),
-    Fitted("features-reordered", LINEARS, "the features are in another order, or some are there twice", "constructed",
+    Fitted("features-reordered", LINEARS, "the features are in another order, or some are repeated", "constructed",
            _other_order, "rows of the weight in another layout",
            fix="Keep the order of the weight's rows."),
     Fitted("parameters-other", LINEARS, OTHER, "constructed",
            _linear, "parameters that were not loaded, or trained further; an untied decoder",
            fix="Load every parameter from the checkpoint, and fail on missing and unexpected names."),
-    Fitted("norm-statistics-other", frozenset({"norm"}), "tokens' means or deviations are not their own: the deviations are off "
-           "by up to {value}", "constructed", _statistics, "a fast inverse root; statistics of something else than the token",
+    Fitted("norm-statistics-other", frozenset({"norm"}), "tokens are normalised by a wrong mean or deviation: the deviation is off "
+           "by up to {value}", "constructed", _statistics, "a fast inverse root; statistics of something other than the token",
            largest=True, loose=True,
            equation="y = γ · (x − μ′) / σ′ + β", fix="Normalise each token by its own mean and deviation, with an accurate root."),
     Fitted("parameters-other", frozenset({"norm"}), OTHER, "constructed",

@@ -1,4 +1,4 @@
-"""Masks, heads and biases of attention that are read off the candidate's own array."""
+"""Fitted faults of attention: masks, zero heads and biases, read off the candidate's array."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ _MASKS = "Use the attention_mask of each call, over the keys and for all heads; 
 
 
 def _attended(step: Step, seen: FitData) -> Mask | None:
-    """(B, h, Q, S): which keys get any probability from the queries that count; None of an encoder's states."""
+    """Return which keys have nonzero probability for unmasked queries, (B, h, Q, S); None if the keys are an encoder's states."""
     mask = step.site.batch.mask
     if seen.actual.shape[-1] != mask.shape[-1] or "key" not in step.site.activation.axes:
         return None
@@ -26,7 +26,7 @@ def _attended(step: Step, seen: FitData) -> Mask | None:
 
 
 def _other_mask(step: Step, seen: FitData) -> Fit | None:
-    """The keys that get any probability, taken as the mask."""
+    """Return the softmax with another mask: the keys that have nonzero probability for any head and query."""
     mask, attended = step.site.batch.mask, _attended(step, seen)
     if attended is None:
         return None
@@ -35,7 +35,7 @@ def _other_mask(step: Step, seen: FitData) -> Fit | None:
 
 
 def _mask_of(axis: int) -> Fitting:
-    """The keys that get any probability by what is left once `axis`, the heads or the queries, is summed over."""
+    """Return the fit of a mask that does not depend on `axis`, the axis of the heads or of the queries."""
 
     def fit(step: Step, seen: FitData) -> Fit | None:
         attended = _attended(step, seen)
@@ -48,7 +48,7 @@ def _mask_of(axis: int) -> Fitting:
 
 
 def _window(step: Step, seen: FitData) -> Fit | None:
-    """Of the keys that the mask lets through those that are no further away than the furthest that gets any probability."""
+    """Return the softmax over the unmasked keys within a window: the largest distance at which any key has nonzero probability."""
     attended, mask = _attended(step, seen), step.site.batch.mask
     if attended is None or step.site.activation.causal:
         return None
@@ -68,7 +68,7 @@ def _with_keys(step: Step, keys: Mask, free: int, parameter: str = "", value: fl
 
 
 def _zero_heads(step: Step, seen: FitData) -> Fit | None:
-    """Heads of which the candidate has zeros alone, taken out; (B, S, H) or (B, h, S, S)."""
+    """Return the step, (B, S, H) or (B, h, S, S), with zeros in the heads whose judged elements are all zero in the candidate."""
     row = step.site.activation
     shape, axes = step.value.shape, (0, 2, 3)
     if "head" not in row.axes:
@@ -83,7 +83,7 @@ def _zero_heads(step: Step, seen: FitData) -> Fit | None:
 
 
 def _by_distance(step: Step, seen: FitData) -> Fit | None:
-    """A number for each head and each distance of key from query, added to the scores: the mean of what is left there."""
+    """Return the scores with a bias for each head and each distance i − j of query and key: the mean of the residual there."""
     if "key" not in step.site.activation.axes:
         return None
     heads, length = step.value.shape[1], step.value.shape[-1]
@@ -105,21 +105,21 @@ def _by_distance(step: Step, seen: FitData) -> Fit | None:
 
 
 FITTED_ATTENTION = (
-    Fitted("mask-other", PROBS, "the mask is another than the batch's", "constructed",
+    Fitted("mask-other", PROBS, "the mask is not the batch's", "constructed",
            _other_mask, "the mask of the example that was traced, baked into the graph; another batch's mask", True,
            fix="Use the attention_mask of each call; export with the mask as an input."),
-    Fitted("mask-window", PROBS, "tokens attend to none that is more than {value} away", "constructed",
+    Fitted("mask-window", PROBS, "tokens do not attend to tokens more than {value} positions away", "constructed",
            _window, "the window of ModernBERT's or Longformer's local layers", True,
            equation="p = softmax over the unmasked keys j with |i − j| ≤ w", fix="Let every token attend to all unmasked keys."),
     Fitted("mask-by-head", PROBS, "each head has a mask of its own", "constructed",
            _mask_of(2), "masks of (B · h, S, S) in another order than the scores", True, fix=_MASKS),
     Fitted("mask-by-query", PROBS, "each query has a mask of its own", "constructed",
-           _mask_of(1), "a mask of pairs of tokens, where the batch has one of tokens", True, fix=_MASKS),
-    Fitted("head-zero", frozenset({"context", "copy", "probs"}), "heads are zero, the first of them head {value}", "constructed",
-           _zero_heads, "a head mask that is left in; heads pruned and not taken out",
+           _mask_of(1), "a mask for each pair of tokens, where the batch has one for each token", True, fix=_MASKS),
+    Fitted("head-zero", frozenset({"context", "copy", "probs"}), "some heads are zero, the first of them head {value}",
+           "constructed", _zero_heads, "a head mask that is left in; heads that are pruned but not removed",
            fix="Use every head that the checkpoint has."),
-    Fitted("scores-bias-by-distance", SCORES, "the scores have a bias for each distance of their tokens", "constructed",
+    Fitted("scores-bias-by-distance", SCORES, "the scores have a bias for each distance of query and key", "constructed",
            _by_distance, "relative positions, such as T5's, or ALiBi's slopes",
            equation="s_ij = q_i · k_j / √d + b_h(i − j)",
-           fix="Add position embeddings to the words' alone, as position_embedding_type of the config says."),
+           fix="Add position embeddings to the word embeddings only, as the config's position_embedding_type says."),
 )  # fmt: skip

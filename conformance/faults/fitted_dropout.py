@@ -1,4 +1,4 @@
-"""Dropout that is on in evaluation, read off the candidate's own array."""
+"""The fitted fault of dropout that is active in evaluation, read off the candidate's array."""
 
 from collections.abc import Callable
 
@@ -11,12 +11,12 @@ from conformance.oracle import Step
 
 Fitting = Callable[[Step, FitData], Fit | None]
 
-_CLOSE = 2.0**-7  # relative: one rounding of bfloat16
-_SWEEPS = 32  # at the most: alternating estimates of what was dropped and of what the norm divided by, until neither changes
+_CLOSE = 2.0**-7  # Relative tolerance: one rounding to bfloat16.
+_SWEEPS = 32  # The largest number of alternating estimates of the dropped elements and of the norm's statistics.
 
 
 def _share(step: Step, factor: float) -> float:
-    """The p of 1/(1 − p) = factor: one of the config's where that is as near as bfloat16 can tell, else the factor's own."""
+    """Return p with 1/(1 − p) = factor, or a dropout rate of the config if it agrees to within a rounding to bfloat16."""
     a = step.site.architecture
     of_config = (p for p in (a.hidden_dropout_prob, a.attention_probs_dropout_prob) if abs(factor * (1.0 - p) - 1.0) <= _CLOSE)
     return next(of_config, 1.0 - 1.0 / factor)
@@ -27,7 +27,7 @@ def _fit(step: Step, share: float, count: int) -> Fit:
 
 
 def _dropped(step: Step, seen: FitData) -> Fit | None:
-    """Each element zero, or the right one over 1 − p."""
+    """Return the step with each element either zero or divided by 1 − p."""
     right = step.value
     kept = seen.judged & (seen.actual != 0.0) & (right != 0.0)
     dropped = seen.judged & (seen.actual == 0.0) & (right != 0.0)
@@ -46,10 +46,12 @@ def _dropped(step: Step, seen: FitData) -> Fit | None:
 
 
 def _dropped_before_sum(step: Step, seen: FitData) -> Fit | None:
-    """Of the sub-layer's result each element zero or over 1 − p, before the residual is added: p is the config's.
+    """Return the norm of a sub-layer's result with each element either zero or divided by 1 − p, for the config's p.
 
-    With u = (y − β)/γ the sum is a u + b in each row, and each of its elements is one of two numbers: which, and a and b, are
-    estimated from each other in turn. As many must be dropped as p says, of those that would move the result beyond noise.
+    Dropout acts before the residual is added. With u = (y − β)/γ, the sum is a u + b in each row, and each of its elements is one
+    of two numbers, for a dropped or a kept element. The choice for each element and a and b are estimated alternately. None is
+    returned unless the share of dropped elements agrees with p to within noise, among those whose dropping changes the result
+    significantly.
     """
     p, gamma = step.site.architecture.hidden_dropout_prob, step.site.parameters["weight"]
     if len(step.parents) != 2 or not 0.0 < p < 1.0 or (gamma == 0.0).any():

@@ -1,4 +1,4 @@
-"""Activation functions: another form, another constant, none."""
+"""Faults of activation functions: another function, another form or constant, or none."""
 
 from collections.abc import Iterator
 
@@ -32,7 +32,7 @@ def _other_form(step: Step, _: FaultContext) -> Step:
 
 
 def _twice(step: Step, _: FaultContext) -> Step:
-    """The first's roundings travel through the second."""
+    """Return the function applied twice, with the rounding errors of the first application propagated through the second."""
     once = step.value
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
@@ -55,7 +55,7 @@ def _with_cubic(step: Step, c: float) -> Step:
 
 
 def _bias_after(step: Step, place: FaultContext) -> Step | None:
-    """f(x) + b, b the bias of the product that x is."""
+    """Return f(x) + b, where b is the bias of the linear layer whose result is x."""
     (product,) = step.site.activation.parents
     bias = place.network.site(product).parameters.get("bias") if product in place.network.table else None
     return None if bias is None else Altered(step, lambda inner: inner.value + bias)
@@ -68,7 +68,7 @@ def _half(inner: Step) -> Array:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of activation functions."""
+    """Yield the faults of activation functions."""
     yield Fault(
         "gelu-variant", GELUS, "GELU takes the other form (tanh for erf, or erf for tanh)",
         "candle#900, mlx-embeddings#81, transformers#11364", _other_form, "two functions are called gelu; the config says which",
@@ -85,7 +85,7 @@ def faults() -> Iterator[Fault]:
                 "the function of later models",
                 equation="y = x / (1 + exp(−x))",
                 fix=_HIDDEN_ACT)
-    yield Fault("bias-after-activation", FUNCTIONS | {"tanh"}, "the bias of the product before is added behind the function",
+    yield Fault("bias-after-activation", FUNCTIONS | {"tanh"}, "the bias of the preceding product is added after the function",
                 "constructed", _bias_after, "the epilogue of a fused product in another order",
                 ("_act_fn", "pooler.activation"),
                 equation="y = f(W x) + b",
@@ -98,7 +98,7 @@ def faults() -> Iterator[Fault]:
                     "constructed", recast(step), "GELU hard-coded, as BERT has it", ("_act_fn",), equation=equation,
                     fix=_HIDDEN_ACT)
     yield Fault("activation-relu", GELUS, "the activation is ReLU", "constructed", function(lambda x: np.maximum(x, 0.0)),
-                "the default of most feed-forward layers, nn.TransformerEncoderLayer's among them",
+                "the default of most feed-forward layers, such as nn.TransformerEncoderLayer's",
                 equation="y = max(x, 0)",
                 fix=_HIDDEN_ACT)
     yield Fault("activation-missing", FUNCTIONS | {"tanh"}, "there is no activation function", "constructed", handed_on,
@@ -110,9 +110,9 @@ def faults() -> Iterator[Fault]:
                 equation="y = max(x, 0.01 x)",
                 fix=_HIDDEN_ACT)
     yield Fault("activation-twice", GELUS, "the activation function is applied twice", "constructed", _twice,
-                "the epilogue of a fused product applies it, and the layer once more", late=True,
+                "the epilogue of a fused product applies it, and the layer applies it again", late=True,
                 equation="y = f(f(x))",
-                fix="Apply the function once: in the product's epilogue or behind it.")
+                fix="Apply the function once: in the product's epilogue or after the product.")
     yield Fault("activation-squared-relu", FUNCTIONS, "the activation is ReLU squared", "constructed, after So et al. 2021",
                 function(lambda x: np.maximum(x, 0.0) ** 2), "the function of later models", late=True,
                 equation="y = max(x, 0)²",
@@ -121,21 +121,21 @@ def faults() -> Iterator[Fault]:
                 equation="y = tanh(x)",
                 fix=_HIDDEN_ACT)
     yield Fault(
-        "gelu-argument", frozenset({"gelu"}), "GELU is x/2 · (1 + erf(k x)) with k = {value}, for 1/√2 = {right}", "constructed",
-        cause="the √2 left out, or a constant of few digits",
+        "gelu-argument", frozenset({"gelu"}), "GELU is x/2 · (1 + erf(k x)) with k = {value}, not 1/√2 = {right}", "constructed",
+        cause="the √2 left out, or a constant with too few digits",
         parameter=Parameter("k", lambda _: 0.5**0.5, lambda _: 1.0, _with_argument),
         equation="y = x/2 · (1 + erf(k x))",
         fix="Divide the argument of erf by √2, in full precision.",
     )
     yield Fault(
-        "gelu-tanh-constant", TANH_FORMS, "the cubic term of GELU has the factor {value}, for {right}", "constructed",
-        cause="a slip in 0.044715",
+        "gelu-tanh-constant", TANH_FORMS, "the cubic term of GELU has the factor {value}, not {right}", "constructed",
+        cause="a typing error in 0.044715",
         parameter=Parameter("factor", lambda _: 0.044715, lambda _: 0.44715, _with_cubic),
         equation="y = x/2 · (1 + tanh(√(2/π) (x + c x³))), c the wrong factor",
         fix="Set the factor of x³ to 0.044715.",
     )
     yield Fault("features-dropped", FUNCTIONS | {"linear"}, "the second half of the intermediate features is zero", "constructed",
-                rewritten(_half), "a gated feed-forward layer's half",
+                rewritten(_half), "half of a gated feed-forward layer",
                 ("intermediate.dense", "_act_fn"),
                 equation="y_i = 0 for i ≥ intermediate_size / 2",
                 fix="Use all intermediate_size features.")
@@ -147,6 +147,6 @@ def faults() -> Iterator[Fault]:
         yield Fault(name, frozenset({"tanh"}), sentence, "constructed", change, only=("pooler.activation",), equation=equation,
                     fix=_POOLER)
     yield Fault("pooler-gelu", frozenset({"tanh"}), "the pooler's activation is GELU, not tanh", "constructed", recast(Gelu),
-                "hidden_act taken for the pooler too", ("pooler.activation",), late=True, equation="y = x/2 · (1 + erf(x/√2))",
+                "hidden_act also used for the pooler", ("pooler.activation",), late=True, equation="y = x/2 · (1 + erf(x/√2))",
                 fix=_POOLER)
 # fmt: on

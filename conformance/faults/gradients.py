@@ -1,4 +1,4 @@
-"""Backward passes: what is detached, lost, counted twice or differentiated as another function."""
+"""Faults of backward passes: gradients that are detached, lost, counted twice or those of another function."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar, cast
@@ -46,12 +46,12 @@ _ANY = (
 )  # fmt: skip
 
 _DIFFERENTIATE = "Differentiate the function that the forward pass computes; torch.autograd.gradcheck compares the two."
-_ATTACH = "Remove the detach(), no_grad() or .data on the way."
-SMOOTHING = 0.1  # of labels, as in Vaswani et al. 2017, section 5.4
+_ATTACH = "Remove detach(), no_grad() or .data from the path of the gradient."
+SMOOTHING = 0.1  # The label smoothing of Vaswani et al. 2017, section 5.4.
 
 
 def _rewritten(equation: type[S], value: Callable[[S], Array]) -> Change:
-    """A step of that equation with another value; None for others."""
+    """Return the change that replaces the value of steps of this equation; it gives None for other steps."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
         return Altered(step, lambda inner: value(cast(S, inner))) if isinstance(step, equation) else None
@@ -64,7 +64,7 @@ def _times(step: Step, factor: float) -> Step:
 
 
 def _without(which: str) -> Change:
-    """A sum without the contributions whose name ends so; None where there are none, or no others."""
+    """Return the change that omits the terms of a sum whose names end with `which`; None if no term or every term does."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
         names = step.site.activation.parents
@@ -77,7 +77,7 @@ def _without(which: str) -> Change:
 
 
 def _doubled(which: str) -> Change:
-    """A sum with those contributions twice."""
+    """Return the change that counts the terms of a sum whose names end with `which` twice; None if no term or every term does."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
         names = step.site.activation.parents
@@ -118,7 +118,7 @@ def _without_density(step: GeluBackward) -> Array:
 
 
 def _smoothed(step: CrossEntropyBackward) -> Array:
-    """The target is 1 − ε at the label, and ε/C everywhere."""
+    """Return the gradient for smoothed labels: the target is ε/C for every class, plus 1 − ε at the label."""
     logits, labels = step.rows
     classes = logits.shape[-1]
     moved = np.full((len(labels), classes), -SMOOTHING / classes)
@@ -165,36 +165,36 @@ def _of_first_row(step: Step) -> Step:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of backward passes."""
+    """Yield the faults of backward passes."""
     made = "constructed"
-    yield Fault("gradient-norm-mean-detached", _NORMS, "the mean of the norm is a constant to the backward pass", made,
+    yield Fault("gradient-norm-mean-detached", _NORMS, "the backward pass treats the mean of the norm as a constant", made,
                 _rewritten(NormBackward, _detached_mean), "x.mean().detach(), or running statistics",
                 equation="∂x = r (g − z mean(z g)), g = γ ∂y", fix=_ATTACH)
-    yield Fault("gradient-norm-variance-detached", _NORMS, "the variance of the norm is a constant to the backward pass", made,
+    yield Fault("gradient-norm-variance-detached", _NORMS, "the backward pass treats the variance of the norm as a constant", made,
                 _rewritten(NormBackward, _detached_variance), "x.var().detach()",
                 equation="∂x = r (g − mean(g)), g = γ ∂y", fix=_ATTACH)
-    yield Fault("gradient-norm-statistics-detached", _NORMS, "mean and variance of the norm are constants to the backward pass",
+    yield Fault("gradient-norm-statistics-detached", _NORMS, "the backward pass treats mean and variance of the norm as constants",
                 made, _rewritten(NormBackward, _detached_statistics), "statistics taken under no_grad()",
                 equation="∂x = r γ ∂y", fix=_ATTACH)
-    yield Fault("gradient-norm-scale-missing", _NORMS, "the backward pass of the norm leaves gamma out", made,
-                other_weight(np.ones_like), "a kernel that is fused by hand",
+    yield Fault("gradient-norm-scale-missing", _NORMS, "the backward pass of the norm omits gamma", made,
+                other_weight(np.ones_like), "a hand-written fused kernel",
                 equation="∂x = r (∂y − mean(∂y) − z mean(z ∂y))", fix=_DIFFERENTIATE)
-    yield Fault("gradient-norm-identity", _NORMS, "the gradient passes the norm as it is (straight through)", made,
+    yield Fault("gradient-norm-identity", _NORMS, "the gradient passes the norm unchanged (straight through)", made,
                 handed_on, "a norm computed on .data", equation="∂x = ∂y", fix=_DIFFERENTIATE)
     yield Fault("gradient-softmax-diagonal", _SOFTMAX, "the softmax is differentiated as if each result depended on its own score "
                 "alone", made, _rewritten(ProbabilitiesBackward, _diagonal), "p (1 − p), the derivative of a sigmoid",
                 equation="∂s = p (1 − p) ∂p", fix=_DIFFERENTIATE)
-    yield Fault("gradient-softmax-sum-missing", _SOFTMAX, "the backward pass of the softmax leaves the sum over the keys out", made,
+    yield Fault("gradient-softmax-sum-missing", _SOFTMAX, "the backward pass of the softmax omits the sum over the keys", made,
                 _rewritten(ProbabilitiesBackward, _without_sum), "the normaliser detached",
                 equation="∂s = p ∂p", fix=_DIFFERENTIATE)
-    yield Fault("gradient-softmax-identity", _SOFTMAX, "the gradient passes the softmax as it is (straight through)", made,
+    yield Fault("gradient-softmax-identity", _SOFTMAX, "the gradient passes the softmax unchanged (straight through)", made,
                 handed_on, "a straight-through estimator left in", equation="∂s = ∂p", fix=_DIFFERENTIATE)
-    yield Fault("gradient-scale-missing", _SCORES, "the backward pass of the scores leaves 1/√d out", made,
+    yield Fault("gradient-scale-missing", _SCORES, "the backward pass of the scores omits 1/√d", made,
                 lambda step, _: _times(step, step.site.architecture.head_size**0.5),
-                "a kernel that is fused by hand", equation="∂q = ∂s k, ∂k = ∂sᵀ q", fix=_DIFFERENTIATE)
+                "a hand-written fused kernel", equation="∂q = ∂s k, ∂k = ∂sᵀ q", fix=_DIFFERENTIATE)
     yield Fault("gradient-scale-twice", _SCORES, "the backward pass of the scores divides by √d twice", made,
                 lambda step, _: _times(step, step.site.architecture.head_size**-0.5),
-                "the factor in the kernel and around it", equation="∂q = ∂s k / d", fix=_DIFFERENTIATE)
+                "the factor applied in the kernel and again outside it", equation="∂q = ∂s k / d", fix=_DIFFERENTIATE)
     yield Fault("gradient-gelu-tanh", _GELUS, "GELU is differentiated as its tanh approximation", made,
                 recast(GeluTanhBackward), "a backward kernel for another GELU than the forward one",
                 equation="derivative of x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³)))", fix=_DIFFERENTIATE)
@@ -205,57 +205,58 @@ def faults() -> Iterator[Fault]:
     yield Fault("gradient-gelu-without-density", _GELUS, "the derivative of GELU lacks x φ(x)", made,
                 _rewritten(GeluBackward, _without_density),
                 "the gate Φ(x) detached", equation="∂x = Φ(x) ∂y", fix=_ATTACH)
-    yield Fault("gradient-function-identity", _FUNCTIONS, "the gradient passes the activation function as it is (straight through)",
-                made, handed_on, "a function computed on .data", equation="∂x = ∂y", fix=_DIFFERENTIATE)
+    yield Fault("gradient-function-identity", _FUNCTIONS, "the gradient passes the activation function "
+                "unchanged (straight through)", made, handed_on, "a function computed on .data",
+                equation="∂x = ∂y", fix=_DIFFERENTIATE)
     yield Fault("gradient-function-relu", _FUNCTIONS - {"tanh_backward"},
                 "the activation function is differentiated as a ReLU", made,
                 rewritten(lambda step: np.where(step.parents[1] > 0.0, step.parents[0], 0.0)),
                 "a backward kernel of another function", equation="∂x = ∂y where x > 0, else 0", fix=_DIFFERENTIATE)
-    yield Fault("gradient-of-skip-missing", frozenset({"sum"}), "the gradient of the residual's skip is lost", made,
+    yield Fault("gradient-of-skip-missing", frozenset({"sum"}), "the gradient through the residual connection is lost", made,
                 _without("output.dropout.grad"), "the residual detached", (".grad",),
-                equation="the sum without what comes through the residual", fix=_ATTACH)
-    yield Fault("gradient-of-skip-doubled", frozenset({"sum"}), "the gradient of the residual's skip is counted twice", made,
-                _doubled("output.dropout.grad"), "added in a fused kernel and by autograd", (".grad",),
-                equation="the sum with what comes through the residual twice")
+                equation="the sum without the gradient through the residual", fix=_ATTACH)
+    yield Fault("gradient-of-skip-doubled", frozenset({"sum"}), "the gradient through the residual connection is counted twice",
+                made, _doubled("output.dropout.grad"), "added in a fused kernel and by autograd", (".grad",),
+                equation="the sum with the gradient through the residual twice")
     for name in ("query", "key", "value"):
         yield Fault(f"gradient-through-{name}-missing", frozenset({"sum"}), f"no gradient comes back through the {name}", made,
                     _without(f".{name}.grad_input"), f"the input of the {name} projection detached", (".grad",),
-                    equation=f"the sum without what comes through the {name}", fix=_ATTACH)
+                    equation=f"the sum without the gradient through the {name}", fix=_ATTACH)
     yield Fault("gradient-through-mlp-missing", frozenset({"sum"}), "no gradient comes back through the feed-forward network", made,
                 _without("intermediate.dense.grad_input"), "its input detached", (".grad",),
-                equation="the sum without what comes through intermediate.dense", fix=_ATTACH)
-    yield Fault("gradient-of-decoder-lost", frozenset({"sum"}), "the tied word embeddings do not learn from the decoder", made,
+                equation="the sum without the gradient through intermediate.dense", fix=_ATTACH)
+    yield Fault("gradient-of-decoder-lost", frozenset({"sum"}), "the tied word embeddings get no gradient from the decoder", made,
                 _without(".decoder.grad_weight"), "the decoder holds a detached copy", (".grad",),
                 equation="the sum without the decoder's gradient",
                 fix="Tie them: decoder.weight = word_embeddings.weight, one Parameter.")
-    yield Fault("gradient-of-lookup-lost", frozenset({"sum"}), "the tied word embeddings learn from the decoder alone", made,
-                _without(".word_embeddings.grad_weight"), "embeddings frozen, or looked up under no_grad()", (".grad",),
+    yield Fault("gradient-of-lookup-lost", frozenset({"sum"}), "the tied word embeddings get a gradient from the decoder only",
+                made, _without(".word_embeddings.grad_weight"), "embeddings frozen, or looked up under no_grad()", (".grad",),
                 equation="the sum without the look-up's gradient", fix=_ATTACH)
     yield Fault("gradient-label-smoothing", _CROSS_ENTROPIES, f"the labels are smoothed by {SMOOTHING}", made,
                 _rewritten(CrossEntropyBackward, _smoothed), "label_smoothing left on",
                 equation="∂x = (softmax(x) − (1 − ε) onehot − ε/C) / N", fix="Pass label_smoothing=0.")
     yield Fault("gradient-without-label", _CROSS_ENTROPIES, "the gradient of the loss is the softmax itself: the label is not "
-                "subtracted", made, _rewritten(CrossEntropyBackward, _without_label), "a loss that is fused by hand",
+                "subtracted", made, _rewritten(CrossEntropyBackward, _without_label), "a hand-written fused loss",
                 equation="∂x = softmax(x) / N", fix=_DIFFERENTIATE)
-    yield Fault("gradient-averaged-over-all", _LOSSES, "the loss is averaged over all rows, not over those that have a label", made,
-                _averaged_over_all, "a mean of losses of which the ignored ones are 0",
+    yield Fault("gradient-averaged-over-all", _LOSSES, "the loss is averaged over all rows, not over the labelled ones", made,
+                _averaged_over_all, "a mean over all losses, in which the ignored ones count as 0",
                 equation="∂L/∂x · labelled / all", fix="Divide by the number of labels that are not ignored.")
     yield Fault("gradient-summed", _LOSSES, "the loss is summed over the rows, not averaged", made, _summed, "reduction='sum'",
                 equation="∂L/∂x · N", fix="Pass reduction='mean'.")
     yield Fault("gradient-averaged-over-tokens", _PARAMETERS, "the parameter's gradient is averaged over the tokens, not summed",
-                made, _averaged_over_tokens, "mean() in a backward pass that is written by hand",
-                equation="Σ over tokens, divided by their number", fix="Sum: the loss is averaged already.")
+                made, _averaged_over_tokens, "mean() in a hand-written backward pass",
+                equation="Σ over tokens, divided by their number", fix="Sum over the tokens: the loss is averaged already.")
     yield Fault("gradient-averaged-over-rows", _PARAMETERS, "the parameter's gradient is divided by the batch size", made,
-                _averaged_over_rows, "averaged over replicas or micro-batches that were averaged before",
+                _averaged_over_rows, "an average over replicas or micro-batches that were averaged before",
                 equation="Σ over tokens, divided by the batch size", fix="Divide once.")
-    yield Fault("gradient-of-first-row", _PARAMETERS, "the parameter learns from the first row of the batch alone", made,
+    yield Fault("gradient-of-first-row", _PARAMETERS, "the parameter gets a gradient from the first row of the batch only", made,
                 _first_row_alone, "gradients that are overwritten, not accumulated",
                 equation="Σ over the tokens of row 0", fix="Add what each row contributes.", across=True)
     yield Fault("gradient-missing", _ANY, "there is no gradient: it is 0", made, rewritten(lambda step: np.zeros_like(step.value)),
                 "detach(), no_grad(), requires_grad=False, or a parameter that is not registered", (".grad",),
-                equation="0", fix=_ATTACH + " A parameter that is meant to be frozen is declared (`frozen`).")
+                equation="0", fix=_ATTACH + " Declare a parameter that is meant to be frozen (`frozen`).")
     yield Fault(
-        "gradient-scaled", _ANY, "the gradient is multiplied by {value}", made, cause="a loss scale that was not taken off",
+        "gradient-scaled", _ANY, "the gradient is multiplied by {value}", made, cause="a loss scale that was not removed",
         parameter=Parameter("factor", lambda _: 1.0, lambda _: 2.0, _times, least=-16.0),
         equation="c ∂L/∂x", fix="Multiply and divide by the same loss scale, once each.",
     )

@@ -1,4 +1,4 @@
-"""Heads of another width than the config's: the same features, split among fewer or more heads."""
+"""Faults of the number of heads: the same features, split among fewer or more heads than the config says."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -15,24 +15,25 @@ from conformance.oracle.maps import LinearMap, Roundings, Source, identity
 from conformance.oracle.propagation import propagated
 from conformance.oracle.step import Site
 
-WIDTH, HEADS = 64, 12  # of BERT base (Devlin et al. 2019, section 3); BERT large's heads are as wide
+WIDTH, HEADS = 64, 12  # Those of BERT base (Devlin et al. 2019, section 3); BERT large has the same head size.
 
 Run = Callable[[Array], Mapping[str, Step]]
 
 
 class _Attended(Step):
-    """The context of other heads than the config's, from query and key on, which `run` holds: scores and probabilities with it.
+    """The context of another number of heads, computed from query, key and values with scores and probabilities.
 
-    Those of other heads are of another shape than the config's, so that the three steps are changed in one, at the last.
+    Scores and probabilities of another number of heads have another shape than the config's, so all three steps are replaced as
+    one, at the context.
     """
 
     def __init__(self, right: Step, table: Mapping[str, Activation], run: Run) -> None:
-        """In place of `right`, with the same parents; `run` takes the values, (B, S, H), to the steps."""
+        """Initialize the step with the correct step, the table, and the function from the values (B, S, H) to the faulty steps."""
         super().__init__(right.site, *right.parents)
         self._right, self._table, self._run = right, table, run
 
     def again(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> Step:
-        """The same heads, of other values."""
+        """Return the step with the same number of heads at another site or with other parents."""
         return _Attended(self._right.again(site=site, parents=parents), self._table, self._run)
 
     @cached_property
@@ -45,31 +46,31 @@ class _Attended(Step):
 
     @property
     def value(self) -> Array:
-        """(B, S, H)."""
+        """The context, (B, S, H)."""
         return self._last.value
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """None of the config's probabilities, which have no part in it; the last step's of the values."""
+        """Return 0 for the config's probabilities, which are not used, and the Jacobian of the context for the values."""
         probs = self.parents[0]
         nothing = LinearMap(lambda _: np.zeros_like(self.value), lambda _: np.zeros_like(probs))
         return (nothing, self._last.jacobians()[1])
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Those of scores, probabilities and context, propagated."""
+        """Return the rounding errors of scores, probabilities and context, propagated to the context."""
         steps, inner = self._steps, arithmetic.intermediate()
         variance = propagated(self._table, steps, {}, lambda n: steps[n].roundings(arithmetic if steps[n] is self._last else inner))
         return Roundings((Source(variance, identity()),), self._last.roundings(arithmetic).bound)
 
 
 def _of(heads: Callable[[Architecture], int]) -> Change:
-    """As many heads as `heads` says, where that divides the features and is not what the config says."""
+    """Return the change to `heads(architecture)` heads; None if that number is the config's or does not divide the hidden size."""
 
     def change(step: Step, place: FaultContext) -> Step | None:
         a = step.site.architecture
         count, attention = heads(a), step.site.activation.name.removesuffix("context")
         known = {name: place.values[name] for name in (f"{attention}query", f"{attention}key") if name in place.values}
         unlike = count in (0, a.num_attention_heads) or a.hidden_size % count
-        if unlike or len(known) < 2 or a.has_relative_positions or a.pruned_heads:  # what is there is of the width of a head
+        if unlike or len(known) < 2 or a.has_relative_positions or a.pruned_heads:  # These have arrays of the head size.
             return None
         network = Network(a.with_(num_attention_heads=count), place.network.weights, place.network.batch)
 
@@ -86,12 +87,12 @@ def _of(heads: Callable[[Architecture], int]) -> Change:
 
 
 def _twelve(a: Architecture) -> int:
-    """0 where that is named heads of 64."""
+    """Return 12, or 0 where twelve heads are 64 wide, which the fault `heads-64-wide` describes."""
     return 0 if a.hidden_size == HEADS * WIDTH else HEADS
 
 
 def faults() -> Iterator[Fault]:
-    """Heads as BERT base has them, whatever the config says."""
+    """Yield the faults in which heads are those of BERT base, regardless of the config."""
     context, ends = frozenset({"context"}), ignored("num_attention_heads")
     yield Fault(
         "heads-64-wide", context, f"heads are {WIDTH} wide{ends}", "constructed",

@@ -1,4 +1,4 @@
-"""Whole layers: not run, run twice, or with another layer's parameters."""
+"""Faults of whole layers: not run, run twice, or with another layer's parameters."""
 
 from collections.abc import Callable, Iterator
 
@@ -25,14 +25,14 @@ def _skipped(step: Step, place: FaultContext) -> Step | None:
 
 
 def _of_layer_before(step: Step, place: FaultContext) -> Step | None:
-    """The same activation of the layer before."""
+    """Return the step with the same activation of the previous layer as its result."""
     layer = step.site.activation.layer
     found = place.values.get(step.site.activation.name.replace(f"layer.{layer}.", f"layer.{(layer or 0) - 1}.", 1))
     return None if not layer or found is None or found.shape != step.value.shape else Altered(step, lambda _: found)
 
 
 def _read_before(step: Step, place: FaultContext) -> Step | None:
-    """A head's step of what goes into the last layer."""
+    """Return a step of a head that reads the input of the last layer in place of its output."""
     layers, reads = step.site.architecture.num_hidden_layers, step.site.activation.parents
     entry = place.values.get(layer_input(layers - 1)) if layers else None
     last = f"encoder.layer.{layers - 1}.output.LayerNorm"
@@ -48,7 +48,7 @@ def _repeated(step: Step, place: FaultContext) -> Step | None:
 
 
 def _run(place: FaultContext, layer: int, hidden: Array) -> dict[str, Step]:
-    """The layer's steps for another input."""
+    """Return the steps of a layer for the input `hidden`, by name."""
     values, steps = {layer_input(layer): hidden}, {}
     for name, row in place.network.table.items():
         if row.layer == layer and not is_gradient(name):
@@ -59,7 +59,7 @@ def _run(place: FaultContext, layer: int, hidden: Array) -> dict[str, Step]:
 
 
 def _rounded_on_the_way(place: FaultContext, steps: dict[str, Step]) -> Slack:
-    """What the second pass rounds; its input's own rounding among it."""
+    """Return the variance of the rounding errors of the second run of a layer, including the rounding of its input."""
     first = next(iter(steps.values()))
 
     def slack(_: Altered, arithmetic: Arithmetic) -> Array:
@@ -76,7 +76,7 @@ def _clipped(step: Step, limit: float) -> Step:
 
 
 def _with_layer(which: Callable[[int, int], int]) -> Change:
-    """A step with the parameters of the layer `which(its own, how many there are)`."""
+    """Return the change to the parameters of layer `which(layer, number of layers)`; None if these are the same."""
 
     def change(step: Step, place: FaultContext) -> Step | None:
         layer, layers = step.site.activation.layer, step.site.architecture.num_hidden_layers
@@ -92,7 +92,7 @@ def _with_layer(which: Callable[[int, int], int]) -> Change:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of whole layers."""
+    """Yield the faults of whole layers."""
     norm, parametrised = frozenset({"norm"}), frozenset({"norm", "linear"})
     yield Fault("layer-skipped", norm, "the layer is not run", "constructed", _skipped, "a loop that ends early, or a pruned layer",
                 LAYER_OUTPUT, far=True, late=True, combines=True,
@@ -110,20 +110,20 @@ def faults() -> Iterator[Fault]:
         equation="y = min(max(y, −c), c)",
         fix="Leave the hidden state as it is.",
     )
-    yield Fault("layer-before-kept", frozenset({"linear", "context"}), "it is what the layer before computed",
-                "constructed", _of_layer_before, "a cache whose index of layers is off by one, or that is not filled anew",
+    yield Fault("layer-before-kept", frozenset({"linear", "context"}), "it is the result of the previous layer",
+                "constructed", _of_layer_before, "a cache whose layer index is off by one, or that is not refilled",
                 late=True, combines=True,
                 equation="y of layer i − 1",
                 fix="Compute it in every layer; index a cache by the layer.")
     yield Fault("heads-read-layer-before", frozenset({"linear", "first_token_linear"}),
-                "the hidden state of the last layer but one is read", "constructed", _read_before,
+                "the hidden state of the second-to-last layer is read", "constructed", _read_before,
                 "hidden_states[-2]",
                 fix="Feed the heads the last layer's output.")
-    yield Fault("layer-neighbour", parametrised, "it has the parameters of the layer before (the first: of the second)",
+    yield Fault("layer-neighbour", parametrised, "it has the parameters of the previous layer (the first layer: of the second)",
                 "constructed",
                 _with_layer(lambda i, _: i - 1 if i else 1), "names counted from one in a checkpoint's conversion",
                 fix=_LAYERS)
-    yield Fault("layers-shared", parametrised, "every layer has the parameters of the first", "constructed",
+    yield Fault("layers-shared", parametrised, "every layer has the parameters of the first layer", "constructed",
                 _with_layer(lambda i, _: 0), "[layer] * n, which is n times the same object", PARAMETRISED, whole=True,
                 fix=_LAYERS)
     yield Fault("layers-reversed", parametrised, "the layers' parameters are in reverse order", "constructed",

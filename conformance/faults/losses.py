@@ -1,4 +1,4 @@
-"""The losses' values."""
+"""Faults of the values of losses over classes: masked LM, next sentence, tokens, multiple choice and spans."""
 
 from collections.abc import Iterator
 
@@ -32,7 +32,7 @@ def _without_zero(step: Step, _: FaultContext) -> Step | None:
 
 
 def _shifted(step: Step, _: FaultContext) -> Step | None:
-    """The logits of each position scored by the label of the next."""
+    """Return the loss with the logits of each position scored by the label of the next position."""
     labels = labels_of(step.site)
     moved = np.concatenate([labels[:, 1:], np.full_like(labels[:, :1], IGNORED_LABEL)], 1)
     return with_batch(step, **{LABELS[step.site.activation.kind]: moved}) if (moved != IGNORED_LABEL).any() else None
@@ -46,13 +46,13 @@ def _exchanged(step: Step, _: FaultContext) -> Step | None:
 
 
 def _interleaved(step: Step, _: FaultContext) -> Step:
-    """The choices of question q at rows q, q + Q, q + 2 Q and so on."""
+    """Return the loss with the choices of question q, of Q questions, at rows q, q + Q, q + 2 Q and so on."""
     order = np.arange(step.site.batch.size).reshape(-1, len(labels_of(step.site))).T.ravel()
     return step.again(parents=(step.parents[0][order],))
 
 
 def _one_by_one(step: Step, _: FaultContext) -> Step:
-    """Mean over labelled questions' choices of log(1 + exp(x)) − y x, y 1 at the right one."""
+    """Return the loss log(1 + exp(x)) − y x, averaged over the choices of the labelled questions; y = 1 at the right choice."""
 
     def value(inner: Step) -> Array:
         assert isinstance(inner, Labelled)
@@ -65,19 +65,19 @@ def _one_by_one(step: Step, _: FaultContext) -> Step:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of losses."""
-    yield Fault("next-sentence-label", NEXT_SENTENCE, "label 1 is taken as is-next, BERT has 0",
+    """Yield the faults of losses over classes."""
+    yield Fault("next-sentence-label", NEXT_SENTENCE, "label 1 is taken as is-next; in BERT, label 0 is",
                 "transformers#836, transformers#524",
                 _inverted, "the opposite convention",
                 equation="cross entropy with 1 − label",
                 fix="Label 0 means that the second sentence follows the first.")
-    yield Fault("loss-ignores-zero", NEXT_SENTENCE | TOKENS, "what has label 0 is left out of the loss",
+    yield Fault("loss-ignores-zero", NEXT_SENTENCE | TOKENS, "everything with label 0 is left out of the loss",
                 "the third seed's tutorial", _without_zero, "ignore_index=0, meant for padded tokens",
-                equation="mean over what has a label ≠ 0",
+                equation="mean over labels ≠ 0",
                 fix="Use ignore_index=-100.")
     yield Fault("loss-denominator", MASKED_LM | TOKENS, "the loss is divided by the number of all tokens, not of the labelled ones",
                 "tinygrad d2e3c391e8", rewritten(lambda step: step.value * (labels_of(step.site) != IGNORED_LABEL).mean()),
-                "a mean over all positions, those without a label counted as 0",
+                "a mean over all positions, in which those without a label count as 0",
                 equation="Σ loss / (B · S)",
                 fix="Divide by the number of tokens with a label other than -100.")
     yield Fault("loss-labels-shifted", MASKED_LM | TOKENS, "the logits of each token are scored by the label of the next one",
@@ -89,14 +89,14 @@ def faults() -> Iterator[Fault]:
                 equation="cross entropy of the start logits and end_positions, and of the end logits and start_positions",
                 fix="Score logits[..., 0] by start_positions, logits[..., 1] by end_positions.")
     yield Fault("span-loss-summed", frozenset({"mean_loss"}), "the losses of start and end are added, not averaged", "constructed",
-                rewritten(lambda step: step.value * len(step.parents)), "the sum of two heads' losses, as pre-training has it",
+                rewritten(lambda step: step.value * len(step.parents)), "the sum of two heads' losses, as in pre-training",
                 equation="start loss + end loss",
                 fix="Divide the sum by 2.")
-    yield Fault("choices-interleaved", CHOICES, "the choices of a question are taken from rows that stand Q apart, of Q questions",
+    yield Fault("choices-interleaved", CHOICES, "the choices of a question are read from rows Q apart, Q the number of questions",
                 "constructed", _interleaved, "logits.view(choices, questions) for logits.view(questions, choices)",
                 equation="x_qc = logit of row c Q + q",
-                fix="The rows of a question stand one after the other: logits.view(-1, choices).")
-    yield Fault("choices-one-by-one", CHOICES, "each choice is judged by itself, not against the others", "constructed",
+                fix="The rows of a question are consecutive: logits.view(-1, choices).")
+    yield Fault("choices-one-by-one", CHOICES, "each choice is scored independently, not against the others", "constructed",
                 _one_by_one, "binary cross entropy, since the head has a single logit",
                 equation="mean of log(1 + exp(x)) − y x, y 1 at the right choice",
                 fix="Take the softmax over the choices of a question.")

@@ -1,4 +1,4 @@
-"""Masks: keys that are attended to and should not be, or the other way round."""
+"""Faults of attention masks: masked keys that are attended to, or unmasked keys that are not."""
 
 from collections.abc import Callable, Iterator
 
@@ -20,13 +20,13 @@ _MASK = (
     "Set the scores of keys with attention_mask 0 to −∞ (or the format's lowest number) before the softmax; mask[:, None, None, :]."
 )
 
-NOT_COMPUTED = 1.0 / np.finfo(np.float64).eps  # the variance of what may be anything: no float64 result is known beside it
+NOT_COMPUTED = 1.0 / np.finfo(np.float64).eps  # The variance of a result that may be arbitrary.
 
 
 def _with_keys(f: Callable[[Mask, Ids], Mask]) -> Change:
-    """In a decoder, f of the keys that the mask lets through and of the positions, in place of those up to the query.
+    """Return the change of a decoder's mask to f of the unmasked keys, (B, 1, 1, S), and of the positions, (S,).
 
-    Where none is left every score is the same lowest number.
+    Where no key is left, every score is the same lowest number, so the probabilities are uniform.
     """
 
     def change(step: Step, _: FaultContext) -> Step | None:
@@ -40,7 +40,7 @@ def _with_keys(f: Callable[[Mask, Ids], Mask]) -> Change:
 
 
 class _OverAllKeys(Probabilities):
-    """The softmax over every key, masked or not."""
+    """The softmax over all keys, masked or not."""
 
     @property
     def keys(self) -> Mask:
@@ -48,7 +48,7 @@ class _OverAllKeys(Probabilities):
 
 
 def _weighing(step: Step, weight: float) -> Step:
-    """Masked keys keep a share of their weight: e^c where c is added to their scores."""
+    """Return the softmax in which masked keys keep the share `weight` of their weight: e^c if c is added to their scores."""
 
     class Weighed(_OverAllKeys):
         @cached_property
@@ -73,7 +73,10 @@ def _ignored(step: Step, _: FaultContext) -> Step | None:
 
 
 class _Inverted(Probabilities):
-    """Where no key is masked a number is added to all scores: no more than their digits are lost, as many as it has."""
+    """The softmax with the inverted mask.
+
+    In a sequence without padding, the large constant is added to every score and may absorb its digits, so the variance is 1.
+    """
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
         own, unmasked = super().roundings(arithmetic), self.keys.all(-1, keepdims=True)
@@ -89,7 +92,7 @@ def _inverted(step: Step, _: FaultContext) -> Step | None:
 
 
 def _tiled(step: Step, _: FaultContext) -> Step | None:
-    """Head j of row i of the batch has the mask of row (i · h + j) mod B."""
+    """Return the softmax in which head j of row i of the batch has the mask of row (i · h + j) mod B."""
     mask, (size, heads) = step.site.batch.mask, step.parents[0].shape[:2]
     if not of_tokens(step) or (mask == mask[0]).all():
         return None
@@ -99,7 +102,7 @@ def _tiled(step: Step, _: FaultContext) -> Step | None:
 
 
 def _from_token_types(step: Step, _: FaultContext) -> Step | None:
-    """Tokens of type 0 are masked; where all are, every score is the same lowest number."""
+    """Return the softmax with tokens of type 0 masked; where all are, every score is the same lowest number."""
     types = step.site.batch.types
     if not types.any() or not of_tokens(step):
         return None
@@ -117,9 +120,9 @@ def _shifted(step: Step, _: FaultContext) -> Step:
 
 
 def _as_lengths(step: Step, _: FaultContext) -> Step | None:
-    """As many keys as there are tokens, from the first on; None where the tokens are the first keys already.
+    """Return the softmax over as many leading keys as there are tokens; None if the tokens are the leading keys.
 
-    Queries behind those are no tokens to such a runtime, which may compute nothing there: what they get is left open.
+    To a runtime that takes lengths, later queries are padding, for which it may compute nothing, so these rows may be arbitrary.
     """
     mask = step.site.batch.mask
     first = np.arange(mask.shape[1]) < mask.sum(-1, keepdims=True)
@@ -149,61 +152,61 @@ class _OnQueries(Probabilities):
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of masks."""
+    """Yield the faults of attention masks."""
     yield Fault("mask-ignored", PROBS, "padded keys are attended to", "candle#1552, candle#1798", _ignored,
-                "the mask is not handed on, or built as all ones",
+                "the mask is not passed on, or built as all ones",
                 equation="p = softmax(s) over all keys",
                 fix=_MASK)
     yield Fault("mask-inverted", PROBS, "only padded keys are attended to", "constructed", _inverted,
                 "True means masked in one API and kept in another",
                 fix=f"{_MASK} 1 in attention_mask means that a key is attended to.")
-    yield Fault("mask-on-queries", PROBS, "the mask lies along the queries, not along the keys", "constructed",
+    yield Fault("mask-on-queries", PROBS, "the mask is applied along the queries, not along the keys", "constructed",
                 lambda step, _: step.recast(_OnQueries) if of_tokens(step) else None, "mask[:, :, None] for mask[:, None, :]",
                 equation="mask[:, None, :, None] in place of mask[:, None, None, :]",
                 fix=_MASK)
     yield Fault(
         "mask-constant", PROBS, "masked keys keep {value} of their weight", "constructed",
-        cause="too small a number is added at masked keys",
+        cause="the number added at masked keys is not negative enough",
         parameter=Parameter("weight", lambda _: 0.0, lambda _: float(np.exp(-1.0)), _weighing),
         equation="p_j ∝ w exp(s_j) at masked keys, w > 0",
         fix=_MASK,
     )
-    yield Fault("mask-from-token-types", PROBS, "token types are taken as the mask", "transformers#1788, pytorch#52667",
+    yield Fault("mask-from-token-types", PROBS, "token types are used as the mask", "transformers#1788, pytorch#52667",
                 _from_token_types, "inputs given by position in another order",
                 fix="Pass attention_mask and token_type_ids by keyword.")
     yield Fault("mask-as-lengths", PROBS, "the mask is read as a number of tokens, as if all padding were at the right",
                 "constructed", _as_lengths,
-                "a runtime that takes lengths (attention_mask.sum(1)), as CTranslate2, given padding at the left or inside",
+                "a runtime that takes lengths (attention_mask.sum(1)), such as CTranslate2, given padding at the left or inside",
                 whole=True, equation="p = softmax over the keys j < Σ_k mask_k",
                 fix=f"{_MASK} A runtime that takes lengths needs padding at the right.")
     yield Fault("mask-shifted", PROBS, "the mask is off by one position", "constructed", _shifted, "a special token not counted",
                 equation="key j has the mask of key j − 1",
                 fix="Apply attention_mask[:, j] to key j.")
-    yield Fault("mask-after-softmax", PROBS, "the mask is applied behind the softmax, over all keys, and the rest is not rescaled",
-                "constructed", _after_softmax, "a mask that is multiplied with the probabilities",
+    yield Fault("mask-after-softmax", PROBS, "the mask is applied after a softmax over all keys, and the rest is not rescaled",
+                "constructed", _after_softmax, "probabilities multiplied by the mask",
                 equation="p = softmax(s) · mask",
                 fix=_MASK)
     yield Fault("mask-multiplied", PROBS, "scores are multiplied by the mask: masked ones become 0, not −∞", "constructed",
-                recast(_Multiplied), "masked before softmax as one would after it",
+                recast(_Multiplied), "a multiplicative mask before the softmax",
                 equation="p = softmax(s · mask)",
                 fix=_MASK)
-    yield Fault("mask-causal", PROBS, "later keys are hidden", "constructed", probabilities(_causal), "a decoder's attention",
+    yield Fault("mask-causal", PROBS, "later keys are masked", "constructed", probabilities(_causal), "a decoder's attention",
                 equation="p = softmax over the keys j ≤ i",
                 fix="Let every token attend to all unmasked keys (is_causal=False).")
     yield Fault("mask-not-causal", PROBS, "later keys are attended to, in a decoder", "constructed",
-                _with_keys(lambda keys, _: keys), "an encoder's attention; is_decoder of the config not read",
+                _with_keys(lambda keys, _: keys), "an encoder's attention; the config's is_decoder not read",
                 equation="p = softmax over all keys, not over the keys j ≤ i",
-                fix="In a decoder let a token attend to itself and to what is before it alone (is_causal=True).")
+                fix="In a decoder, let a token attend only to itself and to earlier tokens (is_causal=True).")
     yield Fault("mask-causal-strict", PROBS, "a token does not attend to itself, in a decoder", "constructed",
                 _with_keys(lambda keys, i: keys & (i[:, None] > i)), "tril(diagonal=-1) for tril()",
                 equation="p = softmax over the keys j < i",
-                fix="Let a token attend to the keys j ≤ i, itself among them.")
-    yield Fault("mask-causal-late", PROBS, "a token attends to the next one too, in a decoder", "constructed",
+                fix="Let a token attend to the keys j ≤ i, including itself.")
+    yield Fault("mask-causal-late", PROBS, "a token also attends to the next one, in a decoder", "constructed",
                 _with_keys(lambda keys, i: keys & (i[:, None] + 1 >= i)), "tril(diagonal=1) for tril()",
                 equation="p = softmax over the keys j ≤ i + 1",
-                fix="Let a token attend to the keys j ≤ i alone.")
-    yield Fault("mask-added-raw", PROBS, "ones and zeros of the mask are added to the scores", "transformers#1788, pytorch#52667",
-                _added_raw,
+                fix="Let a token attend only to the keys j ≤ i.")
+    yield Fault("mask-added-raw", PROBS, "the ones and zeros of the mask are added to the scores",
+                "transformers#1788, pytorch#52667", _added_raw,
                 "the mask not turned into 0 and −∞, or another input in its place",
                 equation="p = softmax(s + mask)",
                 fix=_MASK)

@@ -1,4 +1,4 @@
-"""Norms and the residuals that they sum."""
+"""Faults of LayerNorms and of the residual sums that they normalize."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +19,7 @@ from conformance.oracle.norm import Norm
 _NORM = "Normalise each token over its features, with epsilon inside the root, then multiply by γ and add β."
 
 NORMS = frozenset({"norm"})
-LAYER_OUTPUT = tuple(f"{digit}.output.LayerNorm" for digit in range(10))  # a layer's own, not its attention's
+LAYER_OUTPUT = tuple(f"{digit}.output.LayerNorm" for digit in range(10))  # Excludes attention.output.LayerNorm.
 
 
 class _UnbiasedVariance(Norm):
@@ -42,7 +42,7 @@ class _WithoutMean(Norm):
 
 
 def _common(gain: Array, axes: int | tuple[int, ...]) -> LinearMap:
-    """One error added, times the gain, to all along the axes."""
+    """Return the map J e = gain · e, where one error e is shared by all elements along the axes."""
     return LinearMap(lambda v: np.asarray(gain**2 * v), lambda w: np.asarray((gain * w).sum(axes, keepdims=True)))
 
 
@@ -58,7 +58,7 @@ class _OverPositions(Norm):
         return np.asarray(1.0 / np.sqrt(self.summed.var(self.over, keepdims=True) + self.site.architecture.layer_norm_eps))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Those of the features' norm, the errors of mean and inverse root shared by all that has them."""
+        """Return the rounding errors of the correct norm, with those of mean and inverse root shared along the axes `over`."""
         mean, inverse, *others = super().roundings(arithmetic).sources
         z, gamma = self.normal, self.site.parameters["weight"]
         shared = (
@@ -73,7 +73,7 @@ class _OverSequence(_OverPositions):
 
 
 def with_epsilon(step: Step, epsilon: float) -> Step:
-    """The norm with another epsilon."""
+    """Return the norm with another epsilon."""
     return step.again(site=replace(step.site, architecture=step.site.architecture.with_(layer_norm_eps=epsilon)))
 
 
@@ -84,7 +84,7 @@ def _epsilon() -> Parameter:
         lambda step: 1e-12 if step.site.architecture.layer_norm_eps > 1e-6 else 1e-5,
         with_epsilon,
         setting="layer_norm_eps",
-        defaults=(1e-12, 1e-6, 1e-5, 1e-3),  # BERT's, and those of Flax's, PyTorch's and Keras's LayerNorm
+        defaults=(1e-12, 1e-6, 1e-5, 1e-3),  # Those of BERT and of the LayerNorms of Flax, PyTorch and Keras.
     )
 
 
@@ -102,9 +102,10 @@ def _sum(step: Step) -> Array:
 
 
 def _plus_one(step: Step, place: FaultContext) -> Step:
-    """1 + γ; it may be rounded to storage, which moves results by that error, at most half an ulp, times the normalised input.
+    """Return the norm with the scale 1 + γ.
 
-    The error is the same in every row, so that its largest square stands for its variance.
+    1 + γ may be rounded to storage, with an error of at most half an ulp, which is multiplied by the normalized input. The error
+    is the same in every row, so the square of its bound is used as its variance.
     """
     gamma, beta = step.site.parameters["weight"], step.site.parameters["bias"]
     rounded = place.storage.ulp(1.0 + gamma) ** 2 / 4.0
@@ -125,7 +126,7 @@ def _shared(step: Step, place: FaultContext) -> Step | None:
 
 
 def _sum_of(sublayer: float, skip: float) -> Change:
-    """The norm of other multiples of its two terms."""
+    """Return the change to the norm of `sublayer` · x + `skip` · residual; it gives None for a norm without a residual."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
         return _weighted(step, sublayer, skip) if len(step.parents) == 2 else None
@@ -139,7 +140,7 @@ def _weighted(step: Step, sublayer: float, skip: float) -> Step:
 
 
 def _sublayer_scaled(step: Step, factor: float) -> Step:
-    """The product may be rounded to storage before it is added."""
+    """Return the norm with the sub-layer's result multiplied by a factor; the product may be rounded to storage before the sum."""
 
     def slack(altered: Altered, arithmetic: Arithmetic) -> Array:
         product = altered.inner.parents[0]
@@ -161,14 +162,14 @@ def _from_layer_input(step: Step, place: FaultContext) -> Step | None:
 
 
 def layer_input(layer: int) -> str:
-    """The activation that a layer reads."""
+    """Return the name of the activation that is the input of a layer."""
     return "embeddings.dropout" if layer == 0 else f"encoder.layer.{layer - 1}.output.LayerNorm"
 
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of norms and residuals."""
-    own = (".output.LayerNorm",)  # of a layer, with a residual
+    """Yield the faults of norms and residuals."""
+    own = (".output.LayerNorm",)  # The norms of a layer, which have a residual.
     yield Fault(
         "epsilon", NORMS, "epsilon is {value}, the checkpoint says {right}",
                 "keras-hub#642, gluon-nlp#1214, gpt4all#1946, nntile#378",
@@ -194,11 +195,11 @@ def faults() -> Iterator[Fault]:
                 recast(_UnbiasedVariance), "var() and std() are unbiased by default in PyTorch",
                 equation="σ² = Σ (x − μ)² / (n − 1)",
                 fix="Divide by n: var(-1, unbiased=False).")
-    yield Fault("norm-missing", NORMS, "there is no LayerNorm: the sum is handed on", "constructed", rewritten(_sum),
+    yield Fault("norm-missing", NORMS, "there is no LayerNorm: the result is the sum", "constructed", rewritten(_sum),
                 "a norm left out",
                 equation="y = x",
                 fix=_NORM)
-    yield Fault("norm-without-mean", NORMS, "the mean is not taken off (RMSNorm)", "constructed",
+    yield Fault("norm-without-mean", NORMS, "the mean is not subtracted (RMSNorm)", "constructed",
                 recast(_WithoutMean), "the norm of later models",
                 equation="y = γ · x / √(mean(x²) + ε) + β",
                 fix=_NORM)
@@ -216,7 +217,7 @@ def faults() -> Iterator[Fault]:
                 fix="Load γ; old checkpoints call it gamma.")
     yield Fault("norm-affine-exchanged", NORMS, "gamma and beta are exchanged", "constructed",
                 other_parameters(lambda p: {"weight": p["bias"], "bias": p["weight"]}),
-                "arguments handed on by place", late=True,
+                "arguments passed by position in another order", late=True,
                 equation="y = β · (x − μ) / √(σ² + ε) + γ",
                 fix="Pass the norm's weight and bias by keyword.")
     yield Fault("norm-weight-plus-one", NORMS, "the scale is 1 + gamma", "constructed", _plus_one,
@@ -235,7 +236,7 @@ def faults() -> Iterator[Fault]:
     yield Fault("norm-shared", NORMS, "it has the parameters of the layer's other norm", "the third seed's tutorial", _shared,
                 "one LayerNorm object serves both residuals", own,
                 fix="Give each layer two LayerNorms, attention.output.LayerNorm and output.LayerNorm, and load both.")
-    yield Fault("residual-after-norm", NORMS, "the residual is added behind the norm: LayerNorm(x) + skip", "constructed",
+    yield Fault("residual-after-norm", NORMS, "the residual is added after the norm: LayerNorm(x) + skip", "constructed",
                 _after_norm, "norm and sum in the wrong order", own,
                 equation="y = LayerNorm(x) + skip",
                 fix="Add the residual before the norm: LayerNorm(x + skip).")
@@ -243,10 +244,10 @@ def faults() -> Iterator[Fault]:
                 equation="y = LayerNorm(x)",
                 fix="Add the residual before the norm: LayerNorm(x + skip).")
     yield Fault("residual-doubled", NORMS, "the residual is added twice", "constructed", _sum_of(1.0, 2.0),
-                "added in the sub-layer and around it", own,
+                "added in the sub-layer and again outside it", own,
                 equation="y = LayerNorm(x + 2 skip)",
                 fix="Add the residual once.")
-    yield Fault("sublayer-missing", NORMS, "only the residual is normalised, the sub-layer's result is not added", "constructed",
+    yield Fault("sublayer-missing", NORMS, "only the residual is normalised; the sub-layer's result is not added", "constructed",
                 _sum_of(0.0, 1.0), "", own,
                 equation="y = LayerNorm(skip)",
                 fix="Add the sub-layer's result to the residual.")
@@ -259,7 +260,7 @@ def faults() -> Iterator[Fault]:
     )
     yield Fault(
         "sublayer-scaled", NORMS, "the sub-layer's result is multiplied by {value}", "constructed, after Srivastava et al. 2014",
-        cause="dropout's share of what is kept, 1 − p = 0.9, multiplied at inference; a layer scale", only=own, late=True,
+        cause="multiplication by dropout's keep probability, 1 − p = 0.9, at inference; a layer scale", only=own, late=True,
         parameter=Parameter("factor", lambda _: 1.0, lambda step: 1.0 - step.site.architecture.hidden_dropout_prob or 0.9,
                 _sublayer_scaled, least=-16.0),
         equation="y = LayerNorm(c x + skip)",
@@ -269,5 +270,5 @@ def faults() -> Iterator[Fault]:
                 _from_layer_input, "one variable kept for both residuals",
                 LAYER_OUTPUT,
                 equation="y = LayerNorm(x + layer input)",
-                fix="Add the output of attention.output.LayerNorm behind the feed-forward network.")
+                fix="Add the output of attention.output.LayerNorm after the feed-forward network.")
 # fmt: on

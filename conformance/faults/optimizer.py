@@ -1,4 +1,4 @@
-"""Optimizer steps and schedules: epsilon, bias correction, weight decay, clipping and the learning rate."""
+"""Faults of optimizer steps and schedules: epsilon, bias correction, weight decay, clipping and the learning rate."""
 
 from collections.abc import Iterator
 from typing import cast
@@ -69,7 +69,7 @@ def _corrected(step: Step, _: FaultContext) -> Step | None:
 
 
 def _decayed(step: Step, place: FaultContext) -> Step | None:
-    """What is not to be decayed."""
+    """Return the step with weight decay for a parameter that is not to be decayed; None for other parameters."""
     if decays(parameter_of(step.site.activation.name)):
         return None
     return with_parameters(step, decay=np.asarray(_training(place).weight_decay))
@@ -80,7 +80,7 @@ def _not_decayed(step: Step, _: FaultContext) -> Step | None:
 
 
 def _coupled(step: Step, place: FaultContext) -> Step | None:
-    """λ θ is added to each step's clipped gradient; where a parameter is not to be decayed, too."""
+    """Return the step with λ θ added to the clipped gradient of every step, also for parameters that are not to be decayed."""
     name, decay = parameter_of(step.site.activation.name), _training(place).weight_decay
     before = [place.values.get(at(s, name)) for s in range(step_of(step.site.activation.name))]
     if any(parameter is None for parameter in before):
@@ -97,7 +97,7 @@ def _coupled(step: Step, place: FaultContext) -> Step | None:
 
 
 def _at_rate_of(offset: int) -> Change:
-    """The rate of another step."""
+    """Return the change to the learning rate of step t + offset; it gives None if the rate is the same."""
 
     def change(step: Step, place: FaultContext) -> Step | None:
         training, t = _training(place), step_of(step.site.activation.name)
@@ -108,7 +108,10 @@ def _at_rate_of(offset: int) -> Change:
 
 
 def _without_warmup(step: Step, place: FaultContext) -> Step | None:
-    """A linear decline from the first step on; else the largest rate for as long as it should rise."""
+    """Return the step without warm-up.
+
+    The rate decreases linearly from the first step; in an inverse-square-root schedule, it is the largest rate during the warm-up.
+    """
     training, t = _training(place), step_of(step.site.activation.name)
     if training.lr_scheduler_type != "inverse_sqrt":
         rate = training.learning_rate * (1.0 - (t - 1) / training.max_steps)
@@ -124,7 +127,16 @@ def _constant(step: Step, place: FaultContext) -> Step:
 
 
 def _parameter(name: str, role: str, setting: str, usual: float, defaults: tuple[float, ...], most: float = np.inf) -> Parameter:
-    """A setting that was got wrong; twice as large, where it is what it usually is; `most` is the largest that makes sense."""
+    """Return the parameter of a fault in a setting of the optimizer.
+
+    Args:
+        name: name of the number in reports.
+        role: role of the setting among the step's parameters.
+        setting: its name in the config.
+        usual: the usual wrong value; if it is the correct one, twice that value is used.
+        defaults: values that are usually hard-coded.
+        most: upper limit of the value.
+    """
 
     def wrong(step: Step) -> float:
         right = _number(step, role)
@@ -142,33 +154,33 @@ def _parameter(name: str, role: str, setting: str, usual: float, defaults: tuple
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of optimizer steps."""
+    """Yield the faults of optimizer steps."""
     made = "constructed"
     yield Fault("adam-epsilon-in-root", _STEPS, "Adam's epsilon is inside the root", made, recast(_EpsilonInRoot),
                 "√(v̂ + ε)", equation="θ − η m̂ / √(v̂ + ε)", fix="Add ε to the root: √v̂ + ε.")
     yield Fault("adam-epsilon-before-correction", _STEPS, "Adam's epsilon is added before the bias of v is corrected",
                 "Kingma and Ba 2015, section 2, the last remark; constructed", recast(_EpsilonBeforeCorrection),
-                "the step size that is corrected in place of the moments", equation="θ − η m̂ √(1 − β₂ᵗ) / (√v + ε)",
+                "the step size corrected in place of the moments", equation="θ − η m̂ √(1 − β₂ᵗ) / (√v + ε)",
                 fix="Correct v, take its root, then add ε.")
     yield Fault("adam-correction-missing", _STEPS, "the bias of Adam's moments is not corrected", made, _uncorrected,
                 "BERT's own optimizer", equation="θ − η m / (√v + ε)", fix="Divide m by 1 − β₁ᵗ and v by 1 − β₂ᵗ.")
-    yield Fault("adam-corrected", _STEPS, "the bias of Adam's moments is corrected, where it is not to be", made, _corrected,
-                "torch's Adam for BERT's own", equation="θ − η m̂ / (√v̂ + ε)", fix="Leave m and v as they are.")
-    yield Fault("decay-coupled", _STEPS, "the weight decay is added to the gradient (L2), not taken from the parameter",
+    yield Fault("adam-corrected", _STEPS, "the bias of Adam's moments is corrected, although it should not be", made, _corrected,
+                "torch's Adam in place of BERT's own optimizer", equation="θ − η m̂ / (√v̂ + ε)", fix="Leave m and v as they are.")
+    yield Fault("decay-coupled", _STEPS, "the weight decay is added to the gradient (L2), not subtracted from the parameter",
                 "Loshchilov and Hutter 2019, section 2; constructed", _coupled, "torch.optim.Adam(weight_decay=…) for AdamW",
                 equation="g + λ θ in place of g", fix="Use torch.optim.AdamW.")
-    yield Fault("decay-missing", _STEPS, "no weight decay", made, _not_decayed, "a group without weight_decay",
+    yield Fault("decay-missing", _STEPS, "there is no weight decay", made, _not_decayed, "a group without weight_decay",
                 equation="θ − η m̂ / (√v̂ + ε)", fix=_DECAY)
-    yield Fault("decay-on-all", _STEPS, "weight decay on biases and norms", made, _decayed,
+    yield Fault("decay-on-all", _STEPS, "weight decay is applied to biases and norms", made, _decayed,
                 "one group for all parameters; names that do not match (`LayerNorm.weight`)",
                 equation="θ − η (m̂ / (√v̂ + ε) + λ θ)", fix=_DECAY)
     yield Fault("decay-not-scaled", _STEPS, "the weight decay is not multiplied by the learning rate", made,
-                recast(_DecayNotScaled), "λ taken for η λ", equation="θ − η m̂ / (√v̂ + ε) − λ θ",
+                recast(_DecayNotScaled), "λ in place of η λ", equation="θ − η m̂ / (√v̂ + ε) − λ θ",
                 fix="Multiply λ by η.")
     yield Fault("clip-missing", _STEPS, "the gradient is not clipped", made,
                 other_parameters(lambda _: {"clip": np.asarray(np.inf)}),
                 "clip_grad_norm_ left out, or after the optimizer's step", equation="g in place of g min(1, c / ‖g‖)", fix=_CLIP)
-    yield Fault("clip-by-parameter", _STEPS, "each gradient is clipped by its own norm, not by that of all", made,
+    yield Fault("clip-by-parameter", _STEPS, "each gradient is clipped by its own norm, not by the norm of all gradients", made,
                 recast(_ClippedByParameter), "clip_grad_norm_ in a loop over the parameters",
                 equation="‖g‖ over one parameter", fix=_CLIP)
     yield Fault("clip-by-value", _STEPS, "the gradient is clipped element by element", made, recast(_ClippedByValue),
@@ -176,13 +188,13 @@ def faults() -> Iterator[Fault]:
     yield Fault("rate-one-step-ahead", _STEPS, "the learning rate is that of the next step", made, _at_rate_of(1),
                 "scheduler.step() before optimizer.step(), or steps that are counted from 1",
                 equation="η of step t + 1", fix=_SCHEDULE)
-    yield Fault("rate-one-step-behind", _STEPS, "the learning rate is that of the step before", made, _at_rate_of(-1),
+    yield Fault("rate-one-step-behind", _STEPS, "the learning rate is that of the previous step", made, _at_rate_of(-1),
                 "a scheduler that is created late", equation="η of step t − 1", fix=_SCHEDULE)
     yield Fault("warmup-missing", _STEPS, "the learning rate does not warm up", made, _without_warmup,
-                "warmup_steps left at 0", equation="η from its largest value on", fix=_SCHEDULE)
+                "warmup_steps left at 0", equation="η starts at its largest value", fix=_SCHEDULE)
     yield Fault("rate-constant", _STEPS, "the learning rate is constant", made, _constant,
                 "a scheduler that is never stepped, or stepped by epoch", equation="η at its largest", fix=_SCHEDULE)
-    yield Fault("parameter-not-updated", _STEPS, "the parameter has a gradient and is not updated", made, handed_on,
+    yield Fault("parameter-not-updated", _STEPS, "the parameter has a gradient but is not updated", made, handed_on,
                 "a parameter that is in no group of the optimizer", equation="θ", fix="Give the optimizer every parameter.")
     yield Fault("adam-epsilon", _STEPS, "Adam's epsilon is {value}, not {right}", made,
                 cause="the optimizer's default", equation="θ − η m̂ / (√v̂ + ε′)", fix="Pass eps.",
@@ -197,6 +209,6 @@ def faults() -> Iterator[Fault]:
                 cause="the optimizer's default", equation="θ − η (m̂ / (√v̂ + ε) + λ′ θ)", fix="Pass weight_decay.",
                 parameter=_parameter("decay", "decay", "weight_decay", 0.01, (0.01,)))
     yield Fault("rate-other", _STEPS, "the learning rate is {value}, not {right}", made,
-                cause="a schedule of another formula, or another largest rate", fix=_SCHEDULE,
+                cause="another schedule, or another largest rate", fix=_SCHEDULE,
                 equation="θ − η′ (m̂ / (√v̂ + ε) + λ θ)",
                 parameter=_parameter("rate", "rate", "learning_rate", 1e-4, ()))

@@ -1,4 +1,4 @@
-"""Sentence embeddings: tokens pooled otherwise, or not normalised."""
+"""Faults of sentence embeddings: another pooling of the tokens, or another or no normalization."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,7 +25,7 @@ def _other_than(name: str) -> frozenset[str]:
 
 
 def _weighted(name: str) -> Change:
-    """The same hidden state pooled by these weights."""
+    """Return the change to the pooling `name`."""
 
     def change(step: Step, _: FaultContext) -> Step:
         site = replace(step.site, activation=replace(step.site.activation, kind=f"{POOLING}{name}"))
@@ -36,24 +36,24 @@ def _weighted(name: str) -> Change:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of pooling and normalisation."""
+    """Yield the faults of pooling and normalization."""
     made = "constructed"
-    yield Fault("pooling-with-padding", _kinds("mean"), "the mean is taken over all tokens, padding as well", made,
+    yield Fault("pooling-with-padding", _kinds("mean"), "the mean is taken over all tokens, including padding", made,
                 _weighted("mean-with-padding"), "hidden.mean(1), without the attention mask",
                 equation="e = Σ_s x_s / S", fix="Sum x · mask over the tokens, and divide by the sum of the mask.")
     yield Fault("pooling-without-special", _kinds("mean"), "the mean leaves out the first and the last token", made,
-                _weighted("mean-without-special"), "[CLS] and [SEP] masked as padding is",
+                _weighted("mean-without-special"), "[CLS] and [SEP] masked like padding",
                 equation="e = mean over the tokens between [CLS] and [SEP]",
                 fix="Take the mean over all tokens that are not padding.")
-    yield Fault("pooling-first-token", _other_than("cls"), "the first token is taken for the sentence", made,
+    yield Fault("pooling-first-token", _other_than("cls"), "the embedding is the first token", made,
                 _weighted("cls"), "last_hidden_state[:, 0], as for a classifier", equation="e = x₀", fix=_FIX)
-    yield Fault("pooling-mean", _other_than("mean"), "the mean over the tokens is taken for the sentence", made,
+    yield Fault("pooling-mean", _other_than("mean"), "the embedding is the mean over the tokens", made,
                 _weighted("mean"), "sentence-transformers' default where it finds no 1_Pooling",
                 equation="e = Σ_s m_s x_s / Σ_s m_s", fix=_FIX)
-    yield Fault("pooling-max", _other_than("max"), "the largest of each feature over the tokens is taken for the sentence", made,
+    yield Fault("pooling-max", _other_than("max"), "the embedding is the largest value of each feature over the tokens", made,
                 recast(Maximum), equation="e_h = max_s x_sh", fix=_FIX)
     yield Fault("pooling-not-normalised", _UNIT, "the embedding is not normalised", made, handed_on,
-                "2_Normalize left out; dot products stand for cosines", equation="y = x",
+                "2_Normalize left out; dot products used in place of cosines", equation="y = x",
                 fix="Divide each embedding by its length.")
     yield Fault("pooling-normalised-by-largest", _UNIT, "the embedding is divided by its largest feature, not by its length", made,
                 function(lambda x: x / np.abs(x).max(-1, keepdims=True)), "normalize(x, p=inf)",

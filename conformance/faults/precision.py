@@ -1,4 +1,4 @@
-"""Precision that was promised and is not there: operands, weights or results rounded to a narrower format."""
+"""Faults of reduced precision: operands, weights or results rounded to a narrower format than the declared one."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,18 +14,18 @@ from conformance.oracle.maps import Roundings, Source
 from conformance.oracle.norm import Norm
 from conformance.oracle.step import Site
 
-_PRECISION = "Switch off reduced precision, or declare the format that is computed in as the run's --dtype."
+_PRECISION = "Switch off reduced precision, or declare the format of the computation as the run's --dtype."
 
 Rounding = Callable[[Array], Array]
 
 LINEARS = frozenset({"linear", "first_token_linear"})
 PRODUCTS = LINEARS | {"scores", "context"}
 COMPUTED = PRODUCTS | {"norm", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh", "probs"}
-TF32_BITS = 11  # significant bits of TensorFloat-32 (NVIDIA 2020, A100 whitepaper): 10 stored and the leading one
+TF32_BITS = 11  # Significant bits of TensorFloat-32 (NVIDIA 2020, A100 whitepaper): 10 stored and the leading one.
 
 
 def _tf32(x: Array, *, truncated: bool = False) -> Array:
-    """x to 11 significant bits: to nearest, or towards zero."""
+    """Return x rounded to 11 significant bits: to nearest, or towards zero if `truncated`."""
     mantissa, exponent = np.frexp(x)
     scaled = mantissa * 2.0**TF32_BITS
     return np.asarray(np.ldexp(np.trunc(scaled) if truncated else np.rint(scaled), exponent - TF32_BITS), np.float64)
@@ -40,7 +40,11 @@ def _is_narrower(name: str, place: FaultContext) -> bool:
 
 
 def _operands(step: Step, rounding: Rounding) -> Step:
-    """Of a norm, whose residual is added first, the sum; of a product not its bias, which is added to the accumulator."""
+    """Return the step with rounded operands.
+
+    For a norm, the sum of the parents is rounded, since the residual is added first. The bias of a linear layer is not rounded,
+    since it is added to the accumulator.
+    """
     parents = step.parents
     if isinstance(step, Norm):
         parents = (step.summed, *(np.zeros_like(p) for p in parents[1:]))
@@ -50,7 +54,7 @@ def _operands(step: Step, rounding: Rounding) -> Step:
 
 
 def _in_format(name: str) -> Change:
-    """A step on operands in a format, computed in float32, its result rounded to the format or not."""
+    """Return the change to operands rounded to a format, with the result computed in float32 and possibly rounded to the format."""
     rounding, variance = _narrow(name)
 
     def slack(altered: Altered, _: Arithmetic) -> Array:
@@ -65,10 +69,10 @@ def _in_format(name: str) -> Change:
 
 
 def _of_ties(product: Step, variance: Rounding) -> Array | float:
-    """The variance of rounding probabilities that a fused kernel computes itself.
+    """Return the variance from rounding the probabilities that a fused attention kernel computes itself; 0 for other steps.
 
-    One next to a tie is rounded either way, and exponentials are rounded before their sum is divided out (Dao et al. 2022,
-    *FlashAttention*, algorithm 1).
+    A probability next to a tie may be rounded either way, and such kernels round exponentials before dividing by their sum (Dao et
+    al. 2022, *FlashAttention*, algorithm 1).
     """
     if product.site.activation.kind != "context":
         return 0.0
@@ -88,16 +92,17 @@ def _in_tf32(*, truncated: bool) -> Change:
 
 
 def _tied(x: Array) -> Array:
-    """The square of a last place of TensorFloat-32 where x lies halfway between two of its numbers; else 0."""
+    """Return the square of one TensorFloat-32 ulp where x is halfway between two TensorFloat-32 numbers, else 0."""
     mantissa, exponent = np.frexp(x)
     scaled = mantissa * 2.0**TF32_BITS
     return np.where(scaled - np.floor(scaled) == 0.5, np.ldexp(1.0, exponent - TF32_BITS) ** 2, 0.0)
 
 
 class _EitherWay(Altered):
-    """A product of operands whose ties are rounded to even, or away from zero as NVIDIA's conversion does (PTX, cvt.rna.tf32).
+    """A product of TensorFloat-32 operands whose ties may be rounded to even or away from zero.
 
-    `ties` are at most the variances of that, an operand each.
+    NVIDIA's conversion rounds ties away from zero (PTX, cvt.rna.tf32). `ties` has, for each operand, an upper bound of the variance
+    of the difference.
     """
 
     def __init__(self, inner: Step, ties: tuple[Array, ...]) -> None:
@@ -119,7 +124,7 @@ def _held_in(name: str) -> Change:
 
 
 def _result(name: str) -> Change:
-    """The result rounded to a format; where the rounding falls next to a tie it may fall the other way."""
+    """Return the change that rounds the result to a format; a result next to a tie may be rounded either way."""
     rounding, variance = _narrow(name)
 
     def change(step: Step, place: FaultContext) -> Step | None:
@@ -134,9 +139,9 @@ def _result(name: str) -> Change:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """Reduced precision."""
+    """Yield the faults of reduced precision."""
     tables = frozenset({"word_lookup", "position_lookup", "token_type_lookup"})
-    for end, truncated, rendered in (("", False, "rounded"), ("-truncated", True, "cut off")):
+    for end, truncated, rendered in (("", False, "rounded"), ("-truncated", True, "truncated")):
         yield Fault(f"precision-tf32{end}", PRODUCTS,
                 f"operands are {rendered} to TensorFloat-32: reduced precision, not a wrong equation",
                     "transformers#14450, thunder#2579", _in_tf32(truncated=truncated),

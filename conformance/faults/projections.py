@@ -1,4 +1,4 @@
-"""Linear layers: another's parameters, another layout, no bias."""
+"""Faults of linear layers: the parameters or inputs of another layer, another layout of the weight, no bias or a wrong factor."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,7 +15,7 @@ from conformance.oracle import Step
 from conformance.oracle.norm import Norm
 
 _POOLER = "Read the first token of each row: hidden[:, 0]."
-_QKV = "Check in which order query, key and value stand in the fused weight, and split or map it in that order."
+_QKV = "Check the order of query, key and value in the fused weight, and split or map it in that order."
 
 Mask = npt.NDArray[np.bool_]
 LINEARS = frozenset({"linear", "first_token_linear"})
@@ -24,7 +24,7 @@ HIDDEN_STATE = "the last hidden state"
 
 
 def _exchanged(**whose: str) -> Change:
-    """A projection with another's parameters: `query="key"` where query has key's."""
+    """Return the change that gives projections the parameters of others: `query="key"` gives the query those of the key."""
 
     def change(step: Step, place: FaultContext) -> Step | None:
         path, _, name = step.site.activation.name.rpartition(".")
@@ -35,7 +35,11 @@ def _exchanged(**whose: str) -> Change:
 
 
 def _fused(reading: Callable[[Array, int], Array]) -> Change:
-    """The rows of query, key and value, (3, O, …), in the order that `reading` takes them in, by the width of a head."""
+    """Return the change that reorders the rows of a fused query-key-value weight or bias.
+
+    Args:
+        reading: function from the rows (3, O, …) in correct order and the head size to the rows as they are read.
+    """
 
     def change(step: Step, place: FaultContext) -> Step | None:
         path, _, name = step.site.activation.name.rpartition(".")
@@ -51,12 +55,12 @@ def _fused(reading: Callable[[Array, int], Array]) -> Change:
 
 
 def _by_head(rows: Array, width: int) -> Array:
-    """All of query, then key, then value in the file; read as query, key and value of a head, then of the next."""
+    """Return rows, stored as all of query, then key, then value, as if stored head by head with query, key and value of each."""
     return rows.reshape(-1, 3, width, *rows.shape[2:]).swapaxes(0, 1).reshape(rows.shape)
 
 
 def _by_part(rows: Array, width: int) -> Array:
-    """Query, key and value of a head, then of the next in the file; read as all of query, then key, then value."""
+    """Return rows, stored head by head with query, key and value of each, as if stored as all of query, then key, then value."""
     return rows.reshape(3, -1, width, *rows.shape[2:]).swapaxes(0, 1).reshape(rows.shape)
 
 
@@ -69,7 +73,7 @@ def _scaled(step: Step, factor: float) -> Step:
 
 
 def _of_layer(name: str) -> Change:
-    """The sub-layer reading another activation of its layer; an empty name is the layer's input."""
+    """Return the change to another input: an activation of the same layer, or the layer's input if the name is empty."""
 
     def change(step: Step, place: FaultContext) -> Step | None:
         layer = step.site.activation.layer
@@ -86,13 +90,16 @@ def _transposed(step: Step, _: FaultContext) -> Step | None:
 
 
 def _reshaped(step: Step, _: FaultContext) -> Step | None:
-    """(in, out) read as (out, in), in the order of memory; of a square one that is the transposed."""
+    """Return the layer with a weight (in, out) reinterpreted in memory order as (out, in); None for a square weight.
+
+    For a square weight, the reinterpretation is the transpose, which `_transposed` gives.
+    """
     weight = step.site.parameters["weight"]
     return with_parameters(step, weight=weight.T.reshape(weight.shape)) if weight.shape[0] != weight.shape[1] else None
 
 
 def _bias(factor: float) -> Change:
-    """The layer with that many times its bias; None where it has none."""
+    """Return the change that multiplies the bias by a factor; it gives None for a layer without a bias."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
         bias = step.site.parameters.get("bias")
@@ -106,7 +113,7 @@ def _reversed(step: Step, _: FaultContext) -> Step:
 
 
 def _pre_norm(step: Step, place: FaultContext) -> Step | None:
-    """The input normalised first, with the parameters of the norm that stands behind this sub-layer."""
+    """Return the layer with a normalized input, with the parameters of the norm that follows its sub-layer."""
     layer, name = step.site.activation.layer, step.site.activation.name
     if layer is None:
         return None
@@ -116,7 +123,7 @@ def _pre_norm(step: Step, place: FaultContext) -> Step | None:
 
 
 def _pooled(token: Callable[[Array, Mask], Array | None]) -> Change:
-    """The pooler reading `token` of hidden state and mask, (B, H), in place of the first."""
+    """Return the change by which the pooler reads `token(hidden, mask)`, (B, H), in place of the first token."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
         found = token(step.parents[0], step.site.batch.mask)
@@ -136,7 +143,7 @@ def _mean(hidden: Array, mask: Mask) -> Array:
 
 
 def _reading(source: str, *, first: bool = False) -> Change:
-    """A head that reads another activation than its own, of each row the first token of it."""
+    """Return the change by which a head reads the activation `source`, or the first token of each of its rows if `first`."""
 
     def change(step: Step, place: FaultContext) -> Step | None:
         last = layer_input(step.site.architecture.num_hidden_layers)
@@ -156,7 +163,7 @@ def _handed_on(step: Step, _: FaultContext) -> Step | None:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of linear layers, the pooler's and the heads' among them."""
+    """Yield the faults of linear layers, including the pooler and the heads."""
     linear, pooled = frozenset({"linear"}), frozenset({"first_token_linear"})
     for a, b in (("query", "key"), ("query", "value"), ("key", "value")):
         yield Fault(f"{a}-{b}-swapped", linear, f"{a} and {b} have each other's parameters", "jsbaan/transformer-from-scratch#1",
@@ -170,26 +177,26 @@ def faults() -> Iterator[Fault]:
             yield Fault(f"{a[1:]}-from-{b[1:]}", linear, f"{a[1:]} has {b[1:]}'s parameters", "constructed",
                         _exchanged(**{a[1:]: b[1:]}), "a copied line; a name mapped twice", (a,), late=True,
                         fix="Load each projection's own parameters.")
-    for end, reading, file, read in (("", _by_head, "all of query, then key, then value", "head by head"),
-                                     ("-file", _by_part, "head by head", "all of query, then key, then value")):
-        yield Fault(f"qkv-interleaved{end}", linear, f"the rows of a fused matrix, which are {file}, are read {read}",
-                    "constructed", _fused(reading), "Megatron's and GPT-NeoX's order of rows taken for that of others",
+    for end, reading, file, read in (("", _by_head, "part by part (query, key, value)", "head by head"),
+                                     ("-file", _by_part, "head by head", "part by part (query, key, value)")):
+        yield Fault(f"qkv-interleaved{end}", linear, f"the rows of a fused matrix, stored {file}, are read {read}",
+                    "constructed", _fused(reading), "the row order of Megatron and GPT-NeoX confused with that of other models",
                     SELF, late=True, together=True, fix=_QKV)
     yield Fault("next-sentence-order", LINEARS, "the two logits are exchanged", "transformers#836, transformers#524", _reversed,
-                "1 taken as is-next, BERT has 0", ("seq_relationship",),
+                "logit 1 taken as is-next; in BERT, logit 0 is", ("seq_relationship",),
                 fix="Logit 0 means that the second sentence follows the first, logit 1 that it does not.")
     yield Fault("class-labels-reversed", linear, "the class logits are in reverse order", "constructed", _reversed, "",
                 ("classifier",),
                 fix="Keep the order of the checkpoint's classifier rows (id2label).")
     yield Fault("span-ends-exchanged", linear, "the start logits and the end logits are exchanged", "constructed", _reversed,
-                "the halves of qa_outputs taken the other way round", ("qa_outputs",),
+                "the two rows of qa_outputs exchanged", ("qa_outputs",),
                 fix="Of the last axis of qa_outputs, index 0 is the start and index 1 the end.")
     yield Fault("weight-transposed", LINEARS, "the weight is transposed", "DeepLearningExamples#528", _transposed,
                 "(in, out) kernels of TensorFlow and JAX loaded as (out, in)",
                 equation="y = x W + b",
                 fix="Transpose the kernel when it is loaded; in a registration, `transposed(…)` says so.")
     yield Fault("weight-reshaped", LINEARS, "the weight is reshaped where it must be transposed", "constructed", _reshaped,
-                "(in, out) kernels brought to (out, in) by reshape or view",
+                "(in, out) kernels converted to (out, in) by reshape or view",
                 equation="W read row by row from the elements of Wᵀ",
                 fix="Transpose the kernel when it is loaded.")
     yield Fault("weight-reversed", LINEARS, "the output features are in reverse order", "constructed", _reversed,
@@ -200,12 +207,12 @@ def faults() -> Iterator[Fault]:
                 equation="y = x Wᵀ",
                 fix="Give the layer a bias and load it.")
     yield Fault("bias-twice", LINEARS, "the bias is added twice", "transformers#2928, FARM#533", _bias(2.0),
-                "a layer that has a bias, and the same bias added behind it",
+                "a layer that has a bias, and the same bias added after it",
                 equation="y = x Wᵀ + 2 b",
                 fix="Add the bias once.")
     yield Fault(
         "product-scaled", LINEARS, "the product is multiplied by {value} before the bias", "constructed",
-        cause="1/√H before a tied decoder, as T5 has it; a quantised weight's scale left out or applied twice", late=True,
+        cause="1/√H before a tied decoder, as in T5; a quantised weight's scale left out or applied twice", late=True,
         parameter=Parameter("factor", lambda _: 1.0, lambda step: step.parents[0].shape[-1] ** -0.5, _product_scaled, least=-16.0),
         equation="y = c x Wᵀ + b",
         fix="Multiply by the weight as it is, without a factor.",
@@ -215,47 +222,47 @@ def faults() -> Iterator[Fault]:
         cause="1/√d folded into the query's product, in code that scales the scores as well", late=True,
         parameter=Parameter("factor", lambda _: 1.0, lambda step: step.site.architecture.head_size**-0.5, _scaled, least=-16.0),
         equation="y = c (x Wᵀ + b)",
-        fix="Hand on the product with its bias, without a factor.",
+        fix="Return the product with its bias, without a factor.",
     )
     yield Fault("feed-forward-parallel", linear, "the feed-forward network reads the layer's input, not the attention's output",
                 "constructed, after GPT-J", _of_layer(""), "parallel attention and feed-forward, as in GPT-J and PaLM",
                 (".intermediate.dense",), late=True,
                 equation="y = layer input · Wᵀ + b",
                 fix="Feed intermediate.dense the output of attention.output.LayerNorm.")
-    yield Fault("activation-bypassed", linear, "it reads intermediate.dense, past the activation function", "constructed",
+    yield Fault("activation-bypassed", linear, "it reads intermediate.dense, bypassing the activation function", "constructed",
                 _of_layer("intermediate.dense"), "a variable that was not renamed", (".output.dense",), late=True,
                 equation="y = (x W₁ᵀ + b₁) W₂ᵀ + b₂",
-                fix="Feed output.dense what the activation function makes.")
-    yield Fault("attention-bypassed", linear, "it reads the values, past the attention's probabilities", "constructed",
+                fix="Feed output.dense the result of the activation function.")
+    yield Fault("attention-bypassed", linear, "it reads the values, bypassing the attention's probabilities", "constructed",
                 _of_layer("attention.self.value"), "attention left out", (".attention.output.dense",), late=True,
                 equation="y = v Wᵀ + b",
                 fix="Feed attention.output.dense the context, probabilities times values.")
     yield Fault("pre-norm", linear, "the input is normalised first (pre-LN)", "annotated-transformer#110", _pre_norm,
                 "the order of GPT-2 and of the Annotated Transformer", (*SELF, ".intermediate.dense"),
                 equation="y = LayerNorm(x) Wᵀ + b",
-                fix="Feed the sub-layer its input without a norm; the norm stands behind the residual.")
+                fix="Feed the sub-layer its input without a norm; the norm comes after the residual.")
     yield Fault("pooler-token", pooled, "the last token is read, not the first", "constructed",
                 _pooled(lambda hidden, _: hidden[:, -1]),
                 fix=_POOLER)
-    yield Fault("pooler-last-unmasked", pooled, "the last token that is not padding is read, not the first", "constructed",
+    yield Fault("pooler-last-unmasked", pooled, "the last token that is not padding is read, not the first one", "constructed",
                 _pooled(_last_unmasked), "as in models that read from left to right",
                 fix=_POOLER)
-    yield Fault("pooler-mean", pooled, "the mean over all tokens is read, not the first", "constructed",
+    yield Fault("pooler-mean", pooled, "the mean over all tokens is read, not the first token", "constructed",
                 _pooled(_mean),
                 "a sentence embedding's pooling",
                 fix=_POOLER)
-    yield Fault("pooler-mean-with-padding", pooled, "the mean over all tokens, padding too, is read, not the first", "constructed",
-                _pooled(lambda hidden, _: hidden.mean(1)), "hidden.mean(1)",
+    yield Fault("pooler-mean-with-padding", pooled, "the mean over all tokens, including padding, is read, not the first token",
+                "constructed", _pooled(lambda hidden, _: hidden.mean(1)), "hidden.mean(1)",
                 fix=_POOLER)
     yield Fault("pooler-second-token", pooled, "the second token is read, not the first", "constructed",
                 _pooled(lambda hidden, _: hidden[:, 1] if hidden.shape[1] > 1 else None),
                 fix=_POOLER)
-    yield Fault("pooler-missing", pooled, "the first token is handed on as it is", "codertimo/BERT-pytorch#95, candle#2601",
+    yield Fault("pooler-missing", pooled, "the first token is returned unchanged", "codertimo/BERT-pytorch#95, candle#2601",
                 _handed_on, "a BERT without pooler", ("pooler.dense",),
                 equation="y = x₀",
                 fix="Apply pooler.dense and tanh to the first token.")
     sentence = ("seq_relationship", "classifier")
-    yield Fault("head-without-pooler", linear, "the head reads the first token's hidden state, past the pooler", "constructed",
+    yield Fault("head-without-pooler", linear, "the head reads the first token's hidden state, bypassing the pooler", "constructed",
                 _reading(HIDDEN_STATE, first=True), "add_pooling_layer=False, or hidden[:, 0] in place of the pooled output",
                 sentence,
                 equation="y = x₀ Wᵀ + b",
@@ -263,9 +270,9 @@ def faults() -> Iterator[Fault]:
     yield Fault("head-without-tanh", linear, "the head reads the pooler's product, before its tanh", "constructed",
                 _reading("pooler.dense"), "", sentence,
                 equation="y = (W_p x₀ + b_p) Wᵀ + b",
-                fix="Feed the head the pooler's output, behind its tanh.")
-    yield Fault("decoder-without-transform", linear, "the decoder reads the hidden state, past the head's transform", "constructed",
-                _reading(HIDDEN_STATE), "logits = hidden @ embeddings.T", ("predictions.decoder",),
+                fix="Feed the head the pooler's output, after its tanh.")
+    yield Fault("decoder-without-transform", linear, "the decoder reads the hidden state, bypassing the head's transform",
+                "constructed", _reading(HIDDEN_STATE), "logits = hidden @ embeddings.T", ("predictions.decoder",),
                 equation="y = x Eᵀ + b",
                 fix="Feed the decoder the transform's output.")
 # fmt: on

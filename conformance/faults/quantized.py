@@ -1,14 +1,14 @@
-"""Weights, and operands, of few bits: integers or short floating-point numbers, with a scale for a tensor, a feature or a block.
+"""Faults of quantization: weights or operands as integers or short floating-point numbers, scaled by tensor, feature or block.
 
-The forms, each as its library computes it:
+The forms, each computed as in its library:
 
-    int8           w ≈ s k, k in −127 … 127, s = max |w| / 127 of a tensor or of an output feature
-    int8 blocks    the same of 32 inputs, s held in float16: ggml's Q8_0
-    int4 blocks    w ≈ s k, k in −8 … 7, s = −w*/8 of 32 inputs, w* the largest in size, s held in float16: ggml's Q4_0
-    nf4 blocks     w ≈ s c, c of sixteen levels, s = max |w| of 64 inputs: Dettmers et al. 2023, appendix E
-    float8         w ≈ s f, f of 4 significant bits (E4M3), s = max |w| / 448 of a tensor: Micikevicius et al. 2022
+    int8           w ≈ s k, k in −127 … 127, s = max |w| / 127 over a tensor or an output feature
+    int8 blocks    w ≈ s k, k in −127 … 127, s = max |w| / 127 over 32 inputs, stored in float16: ggml's Q8_0
+    int4 blocks    w ≈ s k, k in −8 … 7, s = −w*/8 for w* of largest magnitude over 32 inputs, stored in float16: ggml's Q4_0
+    nf4 blocks     w ≈ s c, c one of sixteen levels, s = max |w| over 64 inputs: Dettmers et al. 2023, appendix E
+    float8         w ≈ s f, f of 4 significant bits (E4M3), s = max |w| / 448 over a tensor: Micikevicius et al. 2022
 
-Weights of few digits lie on ties, so what is rounded is computed in float32, as quantisers do.
+Weights of few significant digits lie on ties, so the quotients that are rounded are computed in float32, as the libraries do.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,8 +34,8 @@ _LEVELS = np.array(
     [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
      -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
      0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0], np.float32)  # fmt: skip
-_LARGEST, _SMALLEST_EXPONENT, _BITS = 448.0, -6, 4  # of E4M3
-_NEAR_TIE = 2.0**-10  # of a unit: a quotient within this of a tie may fall on either side of it, with a scale of float16's 11 bits
+_LARGEST, _SMALLEST_EXPONENT, _BITS = 448.0, -6, 4  # Those of E4M3.
+_NEAR_TIE = 2.0**-10  # A quotient within this distance of a tie may be rounded either way, if its scale is stored in float16.
 
 
 def _scaled(weight: Single, step: Single) -> Single:
@@ -43,14 +43,14 @@ def _scaled(weight: Single, step: Single) -> Single:
 
 
 def int8(weight: Array, axis: int | None) -> Array:
-    """Of 255 levels, symmetric about 0, with one step for a tensor or for an output feature."""
+    """Return the weight rounded to 255 levels, symmetric about 0, with one step per tensor (`axis` None) or output feature (1)."""
     w = weight.astype(np.float32)
     step = np.abs(w).max(axis, keepdims=axis is not None) / np.float32(127.0)
     return np.asarray(np.rint(_scaled(w, step)) * step, np.float64)
 
 
 def _in_blocks(size: int, quantised: Callable[[Single], Single]) -> Quantiser:
-    """Of each `size` in the order of memory; a weight that is no multiple of it is left as it is."""
+    """Return the quantizer of blocks of `size` weights in memory order; it does not change a weight that is no multiple of it."""
 
     def quantiser(weight: Array) -> Array:
         if weight.size % size:
@@ -91,7 +91,10 @@ def _float8(weight: Array) -> Array:
 
 
 def _operands(x: Array, levels: int) -> tuple[Array, Array]:
-    """Integers 0 … `levels` times a step, over the range of all inputs and 0; and the variance of what lies next to a tie."""
+    """Return the inputs as integers 0 … `levels` times a step, and the variance of those next to a tie.
+
+    The step covers the range of all inputs and 0.
+    """
     wide = x.astype(np.float32)
     low, high = min(wide.min(initial=0.0), np.float32(0.0)), max(wide.max(initial=0.0), np.float32(0.0))
     step = np.float32((high - low) / np.float32(levels)) or np.float32(1.0)
@@ -102,7 +105,7 @@ def _operands(x: Array, levels: int) -> tuple[Array, Array]:
 
 
 def _dynamic(step: Step, seen: FitData) -> Fit | None:
-    """Whichever of the forms of a dynamically quantised product is nearest: torch's and ONNX Runtime's, by tensor or feature."""
+    """Return the nearest form of a dynamically quantized product: torch's or ONNX Runtime's, per tensor or per feature."""
     assert isinstance(step, Linear)
     if not np.isfinite(seen.actual).all():
         return None
@@ -133,16 +136,16 @@ def _symmetric(weight: Array, axis: int | None, steps: float) -> Array:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of quantised weights."""
+    """Yield the faults of quantized weights."""
     for end, axis, a in (("", None, "tensor"), ("-channel", 1, "output feature")):
-        yield Fault(f"precision-int8{end}", LINEARS, f"the weights are rounded to 255 levels a {a}: int8 quantisation",
+        yield Fault(f"precision-int8{end}", LINEARS, f"the weights are rounded to 255 levels per {a}: int8 quantisation",
                     "constructed", other_weight(partial(int8, axis=axis)), "a quantised export", late=True, combines=True,
                     fix=_FIX)
     for name, quantiser, sentence, cause in (
         ("int8-block", _in_blocks(32, _int8_block), "the weights are rounded to 255 levels in blocks of 32", "ggml's Q8_0"),
         ("int4-block", _in_blocks(32, _int4_block), "the weights are rounded to 16 levels in blocks of 32", "ggml's Q4_0"),
         ("nf4-block", _in_blocks(64, _nf4_block), "the weights are rounded to 16 levels (NF4) in blocks of 64", "bitsandbytes"),
-        ("float8", _float8, "the weights are rounded to float8 (E4M3), scaled by tensor", "Transformer Engine, torchao, vLLM"),
+        ("float8", _float8, "the weights are rounded to float8 (E4M3), scaled per tensor", "Transformer Engine, torchao, vLLM"),
     ):
         yield Fault(f"precision-{name}", LINEARS, f"{sentence}: quantisation", "constructed", other_weight(quantiser), cause,
                     late=True, fix=_FIX)
@@ -150,7 +153,7 @@ def faults() -> Iterator[Fault]:
 
 
 DYNAMIC = Fitted(
-    "precision-int8-dynamic", LINEARS, "weights and inputs are rounded to int8, the inputs' step taken from each call",
+    "precision-int8-dynamic", LINEARS, "weights and inputs are rounded to int8, with the inputs' step computed per call",
     "constructed", _dynamic, "quantize_dynamic of torch or of ONNX Runtime", fix=_FIX,
 )  # fmt: skip
-"""Its inputs' scale depends on all that is in a call, padding too."""
+"""The fault of dynamic quantization, in which the scale of the inputs depends on all inputs of a call, including padding."""

@@ -1,4 +1,4 @@
-"""Positions that scores of a BERT with absolute positions do not have: rotary ones, and biases that fall with distance."""
+"""Faults in which scores depend on positions, unlike those of a BERT with absolute positions: rotary embeddings and ALiBi."""
 
 from collections.abc import Iterator
 
@@ -12,37 +12,38 @@ from conformance.numerics.formats import Array
 from conformance.oracle import Step
 from conformance.oracle.bilinear import merge_heads, split_heads
 
-_FIX = "Add position embeddings to the words' alone, as position_embedding_type of the config says."
-_BASE = 10000.0  # Su et al. 2021, section 3.2.2
+_FIX = "Add position embeddings to the word embeddings only, as the config's position_embedding_type says."
+_BASE = 10000.0  # The base of the wavelengths (Su et al. 2021, section 3.2.2).
 
 
 def _pairs(x: Array, *, neighbours: bool) -> tuple[Array, Array]:
-    """The features that are rotated together: each with its neighbour, or with that half a head further."""
+    """Return the two features of each rotated pair: neighbours, or features half a head apart."""
     half = x.shape[-1] // 2
     return (x[..., ::2], x[..., 1::2]) if neighbours else (x[..., :half], x[..., half:])
 
 
 def _angles(length: int, width: int) -> Array:
-    """(S, d/2): s / 10000^(2i/d)."""
+    """Return the angles s / 10000^(2i/d), (S, d/2), for the head size d = `width`."""
     return np.asarray(np.arange(length)[:, None] / _BASE ** (2.0 * np.arange(width // 2) / width))
 
 
 def _joined(a: Array, b: Array, *, neighbours: bool) -> Array:
-    """The inverse of `_pairs`, with the heads side by side again."""
+    """Return the pairs rejoined in the order of the features, with the heads concatenated."""
     joined = np.stack([a, b], -1).reshape(*a.shape[:-1], -1) if neighbours else np.concatenate([a, b], -1)
     return merge_heads(joined)
 
 
 def _rotated(x: Array, width: int, *, neighbours: bool) -> Array:
-    """(B, S, H) with each head's features turned by the position's angles."""
+    """Return x, (B, S, H), with the features of each head rotated by the angles of the position."""
     (a, b), t = _pairs(split_heads(x, width), neighbours=neighbours), _angles(x.shape[1], width)
     return _joined(a * np.cos(t) - b * np.sin(t), b * np.cos(t) + a * np.sin(t), neighbours=neighbours)
 
 
 def _rotation_variance(x: Array, width: int, arithmetic: Arithmetic, *, neighbours: bool) -> Array:
-    """Sine, cosine, both products and their sum, each at most r, the length of the pair, and rounded to storage.
+    """Return the variance of the rounding errors of a rotation, (B, S, H).
 
-    An angle t carries the relative errors of 10000^(-2i/d) and of a product, 2u t at most, and moves the pair by r times that.
+    Sine, cosine, both products and their sum are each rounded to storage, with magnitudes of at most the length r of the pair. An
+    angle t has an error of at most 2u t, from 10000^(-2i/d) and from a product; the error moves the pair by r times as much.
     """
     (a, b), t = _pairs(split_heads(x, width), neighbours=neighbours), _angles(x.shape[1], width)
     length = np.hypot(a, b)
@@ -70,7 +71,10 @@ def _rotary(*, neighbours: bool) -> Change:
 
 
 def slopes(heads: int) -> Array:
-    """(h,): 2^(-8i/h) for i = 1 … h where h is a power of two; else those of the next lower one, and of its double every other."""
+    """Return the slopes of ALiBi, (h,): 2^(-8i/h) for i = 1 … h if h is a power of two.
+
+    Otherwise, they are the slopes for the next lower power of two, followed by every other slope for twice that number.
+    """
     lower = 2 ** int(np.log2(heads))
     own = 2.0 ** (-8.0 * np.arange(1, lower + 1) / lower)
     between = 2.0 ** (-4.0 * np.arange(1, 2 * (heads - lower), 2) / lower)
@@ -93,14 +97,14 @@ def _falling(step: Step, _: FaultContext) -> Step | None:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of positions in scores."""
+    """Yield the faults of scores that depend on positions."""
     yield Fault("scores-rotary", SCORES, "query and key are rotated by their positions (rotary embeddings)", "constructed",
                 _rotary(neighbours=False), "an engine, or a config's default, made for Llama", late=True,
                 equation="s_ij = (R_i q_i) · (R_j k_j) / √d, features d/2 apart in pairs", fix=_FIX)
     yield Fault("scores-rotary-neighbours", SCORES, "query and key are rotated by their positions (rotary embeddings of GPT-J)",
                 "constructed", _rotary(neighbours=True), "an engine, or a config's default, made for GPT-J", late=True,
                 equation="s_ij = (R_i q_i) · (R_j k_j) / √d, neighbouring features in pairs", fix=_FIX)
-    yield Fault("scores-linear-bias", SCORES, "scores fall with the distance of their tokens (ALiBi)", "constructed", _falling,
+    yield Fault("scores-linear-bias", SCORES, "scores decrease with the distance of query and key (ALiBi)", "constructed", _falling,
                 "a code path that is shared with MPT or JinaBERT", late=True,
                 equation="s_ij = q_i · k_j / √d − m_h |i − j| (Press, Smith and Lewis 2021, section 3)", fix=_FIX)
 # fmt: on

@@ -1,4 +1,4 @@
-"""The gradients of the losses against numbers: of a regression, and of labels that may hold at once."""
+"""Faults of the gradients of losses with numeric targets: regression and multi-label classification."""
 
 from collections.abc import Callable, Iterator
 
@@ -17,7 +17,7 @@ _WITH_LOGITS = "Use binary_cross_entropy_with_logits, and differentiate what the
 
 
 def _slope(function: Callable[[Array, Array], Array]) -> Change:
-    """∂l/∂x as another function of logits and targets, (B, C) each."""
+    """Return the change that replaces ∂l/∂x by a function of logits and targets, (B, C) each."""
     return lambda step, _: _with_slope(step, function)
 
 
@@ -30,7 +30,7 @@ def _with_slope(step: Step, function: Callable[[Array, Array], Array]) -> Step:
 
 
 def _times(factor: Callable[[int, int], float]) -> Change:
-    """The gradient times a factor, of the numbers of rows and labels; None where it is 1."""
+    """Return the change that multiplies the gradient by factor(rows, labels); it gives None if the factor is 1."""
 
     def change(step: Step, _: FaultContext) -> Step | None:
         by = factor(*step.parents[-1].shape)
@@ -40,7 +40,7 @@ def _times(factor: Callable[[int, int], float]) -> Change:
 
 
 def _as_classes(x: Array, t: Array) -> Array:
-    """Of a softmax's cross entropy, the mean over rows; times C, since `_slope` divides by B C."""
+    """Return the gradient of the softmax cross entropy, averaged over rows, times C, since `_slope` divides by B C."""
     e = np.exp(x - x.max(-1, keepdims=True))
     return np.asarray(x.shape[-1] * (t.sum(-1, keepdims=True) * e / e.sum(-1, keepdims=True) - t))
 
@@ -56,13 +56,13 @@ def _squared(x: Array, t: Array) -> Array:
 
 
 def _weighted(step: Step, weight: float) -> Step:
-    """l = −p t log σ(x) − (1 − t) log σ(−x)."""
+    """Return the gradient of l = −p t log σ(x) − (1 − t) log σ(−x) with p = `weight`."""
     return _with_slope(step, lambda x, t: (1.0 + (weight - 1.0) * t) * sigmoid(x) - weight * t)
 
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of these gradients."""
+    """Yield the faults of the gradients of losses with numeric targets."""
     made, both = "constructed", REGRESSION | MULTI_LABEL
     yield Fault("targets-gradient-summed", both, "the gradient is that of the sum over rows and labels, not of the mean", made,
                 _times(lambda rows, labels: float(rows * labels)), "reduction='sum'", equation="∂L/∂x · B C",
@@ -71,7 +71,7 @@ def faults() -> Iterator[Fault]:
                 "a row are summed", made, _times(lambda rows, labels: float(labels)), "a sum over labels, then a mean over rows",
                 equation="∂L/∂x · C", fix="Divide by the number of rows times the number of labels.")
     yield Fault("targets-gradient-summed-over-rows", MULTI_LABEL, "the gradient is that of a mean over labels alone: the rows are "
-                "summed", made, _times(lambda rows, labels: float(rows)), "gradients of rows that are accumulated, and not divided",
+                "summed", made, _times(lambda rows, labels: float(rows)), "gradients of rows that are accumulated but not divided",
                 equation="∂L/∂x · B", fix="Divide by the number of rows times the number of labels.")
     yield Fault("regression-gradient-halved", REGRESSION, "the gradient of the square lacks its factor of two", made,
                 _times(lambda rows, labels: 0.5), "a gradient written for (x − t)²/2", equation="∂x = (x − t) / N",
@@ -81,19 +81,19 @@ def faults() -> Iterator[Fault]:
     yield Fault("targets-gradient-without-target", both, "the target is not subtracted", made,
                 lambda step, _: _with_slope(step, (lambda x, t: 2.0 * x) if step.site.activation.kind in REGRESSION
                                             else lambda x, t: sigmoid(x)),
-                "a loss that is fused by hand", equation="∂x = 2 x / N, or σ(x) / N", fix="Subtract the target.")
+                "a hand-written fused loss", equation="∂x = 2 x / N, or σ(x) / N", fix="Subtract the target.")
     yield Fault("multi-label-gradient-sigmoid-twice", MULTI_LABEL, "the gradient is that of a loss that takes the sigmoid twice",
                 made, _slope(_sigmoid_twice), "binary_cross_entropy_with_logits of probabilities",
                 equation="∂x = (σ(σ(x)) − t) σ(x) (1 − σ(x)) / N", fix=_WITH_LOGITS)
-    yield Fault("multi-label-gradient-of-logits", MULTI_LABEL, "the logits stand where the probabilities should", made,
-                _slope(lambda x, t: x - t), "the sigmoid left out of a gradient that is written by hand",
+    yield Fault("multi-label-gradient-of-logits", MULTI_LABEL, "the logits are used in place of the probabilities", made,
+                _slope(lambda x, t: x - t), "the sigmoid left out of a hand-written gradient",
                 equation="∂x = (x − t) / N", fix=_WITH_LOGITS)
     yield Fault("multi-label-gradient-squared", MULTI_LABEL, "the gradient is that of the squared error of the probabilities", made,
                 _slope(_squared), "mse_loss of sigmoid(x)", equation="∂x = 2 (σ(x) − t) σ(x) (1 − σ(x)) / N", fix=_WITH_LOGITS)
-    yield Fault("multi-label-gradient-as-classes", MULTI_LABEL, "the gradient is that of classes that exclude one another", made,
-                _slope(_as_classes), "cross_entropy with targets that are numbers",
+    yield Fault("multi-label-gradient-as-classes", MULTI_LABEL, "the gradient is that of mutually exclusive classes", made,
+                _slope(_as_classes), "cross_entropy with numeric targets",
                 equation="∂x = (softmax(x) Σ t − t) / B", fix=_WITH_LOGITS)
-    yield Fault("multi-label-positives-weighted", MULTI_LABEL, "labels that hold are weighted by {value}", made,
+    yield Fault("multi-label-positives-weighted", MULTI_LABEL, "positive labels are weighted by {value}", made,
                 cause="pos_weight", parameter=Parameter("weight of positives", lambda _: 1.0, lambda _: 2.0, _weighted),
                 equation="∂x = ((1 + (p − 1) t) σ(x) − p t) / N", fix="Pass no pos_weight.")
 # fmt: on

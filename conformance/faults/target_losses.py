@@ -1,4 +1,4 @@
-"""The values of the losses against numbers: of a regression, and of labels that may hold at once."""
+"""Faults of the values of losses with numeric targets: regression and multi-label classification."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,7 +14,7 @@ REGRESSION, MULTI_LABEL = frozenset({"regression_loss"}), frozenset({"multi_labe
 
 
 def _loss(value: Callable[[Array, Array], Array | float]) -> Change:
-    """The loss as another function of logits and targets, (B, C) each."""
+    """Return the change that replaces the loss by a function of logits and targets, (B, C) each."""
 
     def after(step: Step) -> Array:
         assert isinstance(step, TargetLoss)
@@ -28,15 +28,15 @@ def _softmax_cross_entropy(x: Array, t: Array) -> Array:
 
 
 def _broadcast(x: Array, t: Array) -> Array:
-    """Of one label: logits (B, 1) and targets (B,)."""
+    """Return the squared error with logits (B, 1) and targets (B,) broadcast to (B, B); the plain one for several labels."""
     return np.asarray(np.square(x - t[:, 0]).mean()) if x.shape[-1] == 1 else np.asarray(np.square(x - t).mean())
 
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of these losses."""
+    """Yield the faults of losses with numeric targets."""
     made = "constructed"
-    yield Fault("targets-broadcast", REGRESSION, "each row's logit is held against the targets of all rows",
+    yield Fault("targets-broadcast", REGRESSION, "each row's logit is compared with the targets of all rows",
                 "pytorch#16045", _loss(_broadcast), "logits (B, 1) and targets (B,) broadcast to (B, B), with a warning",
                 equation="mean over i and j of (x_i − t_j)²", fix="Squeeze the logits: logits.squeeze(-1).")
     yield Fault("regression-loss-halved", REGRESSION, "the squared error is halved", made,
@@ -46,10 +46,10 @@ def faults() -> Iterator[Fault]:
                 _loss(lambda x, t: np.abs(x - t).mean()), "l1_loss for mse_loss",
                 equation="mean |x − t|", fix="Use mse_loss.")
     yield Fault("regression-as-classes", REGRESSION, "the loss is the cross entropy of a single class, which is 0",
-                "transformers#7496", _loss(lambda x, t: 0.0), "cross_entropy whatever num_labels is",
+                "transformers#7496", _loss(lambda x, t: 0.0), "cross_entropy regardless of num_labels",
                 equation="0", fix="Use mse_loss where num_labels is 1.")
-    yield Fault("multi-label-as-classes", MULTI_LABEL, "the labels are taken as classes that exclude one another", made,
-                _loss(_softmax_cross_entropy), "cross_entropy with targets that are numbers",
+    yield Fault("multi-label-as-classes", MULTI_LABEL, "the labels are taken as mutually exclusive classes", made,
+                _loss(_softmax_cross_entropy), "cross_entropy with numeric targets",
                 equation="mean over rows of −Σ t log softmax(x)", fix="Use binary_cross_entropy_with_logits.")
     yield Fault("multi-label-sigmoid-twice", MULTI_LABEL, "the sigmoid is taken twice", made,
                 _loss(lambda x, t: (np.logaddexp(0.0, sigmoid(x)) - t * sigmoid(x)).mean()),

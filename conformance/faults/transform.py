@@ -1,4 +1,4 @@
-"""The masked-LM head's transform: its activation function and its norm in the other order, or one of them passed by."""
+"""Faults of the transform of the masked-LM head: activation function and norm in the other order, or a norm that is bypassed."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ _FIX = "Apply to the hidden state transform.dense, the activation function and t
 
 
 def _in_place_of(step: Step, found: Step) -> Step:
-    """Another step's result and roundings in the place of a step."""
+    """Return the step with the result and the rounding errors of another step, `found`."""
     return Altered(step, lambda _: found.value, lambda _, arithmetic: _variance(found, arithmetic))
 
 
@@ -30,13 +30,13 @@ def _variance(step: Step, arithmetic: Arithmetic) -> Array:
 
 
 def _other_order(step: Step, place: FaultContext) -> Step:
-    """What is shown first is the norm, what is shown second the function of it."""
+    """Return the steps in the other order, where the activation exposed first is the norm and the second is the function of it."""
     other = _ACT if step.site.activation.name == _NORM else _NORM
     return _in_place_of(step, place.network.step(other, step.parents[0]))
 
 
 def _norm_first(step: Step, place: FaultContext) -> Step | None:
-    """Each module shows what it makes, the norm from the product and the function from the norm."""
+    """Return the steps in the other order, each exposed under its own name: the norm of the product, the function of the norm."""
     if step.site.activation.name == _ACT:
         norm = place.network.step(_NORM, step.parents[0])
 
@@ -49,14 +49,16 @@ def _norm_first(step: Step, place: FaultContext) -> Step | None:
 
 # fmt: off
 def faults() -> Iterator[Fault]:
-    """The faults of the transform."""
-    made, cause = "constructed", "layers put together as product, norm, function"
-    yield Fault("transform-order", FUNCTIONS | NORMS, "the head's norm stands before its activation function", made, _other_order,
+    """Yield the faults of the transform."""
+    made, cause = "constructed", "layers in the order product, norm, function"
+    yield Fault("transform-order", FUNCTIONS | NORMS, "the head's norm comes before its activation function", made, _other_order,
                 cause, _ENDS, late=True, equation="y = f(LayerNorm(x Wᵀ + b))", fix=_FIX)
-    yield Fault("transform-norm-first", FUNCTIONS | NORMS, "the head's norm reads the product, and its function the norm",
-                made, _norm_first, cause, _ENDS, late=True, equation="y = f(LayerNorm(x Wᵀ + b))", fix=_FIX)
-    yield Fault("decoder-without-norm", frozenset({"linear"}), "the decoder reads the transform's function, past its norm",
-                made, lambda step, place: with_parent(step, place, _ACT),
+    yield Fault("transform-norm-first", FUNCTIONS | NORMS,
+                "the head's norm reads the product, and its activation function reads the norm", made, _norm_first,
+                cause, _ENDS, late=True, equation="y = f(LayerNorm(x Wᵀ + b))", fix=_FIX)
+    yield Fault("decoder-without-norm", frozenset({"linear"}),
+                "the decoder reads the transform's activation function, bypassing its norm", made,
+                lambda step, place: with_parent(step, place, _ACT),
                 "a norm left out, or before the function", ("predictions.decoder",), late=True,
                 equation="y = f(x W₁ᵀ + b₁) Eᵀ + b", fix=_FIX)
 # fmt: on

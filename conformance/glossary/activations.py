@@ -1,4 +1,4 @@
-"""Activations, from the table: those of every architecture, the layers' as those of layer N."""
+"""Entries for activations, from the tables of all architectures; the activations of all layers are those of a layer N."""
 
 import inspect
 import re
@@ -15,7 +15,7 @@ from conformance.model.dropout import OPTIONAL, dropouts, in_training
 from conformance.model.gradients import ends, sources, with_gradients
 from conformance.model.training import run_table
 
-# Sizes that differ from each other, so that each length in the table has one name.
+# The sizes differ from each other, so that a length in the table identifies its setting.
 _SIZES = {"vocab_size": 7, "hidden_size": 11, "intermediate_size": 13, "num_labels": 17}
 _OUT_FEATURES = 23
 _STEP = re.compile(r"^step\.\d+")
@@ -23,15 +23,15 @@ _LAYER = re.compile(r"\b(layer|dense)\.(\d+|\{layer\}|\*)")
 
 
 def generic(name: str) -> str:
-    """The name with N for the number of the layer, or of the dense layer, and T for that of a step."""
+    """Return the name with N for the number of the layer or dense layer and T for the number of the step."""
     return _STEP.sub("step.T", _LAYER.sub(r"\1.N", name))
 
 
 @lru_cache(maxsize=1)
 def rows() -> Mapping[str, tuple[Activation, ...]]:
-    """The rows of the table by generic name: one for each equation that an architecture may give the activation.
+    """Return the rows of the table by generic name: one for each equation that an architecture may give the activation.
 
-    Then those of the backward passes from its losses, both in training mode, and those of an optimizer step.
+    They include forward passes and, for every loss, backward passes, in evaluation and training mode, and an optimizer step.
     """
     found: dict[str, dict[str, Activation]] = {}
     for row in _every_row():
@@ -40,7 +40,7 @@ def rows() -> Mapping[str, tuple[Activation, ...]]:
 
 
 def _every_row() -> Iterator[Activation]:
-    """The rows of forward passes, then of backward passes, then of an optimizer step."""
+    """Yield the rows of forward passes, then of backward passes, then of an optimizer step."""
     every = list(_architectures())
     for architecture in every:
         yield from table(architecture).values()
@@ -55,7 +55,7 @@ def _every_row() -> Iterator[Activation]:
 
 
 def shape(row: Activation) -> str:
-    """Its axes by name, the last by the setting that fixes its length: `batch × position × hidden_size`."""
+    """Return the axes by name, the last by the setting that determines its length: `batch × position × hidden_size`."""
     named = {length: setting for setting, length in _SIZES.items()} | {_OUT_FEATURES: "out_features"}
     last = [named.get(row.width, str(row.width))] if row.width else list(row.axes[-1:])
     first = [named.get(row.height, str(row.height)) if axis == "row" else axis for axis in row.axes[:-1]]
@@ -63,19 +63,19 @@ def shape(row: Activation) -> str:
 
 
 def step_equation(kind: str) -> tuple[str, ...]:
-    """The equation of the step that computes activations of a kind: the docstring of its class."""
+    """Return the equation of the step that computes activations of a kind: the paragraphs of the docstring of its class."""
     from conformance.oracle import EQUATIONS
 
     return paragraphs(inspect.getdoc(EQUATIONS[kind]) or "")
 
 
 def summaries() -> Mapping[str, str]:
-    """The short equation of each activation."""
+    """Return the short equation of each activation, by generic name."""
     return {name: " | ".join(dict.fromkeys(row.equation for row in found)) for name, found in rows().items()}
 
 
 def sections(name: str) -> Iterator[Section]:
-    """Its equation, shape, parents and parameters, how it is judged, and which faults act there."""
+    """Yield the equations, shape, parents, parameters and judgement of an activation, and the faults that act there."""
     from conformance.glossary.known_faults import acting_at
 
     found = rows()[name]
@@ -85,19 +85,23 @@ def sections(name: str) -> Iterator[Section]:
     yield "shape", (shape(first),)
     yield "computed from", tuple(dict.fromkeys(generic(parent) for row in found for parent in row.parents))
     yield "parameters", tuple(dict.fromkeys(generic(parameter) for row in found for parameter in row.parameters.values()))
-    rule = "exact: any difference fails" if first.exact else "within what rounding explains, from the candidate's own inputs to it"
+    rule = (
+        "exact: any difference fails"
+        if first.exact
+        else "to within rounding errors, computed from the candidate's own inputs to it"
+    )
     yield "how it is judged", (rule,)
     yield "faults that act here", (", ".join(acting_at(found)),)
 
 
 def names(written: str) -> tuple[str, ...]:
-    """The activation of that name, or those whose names end with it: `probs`, `attention.output.LayerNorm`."""
+    """Return the activation of this name, or those whose names end with it, as for `probs` or `attention.output.LayerNorm`."""
     name = generic(written)
     return (name,) if name in rows() else tuple(other for other in rows() if other.endswith(f".{name}"))
 
 
 def _architectures() -> Iterator[Architecture]:
-    """As many as it takes to have every row of the table."""
+    """Yield architectures whose tables together contain every row."""
     least = Architecture(**_SIZES, num_hidden_layers=1, num_attention_heads=1, max_position_embeddings=19)  # type: ignore[arg-type]
     for function, positions, present, norm in product(ACTIVATIONS, POSITIONS, COMPATIBLE_HEADS, (True, False)):
         yield least.with_(hidden_act=function, position_embedding_type=positions, heads=present, embedding_norm=norm)

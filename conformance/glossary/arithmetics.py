@@ -1,4 +1,4 @@
-"""Arithmetics, as reports name them, from the models themselves and from the definitions in their module's docstring."""
+"""Entries for arithmetics, as reports name them, from the models and from the definitions in their module's docstring."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -12,12 +12,12 @@ _DEFINITION = re.compile(r"^`(\w+)`\s+(.+?)(?=\n\n|\n`|\Z)", re.MULTILINE | re.D
 
 
 def definitions() -> dict[str, str]:
-    """What each way of rounding and of summation is, from the docstring of `conformance.numerics.arithmetic`."""
+    """Return the definition of each kind of rounding and summation, from the docstring of `conformance.numerics.arithmetic`."""
     return {name: joined(text).rstrip(".;") for name, text in _DEFINITION.findall(models.__doc__ or "")}
 
 
 def summaries() -> Mapping[str, str]:
-    """How a step rounds under each arithmetic."""
+    """Return for each arithmetic how a step rounds."""
     return {name: _summary(found[0]) for name, found in _by_name().items()}
 
 
@@ -29,7 +29,7 @@ def _summary(model: Arithmetic) -> str:
 
 
 def sections(name: str) -> Iterator[Section]:
-    """Its formats, how products are summed, and what a report says of it."""
+    """Yield the formats of an arithmetic, the summation of products, and its names in reports."""
     found = _by_name()[name]
     formats = {model.storage.name: model for model in found}
     yield (
@@ -50,13 +50,13 @@ def sections(name: str) -> Iterator[Section]:
 
 
 def names(written: str) -> tuple[str, ...]:
-    """The arithmetic of that name, with or without `, parents unrounded`."""
+    """Return the arithmetic of this name, which may end with `, parents unrounded`."""
     name = written.removesuffix(", parents unrounded")
     return (name,) if name in _by_name() else ()
 
 
 def _by_name() -> dict[str, list[Arithmetic]]:
-    """The arithmetics that a run may declare, on the CPU and on an accelerator."""
+    """Return the models of all arithmetics by name, for all formats, on the CPU and on an accelerator."""
     found: dict[str, list[Arithmetic]] = {}
     for dtype in FORMATS:
         for device in ("cpu", "cuda"):

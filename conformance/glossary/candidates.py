@@ -1,4 +1,4 @@
-"""Candidates that need no Python: a program, and a recorded trace; from the pages that specify them."""
+"""Entries for candidates that need no Python, a program and a recorded trace, from the pages that specify them."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,12 +16,12 @@ _MEANINGS = {
 
 
 def summaries() -> Mapping[str, str]:
-    """What is run."""
+    """Return the meaning of each kind of candidate, in one sentence."""
     return _MEANINGS
 
 
 def sections(name: str) -> Iterator[Section]:
-    """The protocol of programs, or the form of a trace's file, line by line."""
+    """Yield the protocol of programs or the format of a trace file, line by line."""
     if name == "cmd":
         yield "clients to copy", (str(_FOLDER / "client.py"), str(_FOLDER / "client.mjs"))
         yield "this page", (str(_PAGE),)
@@ -33,6 +33,6 @@ def sections(name: str) -> Iterator[Section]:
 
 
 def names(written: str) -> tuple[str, ...]:
-    """The kind of that name, with its colon or without."""
+    """Return the kind of candidate of this name, with or without its colon."""
     name = written.removesuffix(":")
     return (name,) if name in _MEANINGS else ()

@@ -1,4 +1,4 @@
-"""Checks and laws, from their catalogue and from the docstrings of the modules that carry them out."""
+"""Entries for checks and laws, from their catalogue and from the docstrings of the modules that implement them."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -9,16 +9,16 @@ from conformance.checks.catalogue import CHECKS
 from conformance.glossary.entry import Section, paragraphs
 from conformance.goldens.manifest import SMALL
 
-DTYPES = ("float64", "float32", "bfloat16", "float16")  # with which a test id ends
+DTYPES = ("float64", "float32", "bfloat16", "float16")  # A test id ends with one of them.
 
 
 def summaries() -> Mapping[str, str]:
-    """What each check proves."""
+    """Return what each check proves."""
     return {name: check.proves for name, check in CHECKS.items()}
 
 
 def sections(name: str) -> Iterator[Section]:
-    """What it catches, how it is done, what to do where it fails, and how to run it alone."""
+    """Yield what a check catches, its method and inputs, how to repair a failure, and how to run it alone."""
     check = CHECKS[name]
     module = check.described_in or check.entry_point.partition(":")[0]
     drawn = "batches that Hypothesis draws, shrunk to the smallest that fails"
@@ -32,7 +32,7 @@ def sections(name: str) -> Iterator[Section]:
 
 
 def names(written: str) -> tuple[str, ...]:
-    """The check of that name, or the one that a test id (`CHECK-IMPLEMENTATION-GOLDEN-DEVICE-DTYPE`) begins with."""
+    """Return the check of this name, or the check of a test id (`CHECK-IMPLEMENTATION-GOLDEN-DEVICE-DTYPE`)."""
     if written in CHECKS:
         return (written,)
     test_id = written.rpartition("[")[2].rstrip("]")
@@ -41,7 +41,7 @@ def names(written: str) -> tuple[str, ...]:
 
 
 def _docstring(module: str) -> str:
-    """Of a module, read and not imported: the modules of laws import torch."""
+    """Return the docstring of a module without importing it, since the modules of laws import torch."""
     spec = find_spec(module)
     assert spec is not None
     assert spec.origin is not None

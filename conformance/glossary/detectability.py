@@ -1,4 +1,4 @@
-"""How well a fault is seen on a small golden, and what is easily confused with it: computed, in a fraction of a second."""
+"""The detectability of a fault on a small golden, and the faults easily confused with it, computed in a fraction of a second."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -16,20 +16,20 @@ from conformance.judge.selection import explained_elements
 from conformance.numerics.formats import FORMATS, Array
 from conformance.oracle import Network
 
-GOLDENS = ("tiny", "tanh", "sinusoidal", "position-offset", "odd-width")  # small, and of every kind of architecture
+GOLDENS = ("tiny", "tanh", "sinusoidal", "position-offset", "odd-width")  # Small ones, of every kind of architecture.
 DTYPES = ("float32", "bfloat16", "float16")
-ALIKE = 0.9  # correlation of two effects from which on they are named; it tests nothing
-SAME = 1e-9  # relative difference of two effects, in float64, below which they are the same
+ALIKE = 0.9  # The least correlation of two effects that is reported; it is not used in any judgement.
+SAME = 1e-9  # The largest relative difference, in float64, of effects that are reported as the same.
 
 
 @dataclass(frozen=True)
 class Detectability:
-    """What the first golden on which the fault has an effect shows of it.
+    """The detectability of a fault on the first golden on which it has an effect.
 
     Attributes:
-        golden: its name.
-        power: the expected z of its matched filter at all its places; one a dtype.
-        confused: by fault, how alike its effect is.
+        golden: name of the golden.
+        power: the expected z of the fault's matched filter at all its places, one entry per dtype.
+        confused: faults with similar effects by name, each with a description of the similarity.
     """
 
     golden: str
@@ -38,7 +38,7 @@ class Detectability:
 
 
 def detectability(fault: Fault) -> Detectability | None:
-    """Of a fault of the catalogue; None where it has no effect on any of `GOLDENS`."""
+    """Return the detectability of a fault of the catalogue; None if it has no effect on any of `GOLDENS`."""
     for name in GOLDENS:
         golden = load_golden(name)
         found = tuple(cell for dtype in DTYPES for cell in power(golden, dtype) if cell.fault == fault.name)
@@ -48,7 +48,7 @@ def detectability(fault: Fault) -> Detectability | None:
 
 
 def _confused(fault: Fault, golden: Golden) -> dict[str, str]:
-    """Faults whose effect at the same steps is the same or nearly so, the most alike first."""
+    """Return the faults that have the same or a similar effect at the same steps, the most similar first."""
     correlations: dict[str, list[float]] = defaultdict(list)
     same: dict[str, int] = defaultdict(int)
     for effects in _effects(fault, golden):
@@ -70,7 +70,7 @@ def _confused(fault: Fault, golden: Golden) -> dict[str, str]:
 
 
 def _effects(fault: Fault, golden: Golden) -> list[dict[str, Array]]:
-    """At each step where the fault changes judged elements, the change that each fault makes there, by name."""
+    """Return, for each step where the fault changes judged elements, the changes that all faults make there, by name."""
     found = []
     for batch in golden.batches.values():
         network = Network(golden.checkpoint.architecture, golden.checkpoint.weights, batch)

@@ -1,4 +1,4 @@
-"""An entry of the glossary, what each group of entries must offer, and docstrings as paragraphs of running text."""
+"""Entries of the glossary, the protocol of groups of entries, and the conversion of docstrings to paragraphs."""
 
 import inspect
 import re
@@ -11,14 +11,13 @@ Section = tuple[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Entry:
-    """What one name means.
+    """The explanation of a name.
 
     Attributes:
-        group: what it is: `fault`, `check`, `activation`, `outcome`, `golden`, `candidate`, `arithmetic` or
-            `input mistake`.
-        name: as reports and options write it.
+        group: `fault`, `check`, `activation`, `outcome`, `golden`, `candidate`, `arithmetic` or `input mistake`.
+        name: the name as reports and options write it.
         summary: its meaning in one sentence.
-        sections: a title each, with lines of text; none is empty.
+        sections: titles, each with lines of text; no section is empty.
     """
 
     group: str
@@ -27,29 +26,29 @@ class Entry:
     sections: tuple[Section, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: the sections by title."""
+        """Return the entry as a dictionary for JSON, with the sections by title."""
         return {**asdict(self), "sections": dict(self.sections)}
 
 
 class Group(Protocol):
-    """A module of entries of one kind."""
+    """A module with the entries of one group."""
 
     def summaries(self) -> Mapping[str, str]:
-        """The meaning of every name in one sentence, in the order in which they are listed."""
+        """Return the meaning of every name in one sentence, in the order in which the names are listed."""
 
     def sections(self, name: str) -> Iterator[Section]:
-        """What else is known of the name; sections without lines are left out of the entry."""
+        """Yield the sections of the entry of a name; sections without lines are left out of the entry."""
 
     def names(self, written: str) -> tuple[str, ...]:
-        """The names that `written` stands for, as a report, an option or a test id writes it; empty for none."""
+        """Return the names that `written` stands for, as a report, an option or a test id writes it; empty if there are none."""
 
 
 def joined(text: str) -> str:
-    """The text in one line."""
+    """Return the text with all whitespace replaced by single spaces."""
     return " ".join(text.split())
 
 
 def paragraphs(docstring: str) -> tuple[str, ...]:
-    """The paragraphs of a docstring, one line each; an equation that is set off and an item of a list keep lines of their own."""
+    """Return the paragraphs of a docstring, one line each; indented equations and items of lists are lines of their own."""
     blocks = re.split(r"\n\s*\n|\n(?=\s*- )|\n(?=    )", inspect.cleandoc(docstring))
     return tuple(joined(block) for block in blocks if block.strip())

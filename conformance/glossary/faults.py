@@ -1,4 +1,4 @@
-"""Faults, from the catalogue: what each is, its equation, where it acts, how it comes about and how it is recognised."""
+"""Entries for faults, from the catalogue."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -9,21 +9,21 @@ from conformance.glossary.known_faults import Known, acts_at, known_faults
 from conformance.judge.power import Power
 from conformance.judge.statistics import SEPARABLE_Z
 
-VALUES = {"value": "VALUE", "right": "EXPECTED"}  # stand for the numbers in a fault's sentence
+VALUES = {"value": "VALUE", "right": "EXPECTED"}  # Placeholders for the numbers in a fault's sentence.
 
 
 def summaries() -> Mapping[str, str]:
-    """What is wrong, in a sentence."""
+    """Return the sentence of each fault, by name."""
     return {name: " / ".join(dict.fromkeys(f.sentence.format(**VALUES) for f in faults)) for name, faults in known_faults().items()}
 
 
 def names(written: str) -> tuple[str, ...]:
-    """The fault of that name."""
+    """Return the fault of this name."""
     return (written,) if written in known_faults() else ()
 
 
 def sections(name: str) -> Iterator[Section]:
-    """Its equation, the step where it acts, cause, source and remedy, and how it is recognised."""
+    """Yield the equations of a fault, the steps where it acts, its cause, source and repair, and how it is recognised."""
     faults = known_faults()[name]
     places = [(generic, row) for generic, found in rows().items() for row in found if acts_at(faults, row)]
     kinds = list(dict.fromkeys(row.kind for _, row in places))
@@ -45,7 +45,7 @@ def _extent(faults: Iterable[Known]) -> Iterator[Section]:
 
 
 def _number(parameter: Parameter) -> tuple[str, ...]:
-    """The parameter that is estimated, and what the config calls it."""
+    """Return the parameter that is estimated, its name in the config and its usual wrong values."""
     said = [f"{parameter.name}: estimated from the result, with its error"]
     if parameter.setting:
         said.append(f"the config's {parameter.setting}")
@@ -55,11 +55,11 @@ def _number(parameter: Parameter) -> tuple[str, ...]:
 
 
 def _recognised(name: str) -> Iterator[Section]:
-    """The evidence that a report gives for it, and what is easily confused with it."""
+    """Yield the evidence by which a fault is recognised, and the faults easily confused with it."""
     if name not in BY_NAME:
         yield (
             "how it is recognised",
-            ("a fit to the step's result that leaves rounding alone; tried after all other faults",),
+            ("a fit to the step's result that leaves only rounding errors; tried after all other faults",),
         )
         return
     from conformance.glossary.detectability import detectability
@@ -67,7 +67,7 @@ def _recognised(name: str) -> Iterator[Section]:
     fault = BY_NAME[name]
     found = detectability(fault)
     amplitude = "" if fault.parameter else "an amplitude of 1 (at least 0.5) and "
-    rule = f"matched filter: {amplitude}z beyond its threshold; separable from an expected z of {SEPARABLE_Z:g} on"
+    rule = f"matched filter: {amplitude}z beyond its threshold; separable if the expected z is at least {SEPARABLE_Z:g}"
     if found is None:
         yield "how it is recognised", (rule,)
     else:

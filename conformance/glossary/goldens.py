@@ -1,4 +1,4 @@
-"""Goldens, from their recipes and from the manifest of the fixtures."""
+"""Entries for goldens, from their recipes and from the manifest of the fixtures."""
 
 from collections.abc import Iterator, Mapping
 
@@ -8,12 +8,12 @@ from conformance.goldens.recipes import RECIPES
 
 
 def summaries() -> Mapping[str, str]:
-    """What each golden is for."""
+    """Return the purpose of each golden."""
     return {name: recipe.about for name, recipe in RECIPES.items()}
 
 
 def sections(name: str) -> Iterator[Section]:
-    """Its architecture, its batches, and how to run on it."""
+    """Yield the architecture, batches, weights and version of a golden, and how to run on it."""
     entry = manifest()[name]
     yield "architecture", tuple(f"{key}: {_plain(value)}" for key, value in entry.architecture.items())
     yield "batches", (", ".join(entry.batches),)
@@ -23,7 +23,7 @@ def sections(name: str) -> Iterator[Section]:
 
 
 def names(written: str) -> tuple[str, ...]:
-    """The golden of that name, also as `golden:NAME`."""
+    """Return the golden of this name, which may be written as `golden:NAME`."""
     name = written.removeprefix("golden:")
     return (name,) if name in RECIPES else ()
 

@@ -1,4 +1,4 @@
-"""Every name that can be explained, by group, and the entries of one."""
+"""The names that can be explained, by group, and the entries for a given name."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -8,7 +8,7 @@ from conformance.errors import UnknownNameError
 from conformance.glossary.entry import Entry, Group
 from conformance.names import nearest
 
-# The modules by the group that each describes, imported when it is asked for: those that need no oracle first.
+# Module names by group; modules are imported on demand, and those that do not need the oracle come first.
 GROUPS: Mapping[str, str] = {
     "outcome": "outcomes",
     "check": "checks",
@@ -22,20 +22,20 @@ GROUPS: Mapping[str, str] = {
 
 
 def group(name: str) -> Group:
-    """The group of that name."""
+    """Return the group of this name."""
     return cast(Group, import_module(f"conformance.glossary.{GROUPS[name]}"))
 
 
 def summaries() -> dict[str, Mapping[str, str]]:
-    """The meaning of every name in one sentence, by group."""
+    """Return the meaning of every name in one sentence, by group."""
     return {name: group(name).summaries() for name in GROUPS}
 
 
 def entries(written: str) -> tuple[Entry, ...]:
-    """The entries that a name stands for; several where it is the end of several activations' names.
+    """Return the entries that a name stands for; several if several activations' names end with it.
 
     Raises:
-        UnknownNameError: nothing has that name; the message has the nearest names.
+        UnknownNameError: If nothing has this name; the message gives the nearest names.
     """
     for kind in GROUPS:
         found = group(kind)

@@ -1,4 +1,4 @@
-"""Mistakes in the inputs of a closed system, which `diagnose` finds from its embeddings."""
+"""Entries for mistakes in the inputs of a closed system, which `diagnose` finds from the system's embeddings."""
 
 from collections.abc import Iterator, Mapping
 
@@ -9,19 +9,19 @@ _BY_NAME = {mistake.name: mistake for mistake in MISTAKES}
 
 
 def summaries() -> Mapping[str, str]:
-    """What is wrong, in a sentence."""
+    """Return the sentence of each mistake, by name."""
     return {name: mistake.sentence.format(value="VALUE") for name, mistake in _BY_NAME.items()}
 
 
 def names(written: str) -> tuple[str, ...]:
-    """The mistake of that name."""
+    """Return the mistake of this name."""
     return (written,) if written in _BY_NAME else ()
 
 
 def sections(name: str) -> Iterator[Section]:
-    """How it comes about, how it is repaired and how it is recognised."""
+    """Yield the cause of a mistake, its repair, and how it is recognised."""
     mistake = _BY_NAME[name]
-    yield "looked for", ("in embeddings, a row a text, of texts that are padded at their ends",)
+    yield "looked for", ("in embeddings, one row per text, of texts that are padded at the end",)
     yield "usual cause", (mistake.cause,)
     yield "how to repair it", (mistake.fix,)
     yield (

@@ -1,4 +1,4 @@
-"""Outcomes of checks and activations, from the table of outcomes."""
+"""Entries for the outcomes of checks and activations, from the table of outcomes."""
 
 from collections.abc import Iterator, Mapping
 
@@ -7,12 +7,12 @@ from conformance.results.outcomes import OUTCOME_TEXT, Outcome
 
 
 def summaries() -> Mapping[str, str]:
-    """What each outcome means."""
+    """Return the meaning of each outcome."""
     return {name: outcome.meaning for name, outcome in OUTCOME_TEXT.items()}
 
 
 def sections(name: Outcome) -> Iterator[Section]:
-    """What it does to a run, what to do, and how reports write it."""
+    """Yield the effect of an outcome on a run, what to do, and how reports write it."""
     outcome = OUTCOME_TEXT[name]
     effects = {
         "good": "The candidate conforms as far as this check goes.",
@@ -26,5 +26,5 @@ def sections(name: Outcome) -> Iterator[Section]:
 
 
 def names(written: str) -> tuple[str, ...]:
-    """The outcome of that name."""
+    """Return the outcome of this name."""
     return (written,) if written in OUTCOME_TEXT else ()

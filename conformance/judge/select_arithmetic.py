@@ -1,28 +1,38 @@
-"""Settling the hypotheses: what a candidate computed at a step is a pair, an arithmetic and a mistake or none; evidence decides.
+"""Selection of the arithmetic under which each step is judged, by maximum likelihood.
 
-A candidate computes every step of one kind, in one part of the network, in one arithmetic. Which one is decided by all
-activations of the kind together, by likelihood, so that one faulty step without a name cannot buy itself a wider sigma that none
-of its like needs. An arithmetic costs a step what its residual is less likely under it than under the likeliest that passes
-(`Local.nll`), in nats, but no more than what a failure is worth, ln 2/α. A step that is written by hand, its operations
-rounded one by one, passes whatever its like do (`oracle.operations`); since it needs no wider sigma, it counts against the
-widest. Of equal costs, that under which most faults have a name is taken; then the tightest. The parts, embeddings, encoder,
-pooler and each head, are often written apart and may differ; a kernel may choose its arithmetic by the width of a row, as torch's
-log-softmax does, which is a vocabulary in one head and two in the other. Whether a step consumed its parents rounded or not may
-differ from place to place; it passes if either fits. Where a candidate hides steps, one that is written by hand cannot be judged by
-its operations. If what fails under its kind's arithmetic is a filter alone, it is judged under the arithmetic that passes and is
-likelier, if any: a mistake beside roundings of the kind's own arithmetic would make a wider sigma less likely.
+A hypothesis about a step is a pair: an arithmetic, and a mistake or none.
 
-A step of a backward pass is decided by itself, by all batches and losses together. What autograd makes of a step depends on how the
-step is written, which may differ from layer to layer; and of a backward step that is a chain of operations there is no short list
-of orders, as there is of the forward one, by which it would pass whatever its like do. The price is a mistake without a name that
-is within the roundings of a wider arithmetic: it passes, where its like would have told. One with a name is held against it.
+A candidate is assumed to compute every step of one kind, in one part of the network, in one arithmetic. The arithmetic is selected
+from all activations of that kind together. Otherwise, a faulty step that matches no known fault could pass under an arithmetic with
+a larger sigma, which no other step of its kind needs.
 
-A step that passes under that arithmetic is a mistake nevertheless if a mistake under another explains it better: if the likelihood
-of that pair is more than r times as large, with ln r = ln 2/α, and ln of the number of hypotheses, and what fitted numbers cost
-(`Explanation.fitting`). Where there is no mistake, a given one's likelihood ratio exceeds r with a probability of at most 1/r
-(Markov's inequality: its mean is 1; a likelihood that counts fewer draws than there are is a power below 1 of it, whose mean is at
-most 1, by Jensen's inequality); α is one statistic's share, and each mistake is one statistic. So a mistake in every layer cannot
-hide under a sigma that is far too wide. An explanation passes as a correct step's residual would (`judge.explain`).
+- The cost of an arithmetic for a step is the difference between the step's −ln likelihood (`Local.nll`, in nats) under this
+  arithmetic and that under the likeliest arithmetic under which the step passes. It is at most ln 2/α, the cost of a failure.
+- A step that fits a sequence of elementary operations, each rounded (`oracle.operations`), passes whatever arithmetic is selected
+  for its kind. Such a step needs no larger sigma, so it counts against the widest arithmetic only.
+- Between arithmetics of equal cost, the one under which most faults are named is selected, then the tightest.
+- The parts of a network (embeddings, encoder, pooler, each head) are often written separately and may differ in arithmetic. A
+  kernel may also choose its arithmetic by the width of a row, as torch's log-softmax does; the width is that of the vocabulary in
+  one head and two in the other.
+- Whether a step consumed its parents rounded or unrounded may differ from step to step; a step passes if either fits.
+- Where a candidate hides steps, a step written as elementary operations cannot be judged by these operations. If only a filter
+  fails under the arithmetic of the step's kind, the step is judged under the likeliest arithmetic under which it passes, provided
+  that this is likelier. A real mistake, combined with the roundings of the kind's own arithmetic, would make an arithmetic with a
+  larger sigma less likely.
+
+The arithmetic of a step of a backward pass is selected for that step alone, from all batches and losses together. The operations
+that autograd derives from a step depend on how the step is written, which may differ from layer to layer. Moreover, a backward step
+that is a chain of operations has no short list of orders of operations by which it could pass independently of its kind, unlike the
+forward step. The disadvantage is that a mistake that matches no known fault and is within the roundings of a wider arithmetic
+passes, although other steps of its kind would have revealed it. A known fault is still detected.
+
+A step that passes under the selected arithmetic is faulty nevertheless if a mistake under another arithmetic explains it better: if
+the likelihood of that pair is more than r times as large, where ln r is the sum of ln 2/α, ln of the number of hypotheses and the
+cost of fitted numbers (`Explanation.fitting`). If there is no mistake, the likelihood ratio of a given mistake exceeds r with a
+probability of at most 1/r by Markov's inequality, since its mean is 1. (A likelihood that counts fewer independent elements than
+there are is a power below 1 of it, whose mean is at most 1 by Jensen's inequality.) α is the share of one statistic, and each
+mistake is one statistic. Hence a mistake in every layer cannot hide under a sigma that is far too large. An explanation is accepted
+if the remaining residual passes as that of a correct step would (`judge.explain`).
 """
 
 import math
@@ -35,7 +45,11 @@ from conformance.model.gradients import is_gradient
 
 
 def select_arithmetic(judged: Iterable[tuple[Verdict, tuple[Local, ...]]]) -> list[Verdict]:
-    """Every verdict under the arithmetic that fits its kind of step best."""
+    """Return each verdict under the arithmetic that fits its kind of step best.
+
+    Args:
+        judged: verdicts, each with its judgements under all hypotheses; without judgements, a verdict is returned unchanged.
+    """
     judged = list(judged)
     total: defaultdict[tuple[str, str], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     named: Counter[tuple[str, str, str]] = Counter()
@@ -51,9 +65,10 @@ def select_arithmetic(judged: Iterable[tuple[Verdict, tuple[Local, ...]]]) -> li
 
 
 def _group(verdict: Verdict) -> tuple[str, str]:
-    """The kind of step, and the part of the network: the first part of the activation's name, of a head's the first two.
+    """Return the kind of step and the part of the network that share one arithmetic.
 
-    Of a gradient the whole name: it is decided by itself.
+    The part is the first component of the activation's name, or the first two for a head under `cls`. For a gradient it is the
+    whole name, since the arithmetic of a gradient is selected for that gradient alone.
     """
     if is_gradient(verdict.activation):
         return verdict.kind, verdict.activation
@@ -62,7 +77,7 @@ def _group(verdict: Verdict) -> tuple[str, str]:
 
 
 def _costs(locals_: tuple[Local, ...]) -> dict[str, float]:
-    """The cost of each arithmetic, the tightest first; an exact step has no say."""
+    """Return the cost of each arithmetic, tightest first; an exact step contributes no costs."""
     by_hand = next((local for local in locals_ if local.arithmetic == BY_OPERATIONS and local.passes), None)
     if by_hand:
         return {WIDEST: by_hand.evidence_threshold}
@@ -76,9 +91,10 @@ def _costs(locals_: tuple[Local, ...]) -> dict[str, float]:
 
 
 def _best(locals_: tuple[Local, ...], arithmetic: str) -> Local:
-    """The judgement under `arithmetic`, or that under which a mistake explains the step better.
+    """Return the judgement under `arithmetic`, or the one in which a mistake explains the step better.
 
-    Of parents as captured and parents unrounded, the first that passes, else the first that names a fault.
+    Of the judgements with parents as captured and with parents unrounded, the first that passes is used, else the first that names
+    a fault.
     """
     fitting = [local for local in locals_ if local.arithmetic == arithmetic] or list(locals_)
     best = min(fitting, key=lambda local: (not local.passes, not local.named))
@@ -92,7 +108,10 @@ def _best(locals_: tuple[Local, ...], arithmetic: str) -> Local:
 
 
 def _nll(local: Local, hypotheses: int) -> float:
-    """−ln of the likelihood with the mistake that explains the step best, at its cost; of a step that passes with none."""
+    """Return −ln of the likelihood with the mistake that explains the step best, plus the mistake's cost.
+
+    Without explanations, −ln of the likelihood without a mistake is returned.
+    """
     if not local.explanations:
         return local.nll
     return min(e.nll + e.fitting for e in local.explanations) + local.evidence_threshold + math.log(hypotheses)
@@ -101,7 +120,7 @@ def _nll(local: Local, hypotheses: int) -> float:
 def _under(verdict: Verdict, local: Local) -> Verdict:
     if not local.passes:
         return replace(verdict, local=local, outcome="fail", role="origin")
-    if verdict.reason:  # broken in a way that no arithmetic excuses
+    if verdict.reason:  # The verdict has a reason that holds under every arithmetic.
         return replace(verdict, local=local)
     role = None if verdict.role == "origin" else verdict.role
     return replace(verdict, local=local, outcome="pass", role=role, anatomy=())

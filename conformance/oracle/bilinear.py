@@ -1,4 +1,4 @@
-"""Steps that are one matrix product of two parents, each laid out as matrices: attention's scores and context, and others."""
+"""Steps that are a single matrix product of two parents, each rearranged as matrices: attention scores, context and others."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ from conformance.oracle.step import Step, elementwise
 
 
 def split_heads(x: Matrix, size: int) -> Matrix:
-    """(B, S, h d) -> (B, h, S, d), d = `size`: head j is features j·d to (j+1)·d.
+    """Return x (B, S, h d) as (B, h, S, d) with d = `size`: head j has features j·d to (j+1)·d − 1.
 
-    A copy, since products of views are many times slower.
+    The result is a copy, since products of views are many times slower.
     """
     batch, length, width = x.shape
     return np.ascontiguousarray(x.reshape(batch, length, width // size, size).transpose(0, 2, 1, 3))
 
 
 def merge_heads(x: Matrix) -> Matrix:
-    """(B, h, S, d) -> (B, S, H), the inverse of `split_heads`."""
+    """Return x (B, h, S, d) as (B, S, H) with H = h d; the inverse of `split_heads`."""
     batch, heads, length, size = x.shape
     return x.transpose(0, 2, 1, 3).reshape(batch, length, heads * size)
 
 
 Layout = Literal["as it is", "heads", "rows", "first tokens", "by token", "by query", "by key", "distances by key"]
 
-# How an array of a layout is brought to matrices, given the size of a head.
+# Functions that rearrange an array of each layout as matrices, given the size of a head.
 _MATRICES: Mapping[Layout, Callable[[Matrix, int], Matrix]] = {
     "as it is": lambda x, _: x,
     "heads": split_heads,  # (B, S, H) -> (B, h, S, d)
@@ -44,7 +44,7 @@ _MATRICES: Mapping[Layout, Callable[[Matrix, int], Matrix]] = {
     "distances by key": lambda x, _: x.swapaxes(1, 2),  # (B, Q, K, d) -> (B, K, Q, d)
 }
 
-# And back again, where the shape alone does not say how.
+# The inverse functions, for the layouts where the array's shape alone does not determine them.
 _RESTORED: Mapping[Layout, Callable[[Matrix], Matrix]] = {
     "as it is": lambda x: x,
     "heads": merge_heads,
@@ -57,7 +57,7 @@ _RESTORED: Mapping[Layout, Callable[[Matrix], Matrix]] = {
 
 @dataclass(frozen=True)
 class Factor:
-    """A factor of a product: which parent, how it is laid out as matrices, and whether these are transposed."""
+    """A factor of a product: the index of the parent, its layout as matrices, and whether the matrices are transposed."""
 
     parent: int
     layout: Layout
@@ -65,7 +65,13 @@ class Factor:
 
 
 class Product(Step):
-    """y = c L R, where factors and result are parents laid out as matrices."""
+    """y = c L R, where the factors L and R are the two parents rearranged as matrices.
+
+    Attributes:
+        left: the factor L.
+        right: the factor R.
+        result: layout of the result.
+    """
 
     couples_positions = True
 
@@ -75,7 +81,7 @@ class Product(Step):
 
     @property
     def scale(self) -> float:
-        """c."""
+        """The constant c."""
         return 1.0
 
     def _laid_out(self, x: Matrix, layout: Layout) -> Matrix:
@@ -86,7 +92,7 @@ class Product(Step):
         return matrix.swapaxes(-1, -2) if factor.transposed else matrix
 
     def _restored(self, matrix: Array, factor: Factor) -> Array:
-        """The inverse of `_factor`; 0 where nothing is read."""
+        """Return the parent of which `matrix` is the factor, the inverse of `_factor`; elements that the factor lacks are 0."""
         x, shape = matrix.swapaxes(-1, -2) if factor.transposed else matrix, self.parents[factor.parent].shape
         if factor.layout in _RESTORED:
             return _RESTORED[factor.layout](x)
@@ -110,17 +116,17 @@ class Product(Step):
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The result y."""
         return self._as_result(self._accumulation.product * self.scale)
 
     def moved_by(self, *errors: Array | Single) -> Single:
-        """c (e_L R + (L − e_L) e_R), in float32: an error is a small number to begin with."""
+        """Return c (e_L R + (L − e_L) e_R), in float32: errors are small, so float32 is accurate enough."""
         left, right = (x.astype(np.float32) for x in self._factors)
         e_left, e_right = (self._factor(errors[f.parent].astype(np.float32), f) for f in (self.left, self.right))
         return self._as_result(np.asarray((e_left @ right + (left - e_left) @ e_right) * np.float32(self.scale)))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """∂y/∂L = · c R and ∂y/∂R = c L ·, in the order of the parents."""
+        """Return the maps e -> c e R of the left factor and e -> c L e of the right factor, in the order of the parents."""
         (left, right), c = self._factors, self.scale
 
         def of_left(v: Array) -> Array:
@@ -139,33 +145,34 @@ class Product(Step):
         return tuple(maps[parent] for parent in sorted(maps))
 
     def through(self, parent: int, errors: Errors) -> Errors:
-        """A factor that each head has for itself, as it has the result, is mixed by the other."""
+        """Return the errors of the result; if R and the result are split by head, errors of R become a mixture weighted by c L."""
         if parent == self.right.parent and self.right.layout == self.result == "heads":
             return mixed(self.scale * self._factors[0], errors, self.parents[parent])
         return super().through(parent, errors)
 
     def accumulated(self, arithmetic: Arithmetic) -> Array:
-        """The variance of the product's own roundings, elementwise."""
+        """Return the elementwise variance of the product's own rounding errors."""
         squares = self._as_result(self._accumulation.squares) * self.scale**2
         return accumulation_variance(squares, self.value, self._factors[0].shape[-1], arithmetic)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """As `oracle.accumulation` derives."""
+        """Return the rounding errors derived in `oracle.accumulation`."""
         return elementwise(self.accumulated(arithmetic))
 
 
 class ScaledProduct(Product):
-    """A product of queries with what they look at: c = 1/√d."""
+    """A product that is scaled by c = 1/√d, where d is the head size."""
 
     @property
     def scale(self) -> float:
-        """1/√d."""
+        """The constant c = 1/√d."""
         return float(self.site.architecture.head_size**-0.5)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Those of the product, rounded where it is a call of its own, then the scaling.
+        """Return the rounding errors of the product and of the scaling.
 
-        2u |y| bounds the effect of rounding the constant; or its root is rounded twice, where query and key are divided each.
+        If the product is a separate call, it is rounded to storage before the scaling. The bound 2u |y| is the effect of rounding
+        the constant 1/√d; it also covers kernels that divide query and key each by d^(1/4), which is then rounded twice.
         """
         y, u = self.value, arithmetic.accumulate.unit_roundoff
         own = self.accumulated(arithmetic) + u**2 / 3.0 * y**2 + self.scale**2 * arithmetic.call_variance(y / self.scale)
@@ -173,12 +180,12 @@ class ScaledProduct(Product):
 
 
 class Scores(ScaledProduct):
-    """s = q kᵀ / √d a head: (B, S, H), (B, S, H) -> (B, h, S, S); Vaswani et al. 2017, equation 1, before mask and softmax."""
+    """s = q kᵀ / √d per head: (B, S, H), (B, S, H) -> (B, h, S, S), before mask and softmax (Vaswani et al. 2017, equation 1)."""
 
     left, right = Factor(0, "heads"), Factor(1, "heads", transposed=True)
 
 
 class Context(Product):
-    """c = p v a head, heads side by side: (B, h, S, S), (B, S, H) -> (B, S, H)."""
+    """c = p v per head, with the heads concatenated: (B, h, S, S), (B, S, H) -> (B, S, H)."""
 
     left, right, result = Factor(0, "as it is"), Factor(1, "heads"), "heads"

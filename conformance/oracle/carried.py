@@ -1,7 +1,8 @@
-"""Errors of one activation by what they have in common, as they are carried from a step to those that read it.
+"""Errors of one activation, grouped by their correlation, as they are propagated from a step to the steps that read its result.
 
-Errors of different elements are mostly independent, and the variance of a sum is then the sum of the variances. Two kinds are not,
-and a step that sums many of them has to know: one error that a whole row has, and mixtures of the same errors at every position.
+Errors of different elements are mostly independent, and the variance of their sum is then the sum of their variances. Two kinds of
+errors are correlated, and a step that sums many of them has to take this into account: an error shared by a whole row, and errors
+of different positions that are mixtures of the same independent errors.
 """
 
 from dataclasses import dataclass
@@ -14,19 +15,21 @@ from conformance.numerics.memo import cached_property
 
 @dataclass(frozen=True)
 class Mixture:
-    """Errors of positions that are mixtures of the same independent errors: e_i = Σ_j w_ij ε_j, each head with weights of its own.
+    """Errors of positions that are mixtures of the same independent errors: e_i = Σ_j w_ij ε_j, with separate weights per head.
 
-    Each e_i has the variance Σ_j w_ij² v_j, but a sum over the positions does not have the sum of these. With factors x_i
+    Each e_i has the variance Σ_j w_ij² v_j, but the variance of a sum over positions is not the sum of these variances. With
+    factors x_i,
 
         Σ_i x_i e_i = Σ_j (Σ_i x_i w_ij) ε_j,    of variance Σ_j (Σ_i x_i w_ij)² v_j
 
-    which is up to as many times larger as there are positions, where all attend alike and the factors have one sign. It is the
-    diagonal of J V Jᵀ with J the product of both steps' Jacobians (JCGM 100:2008, *Guide to the expression of uncertainty in
-    measurement*, section 5.2): three matrices are associated the other way, so that an error is met by all that multiplies it.
+    This variance exceeds the sum of variances by a factor of up to the number of positions, which is reached if all positions have
+    the same weights and all factors the same sign. It is the diagonal of J V Jᵀ, where J is the product of the Jacobians of both
+    steps (JCGM 100:2008, *Guide to the expression of uncertainty in measurement*, section 5.2): all factors of an error ε_j are
+    summed before they are squared.
 
     Attributes:
         weights: w, (B, h, S, S').
-        variance: v, (B, S', H), each head's features together.
+        variance: v, (B, S', H), with the heads concatenated along the last axis.
     """
 
     weights: Array
@@ -40,10 +43,10 @@ class Mixture:
         return (np.square(self.weights) @ apart).swapaxes(1, 2).reshape(batch, length, width)
 
     def summed(self, factors: Array) -> Array:
-        """Variance of Σ e_i x_iᵀ over all positions of all sequences, x = `factors` (B, S, N): (H, N)."""
+        """Return the variance of Σ e_i x_iᵀ over all positions of all sequences, (H, N), for the factors x, (B, S, N)."""
         heads, width = self.weights.shape[1], factors.shape[-1]
         total = np.zeros((heads, self.variance.shape[-1] // heads, width))
-        for weights, variance, x in zip(self.weights, self.variance, factors, strict=True):  # of one sequence at a time: (h, S', N)
+        for weights, variance, x in zip(self.weights, self.variance, factors, strict=True):  # One sequence at a time saves memory.
             reached = weights.swapaxes(-1, -2) @ x
             total += variance.T.reshape(heads, -1, len(variance)) @ np.square(reached, out=reached)
         return total.reshape(-1, width)
@@ -51,12 +54,13 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Errors:
-    """Of one activation.
+    """The errors of one activation.
 
     Attributes:
-        independent: variance of those that elements have for themselves; 0 for none.
-        shared: one error a row each, as what a standard deviation of it moves, of the activation's shape.
-        mixtures: those that positions have in common.
+        independent: elementwise variance of the errors that are independent between elements; 0 if there are none.
+        shared: one array of the activation's shape per kind of error that is shared by a row: the effect of an error of one
+            standard deviation.
+        mixtures: the errors of positions that are mixtures of the same independent errors.
     """
 
     independent: Array | float = 0.0
@@ -65,21 +69,21 @@ class Errors:
 
     @property
     def any(self) -> bool:
-        """Whether there are any."""
+        """Whether there are any errors."""
         return bool(self.shared or self.mixtures or np.ndim(self.independent) or self.independent)
 
     @property
     def variance(self) -> Array:
-        """Of each element, all together."""
+        """The elementwise variance of the sum of all errors."""
         each = (*map(np.square, self.shared), *(mixture.of_positions for mixture in self.mixtures))
         return sum(each, start=np.asarray(self.independent))
 
     def __add__(self, other: "Errors") -> "Errors":
-        """Both, as if they had nothing in common."""
+        """Return the sum of both errors, which are treated as uncorrelated."""
         independent = self.independent + other.independent
         return Errors(independent, self.shared + other.shared, self.mixtures + other.mixtures)
 
 
 def mixed(weights: Array, errors: Errors, of: Array) -> Errors:
-    """Errors of an array `of` (B, S', H), each head of which is mixed with weights (B, h, S, S')."""
+    """Return the errors of the product of `weights`, (B, h, S, S'), with each head of the array `of`, (B, S', H)."""
     return Errors(mixtures=(Mixture(weights, np.broadcast_to(errors.variance, of.shape)),)) if errors.any else errors

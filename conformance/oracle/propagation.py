@@ -1,6 +1,7 @@
-"""How errors add up along steps: variances, first order, cross-correlations of a step's parents left out.
+"""Propagation of error variances through a sequence of steps, to first order.
 
-Elements of one activation are taken to be independent, too, but for what `carried.Errors` keeps apart.
+Errors of different parents of a step are treated as uncorrelated. Errors of different elements of one activation are treated as
+independent, except for the shared errors and mixtures that `carried.Errors` represents.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,10 +21,16 @@ def propagated(
     leaves: Mapping[str, Array],
     own: Callable[[str], Roundings] | None,
 ) -> Array:
-    """Variance of the last step's result, for leaves of these variances and, given `own`, every step's roundings.
+    """Return the elementwise variance of the result of the last step.
 
-    A hidden step's deterministic bound b enters as a variance b²: its error has a sign that is fixed, but the weights that
-    later steps sum it with have signs that know nothing of it, so that it adds up as random terms of that size do.
+    The deterministic bound b of a hidden step (any step but the last) enters as a variance b². The error has a fixed sign, but the
+    weights with which later steps sum it have signs that are unrelated to it, so it accumulates like random terms of that size.
+
+    Args:
+        table: rows of the activations, by name.
+        steps: the steps by name, in the order of computation.
+        leaves: elementwise variances of the errors of the activations that the steps start from, by name.
+        own: function from the name of a step to its own rounding errors; None if rounding errors are left out.
     """
     errors, last = {name: Errors(variance) for name, variance in leaves.items()}, list(steps)[-1]
     if own is not None and len(steps) == 1 and not leaves:
@@ -38,7 +45,7 @@ def propagated(
 
 
 def _made(roundings: Roundings) -> Errors:
-    """A step's own errors."""
+    """Return a step's own rounding errors, with those that a row shares kept separate."""
     shared = tuple(np.sqrt(s.variance) * s.direction for s in roundings.sources if s.direction is not None)
     others = (s.to_result.variance(s.variance) for s in roundings.sources if s.direction is None)
     return Errors(sum(others, start=np.zeros(())), shared)

@@ -1,4 +1,4 @@
-"""One step of the network: an equation, its Jacobian and its roundings, at one place of one network."""
+"""The base class of steps: an equation, its Jacobian and its rounding errors, at one place in a network."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,10 +16,14 @@ from conformance.oracle.maps import LinearMap, Roundings, Source, identity
 
 @dataclass(frozen=True)
 class Site:
-    """Where a step stands: its row of the table, the network's architecture, its parameters by role, and the batch.
+    """The place of a step in a network.
 
     Attributes:
-        kept: the mask of the dropout that it is, or goes back through, 1 or 0; None of other steps.
+        activation: the step's row of the table of activations.
+        architecture: the architecture of the network.
+        parameters: the step's parameters by role.
+        batch: the batch that the network is evaluated on.
+        kept: for a dropout and for the gradient of a dropout, the mask: 1 where an element is kept, else 0; None for other steps.
     """
 
     activation: Activation
@@ -30,49 +34,63 @@ class Site:
 
 
 class Step(ABC):
-    """An equation evaluated on given parents. Subclasses write the equation once, in `value`.
+    """An equation evaluated on given parents. A subclass defines the equation in `value`.
 
     Attributes:
-        couples_positions: whether an element is computed from several positions of its parents.
+        site: the place of the step in the network.
+        parents: the activations from which the step is computed.
+        couples_positions: whether an element of the result is computed from several positions of the parents.
     """
 
     couples_positions: ClassVar[bool] = False
 
     def __init__(self, site: Site, *parents: Array) -> None:
-        """Bind the equation to a place and to its parents."""
+        """Initialize the step at a site of the network, with its parents."""
         self.site = site
         self.parents = parents
 
     def again(self, *, site: Site | None = None, parents: tuple[Array, ...] | None = None) -> "Step":
-        """The same equation at another site, or of other parents."""
+        """Return the same equation at another site or with other parents; None leaves the site or the parents unchanged."""
         return type(self)(site or self.site, *(self.parents if parents is None else parents))
 
     def recast(self, equation: "type[Step]") -> "Step":
-        """Another equation of the same parents."""
+        """Return another equation at the same site and with the same parents."""
         return equation(self.site, *self.parents)
 
     @property
     @abstractmethod
     def value(self) -> Array:
-        """The result, float64."""
+        """The result, in float64."""
 
     def moved_by(self, *errors: Array | Single) -> Array | Single:
-        """How much of the value is due to errors of the parents: f(x) − f(x − e), however large they are."""
+        """Return the effect of errors e of the parents x on the value f(x): f(x) − f(x − e), which is exact for errors of any size.
+
+        Args:
+            errors: one array per parent, of the parent's shape.
+        """
         return self.value - self.again(parents=tuple(p - e for p, e in zip(self.parents, errors, strict=True))).value
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """One map a parent, in the order of the parents."""
+        """Return the Jacobian for each parent, in the order of the parents."""
         return tuple(identity() for _ in self.parents)
 
     def through(self, parent: int, errors: Errors) -> Errors:
-        """What errors of a parent do to the result; a step that sums what they have in common, or makes it, says so itself."""
+        """Return the errors of the result that are due to errors of one parent.
+
+        This implementation treats the parent's elements as independent. Steps that sum correlated errors, or that correlate
+        independent ones, override it.
+
+        Args:
+            parent: index of the parent.
+            errors: errors of the parent.
+        """
         return Errors(self.jacobians()[parent].variance(errors.variance)) if errors.any else errors
 
     @abstractmethod
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """What rounding does to the result under `arithmetic`."""
+        """Return the effect of the step's own rounding errors on its result under `arithmetic`."""
 
 
 def elementwise(variance: Array, bound: Array | float = 0.0) -> Roundings:
-    """Independent errors of the result's own elements."""
+    """Return roundings with independent errors of the result's elements, of this variance, and with this deterministic bound."""
     return Roundings((Source(variance, identity()),), bound)

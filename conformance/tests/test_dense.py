@@ -88,8 +88,8 @@ def test_the_gradients_of_dense_layers_and_of_their_parameters_conform(dense: tu
     ("change", "name", "words"),
     [
         (without_function, "activation-missing", "there is no activation function"),
-        (without_layers, "dense-missing", "the dense layer behind the pooling hands on its input as it is"),
-        (without_product, "dense-missing", "the dense layer behind the pooling hands on its input as it is"),
+        (without_layers, "dense-missing", "the dense layer after the pooling returns its input unchanged"),
+        (without_product, "dense-missing", "the dense layer after the pooling returns its input unchanged"),
     ],
 )
 def test_what_is_left_out_of_a_dense_layer_is_named(

@@ -223,7 +223,7 @@ def test_the_first_token_where_the_config_says_mean_is_named_in_one_sentence(tmp
     golden = from_directory(of_sentences(tmp_path, pooling_mode_mean_tokens=True))
     found = named(Wrong(lambda model: setattr(model, "pooling", "cls")), golden)
     assert set(found) == {"pooling-first-token"}
-    assert "the first token is taken for the sentence" in found["pooling-first-token"]
+    assert "the embedding is the first token" in found["pooling-first-token"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

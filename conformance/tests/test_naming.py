@@ -48,7 +48,7 @@ def test_a_bert_with_five_faults_in_five_layers_gets_five_right_sentences() -> N
         "layer 1, intermediate.intermediate_act_fn: GELU takes the other form (tanh for erf, or erf for tanh)",
         "layer 2, attention.self.query and attention.self.key: query and key have each other's parameters",
         "layer 3, output.LayerNorm: the residual is the layer's input, not the attention's output",
-        "layer 4, attention.self.context: heads are merged with their features in turns",
+        "layer 4, attention.self.context: heads are merged with their features interleaved",
     }
     assert [f.excess or 0.0 for f in found] == sorted((f.excess or 0.0 for f in found), reverse=True)
 

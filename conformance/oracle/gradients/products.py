@@ -1,4 +1,7 @@
-"""Gradients of products: of linear layers, of attention scores and of the attention-weighted sum."""
+"""Gradients of linear layers, of attention scores and of the attention context.
+
+w is the gradient of L with respect to the result of the forward step.
+"""
 
 from dataclasses import replace
 
@@ -24,16 +27,16 @@ class LinearBackward(Step):
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The gradient."""
         return self._accumulation.product
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """Wᵀ."""
+        """Return the map Wᵀ."""
         weight = self.site.parameters["weight"]
         return (LinearMap(lambda v: rows_times(v, weight**2), lambda u: rows_times(u, weight.T)),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """As `oracle.accumulation` derives, accumulated over the outputs."""
+        """Return the rounding errors derived in `oracle.accumulation`, with the sum taken over the output features."""
         return elementwise(self._accumulated(arithmetic))
 
     def _accumulated(self, arithmetic: Arithmetic) -> Array:
@@ -53,16 +56,16 @@ class FirstTokenLinearBackward(LinearBackward):
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The gradient."""
         return self._placed(self._accumulation.product)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """Wᵀ, at the first token."""
+        """Return the map that is Wᵀ at the first token and 0 at all others."""
         (inner,) = super().jacobians()
         return (LinearMap(lambda v: self._placed(inner.variance(v)), lambda u: inner.adjoint(u[:, 0])),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Those of the first token; the zeros are exact, but for the format's smallest numbers."""
+        """Return the rounding errors of the first token; at the other tokens, only the format's floor variance is left."""
         own = self._placed(self._accumulated(arithmetic))
         return elementwise(np.maximum(own, arithmetic.storage.floor_variance))
 
@@ -73,24 +76,24 @@ class LinearGradient(Product):
     left, right = Factor(0, "rows", transposed=True), Factor(1, "rows")
 
     def through(self, parent: int, errors: Errors) -> Errors:
-        """Mixtures are summed with the other factor."""
+        """Return the errors of the result; mixtures are summed over the tokens with the other factor."""
         summed = sum((mixture.summed(self.parents[1 - parent]) for mixture in errors.mixtures), start=np.zeros(()))
         return super().through(parent, replace(errors, mixtures=())) + Errors(summed if parent == self.left.parent else summed.T)
 
 
 class FirstTokenLinearGradient(Product):
-    """∂L/∂W = wᵀ x₀, x₀ the first tokens; w (B, O), x (B, S, I), result (O, I)."""
+    """∂L/∂W = wᵀ x₀ with the first tokens x₀ of x; w (B, O), x (B, S, I), result (O, I)."""
 
     left, right = Factor(0, "rows", transposed=True), Factor(1, "first tokens")
 
 
 class ScaledBackward(ScaledProduct):
-    """A gradient that 1/√d goes into: c = 1/√d."""
+    """The gradient of the scores with respect to one of their factors, which is scaled by c = 1/√d."""
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """The product, and the scaling of w before it, which is a call of its own.
+        """Return the rounding errors of the product and of the scaling of w, which is a separate call before the product.
 
-        2u |y| bounds the effect of rounding the constant, as for the scores.
+        The bound 2u |y| is the effect of rounding the constant 1/√d.
         """
         w, u = self.parents[0], arithmetic.accumulate.unit_roundoff
         scaled = u**2 / 3.0 * w**2 + arithmetic.call_variance(self.scale * w) / self.scale**2
@@ -99,12 +102,12 @@ class ScaledBackward(ScaledProduct):
 
 
 class ScoresBackwardQuery(ScaledBackward):
-    """∂L/∂q = w k / √d a head; w (B, h, S, S), k (B, S, H), result (B, S, H)."""
+    """∂L/∂q = w k / √d per head; w (B, h, S, S), k (B, S, H), result (B, S, H)."""
 
     left, right, result = Factor(0, "as it is"), Factor(1, "heads"), "heads"
 
     def through(self, parent: int, errors: Errors) -> Errors:
-        """A row of w is summed, and with it the errors that it shares."""
+        """Return the errors of the result; the errors that a row of w shares are summed like the row itself."""
         if parent != 0:
             return super().through(parent, errors)
         summed = (np.square(self.again(parents=(moved, self.parents[1])).value) for moved in errors.shared)
@@ -112,12 +115,12 @@ class ScoresBackwardQuery(ScaledBackward):
 
 
 class ScoresBackwardKey(ScaledBackward):
-    """∂L/∂k = wᵀ q / √d a head; w (B, h, S, S), q (B, S, H), result (B, S, H)."""
+    """∂L/∂k = wᵀ q / √d per head; w (B, h, S, S), q (B, S, H), result (B, S, H)."""
 
     left, right, result = Factor(0, "as it is", transposed=True), Factor(1, "heads"), "heads"
 
     def through(self, parent: int, errors: Errors) -> Errors:
-        """Each key has its part of the error that a query's row of w shares, times the query."""
+        """Return the errors of the result; the error shared by the row of w of one query becomes a mixture over the keys."""
         if parent != 0:
             return super().through(parent, errors)
         squares = np.square(self.parents[1])
@@ -126,12 +129,12 @@ class ScoresBackwardKey(ScaledBackward):
 
 
 class ContextBackwardProbs(Product):
-    """∂L/∂p = w vᵀ a head; w (B, S, H), v (B, S, H), result (B, h, S, S)."""
+    """∂L/∂p = w vᵀ per head; w (B, S, H), v (B, S, H), result (B, h, S, S)."""
 
     left, right = Factor(0, "heads"), Factor(1, "heads", transposed=True)
 
 
 class ContextBackwardValue(Product):
-    """∂L/∂v = pᵀ w a head; w (B, S, H), p (B, h, S, S), result (B, S, H)."""
+    """∂L/∂v = pᵀ w per head; w (B, S, H), p (B, h, S, S), result (B, S, H)."""
 
     left, right, result = Factor(1, "as it is", transposed=True), Factor(0, "heads"), "heads"

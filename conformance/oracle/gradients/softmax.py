@@ -12,34 +12,35 @@ from conformance.oracle.step import Step
 
 
 class ProbabilitiesBackward(Step):
-    """∂L/∂s = p (w − d), d = Σ_j p_j w_j; w, p and result (B, h, S, S).
+    """∂L/∂s = p (w − d) with d = Σ_j p_j w_j and w = ∂L/∂p; w, p and result (B, h, S, S).
 
-    d is also Σ c ∂L/∂c over a head's features of the context c = p v: that is how a kernel has it that does not keep w (Dao et al.
-    2022, FlashAttention, algorithm 4). ∂L/∂c and v, (B, S, H) each, are parents for what it rounds.
+    d is also the sum of c ∂L/∂c over the features of a head of the context c = p v. Kernels that do not store w compute d in this
+    way (Dao et al. 2022, FlashAttention, algorithm 4). ∂L/∂c and v, (B, S, H) each, are parents because the rounding errors of
+    such kernels depend on them.
     """
 
     couples_positions = True
 
     @property
     def _read(self) -> tuple[Array, Array]:
-        """w, p."""
+        """The parents w and p, of which the value is a function."""
         w, p, *_ = self.parents
         return w, p
 
     @cached_property
     def _mean(self) -> Array:
-        """d."""
+        """The sum d over the keys, (B, h, S, 1)."""
         w, p = self._read
         return np.asarray((p * w).sum(-1, keepdims=True))
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The gradient."""
         w, p = self._read
         return p * (w - self._mean)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """∂y_i/∂w_j = p_i (δ_ij − p_j) and ∂y_i/∂p_j = (w_i − d) δ_ij − p_i w_j; none by the others."""
+        """Return ∂y_i/∂w_j = p_i (δ_ij − p_j) and ∂y_i/∂p_j = (w_i − d) δ_ij − p_i w_j; 0 for the other two parents."""
         (w, p), centred = self._read, self._read[0] - self._mean
 
         def of_upstream(v: Array) -> Array:
@@ -58,9 +59,10 @@ class ProbabilitiesBackward(Step):
         )
 
     def through(self, parent: int, errors: Errors) -> Errors:
-        """Errors e of p are by way of d one error a row, −Σ_j w_j e_j, which moves it by p; the others are (w_i − d) e_i.
+        """Return the errors of the result.
 
-        What the two have in common counts for the latter, as far as no variance is negative.
+        Errors e of p have two effects: through d, one shared error −Σ_j w_j e_j per row, which is multiplied by p, and the
+        independent errors (w_i − d) e_i. The covariance of both is added to the variance of the latter, which is clipped at 0.
         """
         if parent != 1 or not errors.any:
             return super().through(parent, errors)
@@ -69,13 +71,14 @@ class ProbabilitiesBackward(Step):
         return Errors(np.maximum(centred * (centred - 2.0 * p * w) * v, 0.0), (p * shared,))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """u is the inner operations' unit roundoff, a the accumulation's.
+        """Return three kinds of error, where u is the unit roundoff of the inner operations and a that of accumulation.
 
-        - d, one error a row, which moves y by p: from p and w a²/3 · (Σ s_k² + Σ (p w)²) for the partial sums s_k of p w, and
-          u²/3 · d²; from the context the same of c ∂L/∂c, and (∂L/∂c)² times the variance of c; the larger;
-        - elementwise: u²/3 times the squares of p w, p d and y, since a kernel may form p w − p d; then the store;
-        - at the largest score of a row all of these together, where it was subtracted and is differentiated: its gradient −Σ y is 0
-          but for rounding.
+        - d: one error per row, which is multiplied by p. Computed from p and w, its variance is a²/3 · (Σ s_k² + Σ (p w)²) for the
+          partial sums s_k of p w. Computed from the context, it is the same expression for c ∂L/∂c, plus (∂L/∂c)² times the
+          variance of c. The larger of the two is used, plus u²/3 · d².
+        - Elementwise: u²/3 times the squares of p w, p d and y, since a kernel may form p w − p d; and the rounding to storage.
+        - The largest score of a row receives the sum of the elementwise errors of the row: a candidate may differentiate the
+          subtraction of that score, whose gradient −Σ y is 0 except for rounding errors.
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
         (w, p), d, y = self._read, self._mean, self.value
@@ -91,7 +94,7 @@ class ProbabilitiesBackward(Step):
 
 
 def _to_largest(p: Array) -> LinearMap:
-    """J e = Σ e of a row at its largest element, 0 elsewhere."""
+    """Return the map J e that is Σ e over a row at the row's largest element of p, and 0 elsewhere."""
     largest = np.zeros_like(p)
     np.put_along_axis(largest, p.argmax(-1)[..., None], 1.0, -1)
     return LinearMap(
@@ -100,12 +103,12 @@ def _to_largest(p: Array) -> LinearMap:
 
 
 def _partial(terms: Array) -> Array:
-    """Σ s_k² + Σ t² a row, s_k the partial sums of the terms t."""
+    """Return Σ s_k² + Σ t² for each row, where s_k are the partial sums of the terms t."""
     return np.asarray((np.cumsum(terms, -1) ** 2 + terms**2).sum(-1, keepdims=True))
 
 
 class LogSoftmaxBackward(Step):
-    """∂L/∂x = w − p t, p = exp(l), t = Σ_j w_j; w, l and result (..., C)."""
+    """∂L/∂x = w − p t with p = exp(l), t = Σ_j w_j and w = ∂L/∂l; w, l and result (..., C)."""
 
     @cached_property
     def _probs(self) -> Array:
@@ -117,11 +120,11 @@ class LogSoftmaxBackward(Step):
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The gradient."""
         return np.asarray(self.parents[0] - self._probs * self._total)
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """∂y_i/∂w_j = δ_ij − p_i and ∂y_i/∂l_i = −p_i t."""
+        """Return ∂y_i/∂w_j = δ_ij − p_i and ∂y_i/∂l_i = −p_i t."""
         p = self._probs
 
         def variance(v: Array) -> Array:
@@ -131,11 +134,11 @@ class LogSoftmaxBackward(Step):
         return (of_upstream, diagonal(-p * self._total))
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """u is the inner operations' unit roundoff, a the accumulation's.
+        """Return two kinds of error, where u is the unit roundoff of the inner operations and a that of accumulation.
 
-        - t, one error a row: a²/3 · Σ s_k² for the partial sums of w, and u²/3 · t²; it moves y by p;
-        - elementwise: u²/3 times the squares of p t (twice: exp is rounded, the product) and y, a third of the square of exp's
-          relative error times that of p t; then the store.
+        - t: one error per row, which is multiplied by p: a²/3 · Σ s_k² for the partial sums s_k of w, plus u²/3 · t².
+        - Elementwise: u²/3 times the squares of p t (twice, for the roundings of exp and of the product) and of y; a third of the
+          square of exp's relative error times the square of p t; and the rounding to storage.
         """
         u2, a2 = (f.unit_roundoff**2 / 3.0 for f in (arithmetic.elementwise, arithmetic.accumulate))
         w, p, t, y = self.parents[0], self._probs, self._total, self.value

@@ -1,4 +1,7 @@
-"""Where a backward pass starts, and gradients that are sums over tokens: of biases and of tables."""
+"""Gradients at the start of a backward pass, and gradients that are sums over tokens: those of biases and embedding tables.
+
+w is the gradient of L with respect to the result of the forward step.
+"""
 
 from dataclasses import replace
 from typing import ClassVar
@@ -16,11 +19,11 @@ from conformance.oracle.embeddings import Exact, Lookup, PositionLookup, TokenTy
 from conformance.oracle.maps import LinearMap, Roundings
 from conformance.oracle.step import Step, elementwise
 
-_GOLDEN_RATIO = 2654435769  # 2^32 divided by it: multiples of it are spread evenly (Knuth 1998, section 6.4)
+_GOLDEN_RATIO = 2654435769  # 2^32 / golden ratio, whose multiples modulo 2^32 are spread evenly (Knuth 1998, section 6.4).
 
 
 def coefficients(shape: tuple[int, ...]) -> Array:
-    """Fixed numbers from −1 to 127/128 that every format holds exactly, unlike from place to place.
+    """Return fixed, evenly spread numbers from −1 to 127/128, which every format represents exactly.
 
     Example:
         >>> coefficients((4,)).tolist()
@@ -32,11 +35,11 @@ def coefficients(shape: tuple[int, ...]) -> Array:
 
 
 class Seed(Exact):
-    """1 for a loss; else the coefficients c of L = Σ c · x, the same in every sequence, 0 at what is not attended to."""
+    """∂L/∂x = 1 for a loss x = L; else the coefficients c of L = Σ c · x, the same in every sequence, 0 at masked positions."""
 
     @cached_property
     def value(self) -> Array:
-        """As described."""
+        """The gradient, of the shape of x."""
         row, batch = self.site.activation, self.site.batch
         if row.axes == SCALAR:
             return np.ones(())
@@ -56,52 +59,61 @@ class BiasGradient(Step):
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The gradient."""
         return np.asarray(self._rows.sum(0))
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """A sum."""
+        """Return the sum over tokens."""
         return (over_tokens(self.parents[0].shape),)
 
     def through(self, parent: int, errors: Errors) -> Errors:
-        """Mixtures are summed."""
+        """Return the errors of the result; mixtures are summed over the tokens."""
         ones = np.ones((*self.parents[0].shape[:-1], 1))
         summed = sum((mixture.summed(ones)[:, 0] for mixture in errors.mixtures), start=np.zeros(()))
         return super().through(parent, replace(errors, mixtures=())) + Errors(summed)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Those of the sum."""
+        """Return the rounding errors of the sum."""
         return elementwise(summation_variance(self._rows, arithmetic))
 
 
 def over_tokens(shape: tuple[int, ...]) -> LinearMap:
-    """J e = Σ e over all axes but the last, of arrays of that shape."""
+    """Return J e = Σ e over all axes but the last, for errors e of this shape."""
     return LinearMap(
         lambda v: np.broadcast_to(v, shape).reshape(-1, shape[-1]).sum(0), lambda u: np.asarray(np.broadcast_to(u, shape))
     )
 
 
 def summation_variance(rows: Array, arithmetic: Arithmetic) -> Array:
-    """Of a sum over rows, (R, O) -> (O,): a product with ones (`oracle.accumulation`), or in random order if that is more."""
+    """Return the variance of the rounding errors of a sum over rows, (R, O) -> (O,).
+
+    The sum is treated as a product with ones (`oracle.accumulation`), or as a sum in random order if that has larger errors.
+    """
     in_order = Accumulation(np.ones((1, len(rows))), rows).squares[0]
     squares = np.maximum(in_order, _at_random(np.float64(len(rows)), rows.sum(0), (rows**2).sum(0)))
     return accumulation_variance(squares, rows.sum(0), len(rows), arithmetic)
 
 
 def _at_random(n: Array | np.float64, y: Array, squares: Array) -> Array:
-    """The mean over all orders of Σ s_k², s_k the partial sums of n terms with the sum y and these squares, added up.
+    """Return the mean over all orders of summation of Σ s_k², where s_k are the partial sums of n terms t.
 
-    E s_k² = k²/n² y² + k (n − k)/(n (n − 1)) (Σ t² − y²/n), which add up to
+    E s_k² = k²/n² y² + k (n − k)/(n (n − 1)) (Σ t² − y²/n), and the sum over k is
     y² (n + 1)(2n + 1)/(6n) + (n + 1)/6 (Σ t² − y²/n).
+
+    Args:
+        n: number of terms.
+        y: sum of the terms.
+        squares: sum Σ t² of their squares.
     """
     some = np.maximum(n, 1.0)
     return np.asarray((n + 1.0) / 6.0 * ((2.0 * n + 1.0) * y**2 / some + np.maximum(squares - y**2 / some, 0.0)))
 
 
 def kernel_summation_variance(rows: Array, arithmetic: Arithmetic) -> Array:
-    """The same within a kernel of other things, which may keep partial sums in storage: a native one.
+    """Return the variance of the rounding errors of a sum over rows, (R, O) -> (O,), within the backward kernel of a norm.
 
-    PyTorch's layer norm does so on a CPU: its buffers of partial sums have the dtype of the parameters.
+    In native arithmetic, such a kernel may keep its partial sums in the storage format: in PyTorch's layer norm on a CPU, the
+    buffers of partial sums have the dtype of the parameters.
     """
     if arithmetic.rounding == "native":
         arithmetic = replace(arithmetic, accumulate=arithmetic.storage)
@@ -112,12 +124,12 @@ class NormBiasGradient(BiasGradient):
     """∂L/∂β = Σ w over all tokens; w (..., H), result (H,)."""
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """Those of the sum, within the kernel that computes the other gradients of the norm."""
+        """Return the rounding errors of the sum, which is computed in the same kernel as the other gradients of the norm."""
         return elementwise(kernel_summation_variance(self._rows, arithmetic))
 
 
 class LookupGradient(Step):
-    """∂L/∂E_r: the sum of w over the places at which row r is looked up, 0 for the other rows."""
+    """∂L/∂E_r = Σ w over the positions at which row r of the table is looked up; 0 for rows that are not looked up."""
 
     couples_positions = True
 
@@ -135,21 +147,22 @@ class LookupGradient(Step):
 
     @cached_property
     def value(self) -> Array:
-        """The equation."""
+        """The gradient."""
         return self._scattered(self.parents[0])
 
     def jacobians(self) -> tuple[LinearMap, ...]:
-        """Each place to its row."""
+        """Return the map that adds the errors of each position to the row that is looked up there."""
         ids, shape = self._places[0], self.parents[0].shape
         return (LinearMap(self._scattered, lambda u: u[ids].reshape(shape)),)
 
     def roundings(self, arithmetic: Arithmetic) -> Roundings:
-        """u²/3 · Σ s_k² over the partial sums of a row of the table, in the order of the places or a random one, the larger.
+        """Return u²/3 · Σ s_k² for the partial sums s_k of each row of the table, and the rounding to storage.
 
-        A kernel that adds in the table itself rounds each partial sum to storage. A single term is moved, not rounded.
+        Σ s_k² is that of the order of the positions or that of a random order, whichever is larger. Except in fused arithmetic, u
+        is the unit roundoff of storage, since a kernel may accumulate in the table itself. A single term is copied, not rounded.
         """
         (ids, rows), table = self._places, self.site.parameters["weight"]
-        read, place, counts = np.unique(ids, return_inverse=True, return_counts=True)  # the other rows, most of them, are 0
+        read, place, counts = np.unique(ids, return_inverse=True, return_counts=True)  # Most rows are not looked up.
         partial, in_order, terms = (np.zeros((len(read), rows.shape[-1])) for _ in range(3))
         np.add.at(terms, place, rows**2)
         for r, row in zip(place, rows, strict=True):
@@ -164,18 +177,18 @@ class LookupGradient(Step):
 
 
 class WordLookupGradient(LookupGradient):
-    """Rows by token ids: (B, S, H) -> (V, H)."""
+    """∂L/∂E for the word embeddings E, looked up by token ids: (B, S, H) -> (V, H)."""
 
     lookup = WordLookup
 
 
 class TokenTypeLookupGradient(LookupGradient):
-    """Rows by token types: (B, S, H) -> (T, H)."""
+    """∂L/∂E for the token-type embeddings E, looked up by token types: (B, S, H) -> (T, H)."""
 
     lookup = TokenTypeLookup
 
 
 class PositionLookupGradient(LookupGradient):
-    """Rows by positions, summed over the sequences: (B, S, H) -> (P, H)."""
+    """∂L/∂E for the position embeddings E, looked up by positions and summed over the sequences: (B, S, H) -> (P, H)."""
 
     lookup = PositionLookup
