@@ -124,7 +124,7 @@ class _Local(Surroundings):
         state = call_candidate(lambda: dict(self._runner.module.state_dict()))
         odd = [name for name, value in state.items() if not hasattr(value, "dtype")]
         if odd:
-            raise Unsupported(f"its state dict has values that safetensors cannot store, since they are no tensors: {', '.join(odd)}")
+            raise Unsupported(f"safetensors cannot store what its state dict has besides tensors: {', '.join(odd)}")
         call_candidate(lambda: save_model(self._runner.module, str(path)))
 
     def load(self, path: Path) -> None:
